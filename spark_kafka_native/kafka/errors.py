@@ -1,0 +1,93 @@
+"""The client's exceptions: one per decision a caller makes, not one per error code.
+
+Each says what happened, where (broker, API, topic-partition, offset) and what to do. Misuse of our own API is a
+`ConfigError` or `ValueError`; the broker's refusal a `BrokerError`; bytes that break the rules a `ProtocolError`.
+All of them survive pickling (Spark ships them from executors): ``args`` are exactly the constructor's arguments.
+"""
+
+from __future__ import annotations
+
+from .error_code import ErrorCode
+from .model import TopicPartition
+
+
+class KafkaError(Exception):
+    """Anything that went wrong in this client or in the cluster it talks to."""
+
+
+class ConfigError(KafkaError, ValueError):
+    """A configuration value is missing, malformed or contradicts another one."""
+
+
+class UnsupportedVersionError(KafkaError):
+    """Broker and client share no version of an API, or the shared version cannot carry what was asked."""
+
+
+class NetworkError(KafkaError):
+    """A connection could not be made or died. Whatever was in flight may or may not have been applied."""
+
+
+class RequestTimedOutError(NetworkError):
+    """No answer within the request timeout; the connection was closed so that a late answer can match nothing."""
+
+
+class DeadlineExceededError(KafkaError, TimeoutError):
+    """The time allowed for an operation ran out; ``__cause__`` is what failed last."""
+
+
+class ProtocolError(KafkaError):
+    """Bytes from a broker break the protocol; the connection they came on is closed, never reused."""
+
+
+class CorruptRecordError(ProtocolError):
+    """A record batch breaks the format. ``offset`` is the base offset of the batch (or the offset of the record)."""
+
+    def __init__(self, message: str, offset: int, topic_partition: TopicPartition | None = None) -> None:
+        super().__init__(message, offset, topic_partition)
+        self.message = message
+        self.offset = offset
+        self.topic_partition = topic_partition
+
+    def at(self, topic_partition: TopicPartition) -> CorruptRecordError:
+        """The same error with the topic-partition that only the caller of the decoder knows."""
+        return type(self)(self.message, self.offset, topic_partition)
+
+    def __str__(self) -> str:
+        where = f"{self.topic_partition} at offset {self.offset}" if self.topic_partition else f"offset {self.offset}"
+        return f"{where}: {self.message}"
+
+
+class BrokerError(KafkaError):
+    """A broker answered with an error code. ``where`` names the API and what it was asked for."""
+
+    def __init__(self, error_code: ErrorCode, where: str, message: str | None = None) -> None:
+        super().__init__(error_code, where, message)
+        self.error_code = error_code
+        self.where = where
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.error_code.name} ({self.message or self.error_code.description})"
+
+
+class OffsetOutOfRangeError(BrokerError):
+    """An offset is outside what the leader has. The bounds tell what is there, where the leader said so."""
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        offset: int,
+        log_start_offset: int | None = None,
+        high_watermark: int | None = None,
+    ) -> None:
+        has = (
+            f"it has [{log_start_offset}, {high_watermark})"
+            if log_start_offset is not None and high_watermark is not None
+            else None
+        )
+        super().__init__(ErrorCode.OFFSET_OUT_OF_RANGE, f"{topic_partition} at offset {offset}", has)
+        self.args = (topic_partition, offset, log_start_offset, high_watermark)
+        self.topic_partition = topic_partition
+        self.offset = offset
+        self.log_start_offset = log_start_offset
+        self.high_watermark = high_watermark
