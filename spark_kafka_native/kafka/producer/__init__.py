@@ -1,0 +1,1 @@
+"""The buffered producer: records in, record batches out, each ending in a known state."""
