@@ -1,0 +1,1 @@
+"""Bytes to messages and back. No socket, no clock, no thread: those belong to ``network``."""

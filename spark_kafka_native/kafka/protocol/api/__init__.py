@@ -1,0 +1,1 @@
+"""Declarations of Kafka's messages, one file per family of APIs; nothing here reads or writes bytes."""

@@ -1,0 +1,200 @@
+"""How a message is declared: once, for all its versions, as a frozen keyword-only dataclass.
+
+    class FetchPartition(Struct):
+        partition: Int32
+        current_leader_epoch: Int32 = field(since=9, default=-1, ignorable=True)
+
+A type checker sees a typed constructor; `codec.codec` compiles the same declaration into a reader and a
+writer per version. Names, types, order, ranges and defaults are Kafka's own (``common/message/*.json`` in
+``kafka-clients``), and ``tests/spec`` compares every declared version with them. A declaration holds no code
+that reads or writes bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar, dataclass_transform
+
+from .wire import Blob, Fixed, Text, WireType
+
+FOREVER: Final = 1 << 15
+"""Above every version: an API version is an int16."""
+
+_METADATA_KEY: Final = "wire"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rule:
+    """What `field` was told."""
+
+    since: int = 0
+    until: int = FOREVER
+    tag: int | None = None
+    nullable: int = 0
+    ignorable: bool = False
+
+
+def field(
+    *,
+    since: int = 0,
+    until: int = FOREVER,
+    tag: int | None = None,
+    nullable: int = 0,
+    ignorable: bool = False,
+    default: Any = dataclasses.MISSING,
+    default_factory: Any = dataclasses.MISSING,
+) -> Any:
+    """Declare in which versions a field is there, and what it is where it is not.
+
+    ``since`` and ``until`` (inclusive) are versions of the message; ``nullable`` is the first version in
+    which a field annotated ``... | None`` may be null; ``tag`` puts it into the tag section (KIP-482). A
+    value other than the default at a version without the field is dropped if ``ignorable`` (it changes
+    nothing then), else refused.
+    """
+    rule = _Rule(since=since, until=until, tag=tag, nullable=nullable, ignorable=ignorable)
+    return dataclasses.field(default=default, default_factory=default_factory, metadata={_METADATA_KEY: rule})
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
+class Struct:
+    """A structure of fields; a subclass is a frozen, keyword-only dataclass without being decorated."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        dataclass(frozen=True, kw_only=True)(cls)
+
+
+class Message(Struct):
+    """A structure with versions of its own: a request or a response."""
+
+    api_key: ClassVar[int]
+    versions: ClassVar[tuple[int, int]]
+    """The lowest and the highest version that this client speaks."""
+    flexible: ClassVar[int]
+    """The first flexible version (KIP-482)."""
+
+
+class Response(Message):
+    """A broker's answer. Key and versions are those of its request, which is declared after it."""
+
+    def upgraded(self, version: int, request: Any) -> Self:
+        """The same answer, read at ``version``, in the shape of the latest version."""
+        del version, request
+        return self
+
+
+R = TypeVar("R", bound=Response)
+
+
+class Request(Message, Generic[R]):
+    """A request; ``Request[FetchResponse]`` says what is answered."""
+
+    response: ClassVar[type[Response]]
+
+    def __init_subclass__(
+        cls, *, api_key: int, versions: tuple[int, int], flexible: int = FOREVER, **options: Any
+    ) -> None:
+        super().__init_subclass__(**options)
+        response: type[Response] = typing.get_args(vars(cls)["__orig_bases__"][0])[0]
+        cls.response = response
+        for message in (cls, response):
+            message.api_key, message.versions, message.flexible = api_key, versions, flexible
+
+    @classmethod
+    def api_name(cls) -> str:
+        """The API's name, as in Kafka's documentation: ``ListOffsets``."""
+        return cls.__name__.removesuffix("Request")
+
+    @property
+    def answered(self) -> bool:
+        """Whether the broker answers at all: it does not to a produce request with ``acks=0``."""
+        return True
+
+    def downgraded(self, version: int) -> Self:
+        """The same request in the shape that ``version`` wants; a caller builds the latest shape only."""
+        del version
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayOf:
+    """An array; ``element`` is a wire type or a struct class."""
+
+    element: WireType | type[Struct]
+
+
+FieldType = WireType | ArrayOf | type[Struct]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """A declared field: what `codec` compiles and the spec test compares."""
+
+    name: str
+    type: FieldType
+    since: int
+    until: int
+    tag: int | None
+    nullable: int
+    """The first version in which it may be null; `FOREVER` for never."""
+    ignorable: bool
+    required: bool
+    """Whether the constructor has no default for it."""
+    default: Any
+
+    def present(self, version: int) -> bool:
+        """Whether ``version`` has this field."""
+        return self.since <= version <= self.until
+
+
+def declared_fields(struct: type[Struct]) -> tuple[Field, ...]:
+    """Resolve a struct's annotations into its fields, in the order of the declaration."""
+    hints = typing.get_type_hints(struct, include_extras=True)
+    declared = dataclasses.fields(struct)  # type: ignore[arg-type]
+    return tuple(_declared_field(one, hints[one.name]) for one in declared)
+
+
+def _declared_field(declared: dataclasses.Field[Any], hint: Any) -> Field:
+    rule: _Rule = declared.metadata.get(_METADATA_KEY, _Rule())
+    optional = type(None) in typing.get_args(hint)
+    if optional:
+        hint = next(arm for arm in typing.get_args(hint) if arm is not type(None))
+    field_type = _field_type(hint)
+    required = declared.default is declared.default_factory is dataclasses.MISSING
+    return Field(
+        name=declared.name,
+        type=field_type,
+        since=rule.since,
+        until=rule.until,
+        tag=rule.tag,
+        nullable=rule.nullable if optional else FOREVER,
+        ignorable=rule.ignorable,
+        required=required,
+        default=_default(declared, field_type),
+    )
+
+
+def _field_type(hint: Any) -> FieldType:
+    if typing.get_origin(hint) is list:
+        element = _field_type(typing.get_args(hint)[0])
+        if isinstance(element, ArrayOf):
+            raise TypeError("the protocol has no arrays of arrays")
+        return ArrayOf(element)
+    for mark in getattr(hint, "__metadata__", ()):
+        if isinstance(mark, Fixed | Text | Blob):
+            return mark
+    if isinstance(hint, type) and issubclass(hint, Struct):
+        return hint
+    raise TypeError(f"{hint!r} is no wire type")
+
+
+def _default(declared: dataclasses.Field[Any], field_type: FieldType) -> Any:
+    if declared.default is not dataclasses.MISSING:
+        return declared.default
+    if declared.default_factory is not dataclasses.MISSING:
+        return declared.default_factory()
+    if isinstance(field_type, ArrayOf):
+        return []
+    return field_type() if isinstance(field_type, type) else field_type.zero

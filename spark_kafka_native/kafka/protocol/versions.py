@@ -1,0 +1,58 @@
+"""Which version of an API to speak on a connection: ranges are each broker's own (rolling upgrades)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..error_code import ErrorCode
+from ..errors import UnsupportedVersionError
+from .api.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from .message import Request
+
+VersionRanges = Mapping[int, tuple[int, int]]
+"""By API key, the lowest and the highest version that a broker speaks."""
+
+
+def read_version_ranges(response: ApiVersionsResponse) -> dict[int, tuple[int, int]]:
+    """The ranges in an ApiVersions response."""
+    return {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+
+
+def negotiate(
+    request_class: type[Request[Any]], broker_ranges: VersionRanges, *, at_most: int | None = None
+) -> int:
+    """The highest version that broker and client share, ``at_most`` if given.
+
+    Raises `UnsupportedVersionError`, naming the API and both ranges, where they share none.
+    """
+    lowest, highest = request_class.versions
+    if at_most is not None:
+        highest = min(highest, at_most)
+    broker_range = broker_ranges.get(request_class.api_key)
+    if broker_range is None:
+        raise UnsupportedVersionError(
+            f"the broker does not offer {request_class.api_name()} (API key {request_class.api_key}); "
+            f"this client needs a version from {lowest} to {highest} of it"
+        )
+    version = min(highest, broker_range[1])
+    if version < max(lowest, broker_range[0]):
+        raise UnsupportedVersionError(
+            f"{request_class.api_name()}: the broker speaks versions {broker_range[0]} to {broker_range[1]}, "
+            f"this client {lowest} to {highest}"
+        )
+    return version
+
+
+def lower_api_versions(response: ApiVersionsResponse, tried: int) -> int | None:
+    """The version to ask ApiVersions again with, or None where ``response`` is the answer.
+
+    A broker that does not know version ``tried`` answers UNSUPPORTED_VERSION and, since Kafka 2.4, its own
+    range (KIP-511). Only a strictly lower version is returned, so that asking again comes to an end.
+    """
+    if response.error_code is not ErrorCode.UNSUPPORTED_VERSION or tried == 0:
+        return None
+    ranges = read_version_ranges(response)
+    if ApiVersionsRequest.api_key not in ranges:
+        return 0
+    return max(0, min(negotiate(ApiVersionsRequest, ranges), tried - 1))
