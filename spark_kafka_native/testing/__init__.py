@@ -1,0 +1,27 @@
+"""A real Kafka broker, a Spark cluster and Java itself for tests, demo and notebooks.
+
+Nothing here runs in production.
+"""
+
+from .embedded_kafka import EmbeddedKafka
+from .errors import (
+    BrokerStartError,
+    BrokerUnavailableError,
+    GuardError,
+    JarsUnavailableError,
+    JavaUnavailableError,
+)
+from .jars import jars
+from .java import find_java, run_java
+
+__all__ = [
+    "BrokerStartError",
+    "BrokerUnavailableError",
+    "EmbeddedKafka",
+    "GuardError",
+    "JarsUnavailableError",
+    "JavaUnavailableError",
+    "find_java",
+    "jars",
+    "run_java",
+]

@@ -1,0 +1,72 @@
+"""pytest fixtures: brokers, topics and a Spark session. A conftest loads them with ``from ... import *``.
+
+``KAFKA_TEST_BROKER=testcontainers`` runs what needs one plain broker on a Kafka container instead of the
+embedded one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from .embedded_kafka import EmbeddedKafka
+from .kafka_container import KafkaContainer
+
+__all__ = ["kafka", "kafka_cluster", "spark", "topic"]
+
+BROKER_VARIABLE = "KAFKA_TEST_BROKER"
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[EmbeddedKafka | KafkaContainer]:
+    """One broker for the whole run."""
+    choice = os.environ.get(BROKER_VARIABLE, "embedded")
+    if choice not in ("embedded", "testcontainers"):
+        raise pytest.UsageError(f"{BROKER_VARIABLE} is {choice!r}: it may be embedded or testcontainers")
+    with KafkaContainer() if choice == "testcontainers" else EmbeddedKafka() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def kafka_cluster() -> Iterator[EmbeddedKafka]:
+    """Three brokers for one test module: replication factor 3, min.insync.replicas 2."""
+    with EmbeddedKafka(3) as running:
+        yield running
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """The name of a topic that does not exist yet, with the test's own name in it."""
+    test = re.sub(r"[^a-zA-Z0-9_-]+", "-", request.node.name)[:60].strip("-")
+    return f"{test}-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A Spark session on two local cores, its Python workers on this very Python."""
+    from pyspark.sql import SparkSession
+
+    # Workers would be the python3 of PATH otherwise, and the host's name may resolve to an address that is
+    # not ours.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("spark-kafka-native tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.driver.memory", "2g")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .config("spark.python.unix.domain.socket.enabled", "true")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()

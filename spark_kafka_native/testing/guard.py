@@ -1,0 +1,124 @@
+"""Starting processes, and a folder for them, that never outlive us: our side of `guard_process`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from .errors import GuardError
+
+
+class Guard:
+    """Owns a temporary folder and every process started through it.
+
+    All of it ends with `close` or with this process, whichever comes first. Safe to use from several threads.
+    """
+
+    def __init__(self, prefix: str = "spark-kafka-native-") -> None:
+        self._lock = threading.Lock()
+        self._commands = 0
+        self._socket, theirs = socket.socketpair()
+        script = str(Path(__file__).with_name("guard_process.py"))
+        with theirs:
+            self._process = subprocess.Popen(
+                # -I and -S: nothing of the user's environment, and up in 20 ms
+                [sys.executable, "-I", "-S", script, str(os.getpid()), prefix],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,  # or who reads our output through a pipe would wait for the guard
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self._reader = self._socket.makefile("r", encoding="utf-8")
+        self.folder = Path(self._receive()["folder"])
+        self.pid = self._process.pid
+
+    def start(
+        self,
+        argv: Sequence[str],
+        *,
+        output: Path,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> GuardedProcess:
+        """Start ``argv`` in a process group of its own; what it prints is appended to the file ``output``."""
+        answer = self._ask(
+            verb="start",
+            argv=list(argv),
+            output=str(output),
+            env=dict(os.environ if env is None else env),
+            cwd=str(cwd or self.folder),
+        )
+        return GuardedProcess(self, answer["pid"])
+
+    def close(self) -> None:
+        """Kill every process, remove the folder; returns when both are gone. Harmless when repeated."""
+        with self._lock:
+            if self._socket.fileno() < 0:
+                return
+            with suppress(OSError):  # it died before; its children died with it
+                self._socket.sendall(b'{"verb": "close"}\n')
+            self._reader.close()
+            self._socket.close()
+        self._process.wait()
+
+    def _ask(self, **command: Any) -> dict[str, Any]:
+        with self._lock:
+            if self._socket.fileno() < 0:
+                raise GuardError("it is closed, and what it ran has ended")
+            self._commands += 1
+            command["id"] = self._commands
+            try:
+                self._socket.sendall(json.dumps(command).encode() + b"\n")
+            except OSError as error:
+                raise GuardError(f"the guard process {self.pid} is gone, and what it ran with it") from error
+            answer = self._receive()
+            while answer["id"] < self._commands:  # Ctrl-C left the answer to an earlier command unread
+                answer = self._receive()
+        if "error" in answer:
+            raise GuardError(answer["error"])
+        return answer
+
+    def _receive(self) -> dict[str, Any]:
+        line = self._reader.readline()
+        if not line:
+            raise GuardError(f"the guard process {self._process.pid} is gone, and what it ran with it")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+class GuardedProcess:
+    """One process under a `Guard`. Signals go to its whole group."""
+
+    def __init__(self, guard: Guard, pid: int) -> None:
+        self._guard = guard
+        self.pid = pid
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit code, ``-n`` when signal ``n`` ended it, None while it runs."""
+        code: int | None = self._guard._ask(verb="poll", pid=self.pid)["returncode"]
+        return code
+
+    def send(self, number: signal.Signals) -> bool:
+        """Send a signal; False when the process has ended."""
+        sent: bool = self._guard._ask(verb="signal", pid=self.pid, signal=int(number))["sent"]
+        return sent
+
+    def wait(self, timeout_s: float) -> int:
+        """Its exit code; `TimeoutError` when it still runs after ``timeout_s``."""
+        deadline = time.monotonic() + timeout_s
+        while (code := self.returncode) is None:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"process {self.pid} still runs after {timeout_s:g} s")
+            time.sleep(0.02)
+        return code
