@@ -1,8 +1,9 @@
 """The client's exceptions: one per decision a caller makes, not one per error code.
 
-Each says what happened, where (broker, API, topic-partition, offset) and what to do. Misuse of our own API is a
-`ConfigError` or `ValueError`; the broker's refusal a `BrokerError`; bytes that break the rules a `ProtocolError`.
-All of them survive pickling (Spark ships them from executors): ``args`` are exactly the constructor's arguments.
+Each says what happened, where (broker, API, topic-partition, offset) and what to do. Misuse of our own API is
+a `ConfigError` or `ValueError`; the broker's refusal a `BrokerError`; bytes that break the rules a
+`ProtocolError`. All of them survive pickling (Spark ships them from executors): ``args`` are exactly the
+constructor's arguments.
 """
 
 from __future__ import annotations
@@ -27,8 +28,20 @@ class NetworkError(KafkaError):
     """A connection could not be made or died. Whatever was in flight may or may not have been applied."""
 
 
+class HandshakeClosedError(NetworkError):
+    """A listener hung up in the first exchange, as one of the other security protocol does (or a broker that
+    stops).
+    """
+
+
+class SecurityError(KafkaError):
+    """Broker and client don't agree on TLS, a certificate or credentials. Trying again would not help."""
+
+
 class RequestTimedOutError(NetworkError):
-    """No answer within the request timeout; the connection was closed so that a late answer can match nothing."""
+    """No answer within the request timeout; the connection was closed so that a late answer can match
+    nothing.
+    """
 
 
 class DeadlineExceededError(KafkaError, TimeoutError):
@@ -40,7 +53,9 @@ class ProtocolError(KafkaError):
 
 
 class CorruptRecordError(ProtocolError):
-    """A record batch breaks the format. ``offset`` is the base offset of the batch (or the offset of the record)."""
+    """A record batch breaks the format. ``offset`` is the base offset of the batch (or the offset of the
+    record).
+    """
 
     def __init__(self, message: str, offset: int, topic_partition: TopicPartition | None = None) -> None:
         super().__init__(message, offset, topic_partition)
@@ -53,7 +68,11 @@ class CorruptRecordError(ProtocolError):
         return type(self)(self.message, self.offset, topic_partition)
 
     def __str__(self) -> str:
-        where = f"{self.topic_partition} at offset {self.offset}" if self.topic_partition else f"offset {self.offset}"
+        where = (
+            f"{self.topic_partition} at offset {self.offset}"
+            if self.topic_partition
+            else f"offset {self.offset}"
+        )
         return f"{where}: {self.message}"
 
 
@@ -91,3 +110,50 @@ class OffsetOutOfRangeError(BrokerError):
         self.offset = offset
         self.log_start_offset = log_start_offset
         self.high_watermark = high_watermark
+
+
+class EndOfLogError(KafkaError):
+    """A range reaches beyond what its partition has: the log's end (or the last stable offset) stays below
+    it.
+    """
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        position: int,
+        until_offset: int,
+        high_watermark: int,
+        last_stable_offset: int | None = None,
+    ) -> None:
+        super().__init__(topic_partition, position, until_offset, high_watermark, last_stable_offset)
+        self.topic_partition = topic_partition
+        self.position = position
+        self.until_offset = until_offset
+        self.high_watermark = high_watermark
+        self.last_stable_offset = last_stable_offset
+
+    def __str__(self) -> str:
+        stable = "" if self.last_stable_offset is None else f", last stable offset {self.last_stable_offset}"
+        return (
+            f"{self.topic_partition}: offsets [{self.position}, {self.until_offset}) can't be read, as the "
+            f"log ends before them (high watermark {self.high_watermark}{stable}); records were lost, or a "
+            "transaction is open"
+        )
+
+
+class TopicRecreatedError(KafkaError):
+    """A topic was deleted and created again: its offsets now mean other records. The ids are those of
+    KIP-516.
+    """
+
+    def __init__(self, topic: str, expected_topic_id: str, found_topic_id: str) -> None:
+        super().__init__(topic, expected_topic_id, found_topic_id)
+        self.topic = topic
+        self.expected_topic_id = expected_topic_id
+        self.found_topic_id = found_topic_id
+
+    def __str__(self) -> str:
+        return (
+            f"topic {self.topic} was deleted and created again (its id was {self.expected_topic_id} and is "
+            f"now {self.found_topic_id}): the offsets asked for are of records that are gone"
+        )

@@ -1,0 +1,1 @@
+"""The only code that opens sockets, sleeps or reads the time."""

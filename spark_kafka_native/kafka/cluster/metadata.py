@@ -1,0 +1,121 @@
+"""`ClusterMetadata`: an immutable snapshot of who leads what. Pure: no socket, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+from uuid import UUID
+
+from ..error_code import ErrorCode
+from ..errors import BrokerError
+from ..model import Broker, TopicPartition
+from ..protocol.api.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
+
+NO_TOPIC_ID = UUID(int=0)
+"""What a cluster without topic ids (KIP-516) answers."""
+
+
+class Partition(NamedTuple):
+    """One partition; a tuple, for a cluster has many thousands of them."""
+
+    partition: int
+    leader: int | None
+    """Node id; None while there is no leader."""
+    leader_epoch: int
+    """-1 where the broker does not tell."""
+    replica_nodes: tuple[int, ...]
+    isr_nodes: tuple[int, ...]
+    error_code: ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """One topic. With an ``error_code`` (unknown, not authorized, ...) it has no partitions."""
+
+    name: str
+    topic_id: UUID | None
+    partitions: Mapping[int, Partition]
+    error_code: ErrorCode
+    internal: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterMetadata:
+    """What the cluster said last. ``generation`` grows with every answer that was taken in."""
+
+    brokers: Mapping[int, Broker] = field(default_factory=dict)
+    controller_id: int | None = None
+    cluster_id: str | None = None
+    topics: Mapping[str, Topic] = field(default_factory=dict)
+    generation: int = 0
+
+    def topic(self, name: str) -> Topic:
+        """The topic called ``name``. Raises `BrokerError` with the topic's own error code or
+        UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        topic = self.topics.get(name)
+        if topic is None:
+            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name}")
+        if topic.error_code:
+            raise BrokerError(topic.error_code, f"topic {name}")
+        return topic
+
+    def partition(self, topic_partition: TopicPartition) -> Partition:
+        """The partition, with or without a leader. Raises `BrokerError` where there is none."""
+        topic = self.topic(topic_partition.topic)
+        partition = topic.partitions.get(topic_partition.partition)
+        if partition is None:
+            has = f"topic {topic.name} has {len(topic.partitions)} partitions"
+            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {topic_partition}", has)
+        return partition
+
+    def updated(self, response: MetadataResponse, asked: Collection[str] | None) -> ClusterMetadata:
+        """This snapshot with ``response`` taken in; ``asked`` are the topics it is about, None for all there
+        are.
+        """
+        topics = {t.name: self._topic(t) for t in response.topics if t.name is not None}
+        if asked is not None:
+            kept = {name: topic for name, topic in self.topics.items() if name not in asked}
+            topics = kept | topics
+        brokers = {
+            b.node_id: Broker(node_id=b.node_id, host=b.host, port=b.port, rack=b.rack)
+            for b in response.brokers
+        }
+        return replace(
+            self,
+            # A broker that has just started can answer with no brokers at all: that is no news.
+            brokers=brokers or self.brokers,
+            controller_id=response.controller_id if response.controller_id >= 0 else None,
+            cluster_id=response.cluster_id,
+            topics=topics,
+            generation=self.generation + 1,
+        )
+
+    def _topic(self, told: MetadataResponseTopic) -> Topic:
+        topic_id = told.topic_id if told.topic_id != NO_TOPIC_ID else None
+        name = told.name or ""
+        known = self.topics.get(name)
+        older = known.partitions if known is not None and known.topic_id == topic_id else {}
+        return Topic(
+            name=name,
+            topic_id=topic_id,
+            partitions={p.partition_index: _newer(older.get(p.partition_index), p) for p in told.partitions},
+            error_code=told.error_code,
+            internal=told.is_internal,
+        )
+
+
+def _newer(known: Partition | None, told: MetadataResponsePartition) -> Partition:
+    # A broker that lags behind still names the former leader; an epoch tells (of the same topic id only: a
+    # recreated topic starts at 0 again).
+    if known is not None and 0 <= told.leader_epoch < known.leader_epoch:
+        return known
+    return Partition(
+        told.partition_index,
+        told.leader_id if told.leader_id >= 0 else None,
+        told.leader_epoch,
+        tuple(told.replica_nodes),
+        tuple(told.isr_nodes),
+        told.error_code,
+    )

@@ -1,0 +1,168 @@
+"""`list_offsets`: from places in partitions (earliest, latest, a timestamp) to offsets."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..cluster.router import Leader, Router
+from ..error_code import ErrorCode
+from ..errors import BrokerError, KafkaError, ProtocolError, UnsupportedVersionError
+from ..model import IsolationLevel, OffsetAt, TopicPartition
+from ..network.deadline import Deadline
+from ..network.pending import Pending
+from ..protocol.api.list_offsets import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+MAX_TIMESTAMP_SINCE = 7
+_SENTINELS = {
+    OffsetAt.EARLIEST: EARLIEST_TIMESTAMP,
+    OffsetAt.LATEST: LATEST_TIMESTAMP,
+    OffsetAt.MAX_TIMESTAMP: MAX_TIMESTAMP,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundOffset:
+    """Where a place in a partition is."""
+
+    offset: int | None
+    """None where no record matches (a timestamp after the last one, `OffsetAt.MAX_TIMESTAMP` of nothing)."""
+    timestamp_ms: int | None = None
+    """The record's timestamp, where the place was found by one."""
+    leader_epoch: int | None = None
+
+
+def list_offsets(
+    router: Router,
+    places: Mapping[TopicPartition, OffsetAt],
+    *,
+    isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    deadline: Deadline | None = None,
+) -> dict[TopicPartition, FoundOffset]:
+    """Ask the leaders of all ``places`` at once; leaders that have moved are asked again, only for what is
+    missing.
+
+    With READ_COMMITTED, latest is the last stable offset: the first offset of the earliest open transaction.
+    Raises `BrokerError` (no such partition, not authorized), `DeadlineExceededError`.
+    """
+    found: dict[TopicPartition, FoundOffset] = {}
+
+    def attempt() -> None:
+        missing = {tp: place for tp, place in places.items() if tp not in found}
+        _ask_leaders(router, missing, isolation_level, limit, found)
+
+    limit = deadline or router.deadline()
+    router.retry(attempt, what=_what(places), deadline=limit, topics={tp.topic for tp in places})
+    return {tp: found[tp] for tp in places}
+
+
+def _what(places: Mapping[TopicPartition, OffsetAt]) -> str:
+    first = next(iter(places.items()), None)
+    more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+    return "listing no offsets" if first is None else f"listing offsets ({first[1]} of {first[0]}{more})"
+
+
+def _ask_leaders(
+    router: Router,
+    places: Mapping[TopicPartition, OffsetAt],
+    isolation_level: IsolationLevel,
+    deadline: Deadline,
+    found: dict[TopicPartition, FoundOffset],
+) -> None:
+    """One round: every leader gets its request before the first answer is awaited. Raises the first failure
+    at its end.
+    """
+    failures: list[KafkaError] = []
+    leaders = router.leaders(places)
+    by_node: dict[int, dict[TopicPartition, Leader]] = defaultdict(dict)
+    for tp, leader in leaders.items():
+        by_node[leader.node_id][tp] = leader
+    pendings: list[Pending[ListOffsetsResponse]] = []
+    for node_id, led in by_node.items():
+        try:
+            connection = router.connection(node_id, deadline)
+            request = build_list_offsets({tp: places[tp] for tp in led}, led, isolation_level, deadline)
+            version = connection.version_of(ListOffsetsRequest)
+            if version < MAX_TIMESTAMP_SINCE and OffsetAt.MAX_TIMESTAMP in places.values():
+                raise UnsupportedVersionError(
+                    f"{connection.address} can't find the highest timestamp (KIP-734)"
+                )
+            pendings.append(connection.submit(request, version))
+        except KafkaError as error:
+            failures.append(error)
+    for pending in pendings:
+        try:
+            response = pending.result(min(router.config.request_timeout_ms, deadline.remaining_ms))
+            failures.extend(read_list_offsets(response, places, found))
+        except KafkaError as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
+
+
+def build_list_offsets(
+    places: Mapping[TopicPartition, OffsetAt],
+    leaders: Mapping[TopicPartition, Leader],
+    isolation_level: IsolationLevel,
+    deadline: Deadline,
+) -> ListOffsetsRequest:
+    """The request for one leader's partitions."""
+    topics: dict[str, list[ListOffsetsPartition]] = defaultdict(list)
+    for tp, place in places.items():
+        at = place.timestamp_ms if place.timestamp_ms is not None else _SENTINELS[place]
+        topics[tp.topic].append(
+            ListOffsetsPartition(
+                partition_index=tp.partition, current_leader_epoch=leaders[tp].leader_epoch, timestamp=at
+            )
+        )
+    return ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=isolation_level,
+        topics=[ListOffsetsTopic(name=name, partitions=partitions) for name, partitions in topics.items()],
+        timeout_ms=int(deadline.remaining_ms),
+    )
+
+
+def read_list_offsets(
+    response: ListOffsetsResponse,
+    places: Mapping[TopicPartition, OffsetAt],
+    found: dict[TopicPartition, FoundOffset],
+) -> list[KafkaError]:
+    """Put what the response says about ``places`` into ``found``; the failures of the other partitions."""
+    failures: list[KafkaError] = []
+    for topic in response.topics:
+        for partition in topic.partitions:
+            tp = TopicPartition(topic.name, partition.partition_index)
+            if tp not in places:
+                continue
+            if partition.error_code:
+                failures.append(_refusal(partition.error_code, places[tp], tp))
+            else:
+                found[tp] = _found(partition, places[tp], tp)
+    return failures
+
+
+def _refusal(error_code: ErrorCode, place: OffsetAt, tp: TopicPartition) -> BrokerError:
+    return BrokerError(error_code, f"{place} offset of {tp}")
+
+
+def _found(partition: ListOffsetsPartitionResponse, place: OffsetAt, tp: TopicPartition) -> FoundOffset:
+    offset = partition.offset
+    by_timestamp = place not in (OffsetAt.EARLIEST, OffsetAt.LATEST)
+    if offset < 0 and not (by_timestamp and offset == -1):
+        raise ProtocolError(f"the leader of {tp} answered with offset {offset} for {place}")
+    return FoundOffset(
+        offset=offset if offset >= 0 else None,
+        timestamp_ms=partition.timestamp if by_timestamp and offset >= 0 else None,
+        leader_epoch=partition.leader_epoch if partition.leader_epoch >= 0 else None,
+    )

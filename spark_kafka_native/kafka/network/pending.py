@@ -1,0 +1,85 @@
+"""`Pending`: a request that was sent and may not be answered yet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from ..errors import KafkaError
+from ..protocol.message import Response
+from .deadline import Deadline
+
+if TYPE_CHECKING:
+    from .connection import Connection
+
+R = TypeVar("R", bound=Response)
+
+
+class Pending(Generic[R]):
+    """A request in flight on ``connection``. Whoever waits for it reads the connection, for the
+    others too.
+    """
+
+    __slots__ = (
+        "_error",
+        "_frame",
+        "_response",
+        "abandoned",
+        "api_version",
+        "connection",
+        "correlation_id",
+        "done",
+        "what",
+    )
+
+    def __init__(self, connection: Connection, correlation_id: int, what: str, api_version: int) -> None:
+        self.connection = connection
+        self.correlation_id = correlation_id
+        self.what = what
+        self.api_version = api_version
+        """The version that request and response are spoken in."""
+        self.done = False
+        self.abandoned = False
+        self._response: R | None = None
+        self._error: KafkaError | None = None
+        self._frame: memoryview | None = None
+
+    def result(self, timeout_ms: float | None = None) -> R:
+        """Wait for the response.
+
+        The time counts from this call (None: the connection's request timeout): a caller that was busy
+        elsewhere does not blame the broker for it. Raises `RequestTimedOutError` after having closed the
+        connection, and whatever else the connection died of. None stands for the response to a request that
+        is not answered (produce with acks=0).
+        """
+        if not self.done:
+            limit_ms = self.connection.request_timeout_ms if timeout_ms is None else timeout_ms
+            self.connection.wait_for(self, Deadline.after_ms(limit_ms), limit_ms)
+        if self._error is not None:
+            raise self._error
+        return cast("R", self._response)
+
+    def release(self) -> None:
+        """Let the connection overwrite the response's memory; its record sets must not be read any more."""
+        frame, self._frame = self._frame, None
+        self._response = None
+        if frame is not None:
+            self.connection.buffers.give_back(frame)
+
+    def abandon(self) -> None:
+        """Nobody wants the response any more; its memory is reused as soon as it arrives."""
+        self.abandoned = True
+        if self.done:
+            self.release()
+
+    def complete(self, response: Any, frame: memoryview | None) -> None:
+        """The connection's word: here is the response."""
+        self._response = response
+        self._frame = frame
+        self.done = True
+        if self.abandoned:
+            self.release()
+
+    def fail(self, error: KafkaError) -> None:
+        """The connection's word: there will be none; ``error`` is this request's own object."""
+        self._error = error
+        self.done = True

@@ -1,0 +1,270 @@
+"""A connected byte stream, plain or TLS: the one place where `OSError` and `ssl.SSLError` are caught.
+
+Sockets never block; who waits does so in `poll`, with a deadline. It knows no frame and no message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import ssl
+import threading
+from collections.abc import Sequence
+
+from ..config import ClientConfig
+from ..errors import HandshakeClosedError, KafkaError, NetworkError, SecurityError
+from .deadline import Deadline
+from .tls import tls_context
+
+Buffer = bytes | bytearray | memoryview
+
+READ = select.POLLIN
+WRITE = select.POLLOUT
+_GONE = select.POLLERR | select.POLLHUP | select.POLLNVAL
+
+MAX_BUFFERS = 512
+"""Buffers per sendmsg; the system's own limit (IOV_MAX) is 1024."""
+TLS_CHUNK = 256 * 1024
+"""Small buffers are joined up to this before TLS encrypts them: a TLS record per 4-byte length would be
+waste.
+"""
+
+
+def wait_for_streams(streams: Sequence[tuple[int, int]], deadline: Deadline) -> bool:
+    """Wait until any of (file descriptor, READ | WRITE) is ready or gone; False when the deadline
+    came first.
+    """
+    poller = select.poll()
+    for descriptor, events in streams:
+        poller.register(descriptor, events)
+    # Rounded up: poll(0) in the last millisecond would spin.
+    return bool(poller.poll(int(deadline.remaining_ms) + 1))
+
+
+class Transport:
+    """One connected socket. One thread may read while another writes."""
+
+    def __init__(self, sock: socket.socket, address: str) -> None:
+        self._socket = sock
+        self._tls = isinstance(sock, ssl.SSLSocket)
+        # OpenSSL's connection object must not be entered by two threads at once; a plain socket may be.
+        self._tls_lock = threading.Lock() if self._tls else contextlib.nullcontext()
+        self.address = address
+        self.read_waits_for = READ
+        self.write_waits_for = WRITE
+
+    @classmethod
+    def connect(cls, host: str, port: int, config: ClientConfig, deadline: Deadline) -> Transport:
+        """Connect to the first address of ``host`` that accepts, and speak TLS where ``config`` says so.
+
+        Every address that the name resolves to is tried, each within its share of the time (one black hole
+        must not eat all of it). Raises `NetworkError` that lists each address with its cause, `SecurityError`
+        when TLS can't be agreed.
+        """
+        causes = []
+        addresses = _resolve(host, port)
+        for i, (family, kind, protocol, _, target) in enumerate(addresses):
+            share_ms = min(config.connection_setup_timeout_ms, deadline.remaining_ms / (len(addresses) - i))
+            try:
+                sock = _connect(socket.socket(family, kind, protocol), target, config, share_ms)
+            except OSError as error:
+                causes.append(f"{target[0]}: {_cause(error, share_ms)}")
+                continue
+            if config.security.encrypted:
+                sock = _encrypt(
+                    sock, host, port, config, deadline.within_ms(config.connection_setup_timeout_ms)
+                )
+            sock.setblocking(False)
+            return cls(sock, f"{host}:{port}")
+        raise NetworkError(f"cannot connect to {host}:{port} ({'; '.join(causes)})")
+
+    def fileno(self) -> int:
+        """The socket's file descriptor; -1 once closed."""
+        return self._socket.fileno()
+
+    def read_into(self, view: memoryview) -> int:
+        """Read what is there, at most ``len(view)`` bytes; 0 when nothing is there now (then wait for
+        `read_waits_for`).
+
+        Raises `NetworkError` at the end of the stream.
+        """
+        try:
+            with self._tls_lock:
+                received = self._socket.recv_into(view)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            self.read_waits_for = READ
+            return 0
+        except ssl.SSLWantWriteError:
+            self.read_waits_for = WRITE
+            return 0
+        except OSError as error:
+            raise _stream_failure(error, self.address, "reading") from error
+        if received == 0:
+            raise NetworkError(f"{self.address}: the broker closed the connection")
+        return received
+
+    def write(self, buffers: list[memoryview]) -> bool:
+        """Write what the system takes now, dropping it from ``buffers``; True once nothing is left.
+
+        After False wait for `write_waits_for` and call again.
+        """
+        while buffers:
+            try:
+                with self._tls_lock:
+                    sent = (
+                        self._send_tls(buffers) if self._tls else self._socket.sendmsg(buffers[:MAX_BUFFERS])
+                    )
+            except (BlockingIOError, ssl.SSLWantWriteError):
+                self.write_waits_for = WRITE
+                return False
+            except ssl.SSLWantReadError:
+                self.write_waits_for = READ
+                return False
+            except OSError as error:
+                raise _stream_failure(error, self.address, "writing") from error
+            _drop(buffers, sent)
+        return True
+
+    def _send_tls(self, buffers: list[memoryview]) -> int:
+        """One TLS write; small neighbours are joined first (and stay joined: a retry must offer the same
+        bytes).
+        """
+        total, count = 0, 0
+        while count < len(buffers) and total + len(buffers[count]) <= TLS_CHUNK:
+            total += len(buffers[count])
+            count += 1
+        if count > 1:
+            buffers[:count] = [memoryview(b"".join(buffers[:count]))]
+        return self._socket.send(buffers[0])
+
+    def wait(self, events: int, deadline: Deadline) -> int:
+        """Wait for READ, WRITE or both; the ready ones (a dead stream counts as both), 0 when the deadline
+        came first.
+        """
+        if self._tls and events & READ and self._socket.pending():  # type: ignore[attr-defined]
+            return READ
+        poller = select.poll()
+        poller.register(self._socket.fileno(), events)
+        ready = poller.poll(int(deadline.remaining_ms) + 1)
+        if not ready:
+            return 0
+        found = ready[0][1]
+        return events if found & _GONE else found & events
+
+    def close(self) -> None:
+        """Close the socket; harmless when it is closed."""
+        # Without shutdown, a thread that waits in poll on this descriptor would sleep until its deadline.
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def forget(self) -> None:
+        """Close only this process's copy of the socket: after a fork the parent goes on using its own."""
+        self._socket.close()
+
+
+def _resolve(host: str, port: int) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        cause = error.strerror if isinstance(error, OSError) else error
+        raise NetworkError(f"cannot resolve the host of {host}:{port} ({cause})") from error
+    return found  # type: ignore[return-value]
+
+
+def _connect(
+    sock: socket.socket, target: tuple[str, int], config: ClientConfig, timeout_ms: float
+) -> socket.socket:
+    try:
+        # Sizes are set before connecting: the window scale is agreed in the handshake.
+        if config.receive_buffer_bytes >= 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.receive_buffer_bytes)
+        if config.send_buffer_bytes >= 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, config.send_buffer_bytes)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.settimeout(max(timeout_ms / 1000, 0.001))
+        sock.connect(target)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _encrypt(
+    sock: socket.socket, host: str, port: int, config: ClientConfig, deadline: Deadline
+) -> ssl.SSLSocket:
+    # Some resolvers take a name with a trailing dot; certificates never carry one.
+    name = host.rstrip(".")
+    try:
+        sock.setblocking(False)
+        encrypted = tls_context(config.security).wrap_socket(
+            sock, server_hostname=name, do_handshake_on_connect=False
+        )
+        sock = encrypted
+        _shake_hands(encrypted, f"{host}:{port}", deadline)
+    except BaseException as error:
+        sock.close()
+        if isinstance(error, OSError | ValueError):
+            raise _handshake_failure(error, f"{host}:{port}") from error
+        raise
+    return encrypted
+
+
+def _shake_hands(sock: ssl.SSLSocket, address: str, deadline: Deadline) -> None:
+    """The TLS handshake under one deadline (a socket's own timeout would start anew with every byte)."""
+    while True:
+        try:
+            sock.do_handshake()
+            return
+        except ssl.SSLWantReadError:
+            waits_for = READ
+        except ssl.SSLWantWriteError:
+            waits_for = WRITE
+        if deadline.expired or not wait_for_streams([(sock.fileno(), waits_for)], deadline):
+            raise NetworkError(
+                f"{address}: no TLS handshake in time; is it a TLS listener (security.protocol=SSL)?"
+            )
+
+
+def _handshake_failure(error: Exception, address: str) -> KafkaError:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return SecurityError(f"{address}: the broker's certificate is not trusted: {error.verify_message}")
+    if isinstance(error, ssl.SSLEOFError | ConnectionError) or not isinstance(error, ssl.SSLError):
+        return HandshakeClosedError(
+            f"{address}: the connection was closed during the TLS handshake; "
+            "the port probably speaks no TLS (then set security.protocol=PLAINTEXT)"
+        )
+    if error.reason in ("WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"):
+        return SecurityError(
+            f"{address} does not speak TLS; set security.protocol=PLAINTEXT or use its TLS port"
+        )
+    return SecurityError(f"{address}: TLS handshake failed: {_tls_reason(error)}")
+
+
+def _drop(buffers: list[memoryview], sent: int) -> None:
+    whole = 0
+    while whole < len(buffers) and sent >= len(buffers[whole]):
+        sent -= len(buffers[whole])
+        whole += 1
+    del buffers[:whole]
+    if sent:
+        buffers[0] = buffers[0][sent:]
+
+
+def _stream_failure(error: OSError, address: str, doing: str) -> KafkaError:
+    if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        # TLS 1.3 tells of a missing or refused client certificate only here, after the handshake.
+        return SecurityError(f"{address}: TLS failed while {doing}: {_tls_reason(error)}")
+    return NetworkError(f"{address}: connection lost while {doing}: {_cause(error)}")
+
+
+def _tls_reason(error: ssl.SSLError) -> str:
+    return (error.reason or str(error)).replace("_", " ").lower()
+
+
+def _cause(error: OSError, timeout_ms: float | None = None) -> str:
+    if isinstance(error, TimeoutError) and timeout_ms is not None:
+        return f"no answer in {timeout_ms:.0f} ms"
+    return (error.strerror or str(error) or type(error).__name__).lower()

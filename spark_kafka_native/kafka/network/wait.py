@@ -1,0 +1,27 @@
+"""`wait_for_any`: wait for responses from several brokers at once, without a thread for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .deadline import Deadline
+from .pending import Pending
+from .transport import wait_for_streams
+
+
+def wait_for_any(pendings: Sequence[Pending[Any]], deadline: Deadline) -> list[Pending[Any]]:
+    """The ``pendings`` that are done (answered or failed), at least one unless ``deadline`` passes first.
+
+    Closes nothing at the deadline: the caller knows which request it has waited for how long.
+    """
+    connections = {id(pending.connection): pending.connection for pending in pendings}
+    while True:
+        for connection in connections.values():
+            connection.poll()
+        done = [pending for pending in pendings if pending.done]
+        if done or deadline.expired:
+            return done
+        streams = [(c.fileno(), c.waits_for) for c in connections.values() if not c.closed]
+        if streams:
+            wait_for_streams(streams, deadline)
