@@ -27,7 +27,7 @@ def build_frame(buffers: list[Buffer]) -> list[Buffer]:
     return join_short([_LENGTH.pack(sum(map(len, buffers))), *buffers])
 
 
-def read_frame_length(prefix: Buffer, max_frame_bytes: int = MAX_FRAME_BYTES) -> int:
+def read_frame_length(prefix: Buffer, max_frame_length: int = MAX_FRAME_BYTES) -> int:
     """Read how many bytes follow the four of ``prefix``; `ProtocolError` for what is no Kafka response."""
     if spoken := _other_protocol(bytes(prefix)):
         raise ProtocolError(f"the peer answered with {spoken}")
@@ -38,9 +38,9 @@ def read_frame_length(prefix: Buffer, max_frame_bytes: int = MAX_FRAME_BYTES) ->
         )
     if length < PREFIX_BYTES:
         raise ProtocolError(f"a frame of {length} bytes is too short to have a correlation id")
-    if length > max_frame_bytes:
+    if length > max_frame_length:
         raise ProtocolError(
-            f"a frame of {length} bytes is over the limit of {max_frame_bytes}: fetch less at once, "
+            f"a frame of {length} bytes is over the limit of {max_frame_length}: fetch less at once, "
             "raise the limit, or check that the port speaks the Kafka protocol"
         )
     return length

@@ -14,7 +14,7 @@ class DescribeConfigsResource(Struct):
 
     resource_type: Int8
     resource_name: String
-    configuration_keys: list[String] | None = None
+    configuration_keys: list[String] | None
 
 
 class DescribeConfigsSynonym(Struct):

@@ -1,0 +1,141 @@
+"""Any message at any version: what is written reads back, and no bytes make the reader do anything odd."""
+
+from __future__ import annotations
+
+import contextlib
+import struct as structs
+import tracemalloc
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import ProtocolError
+from spark_kafka_native.kafka.protocol.catalogue import all_requests
+from spark_kafka_native.kafka.protocol.codec import codec
+from spark_kafka_native.kafka.protocol.message import ArrayOf, Field, Message, Struct, declared_fields
+from spark_kafka_native.kafka.protocol.wire import Blob, Fixed
+
+MESSAGES: list[type[Message]] = [
+    message for request in all_requests().values() for message in (request, request.response)
+]
+EACH_MESSAGE = pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.__name__)
+
+RANGES = {"b": 8, "h": 16, "i": 32, "q": 64}
+
+
+def values_of_fixed(fixed: Fixed, *, error: bool) -> st.SearchStrategy[Any]:
+    if error:
+        return st.one_of(st.sampled_from(ErrorCode), st.integers(134, 32767).map(ErrorCode.of))
+    if fixed.format == "?":
+        return st.booleans()
+    if fixed.name == "uuid":
+        return st.uuids()
+    bits = RANGES[fixed.format]
+    return st.integers(-(1 << bits - 1), (1 << bits - 1) - 1)
+
+
+def values_of(field_type: Any, version: int) -> st.SearchStrategy[Any]:
+    if isinstance(field_type, ArrayOf):
+        return st.lists(values_of(field_type.element, version), max_size=3)
+    if isinstance(field_type, type):
+        return instances(field_type, version)
+    if isinstance(field_type, Fixed):
+        return values_of_fixed(field_type, error=field_type.from_wire == ErrorCode.of)
+    if isinstance(field_type, Blob):
+        return st.binary(max_size=20).map(bytes if field_type.copy else memoryview)
+    return st.text(max_size=20)
+
+
+def values_of_field(field: Field, version: int) -> st.SearchStrategy[Any]:
+    values = values_of(field.type, version)
+    return st.none() | values if version >= field.nullable else values
+
+
+def instances(struct: type[Struct], version: int) -> st.SearchStrategy[Any]:
+    """Instances with any value in what ``version`` has, and the default in what it has not."""
+    present = [field for field in declared_fields(struct) if field.present(version)]
+    return st.builds(struct, **{field.name: values_of_field(field, version) for field in present})
+
+
+@st.composite
+def messages(draw: st.DrawFn, message: type[Message]) -> tuple[int, Any]:
+    version = draw(st.integers(*message.versions))
+    return version, draw(instances(message, version))
+
+
+def join(buffers: list[Any]) -> bytes:
+    return b"".join(buffers)
+
+
+@EACH_MESSAGE
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_round_trip(message: type[Message], data: st.DataObject) -> None:
+    version, value = data.draw(messages(message))
+    one = codec(message, version)
+
+    assert one.read(memoryview(join(one.write(value)))) == value
+
+
+@EACH_MESSAGE
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_what_is_cut_off_is_refused(message: type[Message], data: st.DataObject) -> None:
+    version, value = data.draw(messages(message))
+    one = codec(message, version)
+    written = join(one.write(value))
+    if not written:
+        return
+    keep = data.draw(st.integers(0, len(written) - 1))
+
+    with pytest.raises(ProtocolError, match=message.__name__):
+        one.read(memoryview(written[:keep]))
+
+
+@EACH_MESSAGE
+@settings(max_examples=50, deadline=None)
+@given(data=st.data())
+def test_changed_bytes_read_as_something_or_are_refused(message: type[Message], data: st.DataObject) -> None:
+    version, value = data.draw(messages(message))
+    one = codec(message, version)
+    written = bytearray(join(one.write(value)))
+    for _ in range(data.draw(st.integers(1, 4))):
+        if written:
+            at = data.draw(st.integers(0, len(written) - 1))
+            written[at] = data.draw(st.sampled_from((0, 1, 0x7F, 0x80, 0xFF)))
+
+    read_or_refuse(one, bytes(written))
+
+
+@EACH_MESSAGE
+@settings(max_examples=40, deadline=None)
+@given(data=st.data(), noise=st.binary(max_size=200))
+def test_noise_reads_as_something_or_is_refused(
+    message: type[Message], data: st.DataObject, noise: bytes
+) -> None:
+    read_or_refuse(codec(message, data.draw(st.integers(*message.versions))), noise)
+
+
+def read_or_refuse(one: Any, written: bytes) -> None:
+    with contextlib.suppress(ProtocolError):
+        one.read(memoryview(written))
+
+
+@EACH_MESSAGE
+def test_a_length_of_two_thousand_million_allocates_nothing(message: type[Message]) -> None:
+    """Every int32 (and every compact length) of a small message becomes the largest there is in turn."""
+    one = codec(message, message.versions[1])
+    written = bytearray(64)
+    tracemalloc.start()
+    for at in range(len(written) - 5):
+        for length in (structs.pack(">i", 0x7FFF_FFFF), b"\xff\xff\xff\xff\x0f"):
+            changed = bytearray(written)
+            changed[at : at + len(length)] = length
+            read_or_refuse(one, bytes(changed))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < 500_000

@@ -1,0 +1,31 @@
+"""Kafka's own word for things, read from the jars that the broker fixture needs anyway; none is kept here."""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_kafka_native.testing.jars import jars
+
+
+@pytest.fixture(scope="session")
+def kafka_clients_jar() -> Path:
+    return next(jar for jar in jars() if jar.name.startswith("kafka-clients-"))
+
+
+@pytest.fixture(scope="session")
+def read_spec(kafka_clients_jar: Path) -> Callable[[str], dict[str, Any]]:
+    """``read_spec("FetchRequest")``: the JSON of one message, without its comments."""
+
+    def read(name: str) -> dict[str, Any]:
+        with zipfile.ZipFile(kafka_clients_jar) as jar:
+            text = jar.read(f"common/message/{name}.json").decode()
+        return json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE))
+
+    return read
