@@ -1,0 +1,69 @@
+"""Spark's own connector, in a virtual environment of its own: made on first use, kept in ``.venv-jvm``.
+
+PySpark 4.2.0, because the connector's jar is not published for every newer PySpark. The jars come through
+the Ivy that PySpark ships; the token provider is that of 4.0.0, the newest published, and is never called
+here.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+PYSPARK = "4.2.0"
+COORDINATES = (
+    ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
+    ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
+    ("org.apache.kafka", "kafka-clients", "3.9.1"),
+    ("org.apache.commons", "commons-pool2", "2.12.1"),
+)
+# What the package itself needs, so that `pykafka` can run on the very same PySpark.
+PACKAGES = (
+    f"pyspark=={PYSPARK}",
+    "numpy>=1.26",
+    "pyarrow>=18",
+    "pandas>=2.2,<3",
+    "fastcrc>=0.3.4",
+    "crcmod>=1.7",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JvmConnector:
+    """Where the interpreter with PySpark 4.2.0 is, and the connector's jars."""
+
+    python: Path
+    jars: tuple[Path, ...]
+
+
+def prepare_jvm_connector(folder: Path) -> JvmConnector:
+    """Make ``folder`` if it isn't there: a virtual environment and, inside it, the four jars."""
+    python = folder / "bin" / "python"
+    ready = folder / "ready"
+    if not ready.exists():
+        print(f"making {folder}: PySpark {PYSPARK} and the JVM connector (once)", file=sys.stderr)
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
+        resolve_jars(python, folder / "connector")
+        ready.touch()
+    return JvmConnector(python=python, jars=tuple(sorted((folder / "connector").glob("*.jar"))))
+
+
+def resolve_jars(python: Path, target: Path) -> None:
+    """Exactly the four jars: what they depend on is inside PySpark already."""
+    target.mkdir(exist_ok=True)
+    pyspark = subprocess.run(
+        [python, "-c", "import pyspark; print(pyspark.__path__[0])"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    ivy = next(Path(pyspark.stdout.strip(), "jars").glob("ivy-*.jar"))
+    for coordinates in COORDINATES:
+        subprocess.run(
+            ["java", "-jar", ivy, "-dependency", *coordinates, "-confs", "default", "-notransitive",
+             "-cache", target / "cache", "-retrieve", f"{target}/[artifact]-[revision].[ext]"],
+            check=True, stdout=subprocess.DEVNULL,
+        )  # fmt: skip

@@ -1,0 +1,141 @@
+"""A contender's process: one warm Spark session that takes jobs as JSON lines and answers with their
+seconds.
+
+Started by `contender.Contender`. Between jobs it waits in a read, and so costs the other contenders
+nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any, TextIO
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from harness.values import VALUES
+
+Job = dict[str, Any]
+
+
+def open_session(conf: dict[str, str]) -> SparkSession:
+    builder = SparkSession.builder.master("local[2]").appName("benchmark")
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def load(spark: SparkSession, job: Job) -> DataFrame:
+    reader = spark.read.format(job["format"]).options(**job.get("options", {}))
+    if job.get("schema"):
+        reader = reader.schema(job["schema"])
+    frame = reader.load()
+    return frame.select(*job["select"]) if job.get("select") else frame
+
+
+def drop(frame: DataFrame) -> None:
+    """Every row through the whole plan, and nothing after it."""
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def run_read(spark: SparkSession, job: Job) -> Any:
+    return drop(load(spark, job))
+
+
+def run_collect(spark: SparkSession, job: Job) -> int:
+    return len(load(spark, job).collect())
+
+
+def run_count(spark: SparkSession, job: Job) -> int:
+    return load(spark, job).count()
+
+
+def run_plan(spark: SparkSession, job: Job) -> int:
+    """Plan the partitions and stop there: the number of tasks."""
+    return int(load(spark, job)._jdf.queryExecution().toRdd().getNumPartitions())
+
+
+def run_source(spark: SparkSession, job: Job) -> int:
+    """Cache ``rows`` rows of key and value as `source` and a tenth of them as `sample`: what writers read."""
+    rows, size = int(job["rows"]), int(job["value_bytes"])
+    distinct = min(rows, int(job["distinct_bytes"]) // size)
+    pool = pa.array(VALUES[job["values"]](distinct, size), pa.binary())
+    keys = pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(8), rows, [None, pa.py_buffer(np.arange(rows, dtype=">i8").tobytes())]
+    )
+    table = pa.table(
+        {"key": keys.cast(pa.binary()), "value": pool.take(pa.array(np.arange(rows) % distinct))}
+    )
+    spark.catalog.clearCache()
+    frame = spark.createDataFrame(table).repartition(int(job["tasks"])).persist()
+    frame.createOrReplaceTempView("source")
+    sample = frame.sample(0.1, seed=1).persist()
+    sample.createOrReplaceTempView("sample")
+    return frame.count() + sample.count()
+
+
+def run_write(spark: SparkSession, job: Job) -> None:
+    spark.table(job["table"]).write.format(job["format"]).options(**job.get("options", {})).mode(
+        "append"
+    ).save()
+
+
+def run_drop_source(spark: SparkSession, job: Job) -> None:
+    drop(spark.table(job["table"]))
+
+
+JOBS = {
+    "read": run_read,
+    "collect": run_collect,
+    "count": run_count,
+    "plan": run_plan,
+    "source": run_source,
+    "write": run_write,
+    "drop source": run_drop_source,
+}
+
+
+def register_ceiling(spark: SparkSession) -> None:
+    from harness.ceiling import CeilingSource
+
+    spark.dataSource.register(CeilingSource)
+
+
+def register_pykafka(spark: SparkSession) -> None:
+    from spark_kafka_native import register
+
+    register(spark)
+
+
+REGISTER = {"ceiling": register_ceiling, "pykafka": register_pykafka}
+
+
+def take_jobs(spark: SparkSession, answers: TextIO) -> None:
+    for line in sys.stdin:
+        job = json.loads(line)
+        started = time.perf_counter()
+        result = JOBS[job["job"]](spark, job)
+        answer = {"seconds": time.perf_counter() - started, "result": result}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+def main() -> None:
+    # Spark and its workers print to stdout as they please: answers get a descriptor of their own.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    settings = json.loads(sys.argv[1])
+    spark = open_session(settings["conf"])
+    for source in settings["sources"]:
+        REGISTER[source](spark)
+    print(json.dumps({"version": spark.version}), file=answers, flush=True)
+    take_jobs(spark, answers)
+
+
+if __name__ == "__main__":
+    main()

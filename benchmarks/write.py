@@ -1,0 +1,215 @@
+"""Batch writes end to end: `pykafka`, Spark's own connector, and the two limits that nobody can beat.
+
+    python benchmarks/write.py                # everything: some ten minutes
+    python benchmarks/write.py --scale 0.1 --only 100B
+
+Columns: `source` is the cached DataFrame that all of them read, into nothing; `raw` is one socket that
+produces record batches which exist already (acks=all, five requests in flight); `ceiling` is Spark's Python
+Data Source API with a writer that drops its Arrow batches; `limit` is 1 / (1/raw + 1/ceiling). Every
+contender is a warm `local[2]` session in a process of its own, rounds are interleaved, the best one counts,
+and the end offsets must add up after every run. All run on the JVM connector's PySpark (--own-pyspark
+changes that).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from harness import raw
+from harness.cluster import open_broker
+from harness.contender import REPOSITORY, UNIX_SOCKETS, Contender
+from harness.jvm import JvmConnector, prepare_jvm_connector
+from harness.rounds import best_of_rounds
+from harness.table import Target, print_table, rate
+from harness.topics import TEMPLATE_BYTES, TopicSpec, build_batches, create_topic, delete_topic, end_offsets
+
+TOPICS = (
+    TopicSpec(label="100B", topic="plain-100", values="incompressible", value_bytes=100, records=3_000_000),
+    TopicSpec(label="1KiB", topic="plain-1024", values="incompressible", value_bytes=1024, records=400_000),
+    TopicSpec(
+        label="200B-lz4", topic="lz4-200", values="json", value_bytes=200, records=1_500_000, codec="lz4"
+    ),
+    TopicSpec(
+        label="1KiB-zstd", topic="zstd-1024", values="json", value_bytes=1024, records=400_000, codec="zstd"
+    ),
+)
+# vs combined limit, vs the better JVM setting
+TARGETS = {"100B": (0.9, 1.15), "1KiB": (0.9, 2), "200B-lz4": (0.9, 1.5), "1KiB-zstd": (0.9, 1.5)}
+JVM_TUNED = {"kafka.batch.size": "1000000", "kafka.linger.ms": "20"}
+WARM_UP_JOBS = 10
+
+
+@dataclass(slots=True, kw_only=True)
+class Bench:
+    """The broker, the contenders and how often they run."""
+
+    bootstrap_servers: str
+    jvm: Contender
+    pykafka: Contender
+    pykafka_unix: Contender
+    rounds: int
+    scale: float
+    pykafka_options: dict[str, str]
+    topics_made: int = field(default=0)
+
+    def write(
+        self, contender: Contender, spec: TopicSpec, options: dict[str, str], table: str = "source"
+    ) -> float:
+        """One job into a topic of its own, which is gone afterwards: the disk holds one run at a time."""
+        self.topics_made += 1
+        topic = f"{spec.topic}-{self.topics_made}"
+        create_topic(self.bootstrap_servers, topic, spec.partitions)
+        fixed = {
+            "kafka.bootstrap.servers": self.bootstrap_servers,
+            "topic": topic,
+            "kafka.compression.type": spec.codec,
+        }
+        name = "kafka" if contender is self.jvm else "pykafka"
+        seconds = contender.run("write", format=name, options={**fixed, **options}, table=table)
+        written = sum(end_offsets(self.bootstrap_servers, topic, spec.partitions).values())
+        delete_topic(self.bootstrap_servers, topic)
+        if table == "source" and written != spec.records:
+            raise RuntimeError(f"{contender.name} wrote {written:,} records of {spec.records:,}")
+        return seconds
+
+    def produce_raw(self, spec: TopicSpec, batches: list[bytes]) -> float:
+        """Seconds for at least ``spec.records`` records, scaled to exactly as many."""
+        self.topics_made += 1
+        topic = f"{spec.topic}-{self.topics_made}"
+        create_topic(self.bootstrap_servers, topic, spec.partitions)
+        connection = raw.connect(self.bootstrap_servers)
+        started = time.perf_counter()
+        sent = raw.produce_batches(connection, topic, spec.partitions, batches, spec.records)
+        seconds = time.perf_counter() - started
+        connection.close()
+        delete_topic(self.bootstrap_servers, topic)
+        return seconds * spec.records / sent
+
+
+def start_contenders(python: Path, jvm: JvmConnector) -> dict[str, Contender]:
+    jars = {"spark.jars": ",".join(map(str, jvm.jars))}
+    both = ("ceiling", "pykafka")
+    return {
+        "jvm": Contender(name="JVM connector", python=jvm.python, conf=jars),
+        "pykafka": Contender(name="pykafka", python=python, sources=both),
+        "pykafka_unix": Contender(
+            name="pykafka, unix sockets", python=python, sources=both, conf=UNIX_SOCKETS
+        ),
+    }
+
+
+def prepare_sources(bench: Bench, spec: TopicSpec) -> None:
+    source = {
+        "values": spec.values,
+        "value_bytes": spec.value_bytes,
+        "rows": spec.records,
+        "tasks": spec.partitions,
+    }
+    for contender in (bench.jvm, bench.pykafka, bench.pykafka_unix):
+        print(f"\r  caching the source of {contender.name}".ljust(70), end="", file=sys.stderr, flush=True)
+        contender.run("source", distinct_bytes=TEMPLATE_BYTES, **source)
+
+
+def warm_up(bench: Bench, spec: TopicSpec, drop: dict[str, Any]) -> None:
+    for contender in (bench.jvm, bench.pykafka, bench.pykafka_unix):
+        print(f"\r  warming up {contender.name}".ljust(70), end="", file=sys.stderr, flush=True)
+        for _ in range(WARM_UP_JOBS):
+            contender.run("drop source", table="sample")
+            bench.write(contender, spec, {} if contender is bench.jvm else bench.pykafka_options, "sample")
+            if contender is not bench.jvm:
+                contender.run("write", **{**drop, "table": "sample"})
+
+
+def run_topic(bench: Bench, spec: TopicSpec) -> list[list[str]]:
+    """Two rows of the table: default sockets, unix domain sockets."""
+    drop = {"format": "ceiling", "table": "source"}
+    prepare_sources(bench, spec)
+    warm_up(bench, spec, drop)
+    batches = build_batches(bench.bootstrap_servers, spec)
+    best = best_of_rounds(
+        {
+            "source": partial(bench.pykafka.run, "drop source", table="source"),
+            "raw": partial(bench.produce_raw, spec, batches),
+            "ceiling": partial(bench.pykafka.run, "write", **drop),
+            "ceiling_unix": partial(bench.pykafka_unix.run, "write", **drop),
+            "jvm": partial(bench.write, bench.jvm, spec, {}),
+            "tuned": partial(bench.write, bench.jvm, spec, JVM_TUNED),
+            "pykafka": partial(bench.write, bench.pykafka, spec, bench.pykafka_options),
+            "pykafka_unix": partial(bench.write, bench.pykafka_unix, spec, bench.pykafka_options),
+        },
+        bench.rounds,
+    )
+    return [
+        build_row(spec, spec.label, best, "ceiling", "pykafka"),
+        build_row(spec, f"{spec.label}, unix sockets", best, "ceiling_unix", "pykafka_unix"),
+    ]
+
+
+def build_row(spec: TopicSpec, label: str, best: dict[str, float], ceiling: str, pykafka: str) -> list[str]:
+    limit, ours = best["raw"] + best[ceiling], best[pykafka]
+    wanted = TARGETS[spec.label]
+    targets = (
+        Target(against="limit", ratio=limit / ours, wanted=wanted[0]),
+        Target(against="JVM default", ratio=best["jvm"] / ours),
+        Target(against="best JVM", ratio=min(best["jvm"], best["tuned"]) / ours, wanted=wanted[1]),
+    )
+    seconds = (best["source"], best["raw"], best[ceiling], limit, best["jvm"], best["tuned"], ours)
+    return [label, *(rate(spec.records, taken) for taken in seconds), *map(str, targets)]
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the records")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", nargs="+", choices=list(TARGETS), default=list(TARGETS))
+    parser.add_argument("--bootstrap-servers", help="a broker that is there already")
+    parser.add_argument(
+        "--own-pyspark", action="store_true", help="run pykafka on this interpreter's PySpark"
+    )
+    parser.add_argument(
+        "--option", action="append", default=[], metavar="NAME=VALUE", help="an option for pykafka"
+    )
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    jvm = prepare_jvm_connector(REPOSITORY / ".venv-jvm")
+    python = Path(sys.executable) if arguments.own_pyspark else jvm.python
+    with ExitStack() as stack:
+        bootstrap_servers = stack.enter_context(open_broker(arguments.bootstrap_servers))
+        contenders = start_contenders(python, jvm)
+        for contender in contenders.values():
+            stack.callback(contender.stop)
+            contender.start()
+        bench = Bench(
+            bootstrap_servers=bootstrap_servers,
+            rounds=arguments.rounds,
+            scale=arguments.scale,
+            pykafka_options=dict(option.split("=", 1) for option in arguments.option),
+            **contenders,
+        )
+        print(
+            f"PySpark: JVM connector {bench.jvm.version}, ceiling and pykafka {bench.pykafka.version}",
+            flush=True,
+        )
+        rows: list[list[str]] = []
+        for spec in TOPICS:
+            if spec.label in arguments.only:
+                sized = spec.of(max(20_000, int(spec.records * bench.scale)))
+                rows += run_topic(bench, sized)
+        header = ["rows/s", "source", "raw", "ceiling", "limit", "JVM", "JVM tuned", "pykafka", "", "", ""]
+        print_table(f"writing key and value to 4 partitions, acks=all, best of {bench.rounds}", header, rows)
+
+
+if __name__ == "__main__":
+    main()
