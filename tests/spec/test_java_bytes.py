@@ -81,7 +81,7 @@ class DescribeTopicPartitionsResponse(Response):
 class DescribeTopicPartitionsRequest(
     Request[DescribeTopicPartitionsResponse], api_key=75, versions=(0, 0), flexible=0
 ):
-    """Not spoken by this client; but it has a nullable struct (KIP-893), and no message that is spoken has one."""
+    """Not spoken by this client, but the plainest message with a nullable struct (KIP-893)."""
 
     topics: list[TopicRequest]
     response_partition_limit: Int32

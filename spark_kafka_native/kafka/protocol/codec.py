@@ -251,8 +251,8 @@ def _struct_reader(
     takes most of the time of a large Metadata response; nothing in it is needed here.
     """
     for field in defaulted:
-        if field.required and field.tag is None:
-            raise TypeError(f"{struct_class.__name__}.{field.name} needs a default for versions without it")
+        if field.required:
+            raise TypeError(f"{struct_class.__name__}.{field.name} may be absent, and has no default")
     names = tuple(field.name for field in ordered)
     constants = {field.name: field.default for field in defaulted if not isinstance(field.default, list)}
     lists = tuple((field.name, field.default) for field in defaulted if isinstance(field.default, list))

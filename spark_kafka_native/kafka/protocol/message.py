@@ -143,6 +143,7 @@ class Field:
     required: bool
     """Whether the constructor has no default for it."""
     default: Any
+    """None where required."""
 
     def present(self, version: int) -> bool:
         """Whether ``version`` has this field."""
@@ -161,18 +162,17 @@ def _declared_field(declared: dataclasses.Field[Any], hint: Any) -> Field:
     optional = type(None) in typing.get_args(hint)
     if optional:
         hint = next(arm for arm in typing.get_args(hint) if arm is not type(None))
-    field_type = _field_type(hint)
     required = declared.default is declared.default_factory is dataclasses.MISSING
     return Field(
         name=declared.name,
-        type=field_type,
+        type=_field_type(hint),
         since=rule.since,
         until=rule.until,
         tag=rule.tag,
         nullable=rule.nullable if optional else FOREVER,
         ignorable=rule.ignorable,
         required=required,
-        default=_default(declared, field_type),
+        default=_default(declared),
     )
 
 
@@ -190,11 +190,9 @@ def _field_type(hint: Any) -> FieldType:
     raise TypeError(f"{hint!r} is no wire type")
 
 
-def _default(declared: dataclasses.Field[Any], field_type: FieldType) -> Any:
+def _default(declared: dataclasses.Field[Any]) -> Any:
     if declared.default is not dataclasses.MISSING:
         return declared.default
     if declared.default_factory is not dataclasses.MISSING:
         return declared.default_factory()
-    if isinstance(field_type, ArrayOf):
-        return []
-    return field_type() if isinstance(field_type, type) else field_type.zero
+    return None

@@ -128,7 +128,6 @@ class Fixed:
 
     name: str
     format: str
-    zero: object = 0
     from_wire: Callable[[Any], Any] | None = None
     to_wire: Callable[[Any], Any] | None = None
 
@@ -168,7 +167,6 @@ class Text:
     """A UTF-8 string: int16 length, or compact."""
 
     name: str = "string"
-    zero: object = ""
 
     def least_size(self, *, compact: bool) -> int:
         """The number of bytes that the shortest value takes."""
@@ -213,7 +211,6 @@ class Blob:
 
     name: str
     copy: bool
-    zero: object
 
     def least_size(self, *, compact: bool) -> int:
         """The number of bytes that the shortest value takes."""
@@ -272,11 +269,11 @@ Int32 = Annotated[int, Fixed("int32", "i")]
 Int64 = Annotated[int, Fixed("int64", "q")]
 UInt16 = Annotated[int, Fixed("uint16", "H")]
 UInt32 = Annotated[int, Fixed("uint32", "I")]
-Float64 = Annotated[float, Fixed("float64", "d", zero=0.0)]
-Boolean = Annotated[bool, Fixed("bool", "?", zero=False)]
-Uuid = Annotated[UUID, Fixed("uuid", "16s", zero=ZERO_UUID, from_wire=_read_uuid, to_wire=_build_uuid)]
-Error = Annotated[ErrorCode, Fixed("int16", "h", zero=ErrorCode.NONE, from_wire=ErrorCode.of)]
+Float64 = Annotated[float, Fixed("float64", "d")]
+Boolean = Annotated[bool, Fixed("bool", "?")]
+Uuid = Annotated[UUID, Fixed("uuid", "16s", from_wire=_read_uuid, to_wire=_build_uuid)]
+Error = Annotated[ErrorCode, Fixed("int16", "h", from_wire=ErrorCode.of)]
 String = Annotated[str, Text()]
-Bytes = Annotated[bytes, Blob("bytes", copy=True, zero=b"")]
-Records = Annotated[memoryview, Blob("records", copy=False, zero=None)]
+Bytes = Annotated[bytes, Blob("bytes", copy=True)]
+Records = Annotated[memoryview, Blob("records", copy=False)]
 """The bytes of one or more record batches: a window on the frame, valid for as long as it is referred to."""
