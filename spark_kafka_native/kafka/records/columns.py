@@ -1,7 +1,7 @@
 """`RecordColumns`: the one in-memory shape of records that the read path and the write path share.
 
-It knows no topic and no partition: a `RecordColumns` is records of *some* partition, in order. It owns its memory
-(nothing in it points into a network buffer that will be reused).
+It knows no topic and no partition: a `RecordColumns` is records of *some* partition, in order. It owns its
+memory (nothing in it points into a network buffer that will be reused).
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
-"""Kafka's record headers as an Arrow type: ordered, duplicates allowed, a value may be null, a key may not."""
+"""Kafka's record headers as an Arrow type: ordered, duplicates allowed, a value may be null, a key may
+not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,4 +37,5 @@ class RecordColumns:
     value: pa.Array | None = None
     """As ``key``."""
     headers: pa.Array | None = None
-    """`HEADERS_TYPE`; null where a record has none (as Spark's connector). Write: null and empty both mean none."""
+    """`HEADERS_TYPE`; null where a record has none (as Spark's connector). Write: null and empty both mean
+    none."""

@@ -1,0 +1,241 @@
+"""Record batches as they lie on the wire: the 61-byte header (format v2, KIP-98) and the walk over a record
+set.
+
+Nothing here looks into the records; a fault of the framing is kept and raised only after the batches before
+it have passed their checksums, because one flipped bit in a length makes the *next* batch look like nonsense.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import CorruptRecordError
+from .compression import Codec
+from .crc32c import crc32c
+
+HEADER = np.dtype(
+    [
+        ("base_offset", ">i8"),
+        ("batch_length", ">i4"),
+        ("partition_leader_epoch", ">i4"),
+        ("magic", "i1"),
+        ("crc", ">u4"),
+        ("attributes", ">i2"),
+        ("last_offset_delta", ">i4"),
+        ("base_timestamp", ">i8"),
+        ("max_timestamp", ">i8"),
+        ("producer_id", ">i8"),
+        ("producer_epoch", ">i2"),
+        ("base_sequence", ">i4"),
+        ("records_count", ">i4"),
+    ]
+)
+"""The header of a record batch v2, packed: 61 bytes."""
+
+HEADER_BYTES = HEADER.itemsize
+CRC_AT = 17
+CHECKED_FROM = 21
+"""The checksum covers everything from the attributes to the end of the batch."""
+MAGIC = 2
+
+CODEC_MASK = 0x07
+LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+
+MIN_RECORD_BYTES = 7
+"""Length, attributes, timestamp delta, offset delta, key length, value length, headers count: a byte each at
+least."""
+
+_PREFIX = struct.Struct(">qi4xb")
+_LENGTH_COUNTS_FROM = 12
+"""``batch_length`` counts the bytes after itself."""
+_MIN_BATCH_LENGTH = HEADER_BYTES - _LENGTH_COUNTS_FROM
+
+I64 = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchHeaders:
+    """The headers of ``n`` complete batches of a record set, as columns (int64, length n), in log order."""
+
+    start: I64
+    """Where in the record set each batch begins (bytes)."""
+    end: I64
+    """Where it ends."""
+    base_offset: I64
+    last_offset: I64
+    last_offset_delta: I64
+    count: I64
+    attributes: I64
+    base_timestamp: I64
+    max_timestamp: I64
+    producer_id: I64
+    crc: I64
+    fault: CorruptRecordError | None
+    """What is wrong behind the last of them; raised by `check_batches`."""
+    incomplete_batch_bytes: int | None
+    """How many bytes the batch that is cut off at the end would need; None where the set ends with a
+    batch."""
+    reached_until: bool
+    """Whether the walk ended because a batch begins at or behind the until_offset."""
+
+    @property
+    def codec(self) -> I64:
+        """The number of each batch's codec, not yet known to exist."""
+        return self.attributes & CODEC_MASK
+
+    def has(self, attribute: int) -> Flags:
+        """Return for each batch whether it carries ``attribute`` (`LOG_APPEND_TIME`, `TRANSACTIONAL`,
+        `CONTROL`)."""
+        carried: Flags = (self.attributes & attribute) != 0
+        return carried
+
+    def first(self, count: int) -> BatchHeaders:
+        """Return the first ``count`` of these headers, as if nothing were behind them."""
+        columns = {
+            field.name: getattr(self, field.name)[:count]
+            for field in fields(self)
+            if field.name not in ("fault", "incomplete_batch_bytes", "reached_until")
+        }
+        return BatchHeaders(**columns, fault=None, incomplete_batch_bytes=None, reached_until=False)
+
+
+def read_batch_headers(data: memoryview, until_offset: int | None = None) -> BatchHeaders:
+    """Walk a record set and read the headers of its complete batches that begin before ``until_offset``."""
+    walk = _walk(data, until_offset)
+    start = np.array(walk.starts, np.int64)
+    if walk.starts:
+        # One view that has a header at every byte; indexing it copies just the real ones.
+        everywhere: npt.NDArray[np.void] = np.ndarray(
+            (len(data) - HEADER_BYTES + 1,), HEADER, data, strides=(1,)
+        )
+        header = everywhere[start]
+    else:
+        header = np.empty(0, HEADER)
+
+    def column(name: str) -> I64:
+        return header[name].astype(np.int64)
+
+    base_offset, last_offset_delta = column("base_offset"), column("last_offset_delta")
+    return BatchHeaders(
+        start=start,
+        end=start + column("batch_length") + _LENGTH_COUNTS_FROM,
+        base_offset=base_offset,
+        last_offset=base_offset + last_offset_delta,
+        last_offset_delta=last_offset_delta,
+        count=column("records_count"),
+        attributes=column("attributes"),
+        base_timestamp=column("base_timestamp"),
+        max_timestamp=column("max_timestamp"),
+        producer_id=column("producer_id"),
+        crc=column("crc"),
+        fault=walk.fault,
+        incomplete_batch_bytes=walk.incomplete_batch_bytes,
+        reached_until=walk.reached_until,
+    )
+
+
+def check_batches(data: memoryview, headers: BatchHeaders, *, check_crcs: bool) -> None:
+    """Raise `CorruptRecordError` for the first batch, in log order, whose checksum or header is wrong."""
+    bad = np.flatnonzero(_breaks_rules(headers))
+    first_bad = int(bad[0]) if bad.size else None
+    if check_crcs:
+        _check_crcs(data, headers, len(headers.start) if first_bad is None else first_bad + 1)
+    if first_bad is not None:
+        raise CorruptRecordError(_explain(headers, first_bad), int(headers.base_offset[first_bad]))
+    if headers.fault is not None:
+        raise headers.fault
+
+
+class _Walk(NamedTuple):
+    starts: list[int]
+    fault: CorruptRecordError | None = None
+    incomplete_batch_bytes: int | None = None
+    reached_until: bool = False
+
+
+def _walk(data: memoryview, until_offset: int | None) -> _Walk:
+    # A loop over batches, 0.3 us each: every batch says where the next begins.
+    starts: list[int] = []
+    position, size = 0, len(data)
+    read_prefix = _PREFIX.unpack_from
+    while size - position >= _PREFIX.size:
+        base_offset, length, magic = read_prefix(data, position)
+        if magic != MAGIC:
+            return _Walk(starts, _refuse_magic(magic, base_offset))
+        if length < _MIN_BATCH_LENGTH:
+            message = f"a batch of length {length}, the header alone has {_MIN_BATCH_LENGTH}"
+            return _Walk(starts, CorruptRecordError(message, base_offset))
+        if until_offset is not None and base_offset >= until_offset:
+            return _Walk(starts, reached_until=True)
+        if length > size - position - _LENGTH_COUNTS_FROM:
+            return _Walk(starts, incomplete_batch_bytes=length + _LENGTH_COUNTS_FROM)
+        starts.append(position)
+        position += length + _LENGTH_COUNTS_FROM
+    # Too little is left to know the batch's length; a header is the least that it has.
+    return _Walk(starts, incomplete_batch_bytes=HEADER_BYTES if position < size else None)
+
+
+def _refuse_magic(magic: int, base_offset: int) -> CorruptRecordError:
+    if magic in (0, 1):
+        return CorruptRecordError(
+            f"a message of the old format v{magic} (magic {magic}, before Kafka 0.11) is not supported; "
+            "let a Kafka tool copy the topic, so that it is written as record batches (magic 2)",
+            base_offset,
+        )
+    return CorruptRecordError(
+        f"unknown record format (magic {magic}); this client reads record batches v2 (magic 2)", base_offset
+    )
+
+
+def _breaks_rules(headers: BatchHeaders) -> Flags:
+    body = headers.end - headers.start - HEADER_BYTES
+    plain = headers.codec == Codec.NONE
+    count = headers.count
+    bad: Flags = (headers.base_offset < 0) | (headers.last_offset_delta < 0)
+    bad |= headers.last_offset < headers.base_offset
+    bad |= (count < 0) | (count > headers.last_offset_delta + 1)
+    bad |= headers.codec > max(Codec)
+    bad |= plain & ((count * MIN_RECORD_BYTES > body) | ((count == 0) & (body > 0)))
+    bad[1:] |= headers.base_offset[1:] <= headers.last_offset[:-1]
+    return bad
+
+
+def _explain(headers: BatchHeaders, index: int) -> str:
+    """Say which of the rules of `_breaks_rules` a batch breaks."""
+    base_offset, last_offset = int(headers.base_offset[index]), int(headers.last_offset[index])
+    count, delta = int(headers.count[index]), int(headers.last_offset_delta[index])
+    codec = int(headers.codec[index])
+    if base_offset < 0 or delta < 0 or last_offset < base_offset:
+        return f"a batch from offset {base_offset} with last offset delta {delta}"
+    if count < 0 or count > delta + 1:
+        return f"a batch of {count} records whose last offset delta is {delta}"
+    if codec > max(Codec):
+        return (
+            f"unknown compression codec {codec}; this client knows {', '.join(c.name.lower() for c in Codec)}"
+        )
+    if index and base_offset <= int(headers.last_offset[index - 1]):
+        return f"a batch from offset {base_offset} after one up to {int(headers.last_offset[index - 1])}"
+    body = int(headers.end[index] - headers.start[index]) - HEADER_BYTES
+    return f"a batch of {count} records in {body} bytes"
+
+
+def _check_crcs(data: memoryview, headers: BatchHeaders, count: int) -> None:
+    spans = zip(headers.start[:count].tolist(), headers.end[:count].tolist(), strict=True)
+    # One call per batch, 0.2 us and then tens of GB/s.
+    computed = np.array([crc32c(data[start + CHECKED_FROM : end]) for start, end in spans], np.int64)
+    wrong = np.flatnonzero(computed != headers.crc[:count])
+    if wrong.size:
+        index = int(wrong[0])
+        raise CorruptRecordError(
+            f"checksum mismatch: the batch says {int(headers.crc[index]):#010x}, "
+            f"its {int(headers.end[index] - headers.start[index])} bytes have {int(computed[index]):#010x}",
+            int(headers.base_offset[index]),
+        )

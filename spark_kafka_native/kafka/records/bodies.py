@@ -1,0 +1,114 @@
+"""Which batches of a record set are read, and their records as plain bytes: decompressed, within a budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import CorruptRecordError
+from .batch import HEADER_BYTES, LOG_APPEND_TIME, MIN_RECORD_BYTES, BatchHeaders
+from .compression import Codec, CompressionError, decompress
+from .scanned import BATCH, DENSE, SAME_TIMESTAMP
+
+MAX_COLUMN_BYTES = 2**31 - 1
+"""What the int32 offsets of one Arrow binary column can hold; bodies of one record set stay below it
+together."""
+
+_PLAUSIBLE_RATIO = 16
+"""A compressed batch may claim this many times the records its bytes would hold plain, and be believed
+unread."""
+
+I64 = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Source = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bodies:
+    """The batches of a record set that are to be scanned."""
+
+    sources: list[Source]
+    """The record set itself, then what each compressed batch holds."""
+    batches: npt.NDArray[np.void]
+    """dtype `BATCH`."""
+    chosen: I64
+    """Which of the record set's batches these are (fewer than asked for where the budget ran out)."""
+
+
+def load_bodies(
+    data: memoryview, headers: BatchHeaders, chosen: I64, columns: frozenset[str], max_batch_bytes: int
+) -> Bodies:
+    """Decompress what needs it of the ``chosen`` batches (indexes, increasing) for reading ``columns``.
+
+    Stops before the bodies exceed ``max_batch_bytes`` in all, though never before the first batch.
+    """
+    codec = headers.codec[chosen]
+    dense = _needs_no_body(headers, chosen, columns)
+    batches = np.zeros(len(chosen), BATCH)
+    batches["start"] = headers.start[chosen] + HEADER_BYTES
+    batches["end"] = headers.end[chosen]
+    batches["count"] = headers.count[chosen]
+    batches["base_offset"] = headers.base_offset[chosen]
+    batches["last_offset_delta"] = headers.last_offset_delta[chosen]
+    log_append_time = headers.has(LOG_APPEND_TIME)[chosen]
+    batches["timestamp"] = np.where(
+        log_append_time, headers.max_timestamp[chosen], headers.base_timestamp[chosen]
+    )
+    batches["flags"] = log_append_time * SAME_TIMESTAMP + dense * DENSE
+    sources: list[Source] = [data]
+    packed = (codec != Codec.NONE) & ~dense
+    # What the batches before each one take that need no decompressing.
+    plain = np.cumsum(np.where(packed | dense, 0, batches["end"] - batches["start"]))
+    budget = min(max_batch_bytes, MAX_COLUMN_BYTES)
+    fits = int(np.searchsorted(plain, budget, side="right"))
+    unpacked = 0
+    # A loop over compressed batches only; decompressing one costs far more than the step.
+    for place in np.flatnonzero(packed).tolist():
+        before = unpacked + int(plain[place])
+        if place >= fits or (
+            place and before + int(batches["end"][place] - batches["start"][place]) > budget
+        ):
+            fits = min(fits, place)
+            break
+        body = read_body(data, headers, int(chosen[place]), max_batch_bytes)
+        if before + len(body) > MAX_COLUMN_BYTES and place:
+            fits = place
+            break
+        batches["source"][place], batches["start"][place], batches["end"][place] = len(sources), 0, len(body)
+        sources.append(body)
+        unpacked += len(body)
+        fits = min(fits, max(place + 1, int(np.searchsorted(plain, budget - unpacked, side="right"))))
+    fits = max(fits, min(1, len(chosen)))
+    return Bodies(sources=sources, batches=batches[:fits], chosen=chosen[:fits])
+
+
+def read_body(data: memoryview, headers: BatchHeaders, index: int, max_batch_bytes: int) -> memoryview:
+    """Return the records of one batch, decompressed; `CorruptRecordError` where that fails or exceeds the
+    cap."""
+    packed = data[int(headers.start[index]) + HEADER_BYTES : int(headers.end[index])]
+    codec = Codec(int(headers.codec[index]))
+    base_offset = int(headers.base_offset[index])
+    try:
+        body = memoryview(decompress(codec, packed, min(max_batch_bytes, MAX_COLUMN_BYTES)))
+    except CompressionError as error:
+        raise CorruptRecordError(
+            f"a batch compressed with {codec.name.lower()}: {error}", base_offset
+        ) from error
+    count = int(headers.count[index])
+    if count * MIN_RECORD_BYTES > len(body):
+        raise CorruptRecordError(f"a batch of {count} records in {len(body)} decompressed bytes", base_offset)
+    return body
+
+
+def _needs_no_body(headers: BatchHeaders, chosen: I64, columns: frozenset[str]) -> Flags:
+    """Say for which batches the header tells everything: no gap among the offsets, nothing else wanted."""
+    if columns & {"key", "value", "headers"}:
+        return np.zeros(len(chosen), np.bool_)
+    count = headers.count[chosen]
+    dense: Flags = count == headers.last_offset_delta[chosen] + 1
+    if "timestamp_ms" in columns:
+        dense &= headers.has(LOG_APPEND_TIME)[chosen]
+    dense &= count * MIN_RECORD_BYTES <= (headers.end - headers.start)[chosen] * _PLAUSIBLE_RATIO
+    return dense

@@ -1,0 +1,247 @@
+"""The codecs of a record batch: Kafka's framing of each, and a cap on what decompression may produce.
+
+A broker's bytes are untrusted: 1 MiB of zstd can claim 32 GiB. Nothing here allocates more than the cap (plus
+one chunk), whatever a frame claims about itself, and whatever a codec's library raises becomes a
+`CompressionError`.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+import zlib
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import assert_never
+
+import pyarrow as pa
+
+MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
+"""Default cap on one batch: 250 times a broker's default max.message.bytes, yet no threat to an executor."""
+
+Buffer = bytes | bytearray | memoryview
+
+_GZIP_WBITS = 31
+_GZIP_BEST_OF_ZLIB = 6
+_ZSTD_LEVEL = 3
+"""Kafka's default; pyarrow's own is 1."""
+
+_FIRST_CHUNK_BYTES = 256 * 1024
+_LARGEST_CHUNK_BYTES = 16 * 1024 * 1024
+
+_LZ4_BLOCK_BYTES = 64 * 1024
+_LZ4_FRAME_HEADER = bytes.fromhex("04224D18604082")
+"""Independent blocks of 64 KiB, no checksums, and the header's own checksum (0x82): Kafka's Java reader
+refuses linked blocks, which is what LZ4 libraries write by default."""
+_LZ4_STORED = 0x80000000
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER_BYTES = 16
+_SNAPPY_MAX_RATIO = 32
+"""A snappy element of 3 bytes yields at most 64 bytes: a larger claim is a lie, found before allocating for
+it."""
+
+
+class Codec(enum.IntEnum):
+    """The compression of a record batch: the low three bits of its attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+    @classmethod
+    def of_name(cls, name: str) -> Codec:
+        """Return the codec that Kafka calls ``name`` in ``compression.type`` (none, gzip, snappy, lz4,
+        zstd)."""
+        try:
+            return cls[name.strip().upper()]
+        except KeyError:
+            known = ", ".join(codec.name.lower() for codec in cls)
+            raise ValueError(f"unknown compression {name!r}; expected one of {known}") from None
+
+
+class CompressionError(ValueError):
+    """Compressed bytes are damaged, cut short, followed by others, or larger than the cap."""
+
+
+def compress(codec: Codec, data: Buffer, level: int | None = None) -> Buffer:
+    """Compress ``data`` (contiguous bytes) the way Kafka frames ``codec``.
+
+    ``level`` as in Kafka's ``compression.<codec>.level`` (gzip -1..9, lz4 1..17, zstd -131072..22; snappy and
+    none have none); None is Kafka's default. ValueError for a level that the codec does not have.
+    """
+    match codec:
+        case Codec.NONE:
+            return data
+        case Codec.GZIP:
+            return _compress_gzip(data, level)
+        case Codec.SNAPPY:
+            return _codec("snappy", None).compress(pa.py_buffer(data), asbytes=True)  # type: ignore[no-any-return]
+        case Codec.LZ4:
+            return _compress_lz4(data, level)
+        case Codec.ZSTD:
+            level = _ZSTD_LEVEL if level is None else level
+            return _codec("zstd", level).compress(pa.py_buffer(data), asbytes=True)  # type: ignore[no-any-return]
+        case _:
+            assert_never(codec)
+
+
+def decompress(codec: Codec, data: Buffer, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> Buffer:
+    """Return what ``data`` decompresses to, at most ``max_bytes``; `CompressionError` otherwise.
+
+    Several frames one after the other are one stream; anything else behind the last is an error.
+    """
+    try:
+        match codec:
+            case Codec.NONE:
+                return data
+            case Codec.GZIP:
+                return _decompress_gzip(data, max_bytes)
+            case Codec.SNAPPY:
+                return _decompress_snappy(data, max_bytes)
+            case Codec.LZ4:
+                return _decompress_stream("lz4", data, max_bytes)
+            case Codec.ZSTD:
+                return _decompress_stream("zstd", data, max_bytes)
+            case _:
+                assert_never(codec)
+    except (OSError, pa.ArrowException, zlib.error) as error:
+        raise CompressionError(f"damaged {codec.name.lower()} data: {error}") from error
+
+
+def _compress_gzip(data: Buffer, level: int | None) -> bytes:
+    level = _GZIP_BEST_OF_ZLIB if level is None else level
+    if not -1 <= level <= 9:
+        raise ValueError(f"gzip has no compression level {level}; expected -1 to 9")
+    deflate = zlib.compressobj(level, zlib.DEFLATED, _GZIP_WBITS)
+    return deflate.compress(data) + deflate.flush()
+
+
+def _compress_lz4(data: Buffer, level: int | None) -> bytes:
+    block_codec = _codec("lz4_raw", level)
+    view = memoryview(data)
+    parts: list[Buffer] = [_LZ4_FRAME_HEADER]
+    for start in range(0, len(view), _LZ4_BLOCK_BYTES):
+        block = view[start : start + _LZ4_BLOCK_BYTES]
+        packed = block_codec.compress(pa.py_buffer(block), asbytes=True)
+        if len(packed) < len(block):
+            parts += (struct.pack("<I", len(packed)), packed)
+        else:
+            parts += (struct.pack("<I", len(block) | _LZ4_STORED), block)
+    parts.append(bytes(4))
+    return b"".join(parts)
+
+
+@lru_cache(maxsize=64)
+def _codec(name: str, level: int | None) -> pa.Codec:
+    try:
+        return pa.Codec(name, compression_level=level)
+    except (OSError, pa.ArrowException) as error:
+        raise ValueError(f"{name} has no compression level {level}: {error}") from error
+
+
+def _decompress_gzip(data: Buffer, max_bytes: int) -> Buffer:
+    parts: list[bytes] = []
+    room = max_bytes
+    rest: Buffer = data
+    while len(rest):
+        inflate = zlib.decompressobj(_GZIP_WBITS)
+        # One byte more than allowed tells "exactly the cap" from "too much".
+        part = inflate.decompress(rest, room + 1)
+        if len(part) > room:
+            raise _too_large(max_bytes)
+        if not inflate.eof:
+            raise CompressionError("damaged gzip data: it ends in the middle of a member")
+        room -= len(part)
+        parts.append(part)
+        rest = inflate.unused_data
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _decompress_stream(name: str, data: Buffer, max_bytes: int) -> Buffer:
+    """Decompress frames that may or may not say how long they are: what they say is never believed."""
+    stream = pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), name)
+    chunks: list[pa.Buffer] = []
+    room = max_bytes
+    want = min(max(4 * len(data), 4096), _FIRST_CHUNK_BYTES)
+    while True:
+        chunk = stream.read_buffer(min(want, room + 1))
+        if not chunk.size:
+            break
+        if chunk.size > room:
+            raise _too_large(max_bytes)
+        room -= chunk.size
+        chunks.append(chunk)
+        want = min(2 * want, _LARGEST_CHUNK_BYTES)
+    return _join(chunks)
+
+
+def _join(chunks: list[pa.Buffer]) -> Buffer:
+    if len(chunks) == 1:
+        return memoryview(chunks[0])
+    return b"".join(chunks)
+
+
+def _decompress_snappy(data: Buffer, max_bytes: int) -> Buffer:
+    if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        return _decompress_snappy_block(memoryview(data), max_bytes, max_bytes)
+    room = max_bytes
+    parts: list[Buffer] = []
+    for block in _read_xerial_blocks(memoryview(data)):
+        part = _decompress_snappy_block(block, room, max_bytes)
+        room -= len(part)
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _read_xerial_blocks(data: memoryview) -> Iterator[memoryview]:
+    """Yield the raw blocks of snappy-java's stream format; a new header may begin anywhere between blocks."""
+    position = 0
+    while position < len(data):
+        if data[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
+            position += _XERIAL_HEADER_BYTES
+            if position > len(data):
+                raise CompressionError("damaged snappy data: it ends within a xerial header")
+            continue
+        if len(data) - position < 4:
+            raise CompressionError("damaged snappy data: it ends within the length of a xerial block")
+        (length,) = struct.unpack_from(">i", data, position)
+        position += 4
+        if not 0 < length <= len(data) - position:
+            raise CompressionError(
+                f"damaged snappy data: a xerial block of {length} bytes, {len(data) - position} are left"
+            )
+        yield data[position : position + length]
+        position += length
+
+
+def _decompress_snappy_block(block: memoryview, room: int, max_bytes: int) -> Buffer:
+    size = _read_snappy_size(block)
+    if size > _SNAPPY_MAX_RATIO * len(block):
+        raise CompressionError(f"damaged snappy data: {len(block)} bytes claim to hold {size}")
+    if size > room:
+        raise _too_large(max_bytes)
+    if size == 0:
+        # pyarrow hands out no buffer to decompress nothing into; nothing is spelt as the single byte 0.
+        if len(block) != 1:
+            raise CompressionError("damaged snappy data: an empty block with bytes behind it")
+        return b""
+    return memoryview(_codec("snappy", None).decompress(pa.py_buffer(block), size))
+
+
+def _read_snappy_size(block: memoryview) -> int:
+    size = 0
+    for index, byte in enumerate(block[:5]):
+        size |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return size
+    raise CompressionError("damaged snappy data: it does not begin with its length")
+
+
+def _too_large(max_bytes: int) -> CompressionError:
+    return CompressionError(
+        f"it decompresses to more than the {max_bytes} bytes allowed for one batch; "
+        "raise max_batch_bytes if it is genuine"
+    )

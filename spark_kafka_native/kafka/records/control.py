@@ -1,0 +1,103 @@
+"""Transactions in the log: commit and abort markers, and which batches an aborted transaction hides (KIP-98).
+
+Markers are never shown to anybody; their offsets count. What they say matters to a read_committed reader
+alone.
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+import struct
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import CorruptRecordError
+from ..model import AbortedTransaction
+from .batch import CONTROL, TRANSACTIONAL, BatchHeaders
+from .varint import VARINT_BYTES, VARLONG_BYTES
+
+_CONTROL_KEY = struct.Struct(">hh")
+"""The key of a marker: version, type."""
+
+
+class ControlType(enum.IntEnum):
+    """What a marker says; Kafka keeps adding others (leader change, snapshots), which concern no reader."""
+
+    ABORT = 0
+    COMMIT = 1
+    UNKNOWN = -1
+
+
+def find_aborted_batches(
+    headers: BatchHeaders,
+    aborted_transactions: Sequence[AbortedTransaction],
+    read_body: Callable[[int], memoryview],
+) -> tuple[npt.NDArray[np.bool_], tuple[AbortedTransaction, ...]]:
+    """Return which batches belong to aborted transactions, and the transactions that matter to what follows.
+
+    ``aborted_transactions`` is the fetch response's list, in any order. ``read_body(index)`` gives the
+    decompressed records of a batch. The second result stands in for the list when reading goes on behind
+    these batches: a transaction whose abort marker has passed must not hide what its producer committed
+    later.
+    """
+    waiting = [(aborted.first_offset, aborted.producer_id) for aborted in aborted_transactions]
+    heapq.heapify(waiting)
+    open_since: dict[int, int] = {}
+    hidden = np.zeros(len(headers.start), np.bool_)
+    transactional = headers.has(TRANSACTIONAL)
+    control = headers.has(CONTROL)
+    # A loop over batches, and only where the broker reports aborted transactions.
+    for index in np.flatnonzero(transactional).tolist():
+        last_offset = int(headers.last_offset[index])
+        while waiting and waiting[0][0] <= last_offset:
+            first_offset, producer_id = heapq.heappop(waiting)
+            open_since.setdefault(producer_id, first_offset)
+        producer_id = int(headers.producer_id[index])
+        if producer_id not in open_since:
+            continue
+        if not control[index]:
+            hidden[index] = True
+        elif _marker_type(headers, index, read_body) is ControlType.ABORT:
+            del open_since[producer_id]
+    left = [AbortedTransaction(producer_id=pid, first_offset=first) for pid, first in open_since.items()]
+    left += [AbortedTransaction(producer_id=pid, first_offset=first) for first, pid in sorted(waiting)]
+    return hidden, tuple(left)
+
+
+def read_control_type(body: memoryview) -> ControlType:
+    """Return what the first record of a control batch says; ValueError where it has no readable key.
+
+    An unknown version or type is tolerated. Only the first record counts (as in Java).
+    """
+    position = _skip_varint(body, 0, VARINT_BYTES)[1] + 1
+    position = _skip_varint(body, position, VARLONG_BYTES)[1]
+    position = _skip_varint(body, position, VARINT_BYTES)[1]
+    key_length, position = _skip_varint(body, position, VARINT_BYTES)
+    if not _CONTROL_KEY.size <= key_length <= len(body) - position:
+        raise ValueError(f"its key has {key_length} bytes, a marker's has at least {_CONTROL_KEY.size}")
+    _, control_type = _CONTROL_KEY.unpack_from(body, position)
+    return ControlType(control_type) if control_type in (0, 1) else ControlType.UNKNOWN
+
+
+def _marker_type(headers: BatchHeaders, index: int, read_body: Callable[[int], memoryview]) -> ControlType:
+    if not headers.count[index]:
+        return ControlType.UNKNOWN
+    try:
+        return read_control_type(read_body(index))
+    except ValueError as error:
+        # Were it skipped, an aborted transaction might never end and hide committed records.
+        raise CorruptRecordError(
+            f"an unreadable control record: {error}", int(headers.base_offset[index])
+        ) from error
+
+
+def _skip_varint(body: memoryview, position: int, max_bytes: int) -> tuple[int, int]:
+    raw = 0
+    for index, byte in enumerate(body[position : position + max_bytes]):
+        raw |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return (raw >> 1) ^ -(raw & 1), position + index + 1
+    raise ValueError("a number in it has no end")

@@ -1,0 +1,189 @@
+"""Columns become a record batch (format v2): rows gathered, encoded, compressed and checksummed in one go.
+
+It does no I/O and reads no clock. A batch that was sent once is never encoded again: a retry sends the same
+bytes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ..model import NO_TIMESTAMP_MS
+from .batch import CHECKED_FROM, CRC_AT, HEADER, HEADER_BYTES, MAGIC, TRANSACTIONAL
+from .columns import RecordColumns
+from .compression import Codec, compress
+from .crc32c import crc32c
+from .header_lists import HeaderLists, is_binary
+from .kernel import chosen as kernel
+from .varint import varint_size, varint_sizes
+
+I64 = npt.NDArray[np.int64]
+U8 = npt.NDArray[np.uint8]
+
+BATCH_OVERHEAD_BYTES = HEADER_BYTES
+"""What a record batch takes besides its records."""
+
+_NO_PRODUCER = -1
+_CRC_FIELD = slice(CRC_AT, CRC_AT + 4)
+
+
+def encode_record_batch(
+    columns: RecordColumns,
+    *,
+    rows: I64 | slice | None = None,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
+    now_ms: int | None = None,
+    producer_id: int = _NO_PRODUCER,
+    producer_epoch: int = _NO_PRODUCER,
+    base_sequence: int = _NO_PRODUCER,
+    transactional: bool = False,
+) -> memoryview:
+    """Encode one complete record batch, checksum included; returns a writable memoryview of its bytes.
+
+    ``rows`` picks rows of ``columns``, in that order (int64 indexes, or a slice with step 1; None: all).
+    ``now_ms`` is the timestamp of all records where ``columns`` has none. Key and value may be binary, string
+    or large_*, headers as in `HEADERS_TYPE` (large_ kinds too); slices are fine.
+
+    ValueError for no rows, an index out of bounds, columns of another type or length, a null header key, more
+    than 2 GiB, timestamps more than 64 bits apart.
+    """
+    if isinstance(rows, slice):
+        columns, rows = _slice(columns, rows), None
+    count = columns.length if rows is None else len(rows)
+    _check(columns, rows, count)
+    headers = None if columns.headers is None else HeaderLists.read(columns.headers)
+    if rows is not None:
+        rows = np.ascontiguousarray(rows, np.int64)
+    timestamps = (
+        None if columns.timestamp_ms is None else np.ascontiguousarray(columns.timestamp_ms, np.int64)
+    )
+    base_timestamp, max_timestamp = _timestamp_bounds(timestamps, rows, now_ms)
+    try:
+        batch = kernel.encode_records(
+            rows, count, timestamps, columns.key, columns.value, headers, HEADER_BYTES
+        )
+    except OverflowError as error:
+        raise ValueError(f"cannot encode {count} records as one batch: {error}") from error
+    if codec is not Codec.NONE:
+        batch = _compress_body(batch, codec, level)
+    header = np.zeros((), HEADER)
+    header["batch_length"] = len(batch) - 12
+    header["partition_leader_epoch"] = -1
+    header["magic"] = MAGIC
+    header["attributes"] = codec | (TRANSACTIONAL if transactional else 0)
+    header["last_offset_delta"] = count - 1
+    header["base_timestamp"] = base_timestamp
+    header["max_timestamp"] = max_timestamp
+    header["producer_id"] = producer_id
+    header["producer_epoch"] = producer_epoch
+    header["base_sequence"] = base_sequence
+    header["records_count"] = count
+    batch[:HEADER_BYTES] = np.frombuffer(header.tobytes(), np.uint8)
+    return _seal(batch.data)
+
+
+def record_sizes(columns: RecordColumns) -> I64:
+    """Return for each record the most bytes it takes in any uncompressed batch of distinct rows of
+    ``columns``.
+
+    A batch of them is at most `BATCH_OVERHEAD_BYTES` plus their sum; the bound is a few bytes from the truth.
+    """
+    n = columns.length
+    sizes = np.full(n, 1 + varint_size(n), np.int64)
+    if n and columns.timestamp_ms is not None:
+        sizes += varint_size(int(columns.timestamp_ms.max()) - int(columns.timestamp_ms.min()))
+    else:
+        sizes += 1
+    for column in (columns.key, columns.value):
+        sizes += 1 if column is None else _sized(column)
+    if columns.headers is None:
+        sizes += 1
+    else:
+        headers = HeaderLists.read(columns.headers)
+        edges = np.zeros(len(headers.key) + 1, np.int64)
+        np.cumsum(_sized(headers.key) + _sized(headers.value), out=edges[1:])
+        sizes += varint_sizes(np.diff(headers.offsets)) + np.diff(edges[headers.offsets])
+    return sizes + varint_sizes(sizes)
+
+
+def set_producer(
+    batch: bytearray | memoryview, producer_id: int, producer_epoch: int, base_sequence: int
+) -> bytearray | memoryview:
+    """Write who produces an encoded ``batch`` into its header and renew the checksum, in place; returns
+    it."""
+    header: npt.NDArray[np.void] = np.frombuffer(batch, HEADER, 1)
+    header["producer_id"] = producer_id
+    header["producer_epoch"] = producer_epoch
+    header["base_sequence"] = base_sequence
+    _seal(memoryview(batch))
+    return batch
+
+
+def _seal(batch: memoryview) -> memoryview:
+    batch[_CRC_FIELD] = crc32c(batch[CHECKED_FROM:]).to_bytes(4, "big")
+    return batch
+
+
+def _slice(columns: RecordColumns, rows: slice) -> RecordColumns:
+    start, stop, step = rows.indices(columns.length)
+    if step != 1:
+        raise ValueError(f"rows must be a slice with step 1, not {rows}")
+    length = max(0, stop - start)
+
+    def cut(column: pa.Array | None) -> pa.Array | None:
+        return None if column is None else column.slice(start, length)
+
+    return RecordColumns(
+        length=length,
+        timestamp_ms=None if columns.timestamp_ms is None else columns.timestamp_ms[start : start + length],
+        key=cut(columns.key),
+        value=cut(columns.value),
+        headers=cut(columns.headers),
+    )
+
+
+def _check(columns: RecordColumns, rows: I64 | None, count: int) -> None:
+    if not count:
+        raise ValueError("a record batch has at least one record")
+    if rows is not None and (int(rows.min()) < 0 or int(rows.max()) >= columns.length):
+        raise ValueError(f"rows from {int(rows.min())} to {int(rows.max())} of {columns.length} records")
+    for name in ("timestamp_ms", "key", "value", "headers"):
+        column = getattr(columns, name)
+        if column is not None and len(column) != columns.length:
+            raise ValueError(f"column {name} has {len(column)} rows, the others {columns.length}")
+        if column is not None and name in ("key", "value") and not is_binary(column.type):
+            raise ValueError(f"column {name} is {column.type}; cast it to binary or string")
+
+
+def _timestamp_bounds(timestamps: I64 | None, rows: I64 | None, now_ms: int | None) -> tuple[int, int]:
+    """Return the first timestamp and the largest."""
+    if timestamps is None:
+        if now_ms is None:
+            raise ValueError("records without a timestamp column need now_ms")
+        return now_ms, now_ms
+    picked = timestamps if rows is None else timestamps[rows]
+    return int(picked[0]), max(int(picked.max()), NO_TIMESTAMP_MS)
+
+
+def _compress_body(batch: U8, codec: Codec, level: int | None) -> U8:
+    packed = compress(codec, batch.data[HEADER_BYTES:], level)
+    out = np.empty(HEADER_BYTES + len(packed), np.uint8)
+    out[HEADER_BYTES:] = np.frombuffer(packed, np.uint8)
+    return out
+
+
+def _sized(column: pa.Array) -> I64:
+    """Return the bytes that each cell takes with its length in front."""
+    wide = pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type)
+    kind = np.int64 if wide else np.int32
+    _, offsets, _ = column.buffers()
+    if not len(column) or offsets is None:
+        return np.zeros(len(column), np.int64)
+    edges = np.frombuffer(offsets, kind, len(column) + 1, column.offset * np.dtype(kind).itemsize)
+    lengths = np.diff(edges).astype(np.int64)
+    if column.null_count:
+        lengths[np.asarray(column.is_null())] = 0
+    return lengths + varint_sizes(lengths)

@@ -1,0 +1,89 @@
+"""What the kernels and the decoder hand each other: which batches to scan, and where each record's parts
+lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+I64 = npt.NDArray[np.int64]
+I32 = npt.NDArray[np.int32]
+
+BATCH = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            "source",
+            "start",
+            "end",
+            "count",
+            "base_offset",
+            "last_offset_delta",
+            "timestamp",
+            "flags",
+        )
+    ]
+)
+"""A batch to scan: its records are bytes [start, end) of sources[source]; ``timestamp`` is the base
+timestamp."""
+
+SAME_TIMESTAMP = 1
+"""Flag: ``timestamp`` is the timestamp of every record (LOG_APPEND_TIME)."""
+DENSE = 2
+"""Flag: nothing but offsets and timestamps is wanted and the header says it all; the records are not looked
+at."""
+
+
+class BadRecord(NamedTuple):
+    """The first record that breaks the format; ``record`` equals the batch's count where bytes are left
+    over."""
+
+    batch: int
+    record: int
+    position: int
+    """Where in its source the record begins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScannedRecords:
+    """``n`` records as positions in their sources. Lengths are -1 for null. None: was not asked for."""
+
+    offset: I64
+    timestamp_ms: I64 | None = None
+    key_start: I64 | None = None
+    key_length: I32 | None = None
+    value_start: I64 | None = None
+    value_length: I32 | None = None
+    headers_start: I64 | None = None
+    headers_end: I64 | None = None
+    headers_count: I32 | None = None
+
+    @classmethod
+    def allocate(cls, n: int, columns: frozenset[str]) -> ScannedRecords:
+        """Make room for ``n`` records and what scanning ``columns`` (names of RecordColumns) yields."""
+        wanted = {"offset", *(name for column in columns for name in _SCANNED.get(column, ()))}
+        arrays: dict[str, Any] = {
+            field.name: np.empty(n, np.int32 if field.name.endswith(("_length", "_count")) else np.int64)
+            for field in fields(cls)
+            if field.name in wanted
+        }
+        return cls(**arrays)
+
+    def rows(self, low: int, high: int) -> ScannedRecords:
+        """Return rows [low, high), sharing memory."""
+        picked: dict[str, Any] = {}
+        for field in fields(self):
+            array = getattr(self, field.name)
+            picked[field.name] = None if array is None else array[low:high]
+        return type(self)(**picked)
+
+
+_SCANNED = {
+    "timestamp_ms": ("timestamp_ms",),
+    "key": ("key_start", "key_length"),
+    "value": ("value_start", "value_length"),
+    "headers": ("headers_start", "headers_end", "headers_count"),
+}

@@ -1,0 +1,107 @@
+"""Kafka's zigzag varints (those of Protocol Buffers), a whole column of them at a time.
+
+A varint holds 32 bits in at most 5 bytes, a varlong 64 bits in at most 10; more is an overflow and refused.
+An over-long spelling of a small number (``80 00`` for 0) is accepted, as Java's and Protocol Buffers' readers
+do.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+VARINT_BYTES = 5
+VARLONG_BYTES = 10
+
+I64 = npt.NDArray[np.int64]
+U8 = npt.NDArray[np.uint8]
+
+_LAST_BYTE = {VARINT_BYTES: 0x0F, VARLONG_BYTES: 0x01}
+"""The most that the last possible byte may hold before the number leaves 32 or 64 bits."""
+
+
+class Varints(NamedTuple):
+    """What `read_varints` found at each position; ``value`` and ``end`` mean nothing where ``valid`` is
+    False."""
+
+    value: I64
+    end: I64
+    valid: npt.NDArray[np.bool_]
+
+
+def read_varints(data: U8, positions: I64, limits: I64, *, max_bytes: int) -> Varints:
+    """Read one zigzag varint at each of ``positions``, none of them reaching ``limits`` (exclusive, within
+    data).
+
+    ``max_bytes`` is `VARINT_BYTES` or `VARLONG_BYTES`. Invalid is: cut off by its limit, too long, too large.
+    """
+    valid = positions < limits
+    end = positions + 1
+    if not valid.all():
+        positions = np.where(valid, positions, 0)
+    if not len(data):
+        return Varints(np.zeros(len(positions), np.int64), end, np.zeros(len(positions), np.bool_))
+    first = data[positions]
+    raw = first.astype(np.uint64)
+    more = np.flatnonzero((first >= 0x80) & valid)
+    if more.size:
+        raw &= np.uint64(0x7F)
+    for index in range(1, max_bytes):
+        if not more.size:
+            break
+        at = positions[more] + index
+        inside = at < limits[more]
+        if not inside.all():
+            valid[more[~inside]] = False
+            more, at = more[inside], at[inside]
+        byte = data[at]
+        raw[more] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * index)
+        end[more] += 1
+        if index == max_bytes - 1:
+            valid[more[byte > _LAST_BYTE[max_bytes]]] = False
+        more = more[byte >= 0x80]
+    value = (raw >> np.uint64(1)).view(np.int64)
+    value ^= -(raw & np.uint64(1)).view(np.int64)
+    return Varints(value, end, valid)
+
+
+def varint_sizes(values: I64) -> I64:
+    """Return how many bytes (1 to 10) each of ``values`` takes as a zigzag varint."""
+    raw = _zigzag(values)
+    sizes = np.ones(len(values), np.int64)
+    if not len(values):
+        return sizes
+    largest = int(raw.max())
+    for index in range(1, VARLONG_BYTES):
+        if largest >> (7 * index) == 0:
+            break
+        sizes += raw >= np.uint64(1 << (7 * index))
+    return sizes
+
+
+def write_varints(out: U8, positions: I64, values: I64) -> I64:
+    """Write each of ``values`` at its position in ``out`` and return the position after it.
+
+    The caller has made room (`varint_sizes`) and the spans do not overlap.
+    """
+    raw = _zigzag(values)
+    cursor = positions.copy()
+    active = np.arange(len(values))
+    while active.size:
+        more = raw >= np.uint64(0x80)
+        out[cursor[active]] = (raw & np.uint64(0x7F)).astype(np.uint8) | (more.astype(np.uint8) << 7)
+        cursor[active] += 1
+        active, raw = active[more], raw[more] >> np.uint64(7)
+    return cursor
+
+
+def varint_size(value: int) -> int:
+    """Return how many bytes one number takes as a zigzag varint."""
+    raw = value << 1 if value >= 0 else ~(value << 1)
+    return max(1, -(-raw.bit_length() // 7))
+
+
+def _zigzag(values: I64) -> npt.NDArray[np.uint64]:
+    return ((values << 1) ^ (values >> 63)).view(np.uint64)
