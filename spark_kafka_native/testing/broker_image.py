@@ -55,6 +55,7 @@ class BrokerImage:
         return [
             str(self.java.executable),
             *archive,
+            *_quiet(properties.parent),
             *jvm_options,
             *_LOGGING,
             *("-cp", self.classpath, "kafka.Kafka", str(properties)),
@@ -71,6 +72,11 @@ class BrokerImage:
         }
         (log_folder / "meta.properties").write_text(write_properties(meta), encoding="ascii")
         shutil.copyfile(checkpoint or self.checkpoint, log_folder / "bootstrap.checkpoint")
+
+
+def _quiet(folder: Path) -> list[str]:
+    """Leave nothing elsewhere: codecs are unpacked into the temp folder, and a killed JVM removes none."""
+    return ["-XX:-UsePerfData", f"-Djava.io.tmpdir={folder}"]
 
 
 def random_id() -> str:
@@ -119,6 +125,7 @@ def _write_checkpoint(java: Java, classpath: str, path: Path, users: Mapping[str
         )
         scram = [argument for record in scram_records(users) for argument in ("--add-scram", record)]
         command = [str(java.executable), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *_LOGGING]
+        command += _quiet(folder)
         command += [
             "-cp",
             classpath,

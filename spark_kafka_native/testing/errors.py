@@ -21,3 +21,7 @@ class BrokerStartError(BrokerUnavailableError):
 
 class GuardError(RuntimeError):
     """The process that watches over our brokers is gone or refused a command."""
+
+
+class ClusterStartError(RuntimeError):
+    """A Spark master or worker ended, or was not ready in time; the message carries the end of its log."""

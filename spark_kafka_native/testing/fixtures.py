@@ -17,8 +17,9 @@ import pytest
 
 from .embedded_kafka import EmbeddedKafka
 from .kafka_container import KafkaContainer
+from .standalone_spark import StandaloneSpark
 
-__all__ = ["kafka", "kafka_cluster", "spark", "topic"]
+__all__ = ["kafka", "kafka_cluster", "spark", "spark_cluster", "topic"]
 
 BROKER_VARIABLE = "KAFKA_TEST_BROKER"
 
@@ -37,6 +38,13 @@ def kafka() -> Iterator[EmbeddedKafka | KafkaContainer]:
 def kafka_cluster() -> Iterator[EmbeddedKafka]:
     """Three brokers for one test module: replication factor 3, min.insync.replicas 2."""
     with EmbeddedKafka(3) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def spark_cluster() -> Iterator[StandaloneSpark]:
+    """A standalone Spark master and two workers of one core each, for one test module."""
+    with StandaloneSpark(workers=2) as running:
         yield running
 
 

@@ -68,19 +68,13 @@ def run_java(
     """
     from .jars import jars
 
-    java = find_java()
     with tempfile.TemporaryDirectory(prefix="spark-kafka-native-java-") as folder:
         path = source if isinstance(source, Path) else Path(folder, "Oracle.java")
         if isinstance(source, str):
             path.write_text(source, encoding="utf-8")
         command = [
-            str(java.executable),
-            "-XX:+UseSerialGC",
-            "-XX:TieredStopAtLevel=1",
+            *java_command(Path(folder), jars() if classpath is None else classpath),
             "-Dfile.encoding=UTF-8",
-            "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
-            "-cp",
-            os.pathsep.join(str(jar) for jar in (jars() if classpath is None else classpath)),
             str(path),
             *args,
         ]
@@ -88,12 +82,22 @@ def run_java(
             command, input=input_text, capture_output=True, encoding="utf-8", timeout=timeout_s
         )
     if ran.returncode:
-        error = subprocess.CalledProcessError(
-            ran.returncode, command[-1 - len(args) :], ran.stdout, ran.stderr
-        )
+        named = [path.name, *args]
+        error = subprocess.CalledProcessError(ran.returncode, named, ran.stdout, ran.stderr)
         error.add_note(ran.stderr[-4000:])
         raise error
     return ran.stdout
+
+
+def java_command(temp_folder: Path, classpath: Sequence[Path]) -> list[str]:
+    """``java`` with options for short runs: quick, quiet, and leaving nothing outside ``temp_folder``."""
+    return [
+        str(find_java().executable),
+        *("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"),
+        f"-Djava.io.tmpdir={temp_folder}",
+        "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+        *("-cp", os.pathsep.join(str(jar) for jar in classpath)),
+    ]
 
 
 def _locate(environ: Mapping[str, str]) -> Path:
