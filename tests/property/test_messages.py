@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import struct as structs
 import tracemalloc
+import typing
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from spark_kafka_native.kafka.errors import ProtocolError
 from spark_kafka_native.kafka.protocol.catalogue import all_requests
 from spark_kafka_native.kafka.protocol.codec import codec
 from spark_kafka_native.kafka.protocol.message import ArrayOf, Field, Message, Struct, declared_fields
-from spark_kafka_native.kafka.protocol.wire import Blob, Fixed
+from spark_kafka_native.kafka.protocol.wire import Blob, Error, Fixed
 
 MESSAGES: list[type[Message]] = [
     message for request in all_requests().values() for message in (request, request.response)
@@ -43,7 +44,7 @@ def values_of(field_type: Any, version: int) -> st.SearchStrategy[Any]:
     if isinstance(field_type, type):
         return instances(field_type, version)
     if isinstance(field_type, Fixed):
-        return values_of_fixed(field_type, error=field_type.from_wire == ErrorCode.of)
+        return values_of_fixed(field_type, error=field_type in typing.get_args(Error))
     if isinstance(field_type, Blob):
         return st.binary(max_size=20).map(bytes if field_type.copy else memoryview)
     return st.text(max_size=20)

@@ -257,6 +257,16 @@ def _read_uuid(raw: bytes) -> UUID:
     return UUID(bytes=raw)
 
 
+class _ErrorCodes(dict[int, ErrorCode]):
+    """Error codes by number; its ``__getitem__`` is a conversion that runs in C for all the known ones."""
+
+    def __missing__(self, number: int) -> ErrorCode:
+        return ErrorCode.of(number)
+
+
+_read_error = _ErrorCodes({int(code): code for code in ErrorCode}).__getitem__
+
+
 def _build_uuid(value: UUID) -> bytes:
     return value.bytes
 
@@ -272,7 +282,8 @@ UInt32 = Annotated[int, Fixed("uint32", "I")]
 Float64 = Annotated[float, Fixed("float64", "d")]
 Boolean = Annotated[bool, Fixed("bool", "?")]
 Uuid = Annotated[UUID, Fixed("uuid", "16s", from_wire=_read_uuid, to_wire=_build_uuid)]
-Error = Annotated[ErrorCode, Fixed("int16", "h", from_wire=ErrorCode.of)]
+Error = Annotated[ErrorCode, Fixed("int16", "h", from_wire=_read_error)]
+"""An int16 of the spec that holds an error code."""
 String = Annotated[str, Text()]
 Bytes = Annotated[bytes, Blob("bytes", copy=True)]
 Records = Annotated[memoryview, Blob("records", copy=False)]
