@@ -120,9 +120,7 @@ class Admin:
         self, names: Collection[str], deadline: Deadline | None = None
     ) -> dict[str, dict[str, str | None]]:
         """Each topic's configuration by name; None where the broker keeps the value to itself."""
-        resources = [
-            DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name) for name in names
-        ]
+        resources = [_all_configs(TOPIC_RESOURCE, name) for name in names]
         return _read_configs(self._router.send_any(DescribeConfigsRequest(resources=resources), deadline))
 
     def describe_broker_configs(
@@ -130,7 +128,7 @@ class Admin:
     ) -> dict[str, str | None]:
         """One broker's configuration, as that broker has it."""
         self._router.metadata(())
-        resource = DescribeConfigsResource(resource_type=BROKER_RESOURCE, resource_name=str(node_id))
+        resource = _all_configs(BROKER_RESOURCE, str(node_id))
         response = self._router.send_to(node_id, DescribeConfigsRequest(resources=[resource]), deadline)
         return _read_configs(response)[str(node_id)]
 
@@ -169,3 +167,7 @@ def _share(deadline: Deadline) -> int:
 def _refuse(error_code: ErrorCode, where: str, message: str | None = None) -> None:
     if error_code:
         raise BrokerError(error_code, where, message)
+
+
+def _all_configs(resource_type: int, name: str) -> DescribeConfigsResource:
+    return DescribeConfigsResource(resource_type=resource_type, resource_name=name, configuration_keys=None)

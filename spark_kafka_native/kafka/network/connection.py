@@ -139,22 +139,20 @@ class Connection:
         self._used_at = time.monotonic()
         return pending
 
-    def wait_for(self, pending: Pending[Any], deadline: Deadline, timeout_ms: float) -> None:
-        """Return once ``pending`` is done; past ``deadline`` close the connection, so that a late answer
-        matches nothing.
-        """
+    def wait_for(self, pending: Pending[Any], deadline: Deadline) -> bool:
+        """Read until ``pending`` is done; False when ``deadline`` came first."""
         while not pending.done and self._take_turn(pending, deadline):
             try:
                 if not pending.done and not self._read_until(pending, deadline):
                     break
             finally:
                 self._pass_turn()
-        if not pending.done:
-            self._die(
-                RequestTimedOutError(
-                    f"{pending.what}: no answer in {timeout_ms:.0f} ms; the connection was closed"
-                )
-            )
+        return pending.done
+
+    def give_up(self, pending: Pending[Any], waited_ms: float) -> None:
+        """Close the connection as ``pending`` is too late: its late answer must match nothing."""
+        message = f"{pending.what}: no answer in {waited_ms:.0f} ms; the connection was closed"
+        self._die(RequestTimedOutError(message))
 
     def poll(self) -> None:
         """Read what has arrived, without waiting; completes the `Pending`s that it answers."""

@@ -53,7 +53,8 @@ class Pending(Generic[R]):
         """
         if not self.done:
             limit_ms = self.connection.request_timeout_ms if timeout_ms is None else timeout_ms
-            self.connection.wait_for(self, Deadline.after_ms(limit_ms), limit_ms)
+            if not self.connection.wait_for(self, Deadline.after_ms(limit_ms)):
+                self.connection.give_up(self, limit_ms)
         if self._error is not None:
             raise self._error
         return cast("R", self._response)

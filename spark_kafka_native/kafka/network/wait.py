@@ -13,8 +13,11 @@ from .transport import wait_for_streams
 def wait_for_any(pendings: Sequence[Pending[Any]], deadline: Deadline) -> list[Pending[Any]]:
     """The ``pendings`` that are done (answered or failed), at least one unless ``deadline`` passes first.
 
-    Closes nothing at the deadline: the caller knows which request it has waited for how long.
+    With no ``pendings`` it waits for ``deadline``. Closes nothing at the deadline: the caller knows which
+    request it has waited for how long.
     """
+    if len(pendings) == 1:
+        return [pendings[0]] if pendings[0].connection.wait_for(pendings[0], deadline) else []
     connections = {id(pending.connection): pending.connection for pending in pendings}
     while True:
         for connection in connections.values():
@@ -23,5 +26,5 @@ def wait_for_any(pendings: Sequence[Pending[Any]], deadline: Deadline) -> list[P
         if done or deadline.expired:
             return done
         streams = [(c.fileno(), c.waits_for) for c in connections.values() if not c.closed]
-        if streams:
+        if streams or not pendings:
             wait_for_streams(streams, deadline)
