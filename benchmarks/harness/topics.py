@@ -58,7 +58,7 @@ class LoadedTopic:
 def create_topic(
     bootstrap_servers: str, topic: str, partitions: int, properties: dict[str, str] | None = None
 ) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     new = NewTopic(topic, partitions, 1, config={"retention.ms": "-1", **(properties or {})})
     admin.create_topics([new])[topic].result()
     deadline = time.monotonic() + 30
@@ -75,12 +75,12 @@ def create_topic(
 
 
 def delete_topic(bootstrap_servers: str, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})  # must outlive its futures
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})  # must outlive its futures
     admin.delete_topics([topic])[topic].result()
 
 
 def end_offsets(bootstrap_servers: str, topic: str, partitions: int) -> dict[int, int]:
-    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "benchmark"})
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "benchmark", "log_level": 0})
     try:
         marks = {p: consumer.get_watermark_offsets(TopicPartition(topic, p)) for p in range(partitions)}
         return {partition: high for partition, (_, high) in marks.items()}
@@ -95,6 +95,7 @@ def build_batches(bootstrap_servers: str, spec: TopicSpec) -> list[bytes]:
     producer = Producer(
         {
             "bootstrap.servers": bootstrap_servers,
+            "log_level": 0,
             "compression.type": spec.codec,
             "linger.ms": 200,
             "batch.size": spec.batch_bytes,
@@ -142,7 +143,7 @@ def load_small_topic(
 ) -> None:
     """A topic with a few records: ``per_partition`` says how many in which."""
     create_topic(bootstrap_servers, topic, partitions)
-    producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 20})
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 20, "log_level": 0})
     for partition, records in per_partition.items():
         for number in range(records):
             producer.produce(topic, b"v" * 100, key=number.to_bytes(KEY_BYTES, "big"), partition=partition)
