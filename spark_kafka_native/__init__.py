@@ -1,5 +1,44 @@
 """Kafka for PySpark without a JVM jar: the data source ``pykafka`` and the Kafka client it stands on."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from .version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from .spark.source import KafkaDataSource
+
+__all__ = ["KafkaDataSource", "__version__", "register"]
+
+
+def __getattr__(name: str) -> Any:
+    # Late, so that the Kafka client can be used where there is no PySpark.
+    if name == "KafkaDataSource":
+        _check_pyspark()
+        from .spark.source import KafkaDataSource
+
+        return KafkaDataSource
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def register(spark: Any) -> None:
+    """Make ``format("pykafka")`` known to ``spark`` (a SparkSession, classic or Connect).
+
+    Needed where the package comes as a zip (``--py-files``); an installed package is found by Spark itself.
+    """
+    spark.dataSource.register(__getattr__("KafkaDataSource"))
+
+
+def _check_pyspark() -> None:
+    try:
+        import pyspark
+    except ImportError as error:
+        raise ImportError(
+            "the data source pykafka needs PySpark 4.1 or later: pip install 'spark-kafka-native[spark]'"
+        ) from error
+    found = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
+    if found < (4, 1):
+        raise ImportError(
+            f"the data source pykafka needs PySpark 4.1 or later, but this is {pyspark.__version__}"
+        )

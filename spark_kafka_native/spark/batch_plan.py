@@ -1,0 +1,140 @@
+"""`plan_batch`: a batch read -> its tasks. Runs on the driver, once for each ``load()``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from ..kafka.admin import Admin
+from ..kafka.cluster.router import Router
+from ..kafka.model import OffsetAt, TopicPartition
+from .conditions import KafkaConditionError
+from .filters import PushedFilters
+from .offsets import PartitionOffset
+from .ranges import OffsetRange, PlannedRange, describe_small_tasks, pack_ranges, split_ranges
+from .read_options import ReadOptions
+from .resolve import (
+    AssignedPartition,
+    LogBounds,
+    find_partitions,
+    list_log_bounds,
+    list_offsets_at,
+    resolve_end,
+    resolve_start,
+)
+
+_LOG: Final = logging.getLogger("spark_kafka_native")
+
+Cut = tuple[int, int | None]
+"""Offsets that pushed filters leave: from (inclusive) and until (exclusive, None for no bound)."""
+
+
+def plan_batch(router: Router, options: ReadOptions, filters: PushedFilters) -> list[tuple[OffsetRange, ...]]:
+    """The ranges of each task. Every offset between the limits is in exactly one of them."""
+    assigned = find_partitions(router, options)
+    bounds = list_log_bounds(router, assigned, options.consumer.isolation_level)
+    starts = resolve_start(router, options, assigned, bounds)
+    ends = resolve_end(router, options, assigned)
+    wanted = {tp: partition for tp, partition in assigned.items() if filters.allows(tp)}
+    cuts = _resolve_cuts(router, options, filters, wanted, bounds)
+    planned = [
+        _plan_range(tp, partition, starts[tp], ends[tp], bounds, cuts[tp]) for tp, partition in wanted.items()
+    ]
+    return _form_tasks(planned, options, assigned)
+
+
+def _form_tasks(
+    planned: list[PlannedRange], options: ReadOptions, assigned: Mapping[TopicPartition, AssignedPartition]
+) -> list[tuple[OffsetRange, ...]]:
+    pieces = split_ranges(
+        planned, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
+    )
+    leaders = {topic_partition: partition.leader for topic_partition, partition in assigned.items()}
+    tasks = pack_ranges(pieces, options.max_partitions, leaders)
+    if (hint := describe_small_tasks(tasks)) is not None:
+        _LOG.warning("%s", hint)
+    return [tuple(piece.shipped for piece in task) for task in tasks]
+
+
+def _plan_range(
+    topic_partition: TopicPartition,
+    partition: AssignedPartition,
+    start: PartitionOffset,
+    end: PartitionOffset,
+    bounds: LogBounds,
+    cut: Cut,
+) -> PlannedRange:
+    from_now = _now(start, topic_partition, bounds)
+    until_now = _now(end, topic_partition, bounds)
+    if from_now > until_now:
+        raise KafkaConditionError(
+            "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
+            {
+                "startOffset": from_now,
+                "endOffset": until_now,
+                "topic": topic_partition.topic,
+                "partition": topic_partition.partition,
+            },
+        )
+    floor, ceiling = cut
+    shipped = OffsetRange(
+        topic=topic_partition.topic,
+        partition=topic_partition.partition,
+        from_offset=None if start == OffsetAt.EARLIEST else from_now,
+        until_offset=None if end == OffsetAt.LATEST else until_now,
+        floor=floor,
+        ceiling=ceiling,
+        topic_id=partition.topic_id,
+    )
+    cut_from = max(from_now, floor)
+    cut_until = until_now if ceiling is None else min(until_now, ceiling)
+    return PlannedRange(shipped=shipped, from_offset=cut_from, until_offset=max(cut_from, cut_until))
+
+
+def _now(offset: PartitionOffset, topic_partition: TopicPartition, bounds: LogBounds) -> int:
+    if isinstance(offset, int):
+        return offset
+    return (bounds.earliest if offset == OffsetAt.EARLIEST else bounds.latest)[topic_partition]
+
+
+def _resolve_cuts(
+    router: Router,
+    options: ReadOptions,
+    filters: PushedFilters,
+    wanted: Mapping[TopicPartition, AssignedPartition],
+    bounds: LogBounds,
+) -> dict[TopicPartition, Cut]:
+    """Offsets and times of the filters as offsets of each partition."""
+    cuts: dict[TopicPartition, Cut] = dict.fromkeys(wanted, (filters.from_offset, filters.until_offset))
+    if filters.from_timestamp_ms is not None and filters.from_timestamp_ms > 0:
+        found = _look_up(router, options, filters.from_timestamp_ms, wanted)
+        # No record that late: none before the end that was listed *earlier* can be, while later ones may
+        # arrive.
+        cuts = {
+            tp: (max(cut[0], bounds.latest[tp] if (at := found[tp]) is None else at), cut[1])
+            for tp, cut in cuts.items()
+        }
+    if filters.until_timestamp_ms is not None and filters.until_timestamp_ms > 0:
+        in_order = _topics_in_time_order(router, {tp.topic for tp in wanted})
+        ordered = [tp for tp in wanted if tp.topic in in_order]
+        for tp, at in _look_up(router, options, filters.until_timestamp_ms, ordered).items():
+            floor, ceiling = cuts[tp]
+            if at is not None:
+                cuts[tp] = (floor, at if ceiling is None else min(ceiling, at))
+    return cuts
+
+
+def _look_up(
+    router: Router, options: ReadOptions, timestamp_ms: int, topic_partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, int | None]:
+    places = dict.fromkeys(topic_partitions, OffsetAt.timestamp(timestamp_ms))
+    return list_offsets_at(router, places, options.consumer.isolation_level)
+
+
+def _topics_in_time_order(router: Router, topics: set[str]) -> set[str]:
+    """The topics whose broker sets the timestamps: only there does no earlier record follow a later one."""
+    found = Admin(router).describe_topic_configs(topics) if topics else {}
+    return {
+        topic for topic, configs in found.items() if configs.get("message.timestamp.type") == "LogAppendTime"
+    }

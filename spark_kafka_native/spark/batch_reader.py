@@ -1,0 +1,68 @@
+"""`KafkaBatchReader`: what Spark asks for partitions on the driver, and pickles to the workers for `read`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter
+from pyspark.sql.types import StructType
+
+from .filters import PushedFilters
+from .partition import KafkaInputPartition, ReadTask, read_partition
+from .read_options import ReadOptions
+from .schema import RecordSchema
+
+_LOG: Final = logging.getLogger("spark_kafka_native")
+
+
+class KafkaBatchReader(DataSourceReader):  # type: ignore[misc]
+    """A batch read. Plain data: it goes to the workers; clients are opened in `partitions` and `read`
+    only."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._filters = PushedFilters()
+        self._task = ReadTask(
+            client=options.client,
+            consumer=options.consumer,
+            schema=RecordSchema.read(schema),
+            fail_on_data_loss=options.fail_on_data_loss,
+            group_id=options.group_id,
+        )
+
+    def partitions(self) -> list[KafkaInputPartition]:
+        """The tasks. Asks the cluster; raises `KafkaConditionError`, `ConfigError` and the client's
+        errors."""
+        from ..kafka.cluster.router import Router
+        from .batch_plan import plan_batch
+
+        for warning in self._options.warnings:
+            _LOG.warning("%s", warning)
+        router = Router(self._options.client)
+        try:
+            tasks = plan_batch(router, self._options, self._filters)
+        finally:
+            # Spark plans in a process that does nothing else afterwards.
+            router.close()
+        # Spark calls read(None) if there is no partition at all, and a read of no ranges yields nothing.
+        return [KafkaInputPartition(ranges=task) for task in tasks] or [KafkaInputPartition(ranges=())]
+
+    def read(self, partition: KafkaInputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of a task, on a worker."""
+        return read_partition(partition, self._task)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Options and filters were for planning; the task is all that a worker needs.
+        return {"_task": self._task}
+
+
+class FilteringKafkaBatchReader(KafkaBatchReader):
+    """A batch read that plans only what Spark's filters leave."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Take what helps planning, and return all of them: Spark applies each again to what is read."""
+        self._filters = PushedFilters.read(filters)
+        return filters

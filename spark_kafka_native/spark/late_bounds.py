@@ -1,0 +1,105 @@
+"""`BoundRange`: a range with the offsets that a task looked up when it ran, and how far the task has come in
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from ..kafka.cluster.router import Router
+from ..kafka.model import IsolationLevel, OffsetAt, TopicPartition
+from .conditions import KafkaConditionError
+from .ranges import OffsetRange
+from .resolve import list_offsets_at
+
+if TYPE_CHECKING:
+    from .data_loss import DataLossPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundRange:
+    """The offsets ``[position, until_offset)`` are still to be read."""
+
+    planned: OffsetRange
+    position: int
+    until_offset: int
+    is_untouched: bool = True
+    """Whether nothing of it has been read, so that it may be looked up anew."""
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition that the range is of."""
+        return self.planned.topic_partition
+
+    @property
+    def topic_id(self) -> UUID | None:
+        """The topic that the offsets belong to; None where brokers give no topic ids."""
+        return None if self.planned.topic_id is None else UUID(hex=self.planned.topic_id)
+
+    def advanced(self, position: int) -> BoundRange:
+        """The same with everything before ``position`` read."""
+        return replace(self, position=position, is_untouched=False)
+
+
+def bind_ranges(
+    router: Router,
+    ranges: Sequence[OffsetRange],
+    loss: DataLossPolicy,
+    *,
+    ends_are_known: bool = False,
+) -> list[BoundRange]:
+    """Look up the bounds of ``ranges`` that were left open; ranges without any offset are left out.
+
+    A fixed end beyond the end of the log is a data loss at once: the leader tells where its log ends, and a
+    wait would not bring back what is gone. Topics that are gone or are others by now go to ``loss`` as well.
+    """
+    ranges = loss.check_topics(router, ranges)
+    open_starts = {one.topic_partition for one in ranges if one.from_offset is None}
+    open_ends = {one.topic_partition for one in ranges if one.until_offset is None}
+    fixed_ends = {
+        one.topic_partition for one in ranges if one.until_offset is not None and not ends_are_known
+    }
+    earliest = _list(router, open_starts, OffsetAt.EARLIEST, loss.isolation_level)
+    latest = _list(router, open_ends, OffsetAt.LATEST, loss.isolation_level)
+    # What is there, whether committed or not: an open transaction is no loss.
+    there = _list(router, fixed_ends, OffsetAt.LATEST, IsolationLevel.READ_UNCOMMITTED)
+    found: list[BoundRange] = []
+    for planned in ranges:
+        bound = _bind(planned, earliest, latest)
+        end = there.get(planned.topic_partition)
+        if planned.until_offset is not None and end is not None and end < bound.until_offset:
+            bound = loss.cut(bound, min(bound.position, end), end)
+        if bound.position < bound.until_offset:
+            found.append(bound)
+    return found
+
+
+def _bind(
+    planned: OffsetRange, earliest: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]
+) -> BoundRange:
+    tp = planned.topic_partition
+    from_offset = earliest[tp] if planned.from_offset is None else planned.from_offset
+    until_offset = latest[tp] if planned.until_offset is None else planned.until_offset
+    if from_offset > until_offset and planned.from_offset is not None:
+        raise KafkaConditionError(
+            "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
+            {
+                "startOffset": from_offset,
+                "endOffset": until_offset,
+                "topic": tp.topic,
+                "partition": tp.partition,
+            },
+        )
+    end = until_offset if planned.ceiling is None else min(until_offset, planned.ceiling)
+    position = max(from_offset, planned.floor)
+    return BoundRange(planned=planned, position=position, until_offset=max(position, end))
+
+
+def _list(
+    router: Router, topic_partitions: Iterable[TopicPartition], at: OffsetAt, isolation_level: IsolationLevel
+) -> dict[TopicPartition, int]:
+    found = list_offsets_at(router, dict.fromkeys(topic_partitions, at), isolation_level)
+    return {topic_partition: offset or 0 for topic_partition, offset in found.items()}

@@ -1,0 +1,106 @@
+import json
+
+import pytest
+
+from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.kafka.model import OffsetAt, TopicPartition
+from spark_kafka_native.spark.offsets import (
+    Committed,
+    Earliest,
+    Latest,
+    LatestMinus,
+    Specific,
+    format_offsets,
+    format_topic_partitions,
+    parse_assignment,
+    parse_offset_limit,
+    parse_timestamps,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("earliest", Earliest()),
+        (" LATEST ", Latest()),
+        ("latest-1000", LatestMinus(1000)),
+        ("Latest - 5", LatestMinus(5)),
+        ("committed", Committed()),
+        (
+            '{"a":{"0":23,"1":-1},"b":{"0":-2}}',
+            Specific(
+                {
+                    TopicPartition("a", 0): 23,
+                    TopicPartition("a", 1): OffsetAt.LATEST,
+                    TopicPartition("b", 0): OffsetAt.EARLIEST,
+                }
+            ),
+        ),
+    ],
+)
+def test_a_limit_is_a_word_or_json(text, limit):
+    assert parse_offset_limit(text) == limit
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("soonest", "line 1 column 1"),
+        ("latest-", "line 1"),
+        ("[]", "not a JSON object"),
+        ('{"a":[0]}', "topic 'a' needs an object of partitions"),
+        ('{"a":{"0":-3}}', "-3 is not allowed for a-0"),
+        ('{"a":{"0":1.5}}', "1.5 is not allowed for a-0"),
+        ('{"a":{"0":true}}', "True is not allowed for a-0"),
+        ('{"a":{"0":1e400}}', "inf is not allowed for a-0"),
+        ('{"a":{"0":NaN}}', "NaN is not a number"),
+        ('{"a":{"0":9223372036854775808}}', "is not allowed for a-0"),
+        ('{"a":{"00":1}}', "'00' of topic 'a' is not a partition"),
+        ('{"a":{"-1":1}}', "'-1' of topic 'a' is not a partition"),
+        ('{"a":{"2147483648":1}}', "is not a partition"),
+        ('{"a":{"0":1,"0":2}}', "the key '0' is there twice"),
+        ('{"a":{"0":1},"a":{"1":2}}', "the key 'a' is there twice"),
+        ('{"a":' * 5 + "1" + "}" * 5, "nested deeper than 4"),
+        ("[" * 100_000, "nested deeper than 4"),
+        ('{"a":{"0":' + "1" * 5000 + "}}", "integer string conversion"),
+        ('{"a":{"0":1}}' + " " * (1 << 20), "at most 1048576 are taken"),
+    ],
+)
+def test_json_is_checked_like_untrusted_input(text, why):
+    with pytest.raises(ConfigError) as caught:
+        parse_offset_limit(text)
+    message = str(caught.value)
+    assert message.startswith('Expected e.g. {"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}, got ')
+    assert why in message
+    assert len(message) < 600
+
+
+def test_timestamps_are_whole_milliseconds():
+    assert parse_timestamps('{"t":{"0":1700000000000}}').timestamps_ms == {
+        TopicPartition("t", 0): 1700000000000
+    }
+    with pytest.raises(ConfigError, match="123456789"):
+        parse_timestamps('{"t":{"0":-1}}')
+
+
+def test_an_assignment_lists_partitions():
+    assert parse_assignment('{"b":[1,0],"a":[3]}') == (
+        TopicPartition("a", 3),
+        TopicPartition("b", 0),
+        TopicPartition("b", 1),
+    )
+    for text in ('{"a":[0,0]}', '{"a":0}', '{"a":[-1]}', '{"a":["0"]}', '{"a":[true]}', "{"):
+        with pytest.raises(ConfigError, match=r'Expected e.g. \{"topicA":\[0,1\],"topicB":\[0,1\]\}, got'):
+            parse_assignment(text)
+
+
+def test_offsets_are_written_in_order():
+    offsets = {TopicPartition("b", 10): 1, TopicPartition("b", 2): 2, TopicPartition("a", 0): 3}
+    assert format_offsets(offsets) == '{"a":{"0":3},"b":{"2":2,"10":1}}'
+    assert json.loads(format_offsets(offsets)) == {"a": {"0": 3}, "b": {"2": 2, "10": 1}}
+
+
+def test_a_long_list_of_partitions_is_cut():
+    text = format_topic_partitions(TopicPartition("t", i) for i in range(60))
+    assert text.startswith("[t-0, t-1, t-2")
+    assert text.endswith(", ... 10 more]")

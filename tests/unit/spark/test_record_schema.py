@@ -1,0 +1,128 @@
+import pickle
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.records.columns import HEADERS_TYPE, RecordColumns
+from spark_kafka_native.spark.conditions import KafkaConditionError
+from spark_kafka_native.spark.schema import HEADERS, RecordSchema, full_schema
+
+TP = TopicPartition("t", 3)
+
+
+def struct(**columns):
+    schema = StructType()
+    for name, kind in columns.items():
+        schema = schema.add(name, kind)
+    return schema
+
+
+def records(**changes):
+    columns = {
+        "length": 3,
+        "offset": np.array([10, 11, 15]),
+        "timestamp_ms": np.array([-1, 0, 1_700_000_000_123]),
+        "timestamp_type": np.array([-1, 0, 1], np.int8),
+        "key": pa.array([None, b"", b"k"], pa.binary()),
+        "value": pa.array([b"a", None, "ü".encode()], pa.binary()),
+        "headers": pa.array([None, [("h", b"1"), ("h", None)], [("x", b"")]], HEADERS_TYPE),
+    }
+    return RecordColumns(**(columns | changes))
+
+
+def test_the_full_schema_is_sparks():
+    schema = full_schema(True)
+    assert schema.simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
+        "timestampType:int,headers:array<struct<key:string,value:binary>>>"
+    )
+    assert all(field.nullable for field in schema)
+    assert full_schema(False).names == schema.names[:-1]
+
+
+def test_a_record_batch_has_exactly_the_schema_that_spark_wants():
+    schema = full_schema(True)
+    batch = RecordSchema.read(schema).to_record_batch(records(), TP)
+    assert batch.schema.equals(to_arrow_schema(schema, timezone="UTC"), check_metadata=True)
+    batch.validate(full=True)
+    rows = batch.to_pylist()
+    assert [row["offset"] for row in rows] == [10, 11, 15]
+    assert [row["key"] for row in rows] == [None, b"", b"k"]
+    assert [row["topic"] for row in rows] == ["t"] * 3
+    assert [row["partition"] for row in rows] == [3] * 3
+    assert [row["timestampType"] for row in rows] == [-1, 0, 1]
+    assert batch.column(5).cast(pa.int64()).to_pylist() == [-1000, 0, 1_700_000_000_123_000]
+    assert rows[0]["headers"] is None
+    assert rows[1]["headers"] == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
+
+
+def test_any_subset_in_any_order_decodes_only_what_it_shows():
+    schema = RecordSchema.read(struct(TIMESTAMP="timestamp", value="string", partition="integer"))
+    assert schema.columns == ("timestamp", "value", "partition")
+    assert schema.record_fields == {"timestamp_ms", "value"}
+    batch = schema.to_record_batch(records(key=None, offset=None, headers=None), TP)
+    assert batch.schema.names == ["TIMESTAMP", "value", "partition"]
+    assert batch.column(1).to_pylist() == ["a", None, "ü"]
+    assert RecordSchema.read(struct(topic="string")).record_fields == frozenset()
+    assert pickle.loads(pickle.dumps(schema)) == schema
+
+
+def test_slices_of_arrow_columns_keep_their_place():
+    headers = pa.array([[("z", b"9")], None, [("a", None)], [("b", b"2")]], HEADERS_TYPE).slice(1)
+    batch = RecordSchema.read(StructType().add("headers", HEADERS)).to_record_batch(
+        records(headers=headers), TP
+    )
+    batch.validate(full=True)
+    assert batch.column(0).to_pylist() == [None, [{"key": "a", "value": None}], [{"key": "b", "value": b"2"}]]
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        (struct(), "has no column; give at least one of key, value, topic"),
+        (struct(ofset="long"), "has no column `ofset`; did you mean `offset`"),
+        (struct(offset="integer"), "Column `offset` can be read as bigint, not as int"),
+        (struct(value="integer"), "Column `value` can be read as binary or string, not as int"),
+        (struct(key="string", KEY="binary"), "names a column twice"),
+        (struct(headers="string"), "can be read as array<struct<key:string,value:binary>>"),
+    ],
+)
+def test_a_wrong_schema_says_what_is_allowed(schema, why):
+    with pytest.raises(ConfigError, match=why):
+        RecordSchema.read(schema)
+
+
+def test_text_that_is_not_utf8_names_its_offset():
+    values = pa.array([b"fine", b"\xff\xfe", b"\xff"], pa.binary())
+    schema = RecordSchema.read(struct(value="string", offset="long"))
+    with pytest.raises(ConfigError, match="t-3 at offset 11: the value is not UTF-8"):
+        schema.to_record_batch(records(value=values), TP)
+
+
+def test_a_timestamp_beyond_spark_names_its_offset():
+    times = np.array([0, 9_223_372_036_854_776, 1])
+    schema = RecordSchema.read(full_schema(False))
+    with pytest.raises(KafkaConditionError, match=r"KAFKA_MALFORMED_RECORD_TIMESTAMP.* offset 11 of t-3"):
+        schema.to_record_batch(records(timestamp_ms=times), TP)
+    batch = schema.to_record_batch(records(timestamp_ms=np.array([9_223_372_036_854_775, 0, 0])), TP)
+    assert batch.column(5)[0].value == 9_223_372_036_854_775_000
+
+
+def test_a_null_where_the_schema_says_not_null_is_an_error():
+    schema = StructType().add("value", "binary", nullable=False).add("offset", "long", nullable=False)
+    read = RecordSchema.read(schema)
+    with pytest.raises(ConfigError, match="t-3 at offset 11: `value` is null"):
+        read.to_record_batch(records(), TP)
+    fine = read.to_record_batch(records(value=pa.array([b"a"] * 3, pa.binary())), TP)
+    assert not fine.schema.field(0).nullable
+
+
+def test_constant_columns_share_their_memory():
+    schema = RecordSchema.read(struct(topic="string", partition="integer"))
+    first, second = schema.to_record_batch(records(), TP), schema.to_record_batch(records(), TP)
+    assert first.column(0).buffers()[2].address == second.column(0).buffers()[2].address
