@@ -145,6 +145,11 @@ class Field:
     default: Any
     """None where required."""
 
+    @property
+    def fixed(self) -> bool:
+        """Whether its type has a fixed width."""
+        return isinstance(self.type, Fixed)
+
     def present(self, version: int) -> bool:
         """Whether ``version`` has this field."""
         return self.since <= version <= self.until

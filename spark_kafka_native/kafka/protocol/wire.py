@@ -33,6 +33,15 @@ _MAX_VARINT: Final = 0xFFFF_FFFF
 _MAX_STRING_BYTES: Final = 0x7FFF
 
 
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """The reader and writer of one type at one version, and the fewest bytes that a value of it takes."""
+
+    read: Read
+    write: Write
+    least_size: int
+
+
 # --- lengths ------------------------------------------------------------------------------------------------
 
 
