@@ -1,0 +1,1 @@
+"""The command line. Each command is a file of its own; nothing else in the package imports from here."""

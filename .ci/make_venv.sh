@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Usage: make_venv.sh FOLDER [PYTHON]. Makes a virtual environment and installs the project and its tools into it.
+set -euo pipefail
+
+folder=$1
+wanted=${2:-}
+enough='import sys; sys.exit(sys.version_info < (3, 11))'
+
+find_python() {
+    local name
+    for name in ${wanted:-python3 python3.14 python3.13 python3.12 python3.11 python}; do
+        if command -v "$name" >/dev/null 2>&1 && "$name" -c "$enough" >/dev/null 2>&1; then
+            command -v "$name"
+            return
+        fi
+    done
+    if [ -n "$wanted" ]; then
+        echo "PYTHON is $wanted, which is not there or older than 3.11." >&2
+    else
+        echo "No Python 3.11 or newer on PATH." >&2
+    fi
+    echo "Install one (Debian, Ubuntu: apt-get install python3 python3-venv; macOS: brew install python)," >&2
+    echo "or name it: make PYTHON=/path/to/python3 ..." >&2
+    exit 1
+}
+
+if ! "$folder/bin/python" -c "$enough" >/dev/null 2>&1; then
+    python=$(find_python)
+    echo "Setting up $folder with $("$python" --version) ..."
+    rm -rf "$folder"
+    if ! "$python" -m venv "$folder"; then
+        rm -rf "$folder"
+        echo "$python can't make a virtual environment. On Debian and Ubuntu: apt-get install python3-venv" >&2
+        exit 1
+    fi
+fi
+echo "Installing the project and its tools into $folder (a minute or two, once) ..."
+pip=("$folder/bin/python" -m pip --disable-pip-version-check --quiet install)
+"${pip[@]}" --upgrade "setuptools>=77"
+# Without isolation the kernels are built by the setuptools of above, and not by one that is fetched anew each time.
+"${pip[@]}" --no-build-isolation --editable ".[dev]"
+kernels='from spark_kafka_native.kafka.records.kernel import COMPILED
+print("The compiled kernel is in use." if COMPILED else "No compiled kernel (is there a C compiler?): NumPy serves.")'
+"$folder/bin/python" -c "$kernels"
