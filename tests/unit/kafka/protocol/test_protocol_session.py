@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import ProtocolError, UnsupportedVersionError
+from spark_kafka_native.kafka.protocol.api.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
+from spark_kafka_native.kafka.protocol.api.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
+from spark_kafka_native.kafka.protocol.api.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
+)
+from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
+from spark_kafka_native.kafka.protocol.api.topics import DeleteTopicsRequest, DeleteTopicState
+from spark_kafka_native.kafka.protocol.codec import codec
+from spark_kafka_native.kafka.protocol.session import Session
+from spark_kafka_native.kafka.protocol.versions import lower_api_versions, negotiate, read_version_ranges
+
+METADATA = MetadataRequest(topics=None)
+UNSUPPORTED = ErrorCode.UNSUPPORTED_VERSION
+
+
+def frame(correlation_id: int, response: Any, version: int, header_tags: bytes = b"") -> memoryview:
+    body = b"".join(codec(type(response), version).write(response))
+    return memoryview(struct.pack(">i", correlation_id) + header_tags + body)
+
+
+def metadata_response() -> MetadataResponse:
+    return MetadataResponse(brokers=[], topics=[])
+
+
+class TestSend:
+    def test_header_v1(self) -> None:
+        correlation_id, buffers = Session("me").send(METADATA, 4)
+
+        written = b"".join(buffers)
+        assert correlation_id == 0
+        assert written[:4] == struct.pack(">i", len(written) - 4)
+        assert written[4:] == b"\0\x03\0\x04\0\0\0\0" + b"\0\x02me" + b"\xff\xff\xff\xff" + b"\x01"
+
+    def test_header_v2_keeps_the_client_id_an_old_string(self) -> None:
+        _, buffers = Session("me").send(METADATA, 12)
+
+        assert b"".join(buffers)[4:] == b"\0\x03\0\x0c\0\0\0\0" + b"\0\x02me" + b"\0" + b"\0" + b"\x01\0\0"
+
+    def test_no_client_id(self) -> None:
+        _, buffers = Session(None).send(METADATA, 4)
+
+        assert b"".join(buffers)[12:14] == b"\xff\xff"
+
+    def test_correlation_ids_count_up_and_wrap(self) -> None:
+        session = Session("me")
+        session._next_correlation_id = (1 << 31) - 2
+
+        assert [session.send(METADATA, 4)[0] for _ in range(3)] == [(1 << 31) - 2, (1 << 31) - 1, 0]
+
+    def test_nothing_is_in_flight_when_a_request_cannot_be_written(self) -> None:
+        session = Session("me")
+
+        with pytest.raises(UnsupportedVersionError):
+            session.send(MetadataRequest(topics=[], allow_auto_topic_creation=False), 1)
+        assert session.in_flight == 0
+        assert session.send(METADATA, 1)[0] == 0
+
+    def test_acks_0_is_not_answered(self) -> None:
+        session = Session("me")
+        session.send(ProduceRequest(acks=0, timeout_ms=1, topic_data=[]), 9)
+        session.send(METADATA, 4)
+
+        assert session.in_flight == 1
+        assert session.receive(frame(1, metadata_response(), 4)) == (1, metadata_response())
+
+
+class TestReceive:
+    def test_in_order(self) -> None:
+        session = Session("me")
+        session.send(METADATA, 4)
+        session.send(METADATA, 12)
+
+        assert session.receive(frame(0, metadata_response(), 4)) == (0, metadata_response())
+        assert session.receive(frame(1, metadata_response(), 12, b"\0")) == (1, metadata_response())
+        assert session.in_flight == 0
+
+    def test_tags_in_the_response_header_are_skipped(self) -> None:
+        session = Session("me")
+        session.send(METADATA, 12)
+
+        assert (
+            session.receive(frame(0, metadata_response(), 12, b"\x01\x07\x03abc"))[1] == metadata_response()
+        )
+
+    @pytest.mark.parametrize("tags", [b"\x01\x07\x63abc", b"\x01\x07", b"\xff\xff\xff\xff\xff\xff"])
+    def test_tags_that_lie_are_refused(self, tags: bytes) -> None:
+        session = Session("me")
+        session.send(METADATA, 12)
+
+        with pytest.raises(ProtocolError):
+            session.receive(memoryview(struct.pack(">i", 0) + tags))
+
+    @pytest.mark.parametrize("correlation_id", [1, 7, -1])
+    def test_another_correlation_id_is_refused_by_name(self, correlation_id: int) -> None:
+        session = Session("me")
+        session.send(METADATA, 4)
+        session.send(METADATA, 4)
+
+        with pytest.raises(ProtocolError, match=rf"id {correlation_id} came where 0 \(Metadata v4\) was due"):
+            session.receive(frame(correlation_id, metadata_response(), 4))
+        assert session.in_flight == 2
+
+    def test_an_answer_to_nothing_is_refused(self) -> None:
+        with pytest.raises(ProtocolError, match="correlation id 5 came, but nothing was asked"):
+            Session("me").receive(frame(5, metadata_response(), 4))
+
+    def test_a_frame_without_correlation_id_is_refused(self) -> None:
+        with pytest.raises(ProtocolError, match="2 bytes is too short"):
+            Session("me").receive(memoryview(b"\0\0"))
+
+
+class TestApiVersions:
+    """KIP-511."""
+
+    def test_the_response_header_is_v0_at_every_version(self) -> None:
+        session = Session("me")
+        response = ApiVersionsResponse(
+            error_code=ErrorCode.NONE, api_keys=[ApiVersion(api_key=3, min_version=0, max_version=13)]
+        )
+        session.send(ApiVersionsRequest(), 4)
+
+        assert session.receive(frame(0, response, 4)) == (0, response)
+
+    def test_a_broker_that_does_not_know_the_version_answers_in_version_0(self) -> None:
+        session = Session("me")
+        response = ApiVersionsResponse(
+            error_code=UNSUPPORTED, api_keys=[ApiVersion(api_key=18, min_version=0, max_version=2)]
+        )
+        session.send(ApiVersionsRequest(), 4)
+
+        _, received = session.receive(frame(0, response, 0))
+
+        assert received == response
+        assert isinstance(received, ApiVersionsResponse)
+        assert lower_api_versions(received, tried=4) == 2
+
+    @pytest.mark.parametrize(
+        ("api_keys", "tried", "next_"),
+        [
+            ([], 4, 0),  # before Kafka 2.4
+            ([ApiVersion(api_key=18, min_version=0, max_version=3)], 4, 3),
+            (
+                [ApiVersion(api_key=18, min_version=0, max_version=9)],
+                4,
+                3,
+            ),  # not lower: it must come to an end
+            ([ApiVersion(api_key=18, min_version=0, max_version=9)], 0, None),
+        ],
+    )
+    def test_what_is_tried_next_is_strictly_lower(
+        self, api_keys: list[ApiVersion], tried: int, next_: int | None
+    ) -> None:
+        response = ApiVersionsResponse(error_code=UNSUPPORTED, api_keys=api_keys)
+
+        assert lower_api_versions(response, tried) == next_
+
+    def test_an_answer_is_an_answer(self) -> None:
+        assert lower_api_versions(ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=[]), 4) is None
+
+
+class TestNegotiate:
+    def test_the_highest_version_that_both_speak(self) -> None:
+        assert negotiate(MetadataRequest, {3: (0, 13)}) == 13
+        assert negotiate(MetadataRequest, {3: (0, 99)}) == MetadataRequest.versions[1]
+        assert negotiate(MetadataRequest, {3: (0, 8)}) == 8
+        assert negotiate(MetadataRequest, {3: (0, 99)}, at_most=9) == 9
+
+    def test_ranges_that_do_not_meet_are_both_named(self) -> None:
+        with pytest.raises(
+            UnsupportedVersionError,
+            match="Metadata: the broker speaks versions 20 to 22, this client 1 to 13",
+        ):
+            negotiate(MetadataRequest, {3: (20, 22)})
+        with pytest.raises(UnsupportedVersionError, match="0 to 0, this client 1 to 13"):
+            negotiate(MetadataRequest, {3: (0, 0)})
+
+    def test_an_api_that_the_broker_lacks_is_named(self) -> None:
+        with pytest.raises(UnsupportedVersionError, match=r"does not offer Metadata \(API key 3\)"):
+            negotiate(MetadataRequest, {})
+
+    def test_ranges_of_a_response(self) -> None:
+        response = ApiVersionsResponse(
+            error_code=ErrorCode.NONE, api_keys=[ApiVersion(api_key=3, min_version=1, max_version=13)]
+        )
+
+        assert read_version_ranges(response) == {3: (1, 13)}
+
+
+class TestOneShapeForAllVersions:
+    """A caller builds and reads the latest shape; the session translates for older versions."""
+
+    def test_find_coordinator(self) -> None:
+        session = Session("me")
+        request = FindCoordinatorRequest(coordinator_keys=["g"])
+        _, buffers = session.send(request, 1)
+        assert b"".join(buffers).endswith(b"\0\x01g\0")
+        old = FindCoordinatorResponse(node_id=3, host="h", port=9092, error_message=None)
+
+        _, response = session.receive(frame(0, old, 1))
+
+        assert isinstance(response, FindCoordinatorResponse)
+        assert response.coordinators == [
+            Coordinator(
+                key="g", node_id=3, host="h", port=9092, error_code=ErrorCode.NONE, error_message=None
+            )
+        ]
+
+    def test_find_coordinator_of_many_needs_a_version(self) -> None:
+        with pytest.raises(UnsupportedVersionError, match=r"FindCoordinator v3 finds one coordinator, not 2"):
+            Session("me").send(FindCoordinatorRequest(coordinator_keys=["g", "h"]), 3)
+
+    def test_offset_fetch(self) -> None:
+        session = Session("me")
+        topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[1])]
+        session.send(OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)]), 7)
+        partition = OffsetFetchResponsePartition(
+            partition_index=1, committed_offset=42, metadata=None, error_code=ErrorCode.NONE
+        )
+        old = OffsetFetchResponse(topics=[OffsetFetchResponseTopic(name="t", partitions=[partition])])
+
+        _, response = session.receive(frame(0, old, 7, b"\0"))
+
+        assert isinstance(response, OffsetFetchResponse)
+        (group,) = response.groups
+        assert group.group_id == "g"
+        assert group.topics[0].partitions[0].committed_offset == 42
+
+    def test_offset_fetch_of_everything(self) -> None:
+        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)])
+
+        assert request.downgraded(7).topics is None
+
+    def test_offset_fetch_of_many_groups_needs_a_version(self) -> None:
+        groups = [OffsetFetchRequestGroup(group_id=group_id, topics=None) for group_id in "gh"]
+
+        with pytest.raises(
+            UnsupportedVersionError, match="OffsetFetch v7 asks for one group at a time, not 2"
+        ):
+            OffsetFetchRequest(groups=groups).downgraded(7)
+
+    def test_delete_topics(self) -> None:
+        request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=5)
+
+        assert request.downgraded(5) == DeleteTopicsRequest(topic_names=["t"], timeout_ms=5)
+        assert request.downgraded(6) is request
+
+    def test_delete_topics_by_id_needs_a_version(self) -> None:
+        with pytest.raises(UnsupportedVersionError, match="DeleteTopics v5 knows no topic ids"):
+            DeleteTopicsRequest(topics=[DeleteTopicState()], timeout_ms=5).downgraded(5)
