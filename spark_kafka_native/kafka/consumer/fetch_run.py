@@ -313,7 +313,6 @@ class FetchRun:
             state.replica = None if state.position >= end else state.replica
             return
         if state.position < end:
-            state.turn = 0
             return
         if state.at_end_since is None:
             state.at_end_since = self.now()

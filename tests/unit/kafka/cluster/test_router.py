@@ -1,0 +1,398 @@
+"""Finding the way: bootstrap, metadata that lie or are late, brokers that move, forks."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from scripted_broker import HangUp, Raw, ScriptedBroker, ScriptedCluster, Silence, properties
+
+from spark_kafka_native.kafka.cluster import router as router_module
+from spark_kafka_native.kafka.cluster.metadata import ClusterMetadata
+from spark_kafka_native.kafka.cluster.router import Router, router_for
+from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.consumer.offsets import list_offsets
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import (
+    BrokerError,
+    DeadlineExceededError,
+    HandshakeClosedError,
+    KafkaError,
+    ProtocolError,
+)
+from spark_kafka_native.kafka.model import OffsetAt, TopicPartition
+from spark_kafka_native.kafka.protocol.api.api_versions import ApiVersionsRequest
+from spark_kafka_native.kafka.protocol.api.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from spark_kafka_native.kafka.protocol.api.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from spark_kafka_native.kafka.protocol.api.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+
+@pytest.fixture
+def cluster() -> Iterator[ScriptedCluster]:
+    with ScriptedCluster(3) as running:
+        yield running
+
+
+def config(bootstrap_servers: str, **changed: object) -> ClientConfig:
+    return ClientConfig.from_properties(properties(bootstrap_servers, **changed))
+
+
+def dead_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_bootstrap_takes_whoever_answers(cluster: ScriptedCluster) -> None:
+    router = Router(config(f"{dead_address()},{cluster[2].address},{dead_address()}"))
+    assert set(router.metadata().brokers) == {1, 2, 3}
+
+
+def test_no_bootstrap_server_names_each_with_its_cause() -> None:
+    first, second = dead_address(), dead_address()
+    router = Router(config(f"{first},{second},nowhere.invalid:9092", default_api_timeout_ms=500))
+    began = time.monotonic()
+    with pytest.raises(DeadlineExceededError) as raised:
+        router.metadata()
+    assert time.monotonic() - began < 2
+    said = str(raised.value)
+    assert f"{first}: cannot connect to {first} (127.0.0.1: connection refused)" in said
+    assert f"{second}: cannot connect" in said
+    assert "cannot resolve the host of nowhere.invalid:9092" in said
+
+
+def test_a_black_hole_leaves_time_for_the_others(cluster: ScriptedCluster) -> None:
+    hole = socket.socket()
+    hole.bind(("127.0.0.1", 0))
+    hole.listen(0)
+    fillers = []
+    for _ in range(3):  # fills the backlog: further connects get no answer at all
+        filler = socket.socket()
+        filler.setblocking(False)
+        filler.connect_ex(hole.getsockname())
+        fillers.append(filler)
+    address = f"127.0.0.1:{hole.getsockname()[1]}"
+    router = Router(config(f"{address},{cluster[1].address}", socket_connection_setup_timeout_ms=300))
+    began = time.monotonic()
+    for _ in range(3):
+        router.metadata(refresh=True)
+    assert time.monotonic() - began < 2
+    for filler in (*fillers, hole):
+        filler.close()
+
+
+def test_a_wrong_security_protocol_is_named_soon_however_long_the_timeout() -> None:
+    with ScriptedBroker() as broker:
+        broker.on(ApiVersionsRequest, HangUp)
+        began = time.monotonic()
+        with pytest.raises(HandshakeClosedError, match="or rather SSL"):
+            Router(config(broker.address)).metadata()
+        assert time.monotonic() - began < 3
+
+
+@pytest.mark.parametrize("answer", [Raw(b"HTTP/1.1 400 Bad Request"), Raw(b"\x15\x03\x03\x00\x02\x02\x46")])
+def test_another_protocol_is_named_at_once(answer: Raw) -> None:
+    with ScriptedBroker() as broker:
+        broker.on(ApiVersionsRequest, answer)
+        with pytest.raises(ProtocolError, match=r"HTTP|TLS"):
+            Router(config(broker.address)).metadata()
+        assert broker.connections == 1
+
+
+def test_an_advertised_address_that_is_not_reachable_is_named(cluster: ScriptedCluster) -> None:
+    [tp] = cluster.create("orders", 1, leader=2)
+    cluster[2].host = "kafka-2.invalid"
+    router = Router(config(cluster[1].address, default_api_timeout_ms=400))
+    with pytest.raises(DeadlineExceededError, match=r"broker 2 advertises.*advertised\.listeners"):
+        list_offsets(router, {tp: OffsetAt.LATEST})
+
+
+def test_metadata_are_asked_for_once(cluster: ScriptedCluster) -> None:
+    cluster.create("orders", 4)
+    router = Router(config(cluster[1].address))
+    for partition in range(4):
+        router.leader(TopicPartition("orders", partition))
+    router.metadata({"orders"})
+    assert len(cluster[1].requests(MetadataRequest)) == 1
+    router.metadata({"orders"}, refresh=True)
+    assert len(cluster[1].requests(MetadataRequest)) == 2
+
+
+def test_old_metadata_are_asked_for_again(cluster: ScriptedCluster) -> None:
+    cluster.create("orders")
+    router = Router(config(cluster[1].address, metadata_max_age_ms=30))
+    router.metadata({"orders"})
+    time.sleep(0.05)
+    router.metadata({"orders"})
+    assert len(cluster[1].requests(MetadataRequest)) == 2
+
+
+def test_the_bootstrap_connection_becomes_the_brokers(cluster: ScriptedCluster) -> None:
+    [tp] = cluster.create("orders", 1, leader=1)
+    router = Router(config(cluster[1].address))
+    list_offsets(router, {tp: OffsetAt.LATEST})
+    assert cluster[1].connections == 1
+
+
+def test_a_dead_broker_does_not_keep_metadata_from_coming(cluster: ScriptedCluster) -> None:
+    router = Router(config(cluster[1].address))
+    router.metadata()
+    cluster[1].stop()
+    assert set(router.metadata(refresh=True).brokers) == {1, 2, 3}
+
+
+def test_brokers_that_all_moved_are_found_through_the_bootstrap_servers(cluster: ScriptedCluster) -> None:
+    router = Router(config(cluster[1].address))
+    router.metadata()
+    router.close()
+    moved = {
+        node_id: (broker.host, broker.port) for node_id, broker in cluster.brokers.items() if node_id > 1
+    }
+    for node_id in moved:
+        cluster[node_id].stop()
+    cluster[1].node_id = 9
+    router._metadata = replace(
+        router.snapshot,
+        brokers={
+            i: replace(b, port=int(dead_address().split(":")[1])) for i, b in router.snapshot.brokers.items()
+        },
+    )
+    assert 9 in router.metadata(refresh=True).brokers
+
+
+def test_a_node_id_at_a_new_address_is_connected_to_there(cluster: ScriptedCluster) -> None:
+    router = Router(config(cluster[1].address))
+    router.metadata()
+    old = router.connection(2)
+    with ScriptedBroker(2) as moved:
+        cluster.brokers[2] = moved
+        router.metadata(refresh=True)
+        assert router.connection(2).address == moved.address
+    assert old.closed
+
+
+def test_a_missing_topic_is_named_within_its_patience(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(router_module, "NEW_TOPIC_WAIT_MS", 200)
+    router = Router(config(cluster[1].address))
+    began = time.monotonic()
+    with pytest.raises(BrokerError, match="topic nowhere: UNKNOWN_TOPIC_OR_PARTITION"):
+        list_offsets(router, {TopicPartition("nowhere", 0): OffsetAt.LATEST})
+    assert 0.2 <= time.monotonic() - began < 2
+    assert router.metadata({"nowhere"}).topics["nowhere"].error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_topic_that_vanishes_for_a_moment_is_waited_for(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(router_module, "NEW_TOPIC_WAIT_MS", 0)
+    [tp] = cluster.create("orders", 1, leader=1)
+    router = Router(config(cluster[1].address))
+    list_offsets(router, {tp: OffsetAt.LATEST})
+
+    def gone(request: MetadataRequest, version: int) -> MetadataResponse:
+        missing = MetadataResponseTopic(
+            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name="orders", partitions=[]
+        )
+        return replace(cluster.metadata(request, version), topics=[missing])
+
+    cluster[1].push(MetadataRequest, gone, gone, gone)
+    cluster[1].push(ListOffsetsRequest, refuse(tp, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    assert list_offsets(router, {tp: OffsetAt.LATEST})[tp].offset == 0
+
+
+def refuse(tp: TopicPartition, error_code: ErrorCode) -> ListOffsetsResponse:
+    refused = ListOffsetsPartitionResponse(partition_index=tp.partition, error_code=error_code)
+    return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name=tp.topic, partitions=[refused])])
+
+
+def test_a_partition_that_does_not_exist_is_named(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(router_module, "KNOWN_TOPIC_WAIT_MS", 100)
+    monkeypatch.setattr(router_module, "NEW_TOPIC_WAIT_MS", 100)
+    cluster.create("orders", 2)
+    router = Router(config(cluster[1].address))
+    with pytest.raises(BrokerError, match=r"partition orders-7.*has 2 partitions"):
+        list_offsets(router, {TopicPartition("orders", 7): OffsetAt.LATEST})
+
+
+@pytest.mark.parametrize(
+    "error_code",
+    [
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    ],
+)
+def test_only_the_refused_partition_is_asked_for_again(
+    cluster: ScriptedCluster, error_code: ErrorCode
+) -> None:
+    tps = cluster.create("orders", 2, leader=1)
+
+    def one_refused(request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
+        topic = cluster.list_offsets(request, version).topics[0]
+        refused = replace(topic.partitions[1], error_code=error_code, offset=-1)
+        return ListOffsetsResponse(topics=[replace(topic, partitions=[topic.partitions[0], refused])])
+
+    cluster[1].push(ListOffsetsRequest, one_refused)
+    found = list_offsets(Router(config(cluster[1].address)), dict.fromkeys(tps, OffsetAt.LATEST))
+    assert [found[tp].offset for tp in tps] == [0, 0]
+    asked = [
+        [p.partition_index for p in r.topics[0].partitions] for r in cluster[1].requests(ListOffsetsRequest)
+    ]
+    assert asked == [[0, 1], [1]]
+
+
+def test_leaders_are_asked_at_the_same_time(cluster: ScriptedCluster) -> None:
+    tps = cluster.create("orders", 3)
+    for broker in cluster.brokers.values():
+        broker.on(ListOffsetsRequest, slow(cluster, 0.3))
+    began = time.monotonic()
+    list_offsets(Router(config(cluster[1].address)), dict.fromkeys(tps, OffsetAt.EARLIEST))
+    assert time.monotonic() - began < 0.8
+
+
+def slow(cluster: ScriptedCluster, seconds: float) -> Any:
+    def answer(request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
+        time.sleep(seconds)
+        return cluster.list_offsets(request, version)
+
+    return answer
+
+
+def test_a_negative_offset_is_an_error_not_the_start(cluster: ScriptedCluster) -> None:
+    [tp] = cluster.create("orders", 1, leader=1)
+    bad = replace(refuse(tp, ErrorCode.NONE).topics[0].partitions[0], offset=-1)
+    cluster[1].on(
+        ListOffsetsRequest,
+        ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name=tp.topic, partitions=[bad])]),
+    )
+    router = Router(config(cluster[1].address))
+    with pytest.raises(ProtocolError, match="orders-0 answered with offset -1 for latest"):
+        list_offsets(router, {tp: OffsetAt.LATEST})
+    assert list_offsets(router, {tp: OffsetAt.timestamp(5)})[tp].offset is None
+
+
+def test_a_permanent_refusal_is_raised_at_once(cluster: ScriptedCluster) -> None:
+    [tp] = cluster.create("orders", 1, leader=1)
+    cluster[1].on(ListOffsetsRequest, refuse(tp, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    with pytest.raises(BrokerError, match="latest offset of orders-0: TOPIC_AUTHORIZATION_FAILED"):
+        list_offsets(Router(config(cluster[1].address)), {tp: OffsetAt.LATEST})
+
+
+def test_a_coordinator_is_remembered_until_forgotten(cluster: ScriptedCluster) -> None:
+    found = FindCoordinatorResponse(
+        coordinators=[
+            Coordinator(key="g", node_id=3, host="x", port=1, error_code=ErrorCode.NONE, error_message=None)
+        ]
+    )
+    for broker in cluster.brokers.values():
+        broker.on(FindCoordinatorRequest, found)
+    router = Router(config(cluster[1].address))
+    assert [router.coordinator("g"), router.coordinator("g")] == [3, 3]
+    router.forget_coordinator("g")
+    router.coordinator("g")
+    assert sum(len(broker.requests(FindCoordinatorRequest)) for broker in cluster.brokers.values()) == 2
+
+
+def test_a_silent_broker_ends_at_the_deadline(cluster: ScriptedCluster) -> None:
+    for broker in cluster.brokers.values():
+        broker.on(MetadataRequest, Silence)
+    router = Router(config(cluster.bootstrap_servers, default_api_timeout_ms=500, request_timeout_ms=200))
+    began = time.monotonic()
+    with pytest.raises(KafkaError, match=r"Metadata|time"):
+        router.metadata()
+    assert time.monotonic() - began < 2
+
+
+def test_one_router_per_config_and_process(cluster: ScriptedCluster) -> None:
+    settings = config(cluster[1].address, client_id="shared")
+    router = router_for(settings)
+    assert router_for(config(cluster[1].address, client_id="shared")) is router
+    assert router_for(config(cluster[1].address, client_id="other")) is not router
+    router.metadata()
+    connections = cluster[1].connections
+    child = os.fork()
+    if child == 0:  # must not use, nor hurt, what it inherited
+        status = 1
+        try:
+            fresh = router_for(settings) is not router and not router_for(settings).snapshot.brokers
+            alone = len(router.metadata(refresh=True).brokers) == 3
+            status = 0 if fresh and alone else 2
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert cluster[1].connections == connections + 1
+    assert len(router.metadata(refresh=True).brokers) == 3
+    assert cluster[1].connections == connections + 1
+
+
+def response(partitions: list[tuple[int, int, int]], **changed: Any) -> MetadataResponse:
+    topic = MetadataResponseTopic(
+        error_code=ErrorCode.NONE,
+        name="orders",
+        partitions=[
+            MetadataResponsePartition(
+                error_code=ErrorCode.NONE,
+                partition_index=index,
+                leader_id=leader,
+                leader_epoch=epoch,
+                replica_nodes=[1],
+                isr_nodes=[1],
+            )
+            for index, leader, epoch in partitions
+        ],
+    )
+    broker = MetadataResponseBroker(node_id=1, host="a", port=1)
+    return MetadataResponse(brokers=[broker], topics=[replace(topic, **changed)])
+
+
+def test_an_older_leader_epoch_of_the_same_topic_id_is_no_news() -> None:
+    one, other = UUID(int=1), UUID(int=2)
+    known = ClusterMetadata().updated(response([(0, 1, 5)], topic_id=one), ["orders"])
+    stale = known.updated(response([(0, 2, 4)], topic_id=one), ["orders"])
+    assert stale.topics["orders"].partitions[0].leader == 1
+    newer = known.updated(response([(0, 2, 6)], topic_id=one), ["orders"])
+    assert newer.topics["orders"].partitions[0].leader == 2
+    recreated = known.updated(response([(0, 3, 0)], topic_id=other), ["orders"])
+    assert recreated.topics["orders"].partitions[0].leader == 3
+    assert (known.generation, stale.generation) == (1, 2)
+
+
+def test_topics_not_asked_for_are_kept_and_all_replaces_all() -> None:
+    known = ClusterMetadata().updated(response([(0, 1, 0)]), ["orders"])
+    assert set(known.updated(response([(0, 1, 0)], name="other"), ["other"]).topics) == {"orders", "other"}
+    assert set(known.updated(response([(0, 1, 0)], name="other"), None).topics) == {"other"}
+
+
+def test_ten_thousand_partitions_take_no_second() -> None:
+    told = response([(index, 1, 0) for index in range(10_000)])
+    began = time.perf_counter()
+    known = ClusterMetadata().updated(told, ["orders"])
+    known.updated(told, ["orders"])
+    assert time.perf_counter() - began < 1
+    assert len(known.topics["orders"].partitions) == 10_000

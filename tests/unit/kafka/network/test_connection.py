@@ -1,0 +1,334 @@
+"""Faults of a connection that a real broker does not show (faults of framing, order and time)."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from scripted_broker import (
+    Asked,
+    Cut,
+    Dribble,
+    HangUp,
+    Late,
+    Raw,
+    ScriptedBroker,
+    ScriptedCluster,
+    Silence,
+    build_frame,
+    properties,
+)
+
+from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import (
+    HandshakeClosedError,
+    NetworkError,
+    ProtocolError,
+    RequestTimedOutError,
+    SecurityError,
+    UnsupportedVersionError,
+)
+from spark_kafka_native.kafka.network.connection import Connection
+from spark_kafka_native.kafka.protocol.api.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
+from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
+from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
+
+METADATA = MetadataRequest(topics=[])
+
+
+@pytest.fixture
+def cluster() -> Iterator[ScriptedCluster]:
+    with ScriptedCluster() as running:
+        yield running
+
+
+@pytest.fixture
+def broker(cluster: ScriptedCluster) -> ScriptedBroker:
+    return cluster[1]
+
+
+def connect(broker: ScriptedBroker, **changed: object) -> Connection:
+    config = ClientConfig.from_properties(properties(broker.address, **changed))
+    return Connection.open(broker.host, broker.port, config)
+
+
+def test_requests_are_pipelined_and_answered_in_order(broker: ScriptedBroker) -> None:
+    connection = connect(broker)
+    pendings = [connection.submit(METADATA) for _ in range(20)]
+    assert pendings[-1].result().cluster_id == "scripted"
+    assert all(pending.done for pending in pendings)
+    assert connection.in_flight == 0
+
+
+def test_threads_share_a_connection(broker: ScriptedBroker) -> None:
+    connection = connect(broker)
+    failures: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            for _ in range(50):
+                assert isinstance(connection.send(METADATA), MetadataResponse)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert not failures
+    assert len(broker.requests(MetadataRequest)) == 400
+
+
+@pytest.mark.parametrize(
+    ("prefix", "says"),
+    [
+        (struct.pack(">i", -5), "negative"),
+        (struct.pack(">i", 0), "too short"),
+        (struct.pack(">i", 3), "too short"),
+        (struct.pack(">i", 2**31 - 1), "over the limit"),
+        (b"HTTP", "HTTP"),
+        (b"\x15\x03\x03\x00", "TLS"),
+    ],
+)
+def test_a_bad_length_closes_the_connection_before_anything_is_allocated(
+    broker: ScriptedBroker, prefix: bytes, says: str
+) -> None:
+    connection = connect(broker)
+    broker.push(MetadataRequest, Raw(prefix + b"/1.1 400"))
+    first, second = connection.submit(METADATA), connection.submit(METADATA)
+    with pytest.raises(ProtocolError, match=says):
+        first.result()
+    with pytest.raises(NetworkError, match="earlier response on it was bad"):
+        second.result()
+    assert connection.closed
+    with pytest.raises(ProtocolError):
+        connection.submit(METADATA)
+
+
+def test_a_wrong_correlation_id_is_never_delivered(broker: ScriptedBroker, cluster: ScriptedCluster) -> None:
+    connection = connect(broker)
+
+    def wrong(request: MetadataRequest, version: int) -> Raw:
+        asked = Asked(request, version, 0, 0, 0)
+        return Raw(build_frame(asked, cluster.metadata(request, version), correlation_id=77))
+
+    broker.push(MetadataRequest, wrong)
+    with pytest.raises(ProtocolError, match="correlation id 77"):
+        connection.send(METADATA)
+    assert connection.closed
+
+
+def test_a_response_that_nobody_asked_for_closes_the_connection(broker: ScriptedBroker) -> None:
+    connection = connect(broker)
+    broker._sockets[-1].sendall(struct.pack(">ii", 8, 5) + b"abcd")
+    time.sleep(0.05)
+    assert not connection.alive()
+
+
+def test_a_cut_frame_fails_everything_in_flight(broker: ScriptedBroker, cluster: ScriptedCluster) -> None:
+    connection = connect(broker)
+    for length in (2, 4, 7, 30):
+        broker.push(MetadataRequest, Cut(cluster.metadata, length))
+        connection = connect(broker)
+        pendings = [connection.submit(METADATA) for _ in range(3)]
+        for pending in pendings:
+            with pytest.raises(NetworkError):
+                pending.result()
+
+
+def test_too_short_a_body_is_an_error(broker: ScriptedBroker) -> None:
+    connection = connect(broker)
+
+    def short(request: MetadataRequest, version: int) -> Raw:
+        return Raw(struct.pack(">ii", 9, connection._session._next_correlation_id - 1) + b"\0\0\0\0\0")
+
+    broker.push(MetadataRequest, short)
+    with pytest.raises(ProtocolError):
+        connection.send(METADATA)
+    assert connection.closed
+
+
+def test_silence_closes_the_connection_in_time(broker: ScriptedBroker) -> None:
+    connection = connect(broker, request_timeout_ms=200)
+    broker.push(MetadataRequest, Silence)
+    began = time.monotonic()
+    with pytest.raises(RequestTimedOutError, match=r"Metadata v\d+ to 127.0.0.1:\d+: no answer in 200 ms"):
+        connection.send(METADATA)
+    assert 0.15 < time.monotonic() - began < 1
+    assert connection.closed
+
+
+def test_a_byte_now_and_then_buys_no_time(broker: ScriptedBroker, cluster: ScriptedCluster) -> None:
+    connection = connect(broker, request_timeout_ms=300)
+    broker.push(MetadataRequest, Dribble(cluster.metadata, 1, 0.05))
+    began = time.monotonic()
+    with pytest.raises(RequestTimedOutError):
+        connection.send(METADATA)
+    assert time.monotonic() - began < 1
+
+
+def test_a_late_answer_matches_nothing(broker: ScriptedBroker, cluster: ScriptedCluster) -> None:
+    connection = connect(broker, request_timeout_ms=100)
+    broker.push(MetadataRequest, Late(0.3, cluster.metadata))
+    with pytest.raises(RequestTimedOutError):
+        connection.send(METADATA)
+    time.sleep(0.3)
+    with pytest.raises(RequestTimedOutError):
+        connection.submit(METADATA)
+    assert connect(broker).send(METADATA).cluster_id == "scripted"
+
+
+def test_a_busy_caller_does_not_blame_the_broker(broker: ScriptedBroker) -> None:
+    connection = connect(broker, request_timeout_ms=100)
+    pending = connection.submit(METADATA)
+    time.sleep(0.3)
+    assert pending.result().cluster_id == "scripted"
+
+
+def test_an_idle_connection_that_the_broker_closed_is_seen(broker: ScriptedBroker) -> None:
+    connection = connect(broker)
+    assert connection.alive()
+    broker.hang_up()
+    time.sleep(0.05)
+    assert not connection.alive()
+
+
+def test_an_idle_connection_is_closed_by_us_first(broker: ScriptedBroker) -> None:
+    connection = connect(broker, connections_max_idle_ms=20)
+    time.sleep(0.05)
+    assert not connection.alive()
+
+
+def test_throttling_mutes_the_connection_and_counts_as_no_timeout(broker: ScriptedBroker) -> None:
+    connection = connect(broker, request_timeout_ms=150)
+    throttled = MetadataResponse(throttle_time_ms=400, brokers=[], cluster_id="slow", topics=[])
+    broker.push(MetadataRequest, throttled)
+    assert connection.send(METADATA).cluster_id == "slow"
+    assert 300 < connection.muted_ms <= 400
+    connection.send(METADATA)
+    first, second = (asked.at for asked in broker.asked if isinstance(asked.request, MetadataRequest))
+    assert second - first > 0.35
+
+
+def test_close_wakes_a_waiting_thread(broker: ScriptedBroker) -> None:
+    connection = connect(broker)
+    broker.push(MetadataRequest, Silence)
+    pending = connection.submit(METADATA)
+    timer = threading.Timer(0.1, connection.close)
+    timer.start()
+    began = time.monotonic()
+    with pytest.raises(NetworkError, match="closed by this client"):
+        pending.result(5_000)
+    assert time.monotonic() - began < 2
+
+
+def test_acks_0_is_done_at_once(broker: ScriptedBroker) -> None:
+    connection = connect(broker)
+    broker.push(ProduceRequest, Silence)
+    pending = connection.submit(ProduceRequest(acks=0, timeout_ms=1_000, topic_data=[]))
+    assert pending.done
+    assert pending.result() is None
+    assert connection.send(METADATA).cluster_id == "scripted"
+
+
+def test_an_old_broker_is_asked_again_with_a_lower_version(broker: ScriptedBroker) -> None:
+    old = ApiVersionsResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION,
+        api_keys=[ApiVersion(api_key=18, min_version=0, max_version=2)],
+    )
+    broker.push(ApiVersionsRequest, old)
+    connection = connect(broker)
+    versions = [asked.version for asked in broker.asked if isinstance(asked.request, ApiVersionsRequest)]
+    assert versions == [ApiVersionsRequest.versions[1], 2]
+    assert connection.send(METADATA).cluster_id == "scripted"
+
+
+def test_a_broker_that_always_wants_a_lower_version_ends_in_an_error(broker: ScriptedBroker) -> None:
+    broker.on(ApiVersionsRequest, ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[]))
+    with pytest.raises(Exception, match="UNSUPPORTED_VERSION"):
+        connect(broker)
+    assert len(broker.requests(ApiVersionsRequest)) <= 3
+
+
+def test_disjoint_versions_name_the_api_and_both_ranges_only_when_needed(broker: ScriptedBroker) -> None:
+    broker.versions[FetchRequest.api_key] = (90, 99)
+    connection = connect(broker)
+    assert connection.send(METADATA).cluster_id == "scripted"
+    with pytest.raises(UnsupportedVersionError, match=r"Fetch.*90.*99"):
+        connection.version_of(FetchRequest)
+
+
+def test_a_listener_that_hangs_up_at_once_raises_the_question_of_the_protocol(broker: ScriptedBroker) -> None:
+    broker.on(ApiVersionsRequest, HangUp)
+    with pytest.raises(HandshakeClosedError, match="or rather SSL"):
+        connect(broker)
+
+
+def test_tls_to_a_plaintext_port_is_named(broker: ScriptedBroker) -> None:
+    # What our plaintext broker does with a ClientHello: it reads a length of hundreds of MB, and waits.
+    began = time.monotonic()
+    with pytest.raises((NetworkError, SecurityError), match="TLS"):
+        connect(broker, security_protocol="SSL", socket_connection_setup_timeout_ms=500)
+    assert time.monotonic() - began < 2
+
+
+def test_every_address_of_a_host_is_tried_and_named(
+    monkeypatch: pytest.MonkeyPatch, broker: ScriptedBroker
+) -> None:
+    dead = socket.socket()
+    dead.bind(("127.0.0.1", 0))
+    targets = [("127.0.0.1", dead.getsockname()[1]), ("127.0.0.1", broker.port)]
+
+    def resolve(host: str, port: int, **_: object) -> list[object]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", target) for target in targets]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    config = ClientConfig.from_properties(properties("kafka.example:9092"))
+    assert Connection.open("kafka.example", 9092, config).send(METADATA).cluster_id == "scripted"
+    targets[1] = targets[0]
+    with pytest.raises(NetworkError, match=r"kafka.example:9092 \(127.0.0.1: connection refused; 127.0.0.1"):
+        Connection.open("kafka.example", 9092, config)
+    dead.close()
+
+
+def test_an_unresolvable_host_is_named() -> None:
+    config = ClientConfig.from_properties(properties("nowhere.invalid:9092"))
+    with pytest.raises(NetworkError, match=r"cannot resolve the host of nowhere.invalid:9092"):
+        Connection.open("nowhere.invalid", 9092, config)
+
+
+def test_large_frames_reuse_their_memory(broker: ScriptedBroker, cluster: ScriptedCluster) -> None:
+    for topic in range(3_000):
+        cluster.create(f"topic-with-a-long-name-{topic}")
+    connection = connect(broker)
+    for _ in range(3):
+        pending = connection.submit(MetadataRequest(topics=None))
+        assert len(pending.result().topics) == 3_000
+        pending.release()
+    assert len(connection.buffers._free) == 1
+    abandoned = connection.submit(MetadataRequest(topics=None))
+    abandoned.abandon()
+    connection.send(METADATA)
+    assert len(connection.buffers._free) == 1
+
+
+def test_a_child_process_never_writes_to_an_inherited_connection(broker: ScriptedBroker) -> None:
+    connection = connect(broker)
+    child = os.fork()
+    if child == 0:
+        connection.forget()
+        os._exit(0 if connection.closed else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert connection.send(METADATA).cluster_id == "scripted"
