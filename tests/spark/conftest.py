@@ -1,0 +1,92 @@
+"""What the read tests share: topics, records written by another client, and reads of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+
+def create(kafka: Any, topic: str, partitions: int = 1, **config: Any) -> str:
+    """A topic that keeps what is written, however old its timestamps."""
+    named = {name.replace("__", ".").replace("_", "."): value for name, value in config.items()}
+    return str(kafka.create_topic(topic, partitions, config={"retention.ms": -1} | named))
+
+
+def write(
+    bootstrap_servers: str,
+    topic: str,
+    records: Iterable[tuple[int, bytes | None, bytes | None, int, Sequence[tuple[str, bytes | None]]]],
+    **config: Any,
+) -> None:
+    """Write (partition, key, value, timestamp_ms, headers) with confluent-kafka, in order."""
+    producer = Producer(
+        {"bootstrap.servers": bootstrap_servers, "linger.ms": 20, "enable.idempotence": True, "log_level": 0}
+        | {name.replace("_", "."): value for name, value in config.items()}
+    )
+    failures: list[Any] = []
+
+    def delivered(error: Any, _message: Any) -> None:
+        if error is not None:
+            failures.append(error)
+
+    for partition, key, value, timestamp_ms, headers in records:
+        while True:
+            try:
+                producer.produce(
+                    topic,
+                    value,
+                    key,
+                    partition,
+                    on_delivery=delivered,
+                    timestamp=timestamp_ms,
+                    headers=list(headers),
+                )
+                break
+            except BufferError:
+                producer.poll(0.1)
+    assert producer.flush(60) == 0
+    assert not failures, failures[:3]
+
+
+def numbered(
+    count: int, partitions: int = 1, start: int = 0
+) -> list[tuple[int, bytes, bytes, int, list[Any]]]:
+    """``count`` records, round robin: key ``k7``, value ``v7``, timestamp 1 700 000 000 007."""
+    return [
+        (i % partitions, b"k%d" % i, b"v%d" % i, 1_700_000_000_000 + i, [])
+        for i in range(start, start + count)
+    ]
+
+
+def read(spark: Any, kafka: Any, topic: str | None = None, schema: Any = None, **options: Any) -> Any:
+    """``spark.read.format("pykafka")``; ``__`` in an option's name stands for a dot."""
+    reader = spark.read.format("pykafka").option("kafka.bootstrap.servers", kafka.bootstrap_servers)
+    if topic is not None:
+        reader = reader.option("subscribe", topic)
+    for name, value in options.items():
+        reader = reader.option(name.replace("__", "."), value)
+    return (reader if schema is None else reader.schema(schema)).load()
+
+
+def offsets(frame: Any) -> dict[int, list[int]]:
+    """The offsets of each partition, in the order in which they came."""
+    found: dict[int, list[int]] = {}
+    for row in frame.select("partition", "offset").collect():
+        found.setdefault(row.partition, []).append(row.offset)
+    return found
+
+
+def message_of(error: Any) -> str:
+    """What a user reads, without line breaks of tracebacks in the way."""
+    return str(error.value)
+
+
+@pytest.fixture(scope="session")
+def peer() -> SimpleNamespace:
+    """The functions above: files of tests can't import each other."""
+    functions = (create, write, numbered, read, offsets, message_of)
+    return SimpleNamespace(**{function.__name__: function for function in functions})
