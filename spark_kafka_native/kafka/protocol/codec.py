@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import struct
 from dataclasses import dataclass
@@ -52,7 +51,7 @@ class Codec(Generic[M]):
             left_over = f"{self._where}: {len(data) - end} bytes are left over after byte {end}"
             if not self.flexible:
                 raise ProtocolError(left_over)
-            _log_once(left_over)
+            _log_once(self._where, left_over)
         return message  # type: ignore[no-any-return]
 
     def write(self, message: M) -> list[Buffer]:
@@ -91,6 +90,11 @@ def _compile_message(message: type[M], version: int) -> Codec[M]:
     return Codec(message, version, flexible, compiled.read, compiled.write)
 
 
-@functools.lru_cache(maxsize=64)
-def _log_once(text: str) -> None:
-    _LOG.warning("%s; they are ignored", text)
+_LOGGED: set[str] = set()
+
+
+def _log_once(where: str, text: str) -> None:
+    """Once per message and version: it comes with every response of that broker, or never."""
+    if where not in _LOGGED:
+        _LOGGED.add(where)
+        _LOG.warning("%s; they are ignored", text)
