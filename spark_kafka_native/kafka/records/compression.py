@@ -180,7 +180,7 @@ def _decompress_stream(name: str, data: Buffer, max_bytes: int) -> Buffer:
 
 def _join(chunks: list[pa.Buffer]) -> Buffer:
     if len(chunks) == 1:
-        return memoryview(chunks[0])
+        return memoryview(chunks[0]).cast("B")
     return b"".join(chunks)
 
 
@@ -228,7 +228,7 @@ def _decompress_snappy_block(block: memoryview, room: int, max_bytes: int) -> Bu
         if len(block) != 1:
             raise CompressionError("damaged snappy data: an empty block with bytes behind it")
         return b""
-    return memoryview(_codec("snappy", None).decompress(pa.py_buffer(block), size))
+    return memoryview(_codec("snappy", None).decompress(pa.py_buffer(block), size)).cast("B")
 
 
 def _read_snappy_size(block: memoryview) -> int:

@@ -291,9 +291,9 @@ def _read_fields(
     same = (batch["flags"] & SAME_TIMESTAMP) != 0
     good &= same | (((base ^ timestamp) & (timestamps.value ^ timestamp)) >= 0)
     key, value, counts, good = _read_lengths(data, deltas.end, ends, good)
+    out.offset[rows] = batch["base_offset"] + deltas.value
     if not good.all():
         return int(np.argmin(good))
-    out.offset[rows] = batch["base_offset"] + deltas.value
     if out.timestamp_ms is not None:
         out.timestamp_ms[rows] = np.where(same, base, timestamp) if same.any() else timestamp
     if out.key_start is not None and out.key_length is not None:

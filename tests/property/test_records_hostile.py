@@ -1,0 +1,161 @@
+"""Broken record sets with their checksums mended: our own errors or right columns, the same from both kernels,
+in bounded time and memory, and never a byte from outside the record set."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+import tracemalloc
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from record_batches import KERNELS, batch, control, mend_crc, record, using_kernel
+
+from spark_kafka_native.kafka.errors import CorruptRecordError
+from spark_kafka_native.kafka.model import AbortedTransaction
+from spark_kafka_native.kafka.records.compression import Codec, compress
+from spark_kafka_native.kafka.records.decode import decode_record_set
+
+ROUNDS = int(os.environ.get("RECORD_FUZZ_ROUNDS", "1500"))
+"""Inputs per codec; raise it for a soak."""
+
+NASTY_BYTES = [0, 1, 2, 3, 0x7E, 0x7F, 0x80, 0x81, 0xFE, 0xFF, 0x0F, 0x10]
+NASTY_INTS = [0, 1, -1, 127, 128, 255, 2**15, 2**31 - 1, -(2**31), 48, 49, 61]
+INT_FIELDS = [8, 12, 23, 57]
+"""Where the header's int32 are: length, leader epoch, last offset delta, records count."""
+
+CAP = 1 << 20
+MEMORY_BUDGET = 24 << 20
+"""A few columns of the largest decompressed batch; a believed claim would be gigabytes."""
+
+
+def good_body(rng: random.Random) -> tuple[bytes, int]:
+    count = rng.randrange(1, 12)
+    records = []
+    for index in range(count):
+        headers = [(rng.choice([b"h", b"", b"\xc3\xbc"]), rng.choice([None, b"", b"x"]))] * rng.choice(
+            [0, 0, 1, 3]
+        )
+        value = rng.choice([None, b"", rng.randbytes(rng.randrange(150))])
+        key = rng.choice([None, b"", b"key"])
+        records.append(
+            record(index, value, key=key, timestamp_delta=rng.choice([0, -3, 2**40]), headers=headers)
+        )
+    return b"".join(records), count
+
+
+def mutate(data: bytearray, rng: random.Random, first: int) -> None:
+    for _ in range(rng.randrange(1, 5)):
+        if len(data) <= first:
+            return
+        at = rng.randrange(first, len(data))
+        match rng.randrange(5):
+            case 0:
+                data[at] = rng.choice(NASTY_BYTES)
+            case 1:
+                data[at] ^= 1 << rng.randrange(8)
+            case 2:
+                del data[at : at + rng.randrange(1, 4)]
+            case 3:
+                data[at:at] = bytes(rng.choices(NASTY_BYTES, k=rng.randrange(1, 4)))
+            case 4:
+                data[at:at] = data[at : at + rng.randrange(1, 30)]
+
+
+def hostile_batch(rng: random.Random, codec: Codec, base_offset: int) -> bytes:
+    """A batch mutated before compression, after it, or in its header; with a checksum that fits."""
+    body, count = good_body(rng)
+    plain = bytearray(body)
+    where = rng.randrange(4)
+    if where == 0:
+        mutate(plain, rng, 0)
+    packed = bytearray(compress(codec, bytes(plain)))
+    if where == 1:
+        mutate(packed, rng, 0)
+    data = bytearray(batch(body=bytes(packed), count=count, attributes=codec, base_offset=base_offset))
+    if where == 2:
+        struct.pack_into(">i", data, rng.choice(INT_FIELDS), rng.choice(NASTY_INTS))
+    if where == 3:
+        mutate(data, rng, 21)
+        struct.pack_into(">i", data, 8, len(data) - 12)
+    return bytes(mend_crc(data))
+
+
+def outcome(data: bytes, kernel, **options):
+    """What a kernel makes of ``data``: the columns as Python objects, or the error."""
+    with using_kernel(kernel):
+        try:
+            decoded = decode_record_set(data, fetch_offset=0, max_batch_bytes=CAP, **options)
+        except CorruptRecordError as error:
+            return ("refused", error.offset, error.message)
+    columns = decoded.columns
+    for column in (columns.key, columns.value, columns.headers):
+        if column is not None:
+            column.validate(full=True)
+    lists = [
+        None if column is None else column.to_pylist() if isinstance(column, pa.Array) else column.tolist()
+        for column in (columns.offset, columns.timestamp_ms, columns.key, columns.value, columns.headers)
+    ]
+    return ("read", decoded.next_offset, decoded.consumed_bytes, decoded.incomplete_batch_bytes, lists)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_mutated_batches(codec: Codec) -> None:
+    rng = random.Random(20240607 + codec)
+    refused = 0
+    tracemalloc.start()
+    try:
+        for _ in range(ROUNDS):
+            data = b"".join(hostile_batch(rng, codec, base_offset=20 * i) for i in range(rng.randrange(1, 4)))
+            options = rng.choice(
+                [{}, {"columns": frozenset({"offset"})}, {"until_offset": 3}, {"max_records": 2}]
+            )
+            tracemalloc.reset_peak()
+            outcomes = [outcome(data, kernel, **options) for kernel in KERNELS]
+            assert tracemalloc.get_traced_memory()[1] < MEMORY_BUDGET
+            assert all(other == outcomes[0] for other in outcomes), data.hex()
+            refused += outcomes[0][0] == "refused"
+    finally:
+        tracemalloc.stop()
+    # The mutations bite, and not everywhere.
+    assert ROUNDS // 5 < refused < ROUNDS
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=400))
+def test_any_bytes(data: bytes) -> None:
+    outcomes = [outcome(data, kernel) for kernel in KERNELS]
+    assert all(other == outcomes[0] for other in outcomes)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=300), st.integers(0, 40), st.sampled_from(list(Codec)))
+def test_any_body(body: bytes, count: int, codec: Codec) -> None:
+    for packed in (body, bytes(compress(codec, body))):
+        data = batch(body=packed, count=count, attributes=codec)
+        outcomes = [outcome(data, kernel) for kernel in KERNELS]
+        assert all(other == outcomes[0] for other in outcomes)
+
+
+def test_mutated_control_batches() -> None:
+    rng = random.Random(7)
+    transactions = [AbortedTransaction(producer_id=1, first_offset=0)]
+    for _ in range(300):
+        marker = bytearray(control(5, 1, 0))
+        mutate(marker, rng, 21)
+        struct.pack_into(">i", marker, 8, len(marker) - 12)
+        data = batch([record(0)], attributes=0x10, producer_id=1) + bytes(mend_crc(marker))
+        outcomes = [outcome(data, kernel, aborted_transactions=transactions) for kernel in KERNELS]
+        assert all(other == outcomes[0] for other in outcomes)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_record_with_a_great_many_headers_takes_no_quadratic_time(kernel) -> None:
+    n = 200_000
+    data = batch([record(0, headers_count=n, tail=b"\0\1" * n), record(1, headers=[(b"a", b"b")])])
+    with using_kernel(kernel):
+        headers = decode_record_set(data, fetch_offset=0).columns.headers
+    assert len(headers[0]) == n
