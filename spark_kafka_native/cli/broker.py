@@ -56,7 +56,9 @@ def run(arguments: argparse.Namespace) -> int:
         kafka = EmbeddedKafka(
             arguments.brokers,
             listeners=[name.strip().upper() for name in arguments.listeners.split(",")],
-            users=dict(_pair(text, ":") for text in arguments.user) if arguments.user else None,
+            users=dict(_pair(text, "NAME:PASSWORD", ":") for text in arguments.user)
+            if arguments.user
+            else None,
             properties=_properties(arguments.properties_file, arguments.property),
             port=arguments.port,
         )
@@ -88,11 +90,11 @@ def _wait(kafka: EmbeddedKafka) -> int:
 def _properties(file: Path | None, given: list[str]) -> dict[str, str]:
     lines = file.read_text(encoding="utf-8").splitlines() if file else []
     kept = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
-    return dict(_pair(text, "=") for text in [*kept, *given])
+    return dict(_pair(text, "NAME=VALUE", "=") for text in [*kept, *given])
 
 
-def _pair(text: str, separator: str) -> tuple[str, str]:
+def _pair(text: str, form: str, separator: str) -> tuple[str, str]:
     name, found, value = text.partition(separator)
     if not found or not name:
-        raise ValueError(f"{text!r} is not of the form NAME{separator}VALUE")
+        raise ValueError(f"{text!r} is not of the form {form}")
     return name.strip(), value.strip()

@@ -116,25 +116,23 @@ def _write_checkpoint(java: Java, classpath: str, path: Path, users: Mapping[str
     with tempfile.TemporaryDirectory(prefix="spark-kafka-native-format-") as name:
         folder = Path(name)
         properties = folder / "server.properties"
-        ports = Ports(
-            listeners={"PLAINTEXT": 1}, internal=2, controller=3
-        )  # named in the file, opened by nobody
+        # Named in the file, opened by nobody.
+        ports = Ports(listeners={"PLAINTEXT": 1}, internal=2, controller=3)
         settings = ClusterSettings(ports={1: ports})
         properties.write_text(
             write_properties(build_properties(settings, 1, str(folder / "log"))), encoding="ascii"
         )
         scram = [argument for record in scram_records(users) for argument in ("--add-scram", record)]
-        command = [str(java.executable), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *_LOGGING]
-        command += _quiet(folder)
-        command += [
-            "-cp",
-            classpath,
-            "kafka.tools.StorageTool",
-            "format",
-            "-t",
-            random_id(),
-            "-c",
-            str(properties),
+        command = [
+            *(
+                str(java.executable),
+                "-XX:TieredStopAtLevel=1",
+                "-XX:+UseSerialGC",
+                *_LOGGING,
+                *_quiet(folder),
+            ),
+            *("-cp", classpath, "kafka.tools.StorageTool"),
+            *("format", "-t", random_id(), "-c", str(properties)),
         ]
         ran = subprocess.run([*command, *scram], capture_output=True, encoding="utf-8", timeout=60)
         made = folder / "log" / "bootstrap.checkpoint"

@@ -76,6 +76,16 @@ def scram_records(users: Mapping[str, str]) -> list[str]:
     ]
 
 
+def check_users(users: Mapping[str, str]) -> dict[str, str]:
+    """The users as given; `ValueError` when StorageTool or a JAAS line could not be told one of them."""
+    for name, password in users.items():
+        if not name or not password or set('",[]\\ ') & set(name + password):
+            raise ValueError(
+                f"user {name!r}: name and password may be anything but empty or with any of '\",[]\\ '"
+            )
+    return dict(users)
+
+
 def _sizes(brokers: int) -> dict[str, str]:
     """Small, and quick to notice: tests wait for elections, for group joins and for the log cleaner."""
     replicas, in_sync = str(min(brokers, 3)), str(min(brokers, 2))

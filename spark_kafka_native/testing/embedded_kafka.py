@@ -17,6 +17,7 @@ from .broker_properties import (
     Ports,
     build_properties,
     check_listeners,
+    check_users,
     write_properties,
 )
 from .certificates import Certificates, write_certificates
@@ -57,7 +58,7 @@ class EmbeddedKafka:
         if brokers not in (1, 3):
             raise ValueError(f"brokers must be 1 or 3 (a quorum), not {brokers}")
         self.listeners = check_listeners(listeners)
-        self.users: dict[str, str] = dict(users if users is not None else {"alice": "alice-secret"})
+        self.users = check_users({"alice": "alice-secret"} if users is None else users)
         self.certificates: Certificates | None = None
         self.cluster_id = random_id()
         self._node_ids = range(1, brokers + 1)

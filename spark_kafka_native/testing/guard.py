@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -70,6 +71,7 @@ class Guard:
             self._reader.close()
             self._socket.close()
         self._process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)  # done already, unless the guard was killed
 
     def _ask(self, **command: Any) -> dict[str, Any]:
         with self._lock:
@@ -89,7 +91,10 @@ class Guard:
         return answer
 
     def _receive(self) -> dict[str, Any]:
-        line = self._reader.readline()
+        try:
+            line = self._reader.readline()
+        except OSError:  # reset: it was killed with a command of ours unread
+            line = ""
         if not line:
             raise GuardError(f"the guard process {self._process.pid} is gone, and what it ran with it")
         answer: dict[str, Any] = json.loads(line)

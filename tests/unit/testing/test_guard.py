@@ -1,0 +1,167 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from spark_kafka_native.testing import GuardError
+from spark_kafka_native.testing.guard import Guard
+
+SLEEPER = [sys.executable, "-S", "-c", "import time; print('up', flush=True); time.sleep(600)"]
+# A process with a child of its own, both of which ignore SIGTERM.
+FAMILY = [
+    sys.executable,
+    "-S",
+    "-c",
+    "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    "child = os.fork()\n"
+    "if child: print(child, flush=True)\n"
+    "time.sleep(600)",
+]
+PARENT = """
+import json, os, sys, time
+from pathlib import Path
+from spark_kafka_native.testing.guard import Guard
+guard = Guard("guard-test-")
+process = guard.start(json.loads(sys.argv[1]), output=guard.folder / "output")
+if sys.argv[2] == "fork" and os.fork() == 0:
+    os.close(1)
+    time.sleep(20)
+    os._exit(0)
+while not (guard.folder / "output").read_text():
+    time.sleep(0.01)
+print(json.dumps({"guard": guard.pid, "folder": str(guard.folder), "pid": process.pid}), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def guard():
+    guard = Guard("guard-test-")
+    yield guard
+    guard.close()
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+    else:
+        return state != "Z"
+    if Path("/proc/self").exists():
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def eventually(condition, seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.02)
+
+
+def family(guard: Guard) -> tuple[int, int]:
+    output = guard.folder / "output"
+    process = guard.start(FAMILY, output=output)
+    eventually(lambda: output.exists() and output.read_text())
+    return process.pid, int(output.read_text())
+
+
+def test_close_ends_children_and_grandchildren_and_removes_the_folder(guard):
+    parent, child = family(guard)
+    folder = guard.folder
+    assert alive(parent)
+    assert alive(child)
+    guard.close()
+    assert not alive(parent)
+    assert not folder.exists()
+    eventually(lambda: not alive(child))
+    guard.close()  # harmless
+
+
+def test_exit_codes_and_signals(guard):
+    output = guard.folder / "output"
+    process = guard.start([sys.executable, "-c", "print('hello'); raise SystemExit(7)"], output=output)
+    assert process.wait(20) == 7
+    assert process.returncode == 7
+    assert output.read_text() == "hello\n"
+    assert not process.send(signal.SIGTERM)
+    sleeper = guard.start(SLEEPER, output=output)
+    with pytest.raises(TimeoutError, match=f"process {sleeper.pid} still runs"):
+        sleeper.wait(0.1)
+    assert sleeper.send(signal.SIGTERM)
+    assert sleeper.wait(10) == -signal.SIGTERM
+
+
+def test_what_a_dead_process_started_ends_too(guard):
+    parent, child = family(guard)
+    os.kill(parent, signal.SIGKILL)
+    eventually(lambda: not alive(parent))
+    process = guard.start(SLEEPER, output=guard.folder / "other")  # the guard is still at work
+    from spark_kafka_native.testing.guard import GuardedProcess
+
+    assert GuardedProcess(guard, parent).returncode == -signal.SIGKILL
+    eventually(lambda: not alive(child))
+    assert process.returncode is None
+
+
+def test_a_program_that_is_not_there(guard):
+    with pytest.raises(GuardError, match="/nowhere/java"):
+        guard.start(["/nowhere/java"], output=guard.folder / "output")
+    with pytest.raises(GuardError, match="no process 1 was started here"):
+        guard._ask(verb="signal", pid=1, signal=9)
+
+
+def test_environment_and_folder_of_a_process(guard):
+    output = guard.folder / "output"
+    process = guard.start(
+        [sys.executable, "-c", "import os; print(os.getcwd(), os.environ['A'], 'HOME' in os.environ)"],
+        output=output,
+        env={"A": "b"},
+    )
+    assert process.wait(20) == 0
+    assert output.read_text() == f"{guard.folder} b False\n"
+
+
+def test_a_closed_guard_says_so(guard):
+    guard.close()
+    with pytest.raises(GuardError, match="closed"):
+        guard.start(SLEEPER, output=guard.folder / "output")
+
+
+def test_killed_guard_takes_its_children_along(guard):
+    process = guard.start(SLEEPER, output=guard.folder / "output")
+    os.kill(guard.pid, signal.SIGKILL)
+    with pytest.raises(GuardError, match=f"guard process {guard.pid} is gone"):
+        process.wait(5)
+    if sys.platform.startswith("linux"):
+        eventually(lambda: not alive(process.pid))
+    guard.close()
+    assert not guard.folder.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("how", ["plain", "fork"])
+def test_nothing_outlives_a_killed_parent(number, how):
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, json.dumps(SLEEPER), how],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    told = json.loads(parent.stdout.readline())
+    assert alive(told["pid"])
+    parent.send_signal(number)
+    parent.wait(10)
+    parent.stdout.close()
+    eventually(lambda: not alive(told["pid"]))
+    eventually(lambda: not alive(told["guard"]))
+    assert not Path(told["folder"]).exists()
