@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import zipfile
@@ -23,9 +24,11 @@ def kafka_clients_jar() -> Path:
 def read_spec(kafka_clients_jar: Path) -> Callable[[str], dict[str, Any]]:
     """``read_spec("FetchRequest")``: the JSON of one message, without its comments."""
 
+    @functools.cache
     def read(name: str) -> dict[str, Any]:
         with zipfile.ZipFile(kafka_clients_jar) as jar:
             text = jar.read(f"common/message/{name}.json").decode()
-        return json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE))
+        spec: dict[str, Any] = json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE))
+        return spec
 
     return read
