@@ -1,0 +1,123 @@
+"""`Batch`: one encoded record batch on its way to one partition."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .delivery import DeliveryBlock, Outcome
+from .errors import DeliveryStatus
+
+if TYPE_CHECKING:
+    from .idempotence import ProducerIdentity
+    from .partition_queue import PartitionQueue
+    from .spill import SpilledBatch
+
+
+class Part(NamedTuple):
+    """Records of a batch that were handed over together: ``rows`` of ``block``, counted from
+    ``first_row``."""
+
+    block: DeliveryBlock
+    rows: npt.NDArray[np.int64]
+    first_row: int
+
+
+class Batch:
+    """Encoded once; from its first sending on its bytes never change, as the broker recognises a retry by
+    them.
+
+    The sender's thread owns it once it is in a queue.
+    """
+
+    __slots__ = (
+        "attempts",
+        "base_sequence",
+        "children",
+        "created_at",
+        "data",
+        "encoded_at_ms",
+        "ended",
+        "identity",
+        "indefinite",
+        "last_error",
+        "order",
+        "parts",
+        "queue",
+        "records",
+        "reserved",
+        "sent_at",
+        "spilled",
+    )
+
+    def __init__(
+        self,
+        queue: PartitionQueue,
+        data: bytes | bytearray | memoryview,
+        records: int,
+        reserved: int,
+        parts: list[Part],
+        created_at: float,
+        encoded_at_ms: int,
+        order: tuple[int, ...],
+    ) -> None:
+        self.queue = queue
+        self.data = data
+        self.records = records
+        self.reserved = reserved
+        """Bytes of buffer memory that its end gives back."""
+        self.parts = parts
+        self.created_at = created_at
+        """Monotonic seconds of its first record: the delivery timeout counts from here."""
+        self.encoded_at_ms = encoded_at_ms
+        self.order = order
+        """Place among the batches of its partition; a retried batch goes back to it, and halves lie within
+        it."""
+        self.attempts = 0
+        self.identity: ProducerIdentity | None = None
+        self.base_sequence = -1
+        self.indefinite = False
+        """Whether an attempt was made whose outcome is not known."""
+        self.ended = False
+        self.children: list[Batch] = []
+        """What it was split into."""
+        self.sent_at = 0.0
+        self.last_error: Exception | None = None
+        self.spilled: SpilledBatch | None = None
+
+    @property
+    def undelivered_status(self) -> DeliveryStatus:
+        """What is known about the batch if it is given up now."""
+        return DeliveryStatus.POSSIBLY_PERSISTED if self.indefinite else DeliveryStatus.NOT_PERSISTED
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of its records have ended, those of its splits included."""
+        if self.children:
+            return all(child.complete for child in self.children)
+        return self.ended
+
+    def report(self, outcome: Outcome) -> None:
+        """Tell whoever handed the records over."""
+        first = 0
+        for part in self.parts:
+            part.block.report(part.rows + part.first_row if part.first_row else part.rows, first, outcome)
+            first += len(part.rows)
+
+    def divide_parts(self, records: int) -> tuple[list[Part], list[Part]]:
+        """Its parts, cut after the first ``records`` records."""
+        head: list[Part] = []
+        tail: list[Part] = []
+        for part in self.parts:
+            cut = min(records, len(part.rows))
+            if cut:
+                head.append(Part(part.block, part.rows[:cut], part.first_row))
+            if cut < len(part.rows):
+                tail.append(Part(part.block, part.rows[cut:], part.first_row))
+            records -= cut
+        return head, tail
+
+    def __repr__(self) -> str:
+        return f"<Batch {self.queue.topic_partition} {self.records} records, {self.attempts} attempts>"

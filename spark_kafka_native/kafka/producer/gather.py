@@ -1,0 +1,71 @@
+"""Slices, selections and concatenations of `RecordColumns`. Slices copy nothing, the other two own what
+they return."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ..records.columns import RecordColumns
+
+Rows = npt.NDArray[np.int64]
+
+
+def slice_columns(columns: RecordColumns, start: int, stop: int) -> RecordColumns:
+    """Rows ``[start, stop)`` as views."""
+    if start == 0 and stop == columns.length:
+        return columns
+    return RecordColumns(
+        length=stop - start,
+        timestamp_ms=None if columns.timestamp_ms is None else columns.timestamp_ms[start:stop],
+        key=None if columns.key is None else columns.key.slice(start, stop - start),
+        value=None if columns.value is None else columns.value.slice(start, stop - start),
+        headers=None if columns.headers is None else columns.headers.slice(start, stop - start),
+    )
+
+
+def take_columns(columns: RecordColumns, rows: Rows) -> RecordColumns:
+    """``rows`` in their order, copied: the result keeps nothing of ``columns`` alive."""
+    index = pa.array(rows)
+    return RecordColumns(
+        length=len(rows),
+        timestamp_ms=None if columns.timestamp_ms is None else columns.timestamp_ms[rows],
+        key=None if columns.key is None else columns.key.take(index),
+        value=None if columns.value is None else columns.value.take(index),
+        headers=None if columns.headers is None else columns.headers.take(index),
+    )
+
+
+def concat_columns(parts: Sequence[RecordColumns], now_ms: int) -> RecordColumns:
+    """All ``parts`` one after the other.
+
+    A column that only some parts have is filled in the others: null, or ``now_ms`` for the timestamp.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    timestamps = None
+    if any(part.timestamp_ms is not None for part in parts):
+        timestamps = np.concatenate(
+            [np.full(p.length, now_ms, np.int64) if p.timestamp_ms is None else p.timestamp_ms for p in parts]
+        )
+    return RecordColumns(
+        length=sum(part.length for part in parts),
+        timestamp_ms=timestamps,
+        key=_concat([part.key for part in parts], parts),
+        value=_concat([part.value for part in parts], parts),
+        headers=_concat([part.headers for part in parts], parts),
+    )
+
+
+def _concat(arrays: list[pa.Array | None], parts: Sequence[RecordColumns]) -> pa.Array | None:
+    given = next((array.type for array in arrays if array is not None), None)
+    if given is None:
+        return None
+    filled = []
+    for array, part in zip(arrays, parts, strict=True):
+        column = pa.nulls(part.length, given) if array is None else array
+        filled.append(column if column.type == given else column.cast(given))
+    return pa.concat_arrays(filled)

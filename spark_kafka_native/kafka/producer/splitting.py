@@ -1,0 +1,49 @@
+"""A batch that is too large becomes two; and the records of a batch, for whoever gets undelivered ones
+back."""
+
+from __future__ import annotations
+
+from ..records.columns import RecordColumns
+from ..records.decode import decode_record_set
+from ..records.encode import set_producer
+from .batch import Batch
+from .encoder import BatchEncoder
+from .gather import slice_columns
+from .idempotence import advance
+
+
+def read_records(batch: Batch) -> RecordColumns:
+    """The records of ``batch``, from its own bytes; offsets count from 0."""
+    return decode_record_set(memoryview(batch.data), fetch_offset=0).columns
+
+
+def split_batch(batch: Batch, encoder: BatchEncoder) -> tuple[Batch, Batch]:
+    """Two halves in order, of a batch that is known not to be in the log and has at least two records.
+
+    They take over its sequence numbers, so that those of later batches stay right.
+    """
+    columns = read_records(batch)
+    middle = columns.length // 2
+    head, tail = batch.divide_parts(middle)
+    halves: list[Batch] = []
+    for start, stop, parts in ((0, middle, head), (middle, columns.length, tail)):
+        data = encoder.encode(slice_columns(columns, start, stop), None, batch.encoded_at_ms)
+        share = batch.reserved * stop // columns.length - batch.reserved * start // columns.length
+        half = Batch(
+            batch.queue,
+            data,
+            stop - start,
+            share,
+            parts,
+            batch.created_at,
+            batch.encoded_at_ms,
+            (*batch.order, len(halves)),
+        )
+        half.attempts = batch.attempts
+        if batch.identity is not None:
+            half.identity = batch.identity
+            half.base_sequence = advance(batch.base_sequence, start)
+            set_producer(memoryview(half.data), *batch.identity, half.base_sequence)
+        halves.append(half)
+    batch.children = halves
+    return halves[0], halves[1]

@@ -1,0 +1,159 @@
+"""`write_rows`: a write task on a worker. Arrow batches of the task's rows in, a commit message out.
+
+The producer is the task's own, so that one task's failure is no other's; the connections are the
+process's, so that the next task starts warm.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from ..kafka.admin import Admin, NewTopic
+from ..kafka.cluster.router import Router, router_for
+from ..kafka.error_code import ErrorCode
+from ..kafka.errors import BrokerError, ConfigError, KafkaError
+from ..kafka.producer.delivery import ColumnsDelivery
+from ..kafka.producer.errors import RecordError
+from ..kafka.producer.producer import Producer
+from .commit import KafkaCommitMessage
+from .partition import settle_worker
+from .rows import RowColumns
+from .write_options import WriteOptions
+
+
+class WriteFailedError(KafkaError):
+    """A task's rows could not be written. Says which, and what the broker said; ``__cause__`` is the
+    client's error."""
+
+
+def write_rows(
+    batches: Iterator[pa.RecordBatch], columns: RowColumns, options: WriteOptions
+) -> KafkaCommitMessage:
+    """Write all rows of a task; everything is in the log when this returns.
+
+    Raises `WriteFailedError` naming the first row that failed, counted from 0 within the task.
+    """
+    settle_worker()
+    router = router_for(options.client)
+    producer = Producer(options.client, options.producer, router=router)
+    try:
+        task = _Task(producer, router, columns, options)
+        for batch in batches:
+            task.write(batch)
+        task.finish()
+        return KafkaCommitMessage.of(producer.stats())
+    finally:
+        # After a failure nothing more is delivered: Spark runs the task again, from its first row.
+        producer.close(timeout_ms=0)
+
+
+class _Task:
+    """The rows of one task, counted, and what is under way of them."""
+
+    def __init__(
+        self, producer: Producer, router: Router, columns: RowColumns, options: WriteOptions
+    ) -> None:
+        self._producer = producer
+        self._router = router
+        self._columns = columns
+        self._options = options
+        self._rows = 0
+        self._under_way: deque[tuple[int, ColumnsDelivery]] = deque()
+        self._ready_topics: set[str] = set() if options.topic is None else {options.topic}
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take one Arrow batch in; fails for what failed before, too."""
+        if not batch.num_rows:
+            return
+        try:
+            rows = self._columns.select(batch)
+            if self._options.topic is None:
+                self._prepare_topics(rows)
+            delivery = self._producer.send_columns(rows, self._options.topic)
+        except RecordError as error:
+            raise self._failure(error, error.row) from error
+        except KafkaError as error:
+            self._check_under_way()
+            raise self._failure(error, None) from error
+        self._under_way.append((self._rows, delivery))
+        self._rows += batch.num_rows
+        self._check_under_way()
+
+    def finish(self) -> None:
+        """Wait for everything that is under way."""
+        self._producer.flush()
+        self._check_under_way()
+
+    def _prepare_topics(self, rows: pa.RecordBatch) -> None:
+        topics = set(rows.column("topic").unique().to_pylist()) - self._ready_topics
+        for topic in sorted(topics):
+            prepare_topic(self._router, topic, self._options)
+            self._ready_topics.add(topic)
+
+    def _check_under_way(self) -> None:
+        while self._under_way and self._under_way[0][1].done():
+            first_row, delivery = self._under_way.popleft()
+            failed = delivery.first_failure()
+            if failed is not None:
+                row, error = failed
+                self._rows = first_row
+                raise self._failure(error, row) from error
+
+    def _failure(self, error: KafkaError, row: int | None) -> WriteFailedError:
+        if row is None:
+            return WriteFailedError(f"{_task_name()}: {error}")
+        reason = error.reason if isinstance(error, RecordError) else str(error)
+        topic = (error.topic if isinstance(error, RecordError) else None) or self._options.topic
+        where = f"row {self._rows + row}" + (f" for topic {topic}" if topic else "")
+        return WriteFailedError(f"{_task_name()}, {where}: {reason}")
+
+
+def prepare_topic(router: Router, topic: str, options: WriteOptions) -> None:
+    """Make sure that ``topic`` exists: create it with ``createTopics``. Raises `ConfigError` where it does
+    not."""
+    known = router.metadata((topic,)).topics.get(topic)
+    if known is not None and not known.error_code:
+        return
+    if known is not None and known.error_code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        raise BrokerError(known.error_code, f"topic {topic}")
+    if not options.create_topics:
+        _await_topic(router, topic)
+        return
+    new = NewTopic(
+        name=topic,
+        partitions=options.create_partitions,
+        replication_factor=options.create_replication_factor,
+    )
+    try:
+        Admin(router).create_topics([new])
+    except BrokerError as error:
+        if error.error_code is not ErrorCode.TOPIC_ALREADY_EXISTS:  # another task was faster
+            raise
+        _await_topic(router, topic)
+
+
+def _await_topic(router: Router, topic: str) -> None:
+    """A topic that was just created takes a moment to reach every broker."""
+    try:
+        router.retry(
+            lambda: router.metadata((topic,), refresh=True).topic(topic),
+            what=f"asking for topic {topic}",
+            topics=(topic,),
+        )
+    except BrokerError as error:
+        if error.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise ConfigError(
+                f"topic {topic} does not exist: create it first, or set createTopics=true "
+                "(with createTopics.partitions and createTopics.replicationFactor)"
+            ) from error
+        raise
+
+
+def _task_name() -> str:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return "write" if context is None else f"partition {context.partitionId()} of the DataFrame"
