@@ -348,6 +348,14 @@ OPTIONS: Final[tuple[Option, ...]] = (
         sentence="Replicas of a topic that is created; the broker's `default.replication.factor` if not "
         "given.",
     ),
+    Option(
+        name="summaryPath",
+        scope=Scope.WRITE,
+        values="path of a file on the driver",
+        ours=True,
+        sentence="Where a batch write leaves what it wrote, as JSON: records, bytes, retries, and the first "
+        "and last offset of each topic-partition.",
+    ),
 )
 """Every option, in the order of the documentation."""
 
