@@ -35,6 +35,7 @@ from .gather import slice_columns
 from .memory import BufferMemory
 from .partitioner import PartitionFunction, Targets, build_partitioner
 from .sender import Sender
+from .sender_state import SenderState
 from .settlement import OnError, Settlement, Undelivered
 from .spill import SpilledBatch, SpillFolder
 from .stats import ProducerStats, StatsRecorder
@@ -87,17 +88,15 @@ class Producer:
         self._topics: dict[str, TopicBuffer] = {}
         self._topics_lock = threading.Lock()
         self._closed: BaseException | None = None
-        self._sender = Sender(
+        state = SenderState(
             router=self._router,
             config=self._config,
             buffers=lambda: list(self._topics.values()),
-            describe=self._describe,
             encoder=self._encoder,
             settlement=self._settlement,
             stats=self._stats,
-            room_wanted=lambda: self._memory.waiting,
-            fail=self._fail,
         )
+        self._sender = Sender(state, self._describe, lambda: self._memory.waiting, self._fail)
         self._sender.start()
         _live.add(self)
         self._replay = self._start_replay()

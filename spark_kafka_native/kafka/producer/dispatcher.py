@@ -1,0 +1,174 @@
+"""`Dispatcher`: batches that may be sent now -> produce requests to the brokers that lead their
+partitions."""
+
+from __future__ import annotations
+
+from ..errors import BrokerError, KafkaError
+from ..model import Acks
+from .answers import Answers
+from .batch import Batch
+from .give_up import GiveUp
+from .idempotence import Idempotence, PartitionSequence, clear_numbering, read_numbering
+from .inquiries import Inquiries
+from .lane import LAST_VERSION_BY_NAME, Lane, SentRequest, build_produce, choose_version
+from .partition_queue import PartitionQueue
+from .sender_state import SenderState
+
+MOST_REQUEST_BYTES = 8 * 1024 * 1024
+"""One request, where max.request.size does not say; brokers take up to 100 MiB (socket.request.max.bytes)."""
+
+
+class Dispatcher:
+    """Called by the sender's thread."""
+
+    def __init__(self, state: SenderState, give_up: GiveUp, inquiries: Inquiries, answers: Answers) -> None:
+        self._state = state
+        self._give_up = give_up
+        self._inquiries = inquiries
+        self._answers = answers
+        self._most_bytes = state.config.max_request_size or MOST_REQUEST_BYTES
+
+    def send(self, now: float) -> None:
+        """Send whatever may be sent."""
+        by_leader: dict[int, list[PartitionQueue]] = {}
+        for queue in self._state.active:
+            if not queue.batches or (queue.draining and queue.in_flight):
+                continue
+            if queue.not_before > now:
+                self._state.by(queue.not_before)
+                continue
+            leader = self._leader(queue, now)
+            if leader is not None:
+                by_leader.setdefault(leader, []).append(queue)
+        for node_id, queues in by_leader.items():
+            lane = self._state.lanes.setdefault(node_id, Lane(node_id))
+            if self._reach(lane, now):
+                self._fill(lane, queues, now)
+
+    def _leader(self, queue: PartitionQueue, now: float) -> int | None:
+        topic, index = queue.topic_partition
+        metadata = self._state.router.snapshot
+        known = metadata.topics.get(topic)
+        if known is not None and known.error_code:
+            gone = self._answers.unknown_for_long(queue, known.error_code, now)
+            if gone or not known.error_code.retriable:
+                cause = BrokerError(known.error_code, f"topic {topic}")
+                self._give_up.batches(list(queue.batches), str(cause), cause, retriable=False)
+                return None
+        partition = None if known is None else known.partitions.get(index)
+        if partition is not None and partition.leader is not None and partition.leader in metadata.brokers:
+            return partition.leader
+        queue.not_before = now + self._state.delay_s(queue.failures)
+        queue.failures += 1
+        self._state.by(queue.not_before)
+        self._inquiries.refresh(queue)
+        return None
+
+    def _reach(self, lane: Lane, now: float) -> bool:
+        """Whether requests can be sent on ``lane`` now; starts connecting if not."""
+        connection = lane.connection
+        if connection is not None and not connection.closed:
+            if connection.muted_ms:
+                self._state.by(now + connection.muted_ms / 1000)
+                return False
+            broker = self._state.router.snapshot.brokers.get(lane.node_id)
+            moved = broker is not None and connection.address != f"{broker.host}:{broker.port}"
+            if not moved and (lane.sent or connection.alive()):
+                return True
+        if not lane.sent:
+            self._inquiries.connect(lane, now)
+        return False
+
+    def _fill(self, lane: Lane, queues: list[PartitionQueue], now: float) -> None:
+        while len(lane.sent) < self._state.config.max_in_flight:
+            batches: list[Batch] = []
+            size = 0
+            for queue in queues:
+                batch = self._next_batch(queue)
+                if batch is not None and (not batches or size + len(batch.data) <= self._most_bytes):
+                    batches.append(batch)
+                    size += len(batch.data)
+            if not batches or not self._submit(lane, batches, now):
+                return
+
+    def _next_batch(self, queue: PartitionQueue) -> Batch | None:
+        """The batch that may be sent now, numbered; it stays in its queue until it is sent."""
+        if not queue.batches or (queue.draining and queue.in_flight):
+            return None
+        batch = queue.batches[0]
+        if batch.spilled is not None and not batch.data:
+            _load(batch)
+        if self._state.idempotence is None:
+            if queue.renumber:
+                clear_numbering(memoryview(batch.data))
+                batch.identity, queue.renumber = None, False
+            # Without sequence numbers a retry could overtake: one at a time, unless nothing is ever retried.
+            alone = self._state.config.acks is not Acks.NONE and self._state.config.retries > 0
+            return None if alone and queue.in_flight else batch
+        sequence = self._state.sequence(queue)
+        if sequence is None:
+            self._inquiries.ask_identity()
+            return None
+        if queue.in_flight and (not sequence.confirmed or batch.spilled is not None):
+            return None
+        return batch if self._number(batch, sequence, self._state.idempotence) else None
+
+    def _number(self, batch: Batch, sequence: PartitionSequence, idempotence: Idempotence) -> bool:
+        """Give the first batch of its queue sequence numbers, if it has none; False while that is not
+        possible."""
+        queue = batch.queue
+        fresh = sequence.gap and not queue.in_flight and all(b.identity is None for b in queue.batches)
+        if fresh or queue.renumber:
+            if not idempotence.restart(sequence):
+                self._inquiries.ask_identity()
+                return False
+            queue.renumber = False
+            for waiting in queue.batches:
+                waiting.identity = None
+        if batch.identity is None:
+            idempotence.number(batch, sequence)
+        return True
+
+    def _submit(self, lane: Lane, batches: list[Batch], now: float) -> bool:
+        connection = lane.connection
+        assert connection is not None
+        topic_ids = {}
+        for batch in batches:
+            topic_id = self._state.topic_id(batch.queue)
+            if topic_id is not None:
+                topic_ids[batch.queue.topic_partition.topic] = topic_id
+        try:
+            version = choose_version(connection, batches, topic_ids)
+            timeout_ms = self._state.router.config.request_timeout_ms
+            request = build_produce(batches, topic_ids, self._state.config.acks, timeout_ms)
+            pending = connection.submit(request, version)
+        except KafkaError as error:
+            # Nothing was written: the batches are as if never tried.
+            self._inquiries.stumble(lane, error)
+            return False
+        by_id = version > LAST_VERSION_BY_NAME
+        lane.sent.append(
+            SentRequest(pending=pending, batches=batches, by_id=by_id, topic_ids=topic_ids, sent_at=now)
+        )
+        self._note_sent(batches, now)
+        if pending.done:
+            self._state.by(now)
+        return True
+
+    def _note_sent(self, batches: list[Batch], now: float) -> None:
+        self._state.stats.count(requests=1, retries=sum(batch.attempts > 0 for batch in batches))
+        for batch in batches:
+            batch.queue.batches.popleft()
+            batch.queue.in_flight.append(batch)
+            if not batch.attempts:
+                self._state.stats.measure(queue_ms=max(0.0, now - batch.created_at) * 1000)
+            batch.attempts += 1
+
+
+def _load(batch: Batch) -> None:
+    """A spilled batch, with the numbers it had: if it is in the log after all, the broker recognises it."""
+    assert batch.spilled is not None
+    batch.data = memoryview(batch.spilled.read())
+    batch.indefinite = batch.spilled.possibly_persisted
+    if batch.attempts == 0:
+        batch.identity, batch.base_sequence = read_numbering(batch.data)

@@ -1,0 +1,87 @@
+"""`GiveUp`: batches leave their queues undelivered, in order, with whatever must not overtake them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from ..errors import KafkaError
+from .batch import Batch
+from .errors import RecordTooLargeError
+from .partition_queue import PartitionQueue
+from .sender_state import SenderState
+from .splitting import split_batch
+
+_LOG = logging.getLogger("spark_kafka_native")
+OVERTAKING = "an earlier batch of the partition is in the spill folder and must not be overtaken"
+
+
+class GiveUp:
+    """Called by the sender's thread."""
+
+    def __init__(self, state: SenderState, fail: Callable[[BaseException], None]) -> None:
+        self._state = state
+        self._fail = fail
+
+    def batches(
+        self, batches: list[Batch], reason: str, cause: BaseException | None, *, retriable: bool = True
+    ) -> None:
+        """Give up ``batches`` of one partition, in order; what was spilled takes along what is behind it."""
+        queue = batches[0].queue
+        if any(batch.identity is not None for batch in batches):
+            sequence = self._state.sequence(queue)
+            if sequence is not None:
+                sequence.gap = True
+        _remove(queue, batches)
+        settle = self._state.settlement.give_up
+        topic_id = self._state.topic_id(queue)
+        settle(batches, reason, cause, retriable=retriable, topic_id=topic_id)
+        behind = [batch for batch in queue.batches if batch.spilled is None]
+        if queue.spilling and behind:
+            _remove(queue, behind)
+            settle(behind, OVERTAKING, cause, retriable=retriable, topic_id=topic_id)
+
+    def everything(self, reason: str, cause: BaseException | None) -> None:
+        """Give up whatever has not ended."""
+        for queue in list(self._state.active):
+            for batch in queue.in_flight:
+                batch.indefinite = True
+            left = [*queue.in_flight, *queue.batches]
+            if left:
+                self.batches(sorted(left, key=lambda batch: batch.order), reason, cause)
+
+    def for_good(self, cause: KafkaError) -> None:
+        """Nothing can be sent any more, now or later."""
+        _LOG.error("the producer can't go on: %s", cause)
+        self._state.fatal = cause
+        self._fail(cause)
+        self.everything(f"the producer can't go on: {cause}", cause)
+
+    def too_large(self, batch: Batch) -> None:
+        """Put two halves in the place of ``batch``, which stands in its queue and was never accepted.
+
+        A single record is given up: the error has its size, the limit and where it came from.
+        """
+        queue = batch.queue
+        limit = self._state.most_bytes(queue)
+        if batch.records == 1:
+            topic = queue.topic_partition.topic
+            row = int(batch.parts[0].rows[0]) + batch.parts[0].first_row if batch.parts else None
+            name = "the topic's max.message.bytes"
+            cause = RecordTooLargeError.of(topic, row, len(batch.data), limit, name)
+            self.batches([batch], str(cause), cause, retriable=False)
+            return
+        queue.batches.remove(batch)
+        halves = split_batch(batch, self._state.encoder)
+        self._state.settlement.replace(batch, halves)
+        for half in halves:
+            queue.put_back(half)
+            if 0 < limit < len(half.data):
+                self.too_large(half)
+
+
+def _remove(queue: PartitionQueue, batches: list[Batch]) -> None:
+    gone = set(batches)
+    kept = [batch for batch in queue.batches if batch not in gone]
+    queue.batches.clear()
+    queue.batches.extend(kept)
