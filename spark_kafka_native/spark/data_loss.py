@@ -12,7 +12,14 @@ from typing import Final
 
 from ..kafka.cluster.router import Router
 from ..kafka.error_code import ErrorCode
-from ..kafka.errors import BrokerError, EndOfLogError, KafkaError, OffsetOutOfRangeError, TopicRecreatedError
+from ..kafka.errors import (
+    BrokerError,
+    DeadlineExceededError,
+    EndOfLogError,
+    KafkaError,
+    OffsetOutOfRangeError,
+    TopicRecreatedError,
+)
 from ..kafka.model import IsolationLevel, TopicPartition
 from .conditions import KafkaConditionError
 from .late_bounds import BoundRange, bind_ranges
@@ -50,13 +57,9 @@ class DataLossPolicy:
                     self._go_on_inside(router, one, error) if one.topic_partition == tp else one
                     for one in still
                 ]
-            case BrokerError() if error.error_code in _GONE:
-                there = self._drop_deleted(router, still, error)
-                if len(there) == len(still):
-                    raise error
-                return there
             case _:
-                raise error
+                there = self.drop_deleted(router, [one.planned for one in still], error)
+                return [one for one in still if one.planned in there]
 
     def cut(self, bound: BoundRange, first: int, end: int, error: KafkaError | None = None) -> BoundRange:
         """The part of ``bound`` that lies in ``[first, end)``, which is what the log has; the rest is
@@ -74,6 +77,27 @@ class DataLossPolicy:
                 error,
             )
         return replace(bound, position=position, until_offset=until_offset)
+
+    def drop_deleted(
+        self, router: Router, ranges: Sequence[OffsetRange], error: KafkaError
+    ) -> list[OffsetRange]:
+        """Those of ``ranges`` whose partition still exists. Raises ``error`` if it is about something
+        else.
+        """
+        if not _is_about_missing(error):
+            raise error
+        topics = router.metadata({one.topic for one in ranges}, refresh=True).topics
+        there = [
+            one for one in ranges if one.topic in topics and one.partition in topics[one.topic].partitions
+        ]
+        gone = {one.topic_partition for one in ranges if one not in there}
+        if not gone:
+            raise error
+        names = format_topic_partitions(gone)
+        if self.fail:
+            raise KafkaConditionError("KAFKA_DATA_LOSS.PARTITIONS_DELETED", {"partitions": names}) from error
+        _LOG.warning("Partitions %s have been deleted and are left out, as failOnDataLoss is false", names)
+        return there
 
     def check_topics(self, router: Router, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """``ranges`` for the topics that there are now: by topic id (KIP-516), the same name may be another
@@ -157,25 +181,11 @@ class DataLossPolicy:
             self.report(planned.topic_partition, first, end, end - first, note)
         return replace(planned, topic_id=topic_id)
 
-    def _drop_deleted(
-        self, router: Router, left: Sequence[BoundRange], error: KafkaError
-    ) -> list[BoundRange]:
-        metadata = router.metadata({one.topic_partition.topic for one in left}, refresh=True)
-        gone = [
-            one
-            for one in left
-            if (topic := metadata.topics.get(one.topic_partition.topic)) is None
-            or one.topic_partition.partition not in topic.partitions
-        ]
-        if gone and self.fail:
-            names = format_topic_partitions(one.topic_partition for one in gone)
-            raise KafkaConditionError("KAFKA_DATA_LOSS.PARTITIONS_DELETED", {"partitions": names}) from error
-        for one in gone:
-            lost = one.until_offset - one.position
-            self.report(
-                one.topic_partition, one.position, one.until_offset, lost, "The partition has been deleted."
-            )
-        return [one for one in left if one not in gone]
+
+def _is_about_missing(error: BaseException) -> bool:
+    """Whether a topic or partition was not there, at once or until a deadline."""
+    found = error.__cause__ if isinstance(error, DeadlineExceededError) else error
+    return isinstance(found, BrokerError) and found.error_code in _GONE
 
 
 def _describe_recreated(planned: str | None, found: str) -> str:

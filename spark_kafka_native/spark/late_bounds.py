@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from ..kafka.cluster.router import Router
+from ..kafka.errors import BrokerError, DeadlineExceededError
 from ..kafka.model import IsolationLevel, OffsetAt, TopicPartition
 from .conditions import KafkaConditionError
 from .ranges import OffsetRange
@@ -56,7 +57,16 @@ def bind_ranges(
     A fixed end beyond the end of the log is a data loss at once: the leader tells where its log ends, and a
     wait would not bring back what is gone. Topics that are gone or are others by now go to ``loss`` as well.
     """
-    ranges = loss.check_topics(router, ranges)
+    try:
+        return _bind_all(router, loss.check_topics(router, ranges), loss, ends_are_known)
+    except (BrokerError, DeadlineExceededError) as error:
+        there = loss.drop_deleted(router, ranges, error)
+        return bind_ranges(router, there, loss, ends_are_known=ends_are_known)
+
+
+def _bind_all(
+    router: Router, ranges: Sequence[OffsetRange], loss: DataLossPolicy, ends_are_known: bool
+) -> list[BoundRange]:
     open_starts = {one.topic_partition for one in ranges if one.from_offset is None}
     open_ends = {one.topic_partition for one in ranges if one.until_offset is None}
     fixed_ends = {

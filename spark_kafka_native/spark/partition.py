@@ -16,14 +16,20 @@ from pyspark.sql.datasource import InputPartition
 from ..kafka.cluster.router import Router, router_for
 from ..kafka.config import ClientConfig, ConsumerConfig
 from ..kafka.consumer.fetcher import Fetcher
-from ..kafka.errors import BrokerError, EndOfLogError, OffsetOutOfRangeError, TopicRecreatedError
+from ..kafka.errors import (
+    BrokerError,
+    DeadlineExceededError,
+    EndOfLogError,
+    OffsetOutOfRangeError,
+    TopicRecreatedError,
+)
 from ..kafka.model import TopicPartition
 from .data_loss import DataLossPolicy
 from .late_bounds import BoundRange, bind_ranges
 from .ranges import OffsetRange
 from .schema import RecordSchema
 
-_GONE = (BrokerError, EndOfLogError, OffsetOutOfRangeError, TopicRecreatedError)
+_MAY_BE_LOSS = (BrokerError, DeadlineExceededError, EndOfLogError, OffsetOutOfRangeError, TopicRecreatedError)
 
 
 @dataclass(frozen=True)
@@ -98,7 +104,7 @@ def _read_round(
         try:
             yield from _fetch(router, task, left)
             return
-        except _GONE as error:
+        except _MAY_BE_LOSS as error:
             left = {one.topic_partition: one for one in loss.go_on(router, list(left.values()), error)}
 
 

@@ -79,9 +79,11 @@ class RecordSchema:
     @property
     def record_fields(self) -> frozenset[str]:
         """The fields of `RecordColumns` that have to be decoded."""
-        return frozenset(
-            _FIELDS.get(name, name) for name in self.columns if name not in ("topic", "partition")
-        )
+        wanted = {_FIELDS.get(name, name) for name in self.columns if name not in ("topic", "partition")}
+        if any(_can_fail(field) for field in self.arrow):
+            # Errors name the offset.
+            wanted.add("offset")
+        return frozenset(wanted)
 
     def to_record_batch(self, records: RecordColumns, topic_partition: TopicPartition) -> pa.RecordBatch:
         """``records`` of one partition as Spark wants them; no copy of keys and values.
@@ -94,6 +96,12 @@ class RecordSchema:
             for name, field in zip(self.columns, self.arrow, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.arrow)
+
+
+def _can_fail(field: pa.Field) -> bool:
+    """Whether a record can have a value that the column can't show."""
+    is_text = pa.types.is_string(field.type) and field.name.lower() != "topic"
+    return is_text or pa.types.is_timestamp(field.type) or not field.nullable
 
 
 def _check_field(field: StructField) -> str:

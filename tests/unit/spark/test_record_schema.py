@@ -64,8 +64,8 @@ def test_a_record_batch_has_exactly_the_schema_that_spark_wants():
 def test_any_subset_in_any_order_decodes_only_what_it_shows():
     schema = RecordSchema.read(struct(TIMESTAMP="timestamp", value="string", partition="integer"))
     assert schema.columns == ("timestamp", "value", "partition")
-    assert schema.record_fields == {"timestamp_ms", "value"}
-    batch = schema.to_record_batch(records(key=None, offset=None, headers=None), TP)
+    assert schema.record_fields == {"timestamp_ms", "value", "offset"}
+    batch = schema.to_record_batch(records(key=None, headers=None), TP)
     assert batch.schema.names == ["TIMESTAMP", "value", "partition"]
     assert batch.column(1).to_pylist() == ["a", None, "ü"]
     assert RecordSchema.read(struct(topic="string")).record_fields == frozenset()
