@@ -138,8 +138,9 @@ def metadata_response() -> MetadataResponse:
 
 
 def seconds_per_call(work: Callable[[], object]) -> float:
-    calls, began = 0, time.perf_counter()
-    while (spent := time.perf_counter() - began) < RUN_S:
+    """CPU time, for nothing here waits: other work on the machine should not count."""
+    calls, began = 0, time.process_time()
+    while (spent := time.process_time() - began) < RUN_S:
         work()
         calls += 1
     return spent / calls
@@ -209,7 +210,7 @@ def main() -> None:
             raise SystemExit(
                 f"{name} takes {best['ours']:.2f} s: it must take less than {METADATA_LIMIT_S} s"
             )
-    print_table("Messages: time for one", ["message", "ours", "kafka-python", "speed"], rows)
+    print_table("Messages: CPU time for one", ["message", "ours", "kafka-python", "speed"], rows)
 
 
 def without_ids(message: MetadataResponse) -> MetadataResponse:
