@@ -1,4 +1,4 @@
-"""Record batches written by hand, byte by byte, so that a test can break any of them; and both kernels, in turn."""
+"""Record batches written by hand, byte by byte, so that a test can break any of them; and both kernels."""
 
 from __future__ import annotations
 

@@ -22,7 +22,6 @@ MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
 Buffer = bytes | bytearray | memoryview
 
 _GZIP_WBITS = 31
-_GZIP_BEST_OF_ZLIB = 6
 _ZSTD_LEVEL = 3
 """Kafka's default; pyarrow's own is 1."""
 
@@ -62,6 +61,10 @@ class Codec(enum.IntEnum):
             raise ValueError(f"unknown compression {name!r}; expected one of {known}") from None
 
 
+LEVELS = {Codec.GZIP: (-1, 9), Codec.LZ4: (1, 17), Codec.ZSTD: (-131072, 22)}
+"""The lowest and highest level of each codec that has levels, as in Kafka's producer configuration."""
+
+
 class CompressionError(ValueError):
     """Compressed bytes are damaged, cut short, followed by others, or larger than the cap."""
 
@@ -69,21 +72,23 @@ class CompressionError(ValueError):
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> Buffer:
     """Compress ``data`` (contiguous bytes) the way Kafka frames ``codec``.
 
-    ``level`` as in Kafka's ``compression.<codec>.level`` (gzip -1..9, lz4 1..17, zstd -131072..22; snappy and
-    none have none); None is Kafka's default. ValueError for a level that the codec does not have.
+    ``level`` as in Kafka's ``compression.<codec>.level`` (`LEVELS`); None is Kafka's default. ValueError for
+    a level that the codec does not have.
     """
+    if level is not None:
+        _check_level(codec, level)
     match codec:
         case Codec.NONE:
             return data
         case Codec.GZIP:
-            return _compress_gzip(data, level)
+            deflate = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, _GZIP_WBITS)
+            return deflate.compress(data) + deflate.flush()
         case Codec.SNAPPY:
-            return _codec("snappy", None).compress(pa.py_buffer(data), asbytes=True)  # type: ignore[no-any-return]
+            return _compress_whole(_codec("snappy", None), data)
         case Codec.LZ4:
             return _compress_lz4(data, level)
         case Codec.ZSTD:
-            level = _ZSTD_LEVEL if level is None else level
-            return _codec("zstd", level).compress(pa.py_buffer(data), asbytes=True)  # type: ignore[no-any-return]
+            return _compress_whole(_codec("zstd", _ZSTD_LEVEL if level is None else level), data)
         case _:
             assert_never(codec)
 
@@ -111,12 +116,17 @@ def decompress(codec: Codec, data: Buffer, max_bytes: int = MAX_DECOMPRESSED_BYT
         raise CompressionError(f"damaged {codec.name.lower()} data: {error}") from error
 
 
-def _compress_gzip(data: Buffer, level: int | None) -> bytes:
-    level = _GZIP_BEST_OF_ZLIB if level is None else level
-    if not -1 <= level <= 9:
-        raise ValueError(f"gzip has no compression level {level}; expected -1 to 9")
-    deflate = zlib.compressobj(level, zlib.DEFLATED, _GZIP_WBITS)
-    return deflate.compress(data) + deflate.flush()
+def _check_level(codec: Codec, level: int) -> None:
+    least, most = LEVELS.get(codec, (0, -1))
+    if least > most:
+        raise ValueError(f"{codec.name.lower()} has no compression levels, so not {level} either")
+    if not least <= level <= most:
+        raise ValueError(f"{codec.name.lower()} has no compression level {level}; expected {least} to {most}")
+
+
+def _compress_whole(codec: pa.Codec, data: Buffer) -> bytes:
+    packed: bytes = codec.compress(pa.py_buffer(data), asbytes=True)
+    return packed
 
 
 def _compress_lz4(data: Buffer, level: int | None) -> bytes:
@@ -136,10 +146,7 @@ def _compress_lz4(data: Buffer, level: int | None) -> bytes:
 
 @lru_cache(maxsize=64)
 def _codec(name: str, level: int | None) -> pa.Codec:
-    try:
-        return pa.Codec(name, compression_level=level)
-    except (OSError, pa.ArrowException) as error:
-        raise ValueError(f"{name} has no compression level {level}: {error}") from error
+    return pa.Codec(name, compression_level=level)
 
 
 def _decompress_gzip(data: Buffer, max_bytes: int) -> Buffer:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ..errors import CorruptRecordError
 from ..model import AbortedTransaction
 from .batch import CONTROL, TRANSACTIONAL, BatchHeaders
-from .varint import VARINT_BYTES, VARLONG_BYTES
+from .varint import VARLONG_BYTES, read_varint
 
 _CONTROL_KEY = struct.Struct(">hh")
 """The key of a marker: version, type."""
@@ -72,10 +72,10 @@ def read_control_type(body: memoryview) -> ControlType:
 
     An unknown version or type is tolerated. Only the first record counts (as in Java).
     """
-    position = _skip_varint(body, 0, VARINT_BYTES)[1] + 1
-    position = _skip_varint(body, position, VARLONG_BYTES)[1]
-    position = _skip_varint(body, position, VARINT_BYTES)[1]
-    key_length, position = _skip_varint(body, position, VARINT_BYTES)
+    position = read_varint(body, 0)[1] + 1
+    position = read_varint(body, position, VARLONG_BYTES)[1]
+    position = read_varint(body, position)[1]
+    key_length, position = read_varint(body, position)
     if not _CONTROL_KEY.size <= key_length <= len(body) - position:
         raise ValueError(f"its key has {key_length} bytes, a marker's has at least {_CONTROL_KEY.size}")
     _, control_type = _CONTROL_KEY.unpack_from(body, position)
@@ -92,12 +92,3 @@ def _marker_type(headers: BatchHeaders, index: int, read_body: Callable[[int], m
         raise CorruptRecordError(
             f"an unreadable control record: {error}", int(headers.base_offset[index])
         ) from error
-
-
-def _skip_varint(body: memoryview, position: int, max_bytes: int) -> tuple[int, int]:
-    raw = 0
-    for index, byte in enumerate(body[position : position + max_bytes]):
-        raw |= (byte & 0x7F) << (7 * index)
-        if byte < 0x80:
-            return (raw >> 1) ^ -(raw & 1), position + index + 1
-    raise ValueError("a number in it has no end")

@@ -3,7 +3,7 @@ once."""
 
 from __future__ import annotations
 
-from .varint import VARINT_BYTES, VARLONG_BYTES
+from .varint import VARINT_BYTES, VARLONG_BYTES, read_varint
 
 _INT64_MAX = 2**63 - 1
 _INT64_MIN = -(2**63)
@@ -14,21 +14,11 @@ class _Reader:
         self.data, self.position, self.end = data, position, end
 
     def varint(self, name: str, max_bytes: int = VARINT_BYTES) -> int:
-        raw = 0
-        for index in range(max_bytes):
-            if self.position >= self.end:
-                raise ValueError(f"it ends within its {name}")
-            byte = self.data[self.position]
-            self.position += 1
-            raw |= (byte & 0x7F) << (7 * index)
-            if byte < 0x80:
-                break
-        else:
-            raise ValueError(f"its {name} has more than {max_bytes} bytes")
-        bits = 32 if max_bytes == VARINT_BYTES else 64
-        if raw >> bits:
-            raise ValueError(f"its {name} does not fit {bits} bits")
-        return (raw >> 1) ^ -(raw & 1)
+        try:
+            value, self.position = read_varint(self.data[: self.end], self.position, max_bytes)
+        except ValueError as error:
+            raise ValueError(f"its {name} {error}") from None
+        return value
 
     def span(self, name: str, least: int) -> int:
         """Read a length and skip what it measures; ``least`` is -1 where null is allowed."""

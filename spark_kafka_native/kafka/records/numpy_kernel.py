@@ -7,7 +7,8 @@ per record); everything else is whole columns.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,16 @@ import pyarrow.compute as pc
 
 from .header_lists import HeaderLists
 from .scanned import DENSE, SAME_TIMESTAMP, BadRecord, ScannedRecords
-from .varint import VARINT_BYTES, VARLONG_BYTES, Varints, read_varints, varint_sizes, write_varints
+from .varint import (
+    VARINT_BYTES,
+    VARLONG_BYTES,
+    Varints,
+    read_varint,
+    read_varints,
+    varint_sizes,
+    write_varints,
+)
+from .walk import Walk, walk_records
 
 I64 = npt.NDArray[np.int64]
 I32 = npt.NDArray[np.int32]
@@ -27,6 +37,9 @@ Source = bytes | bytearray | memoryview
 
 MAX_ENCODED_BYTES = 2**31 - 1
 """``batch_length`` is an int32."""
+
+_FEW_ROWS = 16
+"""Below this many rows a column-wise pass over headers costs more than a plain loop."""
 
 
 def join_sources(sources: Sequence[Source], batches: Batches) -> tuple[Sequence[Source], Batches]:
@@ -52,27 +65,18 @@ def scan_records(sources: Sequence[Source], batches: Batches, out: ScannedRecord
     lie within its batch, its parts within it; offsets increase and stay within the batch's last; nothing is
     left over. Headers are counted, not read.
     """
-    walk = _walk_records(sources[0], batches)
-    counts = walk.counts
-    of_batch = np.repeat(np.arange(len(counts)), counts)
-    # Every batch contributes count + 1 positions: those of its records and where its last record ends.
-    places = np.arange(len(of_batch)) + of_batch
-    rows = _rows_of(batches, walk)
+    walk = walk_records(sources[0], batches)
     _fill_dense(batches, out)
     bad = _read_fields(
-        np.frombuffer(sources[0], np.uint8),
-        batches[walk.batches][of_batch] if len(counts) > 1 else batches[walk.batches],
-        walk.starts[places],
-        walk.starts[places + 1],
-        np.concatenate(([0], np.cumsum(counts)[:-1])) if len(counts) else np.empty(0, np.int64),
-        rows,
-        out,
+        np.frombuffer(sources[0], np.uint8), batches[walk.batches], walk, _rows_of(batches, walk), out
     )
     if bad is None:
         return walk.broken
-    batch = int(of_batch[bad])
-    record = bad - int(np.searchsorted(of_batch, batch))
-    return BadRecord(int(walk.batches[batch]), record, int(walk.starts[places[bad]]))
+    ends = np.cumsum(walk.counts)
+    batch = int(np.searchsorted(ends, bad, side="right"))
+    return BadRecord(
+        int(walk.batches[batch]), bad - int(ends[batch] - walk.counts[batch]), int(walk.starts[bad])
+    )
 
 
 def gather_binary(
@@ -100,7 +104,7 @@ def gather_binary(
     offset_type, kind = (np.int32, pa.binary()) if len(whole) < 2**31 else (np.int64, pa.large_binary())
     buffers = [None, pa.py_buffer(edges.astype(offset_type)), pa.py_buffer(whole)]
     slots = pa.Array.from_buffers(kind, 2 * n - 1, buffers)
-    picked = slots.take(pa.array(np.arange(0, 2 * n, 2), mask=nulls if nulls.any() else None))
+    picked = slots.take(_indexes(np.arange(0, 2 * n, 2), nulls))
     return picked.cast(pa.binary())
 
 
@@ -127,8 +131,8 @@ def scan_headers(
     cursor = starts.copy()
     active = np.flatnonzero(counts > 0)
     taken = 0
-    # One pass per header index: as many as the record with the most headers has.
-    while active.size:
+    # One pass per header index, as long as that beats one step per header.
+    while active.size >= _FEW_ROWS:
         at, limit = place[active] + taken, limits[active]
         keys = read_varints(data, cursor[active], limit, max_bytes=VARINT_BYTES)
         wrong = ~keys.valid | (keys.value < 0) | (keys.value > limit - keys.end)
@@ -140,10 +144,20 @@ def scan_headers(
         cursor[active] = values.end + np.maximum(value_length[at], 0)
         taken += 1
         active = active[~wrong & (counts[active] > taken)]
+    found = key_start, key_length, value_start, value_length
+    for row in active.tolist():
+        first = int(place[row])
+        cursor[row] = _scan_row(
+            sources[0],
+            int(cursor[row]),
+            int(limits[row]),
+            range(first + taken, first + int(counts[row])),
+            found,
+        )
     bad |= cursor != limits
     if bad.any():
         return int(np.argmax(bad))
-    return key_start, key_length, value_start, value_length
+    return found
 
 
 def encode_records(
@@ -172,80 +186,11 @@ def encode_records(
     if int((record_bytes + varint_sizes(record_bytes)).sum()) >= MAX_ENCODED_BYTES - reserve:
         raise OverflowError("the records do not fit one batch")
     parts = [_join_varints(record_bytes, None, *inner), keys, _join_varints(value_lengths), values]
-    parts.append(pa.scalar(b"\0", pa.large_binary()) if blobs is None else blobs)
+    parts.append(_scalar(b"\0") if blobs is None else blobs)
     return _behind(reserve, _join(part for part in parts if part is not None))
 
 
-class _Walk(NamedTuple):
-    """Where the records of the batches that are not `DENSE` lie."""
-
-    batches: I64
-    """Which batches were walked."""
-    counts: I64
-    """How many good records each has."""
-    starts: I64
-    """For each walked batch its records' positions and then where the last of them ends."""
-    broken: BadRecord | None
-
-
-def _walk_records(source: Source, batches: Batches) -> _Walk:
-    # Indexing bytes is twice as fast as indexing a memoryview, and worth the copy.
-    data = source if isinstance(source, bytes) else bytes(source)
-    starts: list[int] = []
-    append = starts.append
-    walked = np.flatnonzero((batches["flags"] & DENSE) == 0)
-    counts = batches["count"][walked]
-    for place, index in enumerate(walked.tolist()):
-        position, end, count = (int(batches[name][index]) for name in ("start", "end", "count"))
-        first = len(starts)
-        try:
-            for _ in range(count):
-                append(position)
-                raw = data[position]
-                if raw >= 0x80:
-                    byte = data[position + 1]
-                    if byte >= 0x80:
-                        raw, position = _read_long_length(data, position)
-                    else:
-                        raw, position = raw & 0x7F | byte << 7, position + 2
-                else:
-                    position += 1
-                # An odd number is a negative length: a step behind the end, which is found out below.
-                position += raw >> 1 if not raw & 1 else len(data) + 1
-        except IndexError:
-            position = len(data) + 1
-        append(position)
-        if position != end:
-            good = _count_good(starts, first, end)
-            broken = BadRecord(index, good, starts[first + good])
-            counts[place] = good
-            return _Walk(walked[: place + 1], counts[: place + 1], np.array(starts, np.int64), broken)
-    return _Walk(walked, counts, np.array(starts, np.int64), None)
-
-
-def _read_long_length(data: bytes, position: int) -> tuple[int, int]:
-    """Return a length of three to five bytes, zigzag as it is (1 where it is not one), and the position
-    behind it."""
-    raw = 0
-    for index in range(VARINT_BYTES):
-        byte = data[position + index]
-        raw |= (byte & 0x7F) << (7 * index)
-        if byte < 0x80:
-            return (raw if raw < 2**32 else 1), position + index + 1
-    return 1, position
-
-
-def _count_good(starts: list[int], first: int, end: int) -> int:
-    """Count the records of the batch that begins at starts[first] which end within it, and forget the
-    others."""
-    for place in range(first + 1, len(starts)):
-        if starts[place] > end:
-            del starts[place:]
-            break
-    return len(starts) - first - 1
-
-
-def _rows_of(batches: Batches, walk: _Walk) -> I64 | slice:
+def _rows_of(batches: Batches, walk: Walk) -> I64 | slice:
     """Return the rows of the output that the walked records fill."""
     total = int(walk.counts.sum())
     first_rows = (np.cumsum(batches["count"]) - batches["count"])[walk.batches]
@@ -267,35 +212,29 @@ def _fill_dense(batches: Batches, out: ScannedRecords) -> None:
 
 
 def _read_fields(
-    data: U8,
-    batch: Batches,
-    starts: I64,
-    ends: I64,
-    firsts: I64,
-    rows: I64 | slice,
-    out: ScannedRecords,
+    data: U8, batches: Batches, walk: Walk, rows: I64 | slice, out: ScannedRecords
 ) -> int | None:
-    """Read what each record at ``starts`` holds; return the first that breaks the format.
+    """Read what each walked record holds; return the first that breaks the format."""
+    starts, ends = walk.starts, walk.ends
 
-    ``batch`` has one row per record, or one for all; ``firsts`` are the records that are the first of their
-    batch.
-    """
+    def of_batch(field: str) -> Any:
+        """The field of each record's batch: a column, or one number where there is one batch."""
+        return batches[field][0] if len(batches) == 1 else np.repeat(batches[field], walk.counts)
+
     timestamps = read_varints(data, _skip_lengths(data, starts) + 1, ends, max_bytes=VARLONG_BYTES)
     deltas = read_varints(data, timestamps.end, ends, max_bytes=VARINT_BYTES)
-    previous = np.roll(deltas.value, 1)
-    previous[firsts[firsts < len(previous)]] = -1
-    good = timestamps.valid & deltas.valid & (deltas.value > previous)
-    good &= deltas.value <= batch["last_offset_delta"]
-    base = batch["timestamp"]
+    good = timestamps.valid & deltas.valid & _increase(deltas.value, walk.counts)
+    good &= deltas.value <= of_batch("last_offset_delta")
+    base = of_batch("timestamp")
     timestamp = base + timestamps.value
-    same = (batch["flags"] & SAME_TIMESTAMP) != 0
+    same = (of_batch("flags") & SAME_TIMESTAMP) != 0
     good &= same | (((base ^ timestamp) & (timestamps.value ^ timestamp)) >= 0)
+    out.offset[rows] = of_batch("base_offset") + deltas.value
     key, value, counts, good = _read_lengths(data, deltas.end, ends, good)
-    out.offset[rows] = batch["base_offset"] + deltas.value
     if not good.all():
         return int(np.argmin(good))
     if out.timestamp_ms is not None:
-        out.timestamp_ms[rows] = np.where(same, base, timestamp) if same.any() else timestamp
+        out.timestamp_ms[rows] = np.where(same, base, timestamp) if np.any(same) else timestamp
     if out.key_start is not None and out.key_length is not None:
         out.key_start[rows], out.key_length[rows] = key.end, key.value
     if out.value_start is not None and out.value_length is not None:
@@ -309,10 +248,20 @@ def _read_fields(
     return None
 
 
+def _increase(deltas: I64, counts: I64) -> Flags:
+    """Say for each record whether its offset delta is above the one before it in its batch, or above -1."""
+    increase = deltas >= 0
+    increase[1:] &= deltas[1:] > deltas[:-1]
+    if len(counts) > 1:
+        firsts = (np.cumsum(counts) - counts)[counts > 0]
+        increase[firsts] = deltas[firsts] >= 0
+    return increase
+
+
 def _skip_lengths(data: U8, starts: I64) -> I64:
     """Return the positions behind the record lengths, which the walk has found to be good."""
     position: I64 = starts + 1
-    more = np.flatnonzero(data[starts] >= 0x80)
+    more = np.flatnonzero(data.take(starts) >= 0x80)
     while more.size:
         at = position[more]
         position[more] += 1
@@ -336,11 +285,43 @@ def _read_lengths(
     return key, value, counts, good
 
 
+def _scan_row(
+    source: Source, position: int, limit: int, places: range, found: tuple[I64, I32, I64, I32]
+) -> int:
+    """Find the rest of one record's headers; return where they end, -1 where they break the format."""
+    key_start, key_length, value_start, value_length = found
+    view = memoryview(source)[:limit]
+    try:
+        # A loop over headers, 2 us each: few records have more headers than their neighbours.
+        for place in places:
+            length, position = read_varint(view, position)
+            if not 0 <= length <= limit - position:
+                return -1
+            key_start[place], key_length[place] = position, length
+            length, position = read_varint(view, position + length)
+            if not -1 <= length <= limit - position:
+                return -1
+            value_start[place], value_length[place] = position, length
+            position += max(length, 0)
+    except ValueError:
+        return -1
+    return position
+
+
 def _pick(column: pa.Array | None, rows: I64 | None) -> pa.Array | None:
     if column is None:
         return None
     column = column.cast(pa.large_binary())
-    return column if rows is None else column.take(pa.array(rows))
+    return column if rows is None else column.take(_indexes(rows))
+
+
+def _indexes(rows: I64, nulls: Flags | None = None) -> pa.Array:
+    """Return ``rows`` as an Arrow array. (`pa.array` would look whether this is a pandas object, and import
+    pandas.)"""
+    validity = None
+    if nulls is not None and nulls.any():
+        validity = pa.py_buffer(np.packbits(~nulls, bitorder="little"))
+    return pa.Array.from_buffers(pa.int64(), len(rows), [validity, pa.py_buffer(rows)])
 
 
 def _lengths(column: pa.Array | None, count: int, without: int = -1) -> I64:
@@ -396,8 +377,14 @@ def _join_varints(*columns: I64 | None) -> pa.Array:
 
 
 def _join(parts: Iterable[pa.Array | pa.Scalar]) -> pa.Array:
-    separator = pa.scalar(b"", pa.large_binary())
-    return pc.binary_join_element_wise(*parts, separator, null_handling="replace", null_replacement=b"")
+    return pc.binary_join_element_wise(*parts, _scalar(b""), null_handling="replace", null_replacement=b"")
+
+
+@cache
+def _scalar(data: bytes) -> pa.Scalar:
+    # As in `_indexes`: `pa.scalar` imports pandas.
+    buffers = [None, pa.py_buffer(np.array([0, len(data)])), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.large_binary(), 1, buffers)[0]
 
 
 def _behind(reserve: int, joined: pa.Array) -> U8:

@@ -43,7 +43,7 @@ def read_varints(data: U8, positions: I64, limits: I64, *, max_bytes: int) -> Va
         positions = np.where(valid, positions, 0)
     if not len(data):
         return Varints(np.zeros(len(positions), np.int64), end, np.zeros(len(positions), np.bool_))
-    first = data[positions]
+    first = data.take(positions)
     raw = first.astype(np.uint64)
     more = np.flatnonzero((first >= 0x80) & valid)
     if more.size:
@@ -56,7 +56,7 @@ def read_varints(data: U8, positions: I64, limits: I64, *, max_bytes: int) -> Va
         if not inside.all():
             valid[more[~inside]] = False
             more, at = more[inside], at[inside]
-        byte = data[at]
+        byte = data.take(at)
         raw[more] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * index)
         end[more] += 1
         if index == max_bytes - 1:
@@ -95,6 +95,25 @@ def write_varints(out: U8, positions: I64, values: I64) -> I64:
         cursor[active] += 1
         active, raw = active[more], raw[more] >> np.uint64(7)
     return cursor
+
+
+def read_varint(data: memoryview, position: int, max_bytes: int = VARINT_BYTES) -> tuple[int, int]:
+    """Read one zigzag varint and return it with the position behind it; ValueError says why there is none."""
+    raw = 0
+    for index in range(max_bytes):
+        if position >= len(data):
+            raise ValueError("is cut off")
+        byte = data[position]
+        position += 1
+        raw |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            break
+    else:
+        raise ValueError(f"has more than {max_bytes} bytes")
+    bits = 32 if max_bytes == VARINT_BYTES else 64
+    if raw >> bits:
+        raise ValueError(f"does not fit {bits} bits")
+    return (raw >> 1) ^ -(raw & 1), position
 
 
 def varint_size(value: int) -> int:

@@ -1,0 +1,86 @@
+"""Which kernel is in use, and that the checksum is the same from either library."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+
+from spark_kafka_native.kafka.records import crc32c as checksums
+from spark_kafka_native.kafka.records import kernel
+
+SHOW = "from spark_kafka_native.kafka.records import kernel; print(kernel.COMPILED, kernel.chosen.__name__)"
+
+
+def show(before: str = "", **environment: str) -> list[str]:
+    return subprocess.run(
+        [sys.executable, "-c", before + SHOW],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+
+
+def test_the_environment_turns_the_compiled_kernel_off():
+    assert show(**{kernel.ENVIRONMENT_VARIABLE: "numpy"})[0] == "False"
+    assert show(**{kernel.ENVIRONMENT_VARIABLE: ""})[0] == str(kernel.load_compiled() is not None)
+
+
+def test_a_missing_build_is_no_error():
+    assert show("import sys; sys.modules['spark_kafka_native.kafka.records._kernel'] = None; ")[0] == "False"
+
+
+def test_importing_brings_no_pandas_and_no_socket():
+    code = (
+        "import sys; from spark_kafka_native.kafka.records import decode, encode, columns; "
+        "b = encode.encode_record_batch(columns.RecordColumns(length=3), now_ms=0); "
+        "decode.decode_record_set(b, fetch_offset=0); print('pandas' in sys.modules)"
+    )
+    for choice in ("", "numpy"):
+        environment = {**os.environ, kernel.ENVIRONMENT_VARIABLE: choice}
+        out = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+        )
+        assert out.stdout.strip() == "False"
+
+
+@pytest.mark.skipif(kernel.load_compiled() is None, reason="the compiled kernel was not built")
+def test_the_compiled_kernel_checks_its_own_arguments():
+    import numpy as np
+
+    from spark_kafka_native.kafka.records import _kernel
+
+    one, four = np.zeros(1, np.int64), np.zeros(1, np.int32)
+    with pytest.raises((TypeError, ValueError)):
+        _kernel.scan_records([b""], np.full(8, 9, np.int64), one, *[None] * 8)
+    with pytest.raises(TypeError):
+        _kernel.scan_records(None, one, one, *[None] * 8)
+    with pytest.raises((TypeError, ValueError)):
+        _kernel.gather([b"abc"], one + 1, one, one + 2, four + 9, np.zeros(2, np.int32), None, bytearray(9))
+    with pytest.raises((TypeError, ValueError)):
+        _kernel.gather([b"abc"], one + 1, one + 7, one, four, np.zeros(2, np.int32), None, bytearray(9))
+    with pytest.raises(BufferError):
+        _kernel.gather([b"abc"], one + 1, one, one, four + 3, np.zeros(2, np.int32), None, b"abc")
+
+
+def test_both_checksums_are_crc32c():
+    native, portable = checksums.load_native(), checksums.load_portable()
+    assert native(b"123456789") == portable(b"123456789") == checksums.crc32c(b"123456789") == 0xE3069283
+    rng = random.Random(5)
+    for size in (0, 1, 7, 8, 63, 64, 65, 1000, 4099):
+        data = rng.randbytes(size + 3)
+        for view in (data, bytearray(data), memoryview(data)[1:-1]):
+            assert native(view) == portable(view)
+
+
+def test_the_portable_checksum_steps_in():
+    code = (
+        "import sys; sys.modules['fastcrc'] = None; "
+        "from spark_kafka_native.kafka.records.crc32c import crc32c; print(crc32c(memoryview(b'123456789')))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(out.stdout) == 0xE3069283
