@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,13 +14,41 @@ from typing import Any
 
 @contextmanager
 def local_spark(folder: Path, cores: int = 2, settings: dict[str, str] | None = None) -> Iterator[Any]:
-    """A session whose every file is below ``folder``. When the block ends, so has Spark's JVM."""
+    """A session whose every file is below ``folder``. When the block ends, so has Spark's JVM.
+
+    What Spark and its workers write to standard error goes to the file ``spark.err`` there; its end is shown
+    when the block fails.
+    """
+    _set_environment(folder)
+    errors = folder / "spark.err"
+    with _stderr_into(errors):  # the JVM keeps this file as its standard error, and so do the workers
+        session = _build(folder, cores, settings or {})
+    java = session.sparkContext._gateway.proc
+    try:
+        yield session
+    except Exception:
+        print(errors.read_text(encoding="utf-8", errors="replace")[-4000:], file=sys.stderr)
+        raise
+    finally:
+        with suppress(Exception):  # after a signal the gateway may be dead already; it ends below in any case
+            session.stop()
+        java.stdin.close()  # how Spark's JVM learns that nobody needs it any more
+        try:
+            java.wait(20)
+        except subprocess.TimeoutExpired:
+            java.kill()
+
+
+def _set_environment(folder: Path) -> None:
     # Workers would be the python3 of PATH otherwise, and the host's name may resolve to an address not ours.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["SPARK_LOCAL_DIRS"] = str(folder)
-    # The JVM that only assembles Spark's command line reads this too, and it writes to the temp folder.
+    # The JVM that only assembles Spark's command line writes to the temp folder too.
     os.environ["SPARK_LAUNCHER_OPTS"] = "-XX:-UsePerfData"
+
+
+def _build(folder: Path, cores: int, settings: dict[str, str]) -> Any:
     from pyspark.sql import SparkSession
 
     log_settings = folder / "log4j2.properties"
@@ -34,20 +63,24 @@ def local_spark(folder: Path, cores: int = 2, settings: dict[str, str] | None = 
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.python.unix.domain.socket.enabled", "true")
     )
-    for name, value in (settings or {}).items():
+    for name, value in settings.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    java = session.sparkContext._gateway.proc
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PySpark's own, about versions of pandas
+        return builder.getOrCreate()
+
+
+@contextmanager
+def _stderr_into(path: Path) -> Iterator[None]:
+    sys.stderr.flush()
+    ours = os.dup(2)
     try:
-        yield session
+        with path.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
     finally:
-        with suppress(Exception):
-            session.stop()
-        java.stdin.close()  # how Spark's JVM learns that nobody needs it any more
-        try:
-            java.wait(20)
-        except subprocess.TimeoutExpired:
-            java.kill()
+        os.dup2(ours, 2)
+        os.close(ours)
 
 
 _LOG_SETTINGS = """\
