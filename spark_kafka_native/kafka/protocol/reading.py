@@ -29,8 +29,8 @@ def struct_reader(
 ) -> Read:
     """A reader that makes the instance as its mutable twin, which then changes its class.
 
-    A frozen dataclass sets one attribute after the other through ``object.__setattr__``: five times the time of
-    the twin's ``__init__``. Filling ``__dict__`` at once takes twice as long.
+    A frozen dataclass sets one attribute after the other through ``object.__setattr__``: five times the time
+    of the twin's ``__init__``. Filling ``__dict__`` at once takes twice as long.
     """
     for field in defaulted:
         if field.required:
