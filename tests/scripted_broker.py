@@ -132,12 +132,16 @@ class ScriptedBroker:
 
     def stop(self) -> None:
         """Close the listener and every connection."""
+        self.stop_listening()
+        self.hang_up()
+
+    def stop_listening(self) -> None:
+        """Refuse new connections; the open ones stay."""
         listener, self._listener = self._listener, None
         if listener is not None:
             with contextlib.suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)
             listener.close()
-        self.hang_up()
 
     def hang_up(self) -> None:
         """Close every connection; new ones are accepted."""

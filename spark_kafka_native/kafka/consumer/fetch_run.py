@@ -159,10 +159,13 @@ class FetchRun:
         found = []
         for tp, data in read_fetch(response, flight.names):
             asked_from = flight.asked.pop(tp, None)  # popped: a partition that comes twice counts once
-            if asked_from is None or asked_from != self._states[tp].position:
+            if asked_from is None:
                 continue
-            if self._take(self._states[tp], data):
-                found.append((self._states[tp], data))
+            state = self._states[tp]
+            if asked_from != state.position:
+                state.rewind()
+            elif self._take(state, data):
+                found.append((state, data))
         return found
 
     def fail(self, state: PartitionState, error: KafkaError) -> None:

@@ -71,6 +71,8 @@ class PartitionState:
     def advance(self, next_offset: int, now: float) -> None:
         """The caller has everything before ``next_offset``."""
         self.position = next_offset
+        # A failure meanwhile (of the request sent ahead) has set it back to before what is given out now.
+        self.ask_from = max(self.ask_from, next_offset)
         self.failures = 0
         self.last_failure = None
         self.refetched = False

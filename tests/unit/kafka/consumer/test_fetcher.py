@@ -181,6 +181,21 @@ def test_a_lost_answer_is_fetched_again(cluster: ScriptedCluster, fault: Any) ->
     assert read_all(fetcher(cluster, max_partition_fetch_bytes=1), whole(tps)) == complete(tps)
 
 
+def test_a_broker_that_dies_before_it_is_asked_ahead(cluster: ScriptedCluster) -> None:
+    """Its last answer still counts: the failure of the request sent ahead must not set the position back."""
+    tps = fill(cluster, partitions=1)
+    serve = cluster.fetcher(1)
+
+    def serve_and_die(request: FetchRequest, version: int) -> FetchResponse:
+        response = serve(request, version)
+        cluster.logs[tps[0]].leader, cluster.logs[tps[0]].leader_epoch = 2, 1
+        cluster[1].stop_listening()
+        return response
+
+    cluster[1].push(FetchRequest, serve, Cut(serve_and_die, 1 << 30))
+    assert read_all(fetcher(cluster, max_partition_fetch_bytes=1), whole(tps)) == complete(tps)
+
+
 def test_a_silent_broker_holds_up_only_its_own_partitions(cluster: ScriptedCluster) -> None:
     tps = fill(cluster)
     cluster[1].push(FetchRequest, Silence)
