@@ -10,8 +10,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter
 from pyspark.sql.types import StructType
 
+from ..kafka.cluster.router import router_for
+from .batch_plan import plan_batch
 from .filters import PushedFilters
-from .partition import KafkaInputPartition, ReadTask, read_partition
+from .partition import KafkaInputPartition, ReadTask, read_partition, settle_worker
 from .read_options import ReadOptions
 from .schema import RecordSchema
 
@@ -36,17 +38,11 @@ class KafkaBatchReader(DataSourceReader):  # type: ignore[misc]
     def partitions(self) -> list[KafkaInputPartition]:
         """The tasks. Asks the cluster; raises `KafkaConditionError`, `ConfigError` and the client's
         errors."""
-        from ..kafka.cluster.router import Router
-        from .batch_plan import plan_batch
-
         for warning in self._options.warnings:
             _LOG.warning("%s", warning)
-        router = Router(self._options.client)
-        try:
-            tasks = plan_batch(router, self._options, self._filters)
-        finally:
-            # Spark plans in a process that does nothing else afterwards.
-            router.close()
+        # Spark keeps the process in which it plans: the next plan starts connected, too.
+        settle_worker()
+        tasks = plan_batch(router_for(self._options.client), self._options, self._filters)
         # Spark calls read(None) if there is no partition at all, and a read of no ranges yields nothing.
         return [KafkaInputPartition(ranges=task) for task in tasks] or [KafkaInputPartition(ranges=())]
 

@@ -15,46 +15,18 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import DataType, StructField, StructType
 
 from ..kafka.errors import ConfigError
 from ..kafka.model import TopicPartition
 from ..kafka.records.columns import RecordColumns
+from .columns import COLUMN_TYPES
 from .conditions import KafkaConditionError
 
-HEADERS: Final = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
-
-_TYPES: Final[dict[str, tuple[DataType, ...]]] = {
-    "key": (BinaryType(), StringType()),
-    "value": (BinaryType(), StringType()),
-    "topic": (StringType(),),
-    "partition": (IntegerType(),),
-    "offset": (LongType(),),
-    "timestamp": (TimestampType(),),
-    "timestampType": (IntegerType(),),
-    "headers": (HEADERS,),
-}
-"""Each column in the order of the full schema, with the types it can be read as; the first is the default."""
-_BY_LOWER: Final = {name.lower(): name for name in _TYPES}
+_BY_LOWER: Final = {name.lower(): name for name in COLUMN_TYPES}
 _FIELDS: Final = {"timestamp": "timestamp_ms", "timestampType": "timestamp_type"}
 """`RecordColumns` fields that are spelt differently; topic and partition are no fields of it."""
 _MAX_TIMESTAMP_MS: Final = (2**63 - 1) // 1000
-
-
-def full_schema(include_headers: bool) -> StructType:
-    """The schema of the JVM connector: all columns nullable, ``headers`` only when asked for."""
-    names = [name for name in _TYPES if include_headers or name != "headers"]
-    return StructType([StructField(name, _TYPES[name][0], True) for name in names])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +43,7 @@ class RecordSchema:
         """Check a subset of Kafka's columns, in any order; `ConfigError` says what is allowed."""
         columns = tuple(_check_field(field) for field in schema.fields)
         if not columns:
-            raise ConfigError(f"The schema has no column; give at least one of {', '.join(_TYPES)}")
+            raise ConfigError(f"The schema has no column; give at least one of {', '.join(COLUMN_TYPES)}")
         if len(set(columns)) != len(columns):
             raise ConfigError(f"The schema names a column twice: {', '.join(columns)}")
         return cls(columns=columns, arrow=_to_arrow_schema(schema))
@@ -110,8 +82,8 @@ def _check_field(field: StructField) -> str:
         nearest = difflib.get_close_matches(field.name.lower(), _BY_LOWER, n=1)
         hint = f"; did you mean `{_BY_LOWER[nearest[0]]}`?" if nearest else ""
         raise ConfigError(f"Kafka source has no column `{field.name}`{hint} (it has {_describe_columns()})")
-    if not any(_same_type(field.dataType, allowed) for allowed in _TYPES[name]):
-        allowed = " or ".join(kind.simpleString() for kind in _TYPES[name])
+    if not any(_same_type(field.dataType, allowed) for allowed in COLUMN_TYPES[name]):
+        allowed = " or ".join(kind.simpleString() for kind in COLUMN_TYPES[name])
         raise ConfigError(
             f"Column `{field.name}` can be read as {allowed}, not as {field.dataType.simpleString()}"
         )
@@ -120,7 +92,7 @@ def _check_field(field: StructField) -> str:
 
 def _describe_columns() -> str:
     return ", ".join(
-        f"{name} {'|'.join(kind.simpleString() for kind in kinds)}" for name, kinds in _TYPES.items()
+        f"{name} {'|'.join(kind.simpleString() for kind in kinds)}" for name, kinds in COLUMN_TYPES.items()
     )
 
 

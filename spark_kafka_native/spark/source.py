@@ -24,8 +24,8 @@ class KafkaDataSource(DataSource):  # type: ignore[misc]
     def schema(self) -> StructType:
         """Kafka's columns; ``headers`` only with ``includeHeaders``. Not asked for where the user gives a
         schema."""
+        from .columns import full_schema
         from .read_options import check_general
-        from .schema import full_schema
 
         # Batch or stream is not known yet: what is wrong for both is told here, at load().
         return full_schema(check_general(OptionValues.read(self.options, Scope.READ)).include_headers)

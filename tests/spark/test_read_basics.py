@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from chispa import assert_df_equality
 
-from spark_kafka_native.spark.schema import full_schema
+from spark_kafka_native.spark.columns import full_schema
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

@@ -9,8 +9,9 @@ from pyspark.sql.types import StructType
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.records.columns import HEADERS_TYPE, RecordColumns
+from spark_kafka_native.spark.columns import HEADERS, full_schema
 from spark_kafka_native.spark.conditions import KafkaConditionError
-from spark_kafka_native.spark.schema import HEADERS, RecordSchema, full_schema
+from spark_kafka_native.spark.schema import RecordSchema
 
 TP = TopicPartition("t", 3)
 
