@@ -38,7 +38,8 @@ echo "Installing the project and its tools into $folder (a minute or two, once) 
 pip=("$folder/bin/python" -m pip --disable-pip-version-check --quiet install)
 "${pip[@]}" --upgrade "setuptools>=77"
 # Without isolation the kernels are built by the setuptools of above, and not by one that is fetched anew each time.
-"${pip[@]}" --no-build-isolation --editable ".[dev]"
+# Spark looks for data sources in the folders of sys.path: of setuptools' ways to be editable only `compat` puts ours there.
+"${pip[@]}" --no-build-isolation --config-settings editable_mode=compat --editable ".[dev]"
 kernels='from spark_kafka_native.kafka.records.kernel import COMPILED
 print("The compiled kernel is in use." if COMPILED else "No compiled kernel (is there a C compiler?): NumPy serves.")'
 "$folder/bin/python" -c "$kernels"
