@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from . import _kernel
+from .buffer_pool import BUFFERS
 from .header_lists import HeaderLists
 from .scanned import BadRecord, ScannedRecords
 
@@ -54,11 +55,15 @@ def gather_binary(sources: Sequence[Source], ends: I64, owners: I64, starts: I64
     n = len(starts)
     nulls = int(np.count_nonzero(lengths < 0))
     # A null's length is -1.
-    data = pa.allocate_buffer(int(lengths.sum(dtype=np.int64)) + nulls)
-    offsets = pa.allocate_buffer(4 * (n + 1))
+    data = BUFFERS.take(int(lengths.sum(dtype=np.int64)) + nulls)
+    offsets = BUFFERS.take(4 * (n + 1))
     validity = np.full((n + 7) // 8, 0xFF, np.uint8) if nulls else None
     _kernel.gather(sources, ends, owners, starts, lengths, offsets, validity, data)
-    buffers = [None if validity is None else pa.py_buffer(validity), offsets, data]
+    buffers = [
+        None if validity is None else pa.py_buffer(validity),
+        pa.py_buffer(offsets),
+        pa.py_buffer(data),
+    ]
     return pa.Array.from_buffers(pa.binary(), n, buffers, nulls)
 
 

@@ -16,6 +16,8 @@ from typing import assert_never
 
 import pyarrow as pa
 
+from .buffer_pool import BUFFERS
+
 MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
 """Default cap on one batch: 250 times a broker's default max.message.bytes, yet no threat to an executor."""
 
@@ -25,8 +27,9 @@ _GZIP_WBITS = 31
 _ZSTD_LEVEL = 3
 """Kafka's default; pyarrow's own is 1."""
 
-_FIRST_CHUNK_BYTES = 256 * 1024
-_LARGEST_CHUNK_BYTES = 16 * 1024 * 1024
+_LIKELY_RATIO = 8
+_FIRST_BYTES = 4096
+"""What is decompressed first gets room for so many times its size and this; the room doubles from there."""
 
 _LZ4_BLOCK_BYTES = 64 * 1024
 _LZ4_FRAME_HEADER = bytes.fromhex("04224D18604082")
@@ -170,25 +173,19 @@ def _decompress_gzip(data: Buffer, max_bytes: int) -> Buffer:
 def _decompress_stream(name: str, data: Buffer, max_bytes: int) -> Buffer:
     """Decompress frames that may or may not say how long they are: what they say is never believed."""
     stream = pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), name)
-    chunks: list[pa.Buffer] = []
-    room = max_bytes
-    want = min(max(4 * len(data), 4096), _FIRST_CHUNK_BYTES)
-    while True:
-        chunk = stream.read_buffer(min(want, room + 1))
-        if not chunk.size:
-            break
-        if chunk.size > room:
+    # One byte more than allowed tells "exactly the cap" from "too much".
+    most = max_bytes + 1
+    memory = BUFFERS.take(min(_LIKELY_RATIO * len(data) + _FIRST_BYTES, most))
+    filled = 0
+    while read := stream.readinto(memory[filled:]):
+        filled += read
+        if filled > max_bytes:
             raise _too_large(max_bytes)
-        room -= chunk.size
-        chunks.append(chunk)
-        want = min(2 * want, _LARGEST_CHUNK_BYTES)
-    return _join(chunks)
-
-
-def _join(chunks: list[pa.Buffer]) -> Buffer:
-    if len(chunks) == 1:
-        return memoryview(chunks[0]).cast("B")
-    return b"".join(chunks)
+        if filled == len(memory):
+            larger = BUFFERS.take(min(2 * filled, most))
+            larger[:filled] = memory
+            memory = larger
+    return memoryview(memory[:filled])  # type: ignore[arg-type]
 
 
 def _decompress_snappy(data: Buffer, max_bytes: int) -> Buffer:

@@ -1,0 +1,82 @@
+"""Memory that is used again, and never while somebody still looks at it."""
+
+import threading
+
+import numpy as np
+import pyarrow as pa
+
+from spark_kafka_native.kafka.records.buffer_pool import LARGEST, SMALLEST, BufferPool
+
+
+def address(array: np.ndarray) -> int:
+    return array.ctypes.data
+
+
+def test_memory_comes_back_once_nothing_refers_to_it():
+    pool = BufferPool()
+    first = pool.take(1_000_000)
+    assert len(first) == 1_000_000
+    where = address(first)
+    assert address(pool.take(1_000_000)) != where
+    del first
+    assert where in {address(one) for one in (pool.take(1_000_000), pool.take(900_000))}
+
+
+def test_an_arrow_array_keeps_its_memory_and_a_slice_of_it_too():
+    pool = BufferPool()
+    memory = pool.take(SMALLEST)
+    memory[:] = 7
+    array = pa.Array.from_buffers(pa.uint8(), SMALLEST, [None, pa.py_buffer(memory)])
+    batch = pa.record_batch([array.slice(10)], ["x"])
+    del memory, array
+    for _ in range(5):
+        pool.take(SMALLEST)[:] = 1
+    assert batch.column(0).unique().to_pylist() == [7]
+
+
+def test_a_memoryview_keeps_its_memory():
+    pool = BufferPool()
+    view = memoryview(pool.take(SMALLEST))
+    view[0] = 9
+    pool.take(SMALLEST)[:] = 1
+    assert view[0] == 9
+
+
+def test_what_is_small_or_huge_is_not_kept():
+    pool = BufferPool()
+    assert len(pool.take(0)) == 0
+    assert len(pool.take(SMALLEST - 1)) == SMALLEST - 1
+    assert len(pool.take(LARGEST + 1)) == LARGEST + 1
+    assert pool.kept_bytes == 0
+
+
+def test_no_more_is_kept_than_allowed():
+    pool = BufferPool(most_buffers=3, most_bytes=4_000_000)
+    held = [pool.take(1_000_000) for _ in range(10)]
+    assert pool.kept_bytes <= 4_000_000
+    assert len({address(one) for one in held}) == 10
+
+
+def test_a_huge_buffer_does_not_serve_a_small_wish():
+    pool = BufferPool()
+    where = address(pool.take(20_000_000))
+    assert address(pool.take(SMALLEST)) != where
+
+
+def test_threads_never_share_memory():
+    pool = BufferPool()
+    wrong = []
+
+    def use(number: int) -> None:
+        for _ in range(300):
+            memory = pool.take(SMALLEST)
+            memory[:] = number
+            if (memory != number).any():
+                wrong.append(number)
+
+    threads = [threading.Thread(target=use, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
