@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from record_batches import KERNELS, using_kernel, varint
 
@@ -68,7 +68,7 @@ def cells(column: pa.Array | None, rows: list[int]) -> list:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(columns=record_columns(), data=st.data())
 def test_records_round_trip(codec: Codec, columns: RecordColumns, data: st.DataObject) -> None:
     n = columns.length

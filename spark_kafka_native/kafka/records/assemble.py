@@ -34,7 +34,7 @@ def assemble_columns(
     ``timestamp_types`` has one entry per batch.
     """
     low, high = rows
-    ends = np.clip(np.cumsum(batches["count"]) - low, 0, high - low)
+    ends = (batches["count"].cumsum() - low).clip(0, high - low)
     owners = np.ascontiguousarray(batches["source"])
     picked = scanned.rows(low, high)
     key = value = headers = types = None

@@ -44,32 +44,22 @@ def load_bodies(
 
     Stops before the bodies exceed ``max_batch_bytes`` in all, though never before the first batch.
     """
-    codec = headers.codec[chosen]
     dense = _needs_no_body(headers, chosen, columns)
-    batches = np.zeros(len(chosen), BATCH)
-    batches["start"] = headers.start[chosen] + HEADER_BYTES
-    batches["end"] = headers.end[chosen]
-    batches["count"] = headers.count[chosen]
-    batches["base_offset"] = headers.base_offset[chosen]
-    batches["last_offset_delta"] = headers.last_offset_delta[chosen]
-    log_append_time = headers.has(LOG_APPEND_TIME)[chosen]
-    batches["timestamp"] = np.where(
-        log_append_time, headers.max_timestamp[chosen], headers.base_timestamp[chosen]
-    )
-    batches["flags"] = log_append_time * SAME_TIMESTAMP + dense * DENSE
-    sources: list[Source] = [data]
-    packed = (codec != Codec.NONE) & ~dense
-    # What the batches before each one take that need no decompressing.
-    plain = np.cumsum(np.where(packed | dense, 0, batches["end"] - batches["start"]))
+    batches = _build_table(headers, chosen, dense)
+    packed = (headers.codec[chosen] != Codec.NONE) & ~dense
     budget = min(max_batch_bytes, MAX_COLUMN_BYTES)
+    if not packed.any() and len(data) <= budget:
+        return Bodies(sources=[data], batches=batches, chosen=chosen)
+    sources: list[Source] = [data]
+    # What the batches up to each one take that need no decompressing.
+    plain = np.where(packed | dense, 0, batches["end"] - batches["start"]).cumsum()
     fits = int(np.searchsorted(plain, budget, side="right"))
     unpacked = 0
     # A loop over compressed batches only; decompressing one costs far more than the step.
-    for place in np.flatnonzero(packed).tolist():
+    for place in packed.nonzero()[0].tolist():
         before = unpacked + int(plain[place])
-        if place >= fits or (
-            place and before + int(batches["end"][place] - batches["start"][place]) > budget
-        ):
+        start, end = int(batches["start"][place]), int(batches["end"][place])
+        if place >= fits or (place and before + end - start > budget):
             fits = min(fits, place)
             break
         body = read_body(data, headers, int(chosen[place]), max_batch_bytes)
@@ -100,6 +90,24 @@ def read_body(data: memoryview, headers: BatchHeaders, index: int, max_batch_byt
     if count * MIN_RECORD_BYTES > len(body):
         raise CorruptRecordError(f"a batch of {count} records in {len(body)} decompressed bytes", base_offset)
     return body
+
+
+def _build_table(headers: BatchHeaders, chosen: I64, dense: Flags) -> npt.NDArray[np.void]:
+    """Return what a kernel is told about the ``chosen`` batches, all of them lying in source 0."""
+    all_of_them = len(chosen) == len(headers.start)
+    which: I64 | slice = slice(None) if all_of_them else chosen
+    batches = np.zeros(len(chosen), BATCH)
+    batches["start"] = headers.start[which] + HEADER_BYTES
+    batches["end"] = headers.end[which]
+    batches["count"] = headers.count[which]
+    batches["base_offset"] = headers.base_offset[which]
+    batches["last_offset_delta"] = headers.last_offset_delta[which]
+    batches["timestamp"] = headers.base_timestamp[which]
+    log_append_time = headers.has(LOG_APPEND_TIME)[which]
+    if log_append_time.any():
+        batches["timestamp"][log_append_time] = headers.max_timestamp[which][log_append_time]
+    batches["flags"] = log_append_time * SAME_TIMESTAMP + dense * DENSE
+    return batches
 
 
 def _needs_no_body(headers: BatchHeaders, chosen: I64, columns: frozenset[str]) -> Flags:

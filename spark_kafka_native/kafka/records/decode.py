@@ -83,7 +83,7 @@ def decode_record_set(
     if aborted_transactions is not None:
         hidden, left = find_aborted_batches(headers, aborted_transactions, read)
         shown &= ~hidden
-    asked = np.flatnonzero(shown)
+    asked = shown.nonzero()[0]
     chosen = _cut_to_records(headers, asked, max_records)
     bodies = load_bodies(data, headers, chosen, wanted, max_batch_bytes)
     if len(bodies.chosen) < len(asked):

@@ -93,7 +93,7 @@ def gather_binary(
     """
     n = len(starts)
     if not n:
-        return pa.array([], pa.binary())
+        return pa.nulls(0, pa.binary())
     nulls = lengths < 0
     # Slots 2i of this array are the rows, the odd ones are what lies between them; take copies the even ones.
     base = int(starts.min())

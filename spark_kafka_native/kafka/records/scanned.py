@@ -64,16 +64,16 @@ class ScannedRecords:
     @classmethod
     def allocate(cls, n: int, columns: frozenset[str]) -> ScannedRecords:
         """Make room for ``n`` records and what scanning ``columns`` (names of RecordColumns) yields."""
-        wanted = {"offset", *(name for column in columns for name in _SCANNED.get(column, ()))}
-        arrays: dict[str, Any] = {
-            field.name: np.empty(n, np.int32 if field.name.endswith(("_length", "_count")) else np.int64)
-            for field in fields(cls)
-            if field.name in wanted
-        }
+        arrays: dict[str, Any] = {"offset": np.empty(n, np.int64)}
+        for column in columns:
+            for name, kind in _SCANNED.get(column, {}).items():
+                arrays[name] = np.empty(n, kind)
         return cls(**arrays)
 
     def rows(self, low: int, high: int) -> ScannedRecords:
         """Return rows [low, high), sharing memory."""
+        if high - low == len(self.offset):
+            return self
         picked: dict[str, Any] = {}
         for field in fields(self):
             array = getattr(self, field.name)
@@ -81,9 +81,9 @@ class ScannedRecords:
         return type(self)(**picked)
 
 
-_SCANNED = {
-    "timestamp_ms": ("timestamp_ms",),
-    "key": ("key_start", "key_length"),
-    "value": ("value_start", "value_length"),
-    "headers": ("headers_start", "headers_end", "headers_count"),
+_SCANNED: dict[str, dict[str, type[np.signedinteger[Any]]]] = {
+    "timestamp_ms": {"timestamp_ms": np.int64},
+    "key": {"key_start": np.int64, "key_length": np.int32},
+    "value": {"value_start": np.int64, "value_length": np.int32},
+    "headers": {"headers_start": np.int64, "headers_end": np.int64, "headers_count": np.int32},
 }

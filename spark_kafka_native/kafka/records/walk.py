@@ -22,6 +22,8 @@ Source = bytes | bytearray | memoryview
 
 _SHORTEST_RUN = 32
 """A run shorter than this costs more to prove than to step through."""
+_SMALL_BATCH = 400
+"""Smaller batches are stepped through only."""
 _FIRST_STEPS = 64
 _MOST_STEPS = 4096
 """How many records are stepped through before a run is tried again: doubled each time there is none."""
@@ -50,26 +52,36 @@ def walk_records(source: Source, batches: npt.NDArray[np.void]) -> Walk:
     # Indexing bytes is twice as fast as indexing a memoryview, and worth the copy.
     data = source if isinstance(source, bytes) else bytes(source)
     bytes_of_data = np.frombuffer(data, np.uint8)
-    walked = np.flatnonzero((batches["flags"] & DENSE) == 0)
+    walked = ((batches["flags"] & DENSE) == 0).nonzero()[0]
     counts = batches["count"][walked]
-    edges: list[I64] = []
-    for place, index in enumerate(walked.tolist()):
-        position, end, count = (int(batches[name][index]) for name in ("start", "end", "count"))
-        found = _walk_batch(data, bytes_of_data, position, end, count)
-        edges.append(found)
-        if found[-1] != end or len(found) != count + 1:
-            counts[place] = len(found) - 1
-            broken = BadRecord(index, len(found) - 1, int(found[-1]))
-            return _cut(walked[: place + 1], counts[: place + 1], edges, broken)
-    return _cut(walked, counts, edges, None)
+    columns = (batches[name][walked].tolist() for name in ("start", "end", "count"))
+    chunks: list[I64] = []
+    # Where records begin and end, stepped through but not yet an array: arrays of few numbers are dear.
+    pending: list[int] = []
+    broken = None
+    for place, (position, end, count) in enumerate(zip(*columns, strict=True)):
+        if count < _SMALL_BATCH:
+            found: list[int] | I64 = _step(data, position, end, count)
+            pending += found
+        else:
+            found = _walk_batch(data, bytes_of_data, position, end, count)
+            chunks += [np.array(pending, np.int64), found]
+            pending = []
+        good, last = len(found) - 1, int(found[-1])
+        if last != end or good != count:
+            broken = BadRecord(int(walked[place]), good, last)
+            walked, counts = walked[: place + 1], counts[: place + 1]
+            counts[place] = good
+            break
+    return _cut(walked, counts, np.concatenate([*chunks, np.array(pending, np.int64)]), broken)
 
 
-def _cut(walked: I64, counts: I64, edges: list[I64], broken: BadRecord | None) -> Walk:
-    if len(edges) == 1:
-        return Walk(walked, counts, edges[0][:-1], edges[0][1:], broken)
-    starts = np.concatenate([edge[:-1] for edge in edges] or [np.empty(0, np.int64)])
-    ends = np.concatenate([edge[1:] for edge in edges] or [np.empty(0, np.int64)])
-    return Walk(walked, counts, starts, ends, broken)
+def _cut(walked: I64, counts: I64, edges: I64, broken: BadRecord | None) -> Walk:
+    """Take apart the edges of all batches: count + 1 of each."""
+    if len(counts) == 1:
+        return Walk(walked, counts, edges[:-1], edges[1:], broken)
+    last = (counts + 1).cumsum() - 1
+    return Walk(walked, counts, np.delete(edges, last), np.delete(edges, last - counts), broken)
 
 
 def _walk_batch(data: bytes, bytes_of_data: U8, position: int, end: int, count: int) -> I64:
