@@ -19,6 +19,11 @@ from .fetch_run import FetchRun, Flight
 from .offsets import list_offsets
 from .partition_state import PartitionState
 
+DECODED_BYTES = 4 * 1024 * 1024
+"""Decompressed records in one `FetchedRecords` (a larger batch comes alone): what fits in a cache is copied
+fast, and a reader's memory does not depend on how well a topic compresses.
+"""
+
 Ranges = Mapping[TopicPartition, tuple[int, int]]
 """For each partition the first offset to fetch, and the one before which to stop."""
 
@@ -112,10 +117,11 @@ class Fetcher:
         """
         records = data.records or memoryview(b"")
         aborted = self._aborted(data)
-        expected = state.ask_from
+        expected = min(state.ask_from, state.until_offset)
+        check_crcs = self._config.check_crcs
         while records:
             try:
-                decoded = self._decode_records(state, records, columns, aborted)
+                decoded = self._decode_records(state, records, columns, aborted, check_crcs)
             except CorruptRecordError as error:
                 if state.refetched:
                     raise error.at(state.topic_partition) from None
@@ -125,10 +131,12 @@ class Fetcher:
             from_offset = state.position
             state.advance(min(decoded.next_offset, state.until_offset), run.now())
             yield _fetched(state, data, from_offset, decoded.columns)
-            if decoded.consumed_bytes == 0 or state.position >= state.until_offset:
+            # What is left at the end is mostly a part of a batch, and not worth a look.
+            if decoded.consumed_bytes == 0 or state.position >= expected:
                 break
             records, aborted = records[decoded.consumed_bytes :], decoded.aborted_transactions
-        if state.position < min(expected, state.until_offset):
+            check_crcs = False  # the first call checked all batches
+        if state.position < expected:
             state.rewind()  # what was asked for meanwhile does not fit any more
 
     def _decode_records(
@@ -137,15 +145,17 @@ class Fetcher:
         records: memoryview,
         columns: frozenset[str] | None,
         aborted: Sequence[AbortedTransaction] | None,
+        check_crcs: bool,
     ) -> DecodedRecordSet:
         return decode_record_set(
             records,
             fetch_offset=state.position,
             until_offset=state.until_offset,
             columns=columns,
-            check_crcs=self._config.check_crcs,
+            check_crcs=check_crcs,
             max_batch_bytes=self._config.max_batch_bytes,
             aborted_transactions=aborted,
+            max_bytes=DECODED_BYTES,
         )
 
     def _aborted(self, data: PartitionData) -> Sequence[AbortedTransaction] | None:

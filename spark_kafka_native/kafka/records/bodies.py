@@ -38,16 +38,22 @@ class Bodies:
 
 
 def load_bodies(
-    data: memoryview, headers: BatchHeaders, chosen: I64, columns: frozenset[str], max_batch_bytes: int
+    data: memoryview,
+    headers: BatchHeaders,
+    chosen: I64,
+    columns: frozenset[str],
+    max_batch_bytes: int,
+    max_bytes: int,
 ) -> Bodies:
     """Decompress what needs it of the ``chosen`` batches (indexes, increasing) for reading ``columns``.
 
-    Stops before the bodies exceed ``max_batch_bytes`` in all, though never before the first batch.
+    Stops before the bodies exceed ``max_bytes`` in all (by no more than one batch where that is compressed),
+    though never before the first batch. No body may exceed ``max_batch_bytes``.
     """
     dense = _needs_no_body(headers, chosen, columns)
     batches = _build_table(headers, chosen, dense)
     packed = (headers.codec[chosen] != Codec.NONE) & ~dense
-    budget = min(max_batch_bytes, MAX_COLUMN_BYTES)
+    budget = min(max_bytes, MAX_COLUMN_BYTES)
     if not packed.any() and len(data) <= budget:
         return Bodies(sources=[data], batches=batches, chosen=chosen)
     sources: list[Source] = [data]

@@ -60,6 +60,7 @@ def decode_record_set(
     max_batch_bytes: int = MAX_DECOMPRESSED_BYTES,
     aborted_transactions: Sequence[AbortedTransaction] | None = None,
     max_records: int | None = None,
+    max_bytes: int | None = None,
 ) -> DecodedRecordSet:
     """Decode the record batches (v2) in ``data`` into one `RecordColumns`.
 
@@ -68,7 +69,8 @@ def decode_record_set(
     (None: all); what is not wanted is not built, and where offsets alone are wanted most records are not even
     looked at. ``aborted_transactions`` is the fetch response's list for a read_committed reader (an empty one
     too), None for read_uncommitted. No batch may decompress to more than ``max_batch_bytes``, and a call
-    stops, at a batch, once it has that much. ``max_records`` stops it after so many records.
+    stops, at a batch, once it has that much, or ``max_bytes`` where they are given; ``max_records`` stop it
+    after so many records.
 
     Raises `CorruptRecordError` with the offset for anything that breaks the format, and ValueError for
     misuse.
@@ -85,7 +87,7 @@ def decode_record_set(
         shown &= ~hidden
     asked = shown.nonzero()[0]
     chosen = _cut_to_records(headers, asked, max_records)
-    bodies = load_bodies(data, headers, chosen, wanted, max_batch_bytes)
+    bodies = load_bodies(data, headers, chosen, wanted, max_batch_bytes, max_bytes or max_batch_bytes)
     if len(bodies.chosen) < len(asked):
         headers = headers.first(int(bodies.chosen[-1]) + 1)
         if aborted_transactions is not None:
