@@ -38,7 +38,7 @@ class Dispatcher:
                 self._state.by(queue.not_before)
                 continue
             leader = self._leader(queue, now)
-            if leader is not None:
+            if leader is not None and (not queue.in_flight or queue.sent_to == leader):
                 by_leader.setdefault(leader, []).append(queue)
         for node_id, queues in by_leader.items():
             lane = self._state.lanes.setdefault(node_id, Lane(node_id))
@@ -109,7 +109,7 @@ class Dispatcher:
         if sequence is None:
             self._inquiries.ask_identity()
             return None
-        if queue.in_flight and (not sequence.confirmed or batch.spilled is not None):
+        if queue.in_flight and not _may_follow(queue, batch, sequence):
             return None
         return batch if self._number(batch, sequence, self._state.idempotence) else None
 
@@ -150,19 +150,31 @@ class Dispatcher:
         lane.sent.append(
             SentRequest(pending=pending, batches=batches, by_id=by_id, topic_ids=topic_ids, sent_at=now)
         )
-        self._note_sent(batches, now)
+        self._note_sent(lane, batches, now)
         if pending.done:
             self._state.by(now)
         return True
 
-    def _note_sent(self, batches: list[Batch], now: float) -> None:
+    def _note_sent(self, lane: Lane, batches: list[Batch], now: float) -> None:
         self._state.stats.count(requests=1, retries=sum(batch.attempts > 0 for batch in batches))
         for batch in batches:
             batch.queue.batches.popleft()
             batch.queue.in_flight.append(batch)
+            batch.queue.sent_to = lane.node_id
             if not batch.attempts:
                 self._state.stats.measure(queue_ms=max(0.0, now - batch.created_at) * 1000)
             batch.attempts += 1
+
+
+def _may_follow(queue: PartitionQueue, batch: Batch, sequence: PartitionSequence) -> bool:
+    """Whether ``batch`` may be sent while others of its partition are in flight.
+
+    Not while one is sent again, and not to be sent again itself: a broker remembers the last five batches
+    only, and if new ones got in front of one that it may have, it would take that one's next retry for out
+    of order.
+    """
+    again = batch.attempts > 0 or queue.in_flight[0].attempts > 1
+    return sequence.confirmed and not again and batch.spilled is None
 
 
 def _load(batch: Batch) -> None:

@@ -46,6 +46,9 @@ class PartitionQueue:
         # The sender's own, but that batches are appended from outside.
         self.batches: deque[Batch] = deque()
         self.in_flight: list[Batch] = []
+        self.sent_to: int | None = None
+        """The broker that was sent what is in flight: a new leader gets nothing before all of it has come
+        back."""
         self.draining = False
         """A batch failed while others were in flight: nothing is sent before they have come back."""
         self.not_before = 0.0
@@ -94,10 +97,10 @@ class PartitionQueue:
             start = stop
         return closed, start
 
-    def hold(self, chunk: Chunk, now: float) -> None:
-        """Keep rows that don't make a batch yet."""
+    def hold(self, chunk: Chunk, since: float) -> None:
+        """Keep rows that don't make a batch yet; they have waited since then."""
         if not self.chunks:
-            self.opened_at = now
+            self.opened_at = since
         self.chunks.append(chunk)
         self.chunk_size += chunk.size
         self.chunk_records += chunk.columns.length

@@ -181,7 +181,7 @@ class Producer:
             self._replay.join(None if deadline is None else deadline.remaining_ms / 1000)
         self._close_buffers()
         if not self._settlement.wait(deadline):
-            records = self._memory.used[1]
+            records = self.stats().buffered_records
             raise DeadlineExceededError(
                 f"flush: {records} records are still under way after {timeout_ms:.0f} ms"
             )
@@ -197,6 +197,8 @@ class Producer:
         with self._topics_lock:
             first = self._closed is None
             self._closed = self._closed or ProducerClosedError("close() was called")
+            for buffer in self._topics.values():
+                buffer.closed = True
         self._memory.close(self._closed)
         if not first:
             self._sender.stop(deadline)
@@ -388,6 +390,8 @@ class Producer:
     def _fail(self, cause: BaseException) -> None:
         with self._topics_lock:
             self._closed = self._closed or cause
+            for buffer in self._topics.values():
+                buffer.closed = True
         self._memory.close(cause)
 
     def _raise_if_closed(self) -> None:

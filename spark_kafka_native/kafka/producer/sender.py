@@ -159,6 +159,8 @@ class Sender:
             elif not buffer.close_waiting(due):
                 self._hurry = hurry
                 self._state.by(now + BUSY_BUFFER_S)
+            elif buffer.waiting_since is not None and buffer.waiting_since + linger_s > now:
+                self._state.by(buffer.waiting_since + linger_s)
 
     def _take_in(self) -> None:
         while self._inbox:

@@ -96,6 +96,7 @@ class TopicBuffer:
         self.most_bytes = 0
         self.small_bytes = 0
         """A record up to this size is certain to fit a batch."""
+        self.closed = False
         self.granted_size = 0
         self.granted_records = 0
         self.single: SingleRecords | None = None
@@ -157,7 +158,7 @@ class TopicBuffer:
     ) -> Delivery | None:
         """Take one record in; None when there is no room granted for it (then `grant` and call again)."""
         with self.lock:
-            if self.granted_size < size or not self.granted_records:
+            if self.granted_size < size or not self.granted_records or self.closed:
                 return None
             self.granted_size -= size
             self.granted_records -= 1
@@ -197,7 +198,7 @@ class TopicBuffer:
         """Take columns in. Raises `RecordError` and then has taken none of them."""
         with self.lock:
             self._close_single()
-            self._append(columns, sizes, partition, block, first_row)
+            self._append(columns, sizes, partition, block, first_row, self._clock())
 
     def close_waiting(self, due: Callable[[PartitionQueue], bool]) -> bool:
         """Close the single records, and the chunks of the queues that are ``due``.
@@ -226,7 +227,7 @@ class TopicBuffer:
         sizes = record_sizes(columns)
         # `send` reckoned each record's size before it knew its neighbours; the grant makes up the difference.
         self.granted_size += single.size - int(sizes.sum())
-        self._append(columns, sizes, single.partition_column(), single.block, 0)
+        self._append(columns, sizes, single.partition_column(), single.block, 0, single.opened_at)
 
     def _append(
         self,
@@ -235,22 +236,22 @@ class TopicBuffer:
         partition: Partitions | None,
         block: DeliveryBlock,
         first_row: int,
+        since: float,
     ) -> None:
         chosen = self._choose(columns, sizes, partition)
         try:
             order, bounds = group_rows(chosen, len(self.queues))
         except ValueError:
             raise self._outside(chosen) from None
-        now = self._clock()
         held: list[tuple[PartitionQueue, Rows, int]] = []
         for p in np.flatnonzero(np.diff(bounds)).tolist():
             queue, rows = self.queues[p], order[bounds[p] : bounds[p + 1]]
             row_sizes = sizes[rows]
-            closed, taken = queue.cut(columns, rows, row_sizes, (block, first_row), self._limits, now)
+            closed, taken = queue.cut(columns, rows, row_sizes, (block, first_row), self._limits, since)
             self._ready(closed)
             if taken < len(rows):
                 held.append((queue, rows[taken:], int(row_sizes[taken:].sum())))
-        self._hold(columns, held, block, first_row, now)
+        self._hold(columns, held, block, first_row, since)
 
     def _hold(
         self,
@@ -258,7 +259,7 @@ class TopicBuffer:
         held: list[tuple[PartitionQueue, Rows, int]],
         block: DeliveryBlock,
         first_row: int,
-        now: float,
+        since: float,
     ) -> None:
         """Copy what is left over out of ``columns``, in one go for all partitions: nothing keeps the rest
         alive."""
@@ -267,10 +268,10 @@ class TopicBuffer:
         kept = take_columns(columns, np.concatenate([rows for _, rows, _ in held]))
         start = 0
         if self.waiting_since is None:
-            self.waiting_since = now
+            self.waiting_since = since
         for queue, rows, size in held:
             own = slice_columns(kept, start, start + len(rows))
-            queue.hold(Chunk(own, [Part(block, rows, first_row)], size), now)
+            queue.hold(Chunk(own, [Part(block, rows, first_row)], size), since)
             start += len(rows)
 
     def _choose(self, columns: RecordColumns, sizes: Rows, partition: Partitions | None) -> Partitions:
