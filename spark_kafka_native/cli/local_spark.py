@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from ..testing.unix_sockets import unix_socket_settings
 
 
 @contextmanager
@@ -61,13 +64,15 @@ def _build(folder: Path, cores: int, settings: dict[str, str]) -> Any:
         .config("spark.driver.extraJavaOptions", java_options)
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.python.unix.domain.socket.enabled", "true")
     )
-    for name, value in settings.items():
+    for name, value in (unix_socket_settings(folder) | settings).items():
         builder = builder.config(name, value)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PySpark's own, about versions of pandas
-        return builder.getOrCreate()
+        on_interrupt = signal.getsignal(signal.SIGINT)
+        session = builder.getOrCreate()
+        signal.signal(signal.SIGINT, on_interrupt)  # PySpark puts a handler of its own there
+        return session
 
 
 @contextmanager

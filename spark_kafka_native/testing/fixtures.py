@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import re
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ import pytest
 from .embedded_kafka import EmbeddedKafka
 from .kafka_container import KafkaContainer
 from .standalone_spark import StandaloneSpark
+from .unix_sockets import unix_socket_settings
 
 __all__ = ["kafka", "kafka_cluster", "spark", "spark_cluster", "topic"]
 
@@ -64,7 +67,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     # not ours.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    session = (
+    builder = (
         SparkSession.builder.master("local[2]")
         .appName("spark-kafka-native tests")
         .config("spark.ui.enabled", "false")
@@ -72,9 +75,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.driver.memory", "2g")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-        .config("spark.python.unix.domain.socket.enabled", "true")
-        .getOrCreate()
     )
+    for name, value in unix_socket_settings(Path(tempfile.gettempdir())).items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
