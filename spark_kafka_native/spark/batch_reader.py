@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter
 from pyspark.sql.types import StructType
 
 from ..kafka.cluster.router import router_for
+from ..kafka.config import ClientConfig
 from .batch_plan import plan_batch
 from .filters import PushedFilters
 from .partition import KafkaInputPartition, ReadTask, read_partition, settle_worker
@@ -28,7 +30,7 @@ class KafkaBatchReader(DataSourceReader):  # type: ignore[misc]
         self._options = options
         self._filters = PushedFilters()
         self._task = ReadTask(
-            client=options.client,
+            client=_within_poll_timeout(options),
             consumer=options.consumer,
             schema=RecordSchema.read(schema),
             fail_on_data_loss=options.fail_on_data_loss,
@@ -53,6 +55,12 @@ class KafkaBatchReader(DataSourceReader):  # type: ignore[misc]
     def __getstate__(self) -> dict[str, Any]:
         # Options and filters were for planning; the task is all that a worker needs.
         return {"_task": self._task}
+
+
+def _within_poll_timeout(options: ReadOptions) -> ClientConfig:
+    """The client of the tasks: nothing that one of them waits for may take longer than its poll timeout."""
+    timeout_ms = min(options.client.default_api_timeout_ms, options.consumer.poll_timeout_ms)
+    return replace(options.client, default_api_timeout_ms=timeout_ms)
 
 
 class FilteringKafkaBatchReader(KafkaBatchReader):

@@ -32,7 +32,8 @@ def where(batches):
     import pandas
     from spark_kafka_native.kafka.records import kernel
     for batch in batches:
-        yield pandas.DataFrame({"file": [spark_kafka_native.__file__], "compiled": [kernel.COMPILED], "n": [len(batch)]})
+        found = {"file": [spark_kafka_native.__file__], "compiled": [kernel.COMPILED], "n": [len(batch)]}
+        yield pandas.DataFrame(found)
 
 executors = frame.mapInPandas(where, "file string, compiled boolean, n long").collect()
 rows = frame.select("partition", "offset").collect()
