@@ -161,7 +161,8 @@ def measure(bootstrap_servers: str, spec: TopicSpec, rounds: int) -> None:
         megabytes = (spec.value_bytes / seconds) / 1e6
         rows.append([name, rate(1, seconds), f"{megabytes:.0f}", str(ratio) if name != LIBRDKAFKA else ""])
     compiled = "compiled" if kernel.COMPILED else "NumPy"
-    title = f"consume {spec.label} x {topic.records}, 4 partitions, {topic.log_bytes / 1e6:.0f} MB ({compiled} kernel)"
+    size = f"{topic.records} records, 4 partitions, {topic.log_bytes / 1e6:.0f} MB"
+    title = f"consume {spec.label}: {size} ({compiled} kernel)"
     print_table(title, ["client", "records/s", "MB/s of values", "ratio"], rows)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from ..cluster.metadata import NO_TOPIC_ID
-from ..cluster.router import KNOWN_TOPIC_WAIT_MS, Leader, Router
+from ..cluster.router import KNOWN_TOPIC_WAIT_MS, NEW_TOPIC_WAIT_MS, Leader, Router
 from ..config import ConsumerConfig
 from ..error_code import ErrorCode
 from ..errors import (
@@ -175,9 +175,10 @@ class FetchRun:
         now = time.monotonic()
         if state.failures == 0:
             state.failing_since = now
-        missing = isinstance(error, BrokerError) and error.error_code in _GONE
-        if missing and now - state.failing_since > KNOWN_TOPIC_WAIT_MS / 1000:
-            raise error
+        if isinstance(error, BrokerError) and error.error_code in _GONE:
+            limit_ms = NEW_TOPIC_WAIT_MS if state.topic_id is None else KNOWN_TOPIC_WAIT_MS
+            if now - state.failing_since > limit_ms / 1000:
+                raise error
         state.retry_at = now + self._backoff.delay_ms(state.failures) / 1000
         state.failures += 1
         state.last_failure = error

@@ -62,6 +62,7 @@ class Transport:
         must not eat all of it). Raises `NetworkError` that lists each address with its cause, `SecurityError`
         when TLS can't be agreed.
         """
+        context = tls_context(config.security) if config.security.encrypted else None
         causes = []
         addresses = _resolve(host, port)
         for i, (family, kind, protocol, _, target) in enumerate(addresses):
@@ -71,10 +72,9 @@ class Transport:
             except OSError as error:
                 causes.append(f"{target[0]}: {_cause(error, share_ms)}")
                 continue
-            if config.security.encrypted:
-                sock = _encrypt(
-                    sock, host, port, config, deadline.within_ms(config.connection_setup_timeout_ms)
-                )
+            if context is not None:
+                limit = deadline.within_ms(config.connection_setup_timeout_ms)
+                sock = _encrypt(sock, host, f"{host}:{port}", context, limit)
             sock.setblocking(False)
             return cls(sock, f"{host}:{port}")
         raise NetworkError(f"cannot connect to {host}:{port} ({'; '.join(causes)})")
@@ -193,22 +193,21 @@ def _connect(
 
 
 def _encrypt(
-    sock: socket.socket, host: str, port: int, config: ClientConfig, deadline: Deadline
+    sock: socket.socket, host: str, address: str, context: ssl.SSLContext, deadline: Deadline
 ) -> ssl.SSLSocket:
-    # Some resolvers take a name with a trailing dot; certificates never carry one.
-    name = host.rstrip(".")
     try:
         sock.setblocking(False)
-        encrypted = tls_context(config.security).wrap_socket(
-            sock, server_hostname=name, do_handshake_on_connect=False
-        )
+        # Some resolvers take a name with a trailing dot; certificates never carry one.
+        name = host.rstrip(".")
+        encrypted = context.wrap_socket(sock, server_hostname=name, do_handshake_on_connect=False)
         sock = encrypted
-        _shake_hands(encrypted, f"{host}:{port}", deadline)
-    except BaseException as error:
+        _shake_hands(encrypted, address, deadline)
+    except KafkaError:
         sock.close()
-        if isinstance(error, OSError | ValueError):
-            raise _handshake_failure(error, f"{host}:{port}") from error
         raise
+    except (OSError, ValueError) as error:
+        sock.close()
+        raise _handshake_failure(error, address) from error
     return encrypted
 
 
