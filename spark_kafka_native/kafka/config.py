@@ -267,7 +267,7 @@ COMPRESSION_TYPES = ("none", "gzip", "snappy", "lz4", "zstd")
 class ProducerConfig(Properties):
     """How records are produced. Names are Java's, or librdkafka's where Java has none."""
 
-    acks: Acks = property_field("acks", Acks.ALL, _acks)
+    acks: Acks = property_field("acks", Acks.ALL, _acks)  # noqa: RUF009 - it returns a field
     """Which replicas must have a batch before it counts as written."""
     enable_idempotence: bool | None = property_field("enable.idempotence", None, _boolean)
     """Whether the brokers drop what a retry sends twice. None: yes, where acks=all and the limits
