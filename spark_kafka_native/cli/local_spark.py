@@ -29,8 +29,10 @@ def local_spark(folder: Path, cores: int = 2, settings: dict[str, str] | None = 
     java = session.sparkContext._gateway.proc
     try:
         yield session
-    except Exception:
+    except Exception as error:
         print(errors.read_text(encoding="utf-8", errors="replace")[-4000:], file=sys.stderr)
+        # Said now: an error of the JVM's asks the JVM for its text, and that is about to end.
+        print(str(error)[:4000], file=sys.stderr)
         raise
     finally:
         with suppress(Exception):  # after a signal the gateway may be dead already; it ends below in any case
