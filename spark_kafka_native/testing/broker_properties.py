@@ -100,7 +100,9 @@ def _sizes(brokers: int) -> dict[str, str]:
         "share.coordinator.state.topic.replication.factor": replicas,
         "share.coordinator.state.topic.min.isr": in_sync,
         "share.coordinator.state.topic.num.partitions": "5",
-        "broker.session.timeout.ms": "4000",
+        # Among three, a dead one is to be missed soon. One alone is never to be taken for dead, however busy
+        # the machine: its partitions would be without a leader until it is believed alive again.
+        "broker.session.timeout.ms": "4000" if brokers > 1 else "30000",
         "broker.heartbeat.interval.ms": "500",
         "group.initial.rebalance.delay.ms": "0",
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",

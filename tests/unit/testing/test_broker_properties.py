@@ -33,6 +33,7 @@ def test_one_broker_is_its_own_quorum():
     assert made["advertised.listeners"] == "PLAINTEXT://127.0.0.1:1000,INTERNAL://127.0.0.1:1100"
     assert made["default.replication.factor"] == "1"
     assert made["min.insync.replicas"] == "1"
+    assert int(made["broker.session.timeout.ms"]) > 9_000
 
 
 def test_three_brokers_survive_the_loss_of_one():
