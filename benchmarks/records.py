@@ -224,7 +224,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
     small, large = random_values(100), random_values(1024)
     events = list(json_like(RECORDS, 300))

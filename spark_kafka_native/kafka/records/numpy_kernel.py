@@ -134,10 +134,10 @@ def scan_headers(
     # One pass per header index, as long as that beats one step per header.
     while active.size >= _FEW_ROWS:
         at, limit = place[active] + taken, limits[active]
-        keys = read_varints(data, cursor[active], limit, max_bytes=VARINT_BYTES)
-        wrong = ~keys.valid | (keys.value < 0) | (keys.value > limit - keys.end)
-        values = read_varints(data, keys.end + np.where(wrong, 0, keys.value), limit, max_bytes=VARINT_BYTES)
-        wrong |= ~values.valid | (values.value < -1) | (values.value > limit - values.end)
+        keys = read_varints(data, cursor[active], max_bytes=VARINT_BYTES)
+        values = read_varints(data, keys.end + np.maximum(keys.value, 0), max_bytes=VARINT_BYTES)
+        wrong = (keys.value < 0) | (values.value < -1) | (values.end + np.maximum(values.value, 0) > limit)
+        wrong[keys.too_long] = wrong[values.too_long] = True
         bad[active[wrong]] = True
         key_start[at], key_length[at] = keys.end, np.where(wrong, 0, keys.value)
         value_start[at], value_length[at] = values.end, np.where(wrong, 0, values.value)
@@ -221,16 +221,18 @@ def _read_fields(
         """The field of each record's batch: a column, or one number where there is one batch."""
         return batches[field][0] if len(batches) == 1 else np.repeat(batches[field], walk.counts)
 
-    timestamps = read_varints(data, _skip_lengths(data, starts) + 1, ends, max_bytes=VARLONG_BYTES)
-    deltas = read_varints(data, timestamps.end, ends, max_bytes=VARINT_BYTES)
-    good = timestamps.valid & deltas.valid & _increase(deltas.value, walk.counts)
+    timestamps = read_varints(data, _skip_lengths(data, starts) + 1, max_bytes=VARLONG_BYTES)
+    deltas = read_varints(data, timestamps.end, max_bytes=VARINT_BYTES)
+    good = _increase(deltas.value, walk.counts)
     good &= deltas.value <= of_batch("last_offset_delta")
+    good[timestamps.too_long] = good[deltas.too_long] = False
     base = of_batch("timestamp")
     timestamp = base + timestamps.value
     same = (of_batch("flags") & SAME_TIMESTAMP) != 0
-    good &= same | (((base ^ timestamp) & (timestamps.value ^ timestamp)) >= 0)
+    if _may_overflow(base, timestamps.value):
+        good &= same | (((base ^ timestamp) & (timestamps.value ^ timestamp)) >= 0)
     out.offset[rows] = of_batch("base_offset") + deltas.value
-    key, value, counts, good = _read_lengths(data, deltas.end, ends, good)
+    key, value, counts = _read_lengths(data, deltas.end, ends, good)
     if not good.all():
         return int(np.argmin(good))
     if out.timestamp_ms is not None:
@@ -258,10 +260,18 @@ def _increase(deltas: I64, counts: I64) -> Flags:
     return increase
 
 
+def _may_overflow(base: Any, deltas: I64) -> bool:
+    """Whether the sum of a base timestamp and a delta may leave 64 bits."""
+    if not len(deltas):
+        return False
+    least, most = int(np.min(base)) + int(deltas.min()), int(np.max(base)) + int(deltas.max())
+    return least < -(2**63) or most >= 2**63
+
+
 def _skip_lengths(data: U8, starts: I64) -> I64:
     """Return the positions behind the record lengths, which the walk has found to be good."""
     position: I64 = starts + 1
-    more = np.flatnonzero(data.take(starts) >= 0x80)
+    more = np.flatnonzero(data.take(starts, mode="clip") >= 0x80)
     while more.size:
         at = position[more]
         position[more] += 1
@@ -269,20 +279,24 @@ def _skip_lengths(data: U8, starts: I64) -> I64:
     return position
 
 
-def _read_lengths(
-    data: U8, positions: I64, ends: I64, good: Flags
-) -> tuple[Varints, Varints, Varints, Flags]:
-    """Read key length, value length and headers count of every record; say which records are (still) good."""
-    key = read_varints(data, positions, ends, max_bytes=VARINT_BYTES)
-    good = good & key.valid & (key.value >= -1) & (key.value <= ends - key.end)
-    value = read_varints(data, key.end + np.maximum(key.value, 0), ends, max_bytes=VARINT_BYTES)
-    good &= value.valid & (value.value >= -1) & (value.value <= ends - value.end)
-    counts = read_varints(data, value.end + np.maximum(value.value, 0), ends, max_bytes=VARINT_BYTES)
+def _read_lengths(data: U8, positions: I64, ends: I64, good: Flags) -> tuple[Varints, Varints, Varints]:
+    """Read key length, value length and headers count of every record; clear ``good`` where one is bad.
+
+    Positions only grow (no length counts below 0), so what ends within the record at last never left it.
+    """
+    key = read_varints(data, positions, max_bytes=VARINT_BYTES)
+    value = read_varints(data, key.end + np.maximum(key.value, 0), max_bytes=VARINT_BYTES)
+    counts = read_varints(data, value.end + np.maximum(value.value, 0), max_bytes=VARINT_BYTES)
+    good &= (key.value >= -1) & (value.value >= -1)
+    for numbers in (key, value, counts):
+        good[numbers.too_long] = False
     left = ends - counts.end
-    good &= (
-        counts.valid & (counts.value >= 0) & (counts.value <= left // 2) & ((counts.value > 0) | (left == 0))
-    )
-    return key, value, counts, good
+    headers = counts.value != 0
+    if headers.any():
+        good &= (counts.value >= 0) & (counts.value <= left // 2) & (headers | (left == 0))
+    else:
+        good &= left == 0
+    return key, value, counts
 
 
 def _scan_row(

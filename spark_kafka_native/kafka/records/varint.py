@@ -23,48 +23,54 @@ _LAST_BYTE = {VARINT_BYTES: 0x0F, VARLONG_BYTES: 0x01}
 
 
 class Varints(NamedTuple):
-    """What `read_varints` found at each position; ``value`` and ``end`` mean nothing where ``valid`` is
-    False."""
+    """What `read_varints` found at each position."""
 
     value: I64
     end: I64
-    valid: npt.NDArray[np.bool_]
+    """Where it ends: the caller checks that this is within bounds."""
+    too_long: I64
+    """Which of them (mostly none) have too many bytes or too many bits; their value and end mean nothing."""
 
 
-def read_varints(data: U8, positions: I64, limits: I64, *, max_bytes: int) -> Varints:
-    """Read one zigzag varint at each of ``positions``, none of them reaching ``limits`` (exclusive, within
-    data).
+def read_varints(data: U8, positions: I64, *, max_bytes: int) -> Varints:
+    """Read one zigzag varint at each of ``positions`` (any; outside of data is nonsense, but no error).
 
-    ``max_bytes`` is `VARINT_BYTES` or `VARLONG_BYTES`. Invalid is: cut off by its limit, too long, too large.
+    ``max_bytes`` is `VARINT_BYTES` or `VARLONG_BYTES`.
     """
-    valid = positions < limits
+    # Clipping is what makes an unchecked read harmless: the end of what was read tells afterwards.
+    byte = data.take(positions, mode="clip")
+    raw = byte.astype(np.uint64)
     end = positions + 1
-    if not valid.all():
-        positions = np.where(valid, positions, 0)
-    if not len(data):
-        return Varints(np.zeros(len(positions), np.int64), end, np.zeros(len(positions), np.bool_))
-    first = data.take(positions)
-    raw = first.astype(np.uint64)
-    more = np.flatnonzero((first >= 0x80) & valid)
+    more = (byte >= 0x80).nonzero()[0]
+    too_long = more[:0]
     if more.size:
         raw &= np.uint64(0x7F)
     for index in range(1, max_bytes):
         if not more.size:
             break
-        at = positions[more] + index
-        inside = at < limits[more]
-        if not inside.all():
-            valid[more[~inside]] = False
-            more, at = more[inside], at[inside]
-        byte = data.take(at)
-        raw[more] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * index)
-        end[more] += 1
+        everywhere = 2 * more.size > len(positions)
+        if everywhere:
+            goes_on = _spread(more, len(positions))
+            byte = data.take(end, mode="clip") * goes_on
+            raw |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * index)
+            end += goes_on
+        else:
+            byte = data.take(end[more], mode="clip")
+            raw[more] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * index)
+            end[more] += 1
         if index == max_bytes - 1:
-            valid[more[byte > _LAST_BYTE[max_bytes]]] = False
-        more = more[byte >= 0x80]
+            last = byte > _LAST_BYTE[max_bytes]
+            too_long = last.nonzero()[0] if everywhere else more[last]
+        more = (byte >= 0x80).nonzero()[0] if everywhere else more[byte >= 0x80]
     value = (raw >> np.uint64(1)).view(np.int64)
     value ^= -(raw & np.uint64(1)).view(np.int64)
-    return Varints(value, end, valid)
+    return Varints(value, end, too_long)
+
+
+def _spread(indexes: I64, length: int) -> npt.NDArray[np.bool_]:
+    flags = np.zeros(length, np.bool_)
+    flags[indexes] = True
+    return flags
 
 
 def varint_sizes(values: I64) -> I64:

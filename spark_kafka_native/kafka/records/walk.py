@@ -7,7 +7,7 @@ through the records.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -46,12 +46,23 @@ class Walk(NamedTuple):
     """The first record whose length leads out of its batch; the walk ends there."""
 
 
+class _Data:
+    """The source in the forms that are quickest for one purpose each."""
+
+    def __init__(self, source: Source) -> None:
+        self.view = memoryview(source)
+        self.array = np.frombuffer(source, np.uint8)
+
+    @cached_property
+    def quick(self) -> bytes:
+        """Indexing bytes is twice as fast as indexing a memoryview, and worth the copy if done a lot."""
+        return bytes(self.view)
+
+
 def walk_records(source: Source, batches: npt.NDArray[np.void]) -> Walk:
     """Follow the records of each of ``batches`` (dtype `BATCH`, all in one source), up to the first that
     leads out."""
-    # Indexing bytes is twice as fast as indexing a memoryview, and worth the copy.
-    data = source if isinstance(source, bytes) else bytes(source)
-    bytes_of_data = np.frombuffer(data, np.uint8)
+    data = _Data(source)
     walked = ((batches["flags"] & DENSE) == 0).nonzero()[0]
     counts = batches["count"][walked]
     columns = (batches[name][walked].tolist() for name in ("start", "end", "count"))
@@ -61,10 +72,10 @@ def walk_records(source: Source, batches: npt.NDArray[np.void]) -> Walk:
     broken = None
     for place, (position, end, count) in enumerate(zip(*columns, strict=True)):
         if count < _SMALL_BATCH:
-            found: list[int] | I64 = _step(data, position, end, count)
+            found: list[int] | I64 = _step(data.quick, position, end, count)
             pending += found
         else:
-            found = _walk_batch(data, bytes_of_data, position, end, count)
+            found = _walk_batch(data, position, end, count)
             chunks += [np.array(pending, np.int64), found]
             pending = []
         good, last = len(found) - 1, int(found[-1])
@@ -84,18 +95,18 @@ def _cut(walked: I64, counts: I64, edges: I64, broken: BadRecord | None) -> Walk
     return Walk(walked, counts, np.delete(edges, last), np.delete(edges, last - counts), broken)
 
 
-def _walk_batch(data: bytes, bytes_of_data: U8, position: int, end: int, count: int) -> I64:
+def _walk_batch(data: _Data, position: int, end: int, count: int) -> I64:
     """Return where each record of a batch begins and, last, where the last one ends that ends within the
     batch."""
     parts: list[I64] = []
     steps = _FIRST_STEPS
     while count:
-        run = _find_run(data, bytes_of_data, position, end, count) if count >= _SHORTEST_RUN else None
+        run = _find_run(data, position, end, count) if count >= _SHORTEST_RUN else None
         if run is not None:
             parts.append(run[:-1])
             position, count, steps = int(run[-1]), count - len(run) + 1, _FIRST_STEPS
             continue
-        stepped = _step(data, position, end, min(count, steps))
+        stepped = _step(data.quick, position, end, min(count, steps))
         parts.append(np.array(stepped[:-1], np.int64))
         position = stepped[-1]
         if len(stepped) <= min(count, steps):
@@ -106,19 +117,19 @@ def _walk_batch(data: bytes, bytes_of_data: U8, position: int, end: int, count: 
     return np.concatenate(parts)
 
 
-def _find_run(data: bytes, bytes_of_data: U8, position: int, end: int, count: int) -> I64 | None:
+def _find_run(data: _Data, position: int, end: int, count: int) -> I64 | None:
     """Return the edges of the records from ``position`` on that have one size, None where they are few."""
     try:
-        length, body = read_varint(memoryview(data)[:end], position)
+        length, body = read_varint(data.view[:end], position)
     except ValueError:
         return None
     size = body - position + length
     if length < 0 or body - position > 2:
         return None
     edges = np.arange(position, min(end, position + size * count) + 1, size)
-    same = bytes_of_data.take(edges[:-1]) == data[position]
+    same = data.array.take(edges[:-1]) == data.view[position]
     if body - position == 2:
-        same &= bytes_of_data.take(edges[:-1] + 1) == data[position + 1]
+        same &= data.array.take(edges[:-1] + 1) == data.view[position + 1]
     run = len(same) if same.all() else int(np.argmin(same))
     return edges[: run + 1] if run >= _SHORTEST_RUN else None
 
