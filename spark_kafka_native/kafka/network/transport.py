@@ -74,7 +74,13 @@ class Transport:
                 continue
             if context is not None:
                 limit = deadline.within_ms(config.connection_setup_timeout_ms)
-                sock = _encrypt(sock, host, f"{host}:{port}", context, limit)
+                try:
+                    sock = _encrypt(sock, host, f"{host}:{port}", context, limit)
+                except NetworkError as error:
+                    if i == len(addresses) - 1:
+                        raise
+                    causes.append(f"{target[0]}: {error}")
+                    continue
             sock.setblocking(False)
             return cls(sock, f"{host}:{port}")
         raise NetworkError(f"cannot connect to {host}:{port} ({'; '.join(causes)})")
