@@ -134,7 +134,7 @@ class Sender:
             state.by(state.clock() + SHARED_READ_S)
         if self._closing is not None:
             state.by(state.clock() + self._closing.remaining_ms / 1000)
-        if self._inbox or self._inquiries.answered:
+        if self._inbox or self._inquiries.answered or self._finished():
             return
         streams = [(c.fileno(), c.waits_for) for c in busy if not c.closed]
         wait_ms = max(0.0, (state.next_at - state.clock()) * 1000)

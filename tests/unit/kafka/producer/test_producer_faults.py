@@ -536,7 +536,9 @@ def test_flush_has_a_deadline_and_close_gives_up_what_is_left(cluster):
 def test_close_delivers_what_lingers(cluster):
     with producing(cluster, linger_ms=60_000, batch_records=1_000) as producer:
         send(producer, 5)
+        started = time.monotonic()
     assert cluster.values(TP) == numbers(5)
+    assert time.monotonic() - started < 3
 
 
 def test_whoever_waits_does_not_wait_for_the_linger(cluster):

@@ -137,7 +137,7 @@ def cluster():
 
 def open_producer(cluster, folder, **config):
     settings = ClientConfig.from_properties(properties(cluster.bootstrap_servers))
-    config = {"batch_records": 1, "linger_ms": 0, "delivery_timeout_ms": 600} | config
+    config = {"batch_records": 1, "linger_ms": 0, "delivery_timeout_ms": 3_000} | config
     return Producer(settings, ProducerConfig(spill_dir=str(folder), **config))
 
 
@@ -200,7 +200,7 @@ def test_a_replay_that_the_broker_does_not_know_is_numbered_anew(cluster, tmp_pa
 
 
 def test_later_records_do_not_overtake_spilled_ones(cluster, tmp_path):
-    with open_producer(cluster, tmp_path, delivery_timeout_ms=400) as first:
+    with open_producer(cluster, tmp_path, delivery_timeout_ms=1_500) as first:
         cluster.script(TP, *[refused(ErrorCode.NOT_ENOUGH_REPLICAS)] * 1000)
         early = first.send("t", value=b"0", partition=0)
         assert early.exception(5).spilled
@@ -229,7 +229,7 @@ from spark_kafka_native.kafka.config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.producer.producer import Producer
 
 config = ClientConfig.from_properties({properties!r})
-settings = dict(batch_records=1, linger_ms=0, delivery_timeout_ms=300)
+settings = dict(batch_records=1, linger_ms=0, delivery_timeout_ms=2_000)
 producer = Producer(config, ProducerConfig(spill_dir={folder!r}, **settings))
 print("open", flush=True)
 for i in range(100_000):
