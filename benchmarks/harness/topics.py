@@ -6,6 +6,7 @@ for.
 from __future__ import annotations
 
 import time
+import uuid
 from dataclasses import dataclass, replace
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -38,8 +39,13 @@ class TopicSpec:
         return self.records * (self.value_bytes + KEY_BYTES)
 
     def of(self, records: int) -> TopicSpec:
-        """The same kind of topic with another number of records."""
-        return replace(self, records=records)
+        """The same kind of topic with another number of records, under a name that no broker has yet."""
+        return replace(self, records=records, topic=unique(self.topic))
+
+
+def unique(topic: str) -> str:
+    """A name for a topic that is there for one run only."""
+    return f"{topic}-{uuid.uuid4().hex[:8]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
