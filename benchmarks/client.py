@@ -1,4 +1,5 @@
-"""Consuming four partitions into Arrow, one process, next to the other Python clients on the same broker.
+"""Consuming four partitions into Arrow and producing from Arrow, one process, next to the other Python
+clients on the same broker.
 
     python benchmarks/client.py [--rounds 5] [--bootstrap-servers HOST:PORT]
 
@@ -15,29 +16,34 @@ import argparse
 import asyncio
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 
 import aiokafka
 import confluent_kafka
 import kafka as kafka_python
+import pyarrow as pa
 from harness import raw
 from harness.cluster import open_broker
 from harness.rounds import best_of_rounds
 from harness.table import Target, print_table, rate
-from harness.topics import LoadedTopic, TopicSpec, load_topic
+from harness.topics import TopicSpec, create_topic, delete_topic, load_topic
+from harness.values import VALUES
 
 from spark_kafka_native.kafka.cluster.router import router_for
-from spark_kafka_native.kafka.config import ClientConfig, ConsumerConfig
+from spark_kafka_native.kafka.config import ClientConfig, ConsumerConfig, ProducerConfig
 from spark_kafka_native.kafka.consumer.fetcher import Fetcher
 from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.records import kernel
 
 OURS = "spark-kafka-native"
 LIBRDKAFKA = "confluent-kafka"
 FETCH_BYTES = 8 << 20
-PART = {"aiokafka": 4, "kafka-python": 16}
-"""Which part of the topic the slow ones read: one in so many offsets."""
+PRODUCED_BYTES = 100_000_000
+ARROW_BATCH_RECORDS = 10_000
+"""What Spark hands a writer by default (spark.sql.execution.arrow.maxRecordsPerBatch)."""
+PART = {"aiokafka": 4, "kafka-python": 64}
+"""Which part of the records the slow ones read and write: one in so many."""
 WANTED = {"100 B": 5.0}
 """How many times as fast as librdkafka we must be."""
 
@@ -139,37 +145,147 @@ CONSUMERS: dict[str, Consume] = {
 }
 
 
-def timed(consume: Consume, bootstrap_servers: str, topic: LoadedTopic, part: int) -> float:
+class Written:
+    """What every producer writes: keys of 8 bytes, values of ``value_bytes``; in Arrow, and as
+    Python's bytes.
+    """
+
+    def __init__(self, spec: TopicSpec) -> None:
+        count = min(spec.records, PRODUCED_BYTES // spec.value_bytes)
+        self.topic = f"{spec.topic}-write"
+        self.codec = spec.codec
+        self.values = list(VALUES[spec.values](count, spec.value_bytes))
+        self.keys = [number.to_bytes(8, "big") for number in range(count)]
+        table = pa.table(
+            {"key": pa.array(self.keys, pa.binary()), "value": pa.array(self.values, pa.binary())}
+        )
+        self.batches = table.to_batches(ARROW_BATCH_RECORDS)
+
+    def records(self, part: int) -> Iterator[tuple[bytes, bytes]]:
+        """One in ``part`` of the records."""
+        count = len(self.values) // part
+        return zip(self.keys[:count], self.values[:count], strict=True)
+
+
+def produce_ours(bootstrap_servers: str, written: Written, _part: int) -> int:
+    client = ClientConfig(bootstrap_servers=(bootstrap_servers,))
+    with Producer(client, ProducerConfig(compression_type=written.codec)) as producer:
+        for batch in written.batches:
+            producer.send_columns(batch, written.topic)
+        producer.flush()
+    return len(written.values)
+
+
+def produce_confluent(bootstrap_servers: str, written: Written, _part: int) -> int:
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "acks": "all",
+            "enable.idempotence": True,
+            "compression.type": written.codec,
+            "linger.ms": 20,
+            "batch.size": 1_000_000,
+            "batch.num.messages": 100_000,
+            "queue.buffering.max.messages": 2_000_000,
+            "queue.buffering.max.kbytes": 2_000_000,
+            "log_level": 0,
+        }
+    )
+    for number, (key, value) in enumerate(written.records(1)):
+        producer.produce(written.topic, value, key)
+        if number % 10_000 == 0:
+            producer.poll(0)
+    producer.flush()
+    return len(written.values)
+
+
+def produce_aiokafka(bootstrap_servers: str, written: Written, part: int) -> int:
+    async def produce() -> int:
+        producer = aiokafka.AIOKafkaProducer(
+            bootstrap_servers=bootstrap_servers,
+            acks="all",
+            compression_type=None if written.codec == "none" else written.codec,
+            linger_ms=20,
+            max_batch_size=1_000_000,
+        )
+        await producer.start()
+        count = 0
+        for key, value in written.records(part):
+            await producer.send(written.topic, value, key)
+            count += 1
+        await producer.stop()
+        return count
+
+    return asyncio.run(produce())
+
+
+def produce_kafka_python(bootstrap_servers: str, written: Written, part: int) -> int:
+    producer = kafka_python.KafkaProducer(
+        bootstrap_servers=bootstrap_servers,
+        acks="all",
+        compression_type=None if written.codec == "none" else written.codec,
+        linger_ms=20,
+        batch_size=1_000_000,
+    )
+    count = 0
+    for key, value in written.records(part):
+        producer.send(written.topic, value, key)
+        count += 1
+    producer.close()
+    return count
+
+
+Produce = Callable[[str, Written, int], int]
+PRODUCERS: dict[str, Produce] = {
+    OURS: produce_ours,
+    LIBRDKAFKA: produce_confluent,
+    "aiokafka": produce_aiokafka,
+    "kafka-python": produce_kafka_python,
+}
+
+
+def timed(work: Callable[[], int]) -> float:
     """Seconds per record."""
-    ends = {partition: end // part for partition, end in topic.ends.items()}
     began = time.perf_counter()
-    count = consume(bootstrap_servers, topic.spec.topic, ends)
+    count = work()
     return (time.perf_counter() - began) / count
 
 
-def measure(bootstrap_servers: str, spec: TopicSpec, rounds: int) -> None:
+def measure_consuming(bootstrap_servers: str, spec: TopicSpec, rounds: int) -> None:
     topic = load_topic(bootstrap_servers, spec)
+    runs = {}
+    for name, consume in CONSUMERS.items():
+        ends = {partition: end // PART.get(name, 1) for partition, end in topic.ends.items()}
+        runs[name] = partial(timed, partial(consume, bootstrap_servers, spec.topic, ends))
+    best = best_of_rounds(runs, rounds, warm_up=1)
+    kind = "compiled" if kernel.COMPILED else "NumPy"
+    size = f"{topic.records} records, 4 partitions, {topic.log_bytes / 1e6:.0f} MB"
+    print_rates(f"consume {spec.label}: {size} ({kind} kernel)", spec, best, WANTED.get(spec.label))
+
+
+def measure_producing(bootstrap_servers: str, spec: TopicSpec, rounds: int) -> None:
+    written = Written(spec)
+    create_topic(bootstrap_servers, written.topic, 4)
     runs = {
-        name: partial(timed, consume, bootstrap_servers, topic, PART.get(name, 1))
-        for name, consume in CONSUMERS.items()
+        name: partial(timed, partial(produce, bootstrap_servers, written, PART.get(name, 1)))
+        for name, produce in PRODUCERS.items()
     }
     best = best_of_rounds(runs, rounds, warm_up=1)
+    delete_topic(bootstrap_servers, written.topic)
+    print_rates(f"produce {spec.label}: {len(written.values)} records, acks=all", spec, best, None)
+
+
+def print_rates(title: str, spec: TopicSpec, best: dict[str, float], wanted: float | None) -> None:
     rows = []
     for name, seconds in best.items():
-        wanted = WANTED.get(spec.label) if name == OURS else None
-        ratio = Target(against=LIBRDKAFKA, ratio=best[LIBRDKAFKA] / seconds, wanted=wanted)
-        megabytes = (spec.value_bytes / seconds) / 1e6
-        rows.append([name, rate(1, seconds), f"{megabytes:.0f}", str(ratio) if name != LIBRDKAFKA else ""])
-    compiled = "compiled" if kernel.COMPILED else "NumPy"
-    size = f"{topic.records} records, 4 partitions, {topic.log_bytes / 1e6:.0f} MB"
-    title = f"consume {spec.label}: {size} ({compiled} kernel)"
+        ratio = Target(
+            against=LIBRDKAFKA,
+            ratio=best[LIBRDKAFKA] / seconds,
+            wanted=wanted if name == OURS else None,
+        )
+        megabytes = f"{spec.value_bytes / seconds / 1e6:.0f}"
+        rows.append([name, rate(1, seconds), megabytes, "" if name == LIBRDKAFKA else str(ratio)])
     print_table(title, ["client", "records/s", "MB/s of values", "ratio"], rows)
-
-
-@contextmanager
-def broker(bootstrap_servers: str | None) -> Iterator[str]:
-    with open_broker(bootstrap_servers) as address:
-        yield address
 
 
 def main() -> None:
@@ -178,10 +294,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", help="a label, as 100 B")
     arguments = parser.parse_args()
-    with broker(arguments.bootstrap_servers) as address:
+    with open_broker(arguments.bootstrap_servers) as address:
         for spec in SPECS:
             if arguments.only in (None, spec.label):
-                measure(address, spec, arguments.rounds)
+                measure_consuming(address, spec, arguments.rounds)
+                measure_producing(address, spec, arguments.rounds)
 
 
 if __name__ == "__main__":

@@ -304,6 +304,57 @@ def test_a_permanent_refusal_is_raised_at_once(cluster: ScriptedCluster) -> None
         list_offsets(Router(config(cluster[1].address)), {tp: OffsetAt.LATEST})
 
 
+def test_a_partition_without_a_leader_is_waited_for(cluster: ScriptedCluster) -> None:
+    [tp] = cluster.create("orders", 1, leader=1)
+
+    def leaderless(request: MetadataRequest, version: int) -> MetadataResponse:
+        told = cluster.metadata(request, version)
+        partition = replace(
+            told.topics[0].partitions[0], leader_id=-1, error_code=ErrorCode.LEADER_NOT_AVAILABLE
+        )
+        return replace(told, topics=[replace(told.topics[0], partitions=[partition])])
+
+    cluster[1].push(MetadataRequest, leaderless, leaderless, leaderless)
+    assert list_offsets(Router(config(cluster[1].address)), {tp: OffsetAt.LATEST})[tp].offset == 0
+    assert len(cluster[1].requests(MetadataRequest)) == 4
+
+
+def test_a_topic_that_is_not_ours_to_see_fails_alone_and_at_once(cluster: ScriptedCluster) -> None:
+    [seen] = cluster.create("orders", 1, leader=1)
+
+    def denied(request: MetadataRequest, version: int) -> MetadataResponse:
+        told = cluster.metadata(request, version)
+        topics = [
+            replace(topic, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            if topic.name == "secret"
+            else topic
+            for topic in told.topics
+        ]
+        return replace(told, topics=topics)
+
+    cluster[1].on(MetadataRequest, denied)
+    router = Router(config(cluster[1].address))
+    assert router.metadata({"orders", "secret"}).topic("orders").partitions
+    assert list_offsets(router, {seen: OffsetAt.LATEST})[seen].offset == 0
+    began = time.monotonic()
+    with pytest.raises(BrokerError, match="topic secret: TOPIC_AUTHORIZATION_FAILED"):
+        list_offsets(router, {TopicPartition("secret", 0): OffsetAt.LATEST})
+    assert time.monotonic() - began < 0.5
+
+
+def test_versions_are_each_brokers_own(cluster: ScriptedCluster) -> None:
+    """During a rolling upgrade one broker speaks what another does not yet."""
+    tps = cluster.create("orders", 2)
+    cluster[1].versions[ListOffsetsRequest.api_key] = (1, 5)
+    cluster[2].versions[ListOffsetsRequest.api_key] = (6, 7)
+    list_offsets(Router(config(cluster[1].address)), dict.fromkeys(tps, OffsetAt.LATEST))
+    spoken = [
+        next(asked.version for asked in cluster[i].asked if isinstance(asked.request, ListOffsetsRequest))
+        for i in (1, 2)
+    ]
+    assert spoken == [5, 7]
+
+
 def test_a_coordinator_is_remembered_until_forgotten(cluster: ScriptedCluster) -> None:
     found = FindCoordinatorResponse(
         coordinators=[
