@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import difflib
 import enum
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, Self, TypeVar
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Self
 
 from .errors import ConfigError
 from .model import Acks, IsolationLevel
-
-T = TypeVar("T")
+from .properties import Properties, property_field
 
 MAX_RESPONSE_BYTES = 100 * 1024 * 1024
 """No response is larger, whatever its length prefix says; librdkafka's ``receive.message.max.bytes`` is the
@@ -82,63 +81,6 @@ def _checks_hostname(text: str) -> bool:
 
 def _text(text: str) -> str:
     return text
-
-
-def property_field(
-    name: str,
-    default: T,
-    parse: Callable[[str], Any] = int,
-    *,
-    least: int | None = None,
-    most: int | None = None,
-    secret: bool = False,
-) -> T:
-    """A dataclass field that Java's property ``name`` sets. ``parse`` raises ValueError; a secret stays out
-    of repr.
-    """
-    metadata = {"property": name, "parse": parse, "least": least, "most": most}
-    return field(default=default, metadata=metadata, repr=not secret)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Properties:
-    """Base of the configs: builds one from Java's property names and checks every value's bounds."""
-
-    @classmethod
-    def property_names(cls) -> frozenset[str]:
-        """Java's names of everything that this config reads."""
-        return frozenset(name for f in fields(cls) if (name := f.metadata.get("property")) is not None)
-
-    @classmethod
-    def from_properties(cls, properties: Mapping[str, str]) -> Self:
-        """Parse the properties that this config knows and leave the others alone (see `unknown_properties`).
-
-        Raises `ConfigError` that names the property, its value and what is allowed.
-        """
-        return cls(**cls._parse(properties))
-
-    @classmethod
-    def _parse(cls, properties: Mapping[str, str]) -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        for f in fields(cls):
-            name = f.metadata.get("property")
-            if name is None or name not in properties:
-                continue
-            try:
-                values[f.name] = f.metadata["parse"](str(properties[name]))
-            except ValueError as error:
-                told = "must be a whole number" if f.metadata["parse"] is int else str(error)
-                shown = "" if not f.repr else f", not {properties[name]!r}"
-                raise ConfigError(f"{name} {told}{shown}") from None
-        return values
-
-    def __post_init__(self) -> None:
-        for f in fields(self):
-            least, most = f.metadata.get("least"), f.metadata.get("most")
-            value = getattr(self, f.name)
-            if (least is not None and value < least) or (most is not None and value > most):
-                bounds = f"at least {least}" if most is None else f"between {least} and {most}"
-                raise ConfigError(f"{f.metadata['property']} must be {bounds}, not {value}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -410,11 +352,3 @@ def unknown_properties(names: Iterable[str], *configs: type[Properties]) -> dict
         if name not in known and name not in JAVA_ONLY:
             unknown[name] = next(iter(difflib.get_close_matches(name, known, n=1)), None)
     return unknown
-
-
-def default_of(config: type[Properties], property_name: str) -> Any:
-    """The default of a property, for generated documentation."""
-    for f in fields(config):
-        if f.metadata.get("property") == property_name and f.default is not MISSING:
-            return f.default
-    raise KeyError(property_name)

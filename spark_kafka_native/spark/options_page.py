@@ -6,7 +6,8 @@ import enum
 from dataclasses import fields
 from typing import Any, Final
 
-from ..kafka.config import ClientConfig, ConsumerConfig, ProducerConfig, Properties, SecurityConfig
+from ..kafka.config import ClientConfig, ConsumerConfig, ProducerConfig, SecurityConfig
+from ..kafka.properties import Properties
 from .options import OPTIONS, Option, OptionType, Scope
 
 _INTRO: Final = """\
