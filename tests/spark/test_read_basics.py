@@ -1,5 +1,6 @@
 """Batch reads on a real broker: what comes is what was written."""
 
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -170,3 +171,21 @@ def test_an_unreachable_broker_is_named_in_time(peer, spark):
         )
     assert "127.0.0.1:1" in peer.message_of(caught)
     assert "refused" in peer.message_of(caught).lower()
+
+
+def test_what_is_ignored_is_told_on_the_driver(peer, spark, kafka, topic, capfd):
+    peer.create(kafka, topic)
+    peer.read(
+        spark, kafka, topic, startingOffset="latest", maxOffsetsPerTrigger=5, kafka__fetch__min__byte=1
+    ).count()
+    expected = (
+        "Unknown option 'startingoffset' is ignored; did you mean 'startingOffsets'?",
+        "maxOffsetsPerTrigger option ignored in batch queries",
+        "Unknown option 'kafka.fetch.min.byte' is ignored; did you mean 'kafka.fetch.min.bytes'?",
+    )
+    told, deadline = "", time.monotonic() + 20
+    # Spark passes on what its Python processes say, but not at once.
+    while not all(line in told for line in expected) and time.monotonic() < deadline:
+        told += capfd.readouterr().err
+        time.sleep(0.1)
+    assert all(line in told for line in expected), told

@@ -1,6 +1,9 @@
+import contextlib
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import OffsetAt, TopicPartition
@@ -104,3 +107,32 @@ def test_a_long_list_of_partitions_is_cut():
     text = format_topic_partitions(TopicPartition("t", i) for i in range(60))
     assert text.startswith("[t-0, t-1, t-2")
     assert text.endswith(", ... 10 more]")
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3) | st.just("0"), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(text=st.text(max_size=60) | _JSON.map(json.dumps))
+def test_any_text_is_a_limit_or_a_config_error(text):
+    for parse in (parse_offset_limit, parse_timestamps, parse_assignment):
+        with contextlib.suppress(ConfigError):
+            parse(text)
+
+
+@given(
+    offsets=st.dictionaries(
+        st.tuples(st.text("abc-._", min_size=1, max_size=4), st.integers(0, 2**31 - 1)).map(
+            lambda p: TopicPartition(*p)
+        ),
+        st.integers(0, 2**63 - 1),
+        max_size=6,
+    )
+)
+def test_what_is_written_is_read_back(offsets):
+    assert parse_offset_limit(format_offsets(offsets)) == Specific(offsets)
