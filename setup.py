@@ -4,6 +4,9 @@ Both are optional: where there is no compiler the build goes on without them and
 They use CPython's stable ABI (3.11, the first with the buffer protocol), so one wheel serves every later Python.
 """
 
+from glob import glob
+from os.path import dirname
+
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 
@@ -25,6 +28,7 @@ setup(
         Extension(
             name,
             [source],
+            depends=sorted(glob(f"{dirname(source)}/*.h")),
             optional=True,
             py_limited_api=True,
             define_macros=[("Py_LIMITED_API", "0x030B0000")],
