@@ -1,4 +1,7 @@
-"""The name under which Spark finds `pykafka` by itself: it imports every ``pyspark_*`` module and takes its ``DefaultSource``."""
+"""The name under which Spark finds `pykafka` by itself.
+
+Spark imports every ``pyspark_*`` module and takes its ``DefaultSource``.
+"""
 
 import contextlib
 

@@ -1,7 +1,7 @@
 """The client's value types: small, frozen, picklable, and without any behaviour that needs a network.
 
-Words are those of Kafka's message specs, snake-cased. No wire sentinel (-1 for latest, -2 for earliest) leaves
-``protocol/``: above it, "where in the log" is an `OffsetAt`.
+Words are those of Kafka's message specs, snake-cased. No wire sentinel (-1 for latest, -2 for earliest)
+leaves ``protocol/``: above it, "where in the log" is an `OffsetAt`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class IsolationLevel(enum.IntEnum):
 
 
 class TimestampType(enum.IntEnum):
-    """Who set a record's timestamp; the numbers are those of Java's ``TimestampType`` and of Spark's column."""
+    """Who set a record's timestamp; numbered as Java's ``TimestampType`` and Spark's column."""
 
     NO_TIMESTAMP_TYPE = -1
     CREATE_TIME = 0
@@ -64,7 +64,7 @@ class Acks(enum.IntEnum):
 class OffsetAt:
     """A place in a partition that the broker is asked to turn into an offset.
 
-    Use the constants, or `OffsetAt.timestamp` for the first record whose timestamp is at or after ``timestamp_ms``.
+    Use the constants, or `OffsetAt.timestamp` for the first record at or after ``timestamp_ms``.
     """
 
     name: str
@@ -92,7 +92,7 @@ OffsetAt.MAX_TIMESTAMP = OffsetAt("max_timestamp")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortedTransaction:
-    """An aborted transaction inside a fetched range: its records lie from ``first_offset`` to its abort marker."""
+    """An aborted transaction in a fetched range: its records lie between ``first_offset`` and its marker."""
 
     producer_id: int
     first_offset: int

@@ -1,0 +1,1 @@
+"""SASL mechanisms: challenge and response, no I/O. None yet."""
