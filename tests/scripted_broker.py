@@ -347,6 +347,9 @@ class ScriptedCluster:
 
     def metadata(self, request: MetadataRequest, _version: int) -> MetadataResponse:
         wanted = list(self.topic_ids) if request.topics is None else [topic.name for topic in request.topics]
+        logs: dict[str, list[tuple[int, Log]]] = defaultdict(list)
+        for tp, log in self.logs.items():
+            logs[tp.topic].append((tp.partition, log))
         return MetadataResponse(
             brokers=[
                 MetadataResponseBroker(
@@ -356,10 +359,10 @@ class ScriptedCluster:
             ],
             cluster_id="scripted",
             controller_id=1,
-            topics=[self._describe(name) for name in wanted],
+            topics=[self._describe(name, logs.get(name, [])) for name in wanted],
         )
 
-    def _describe(self, name: str) -> MetadataResponseTopic:
+    def _describe(self, name: str, logs: list[tuple[int, Log]]) -> MetadataResponseTopic:
         known = name in self.topic_ids
         return MetadataResponseTopic(
             error_code=ErrorCode.NONE if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -368,14 +371,13 @@ class ScriptedCluster:
             partitions=[
                 MetadataResponsePartition(
                     error_code=ErrorCode.NONE,
-                    partition_index=tp.partition,
+                    partition_index=index,
                     leader_id=log.leader,
                     leader_epoch=log.leader_epoch,
                     replica_nodes=list(self.brokers),
                     isr_nodes=list(self.brokers),
                 )
-                for tp, log in self.logs.items()
-                if tp.topic == name
+                for index, log in logs
             ],
         )
 
