@@ -307,7 +307,7 @@ def run_many(bench: Bench, sections: Sequence[str], partitions: int) -> None:
     topic = unique("many")
     load_small_topic(bench.bootstrap_servers, topic, partitions, dict.fromkeys(range(partitions), 10))
     if "many" in sections:
-        title = f"10 records in each of {partitions:,} partitions (packed: best of {bench.rounds}, others: one run)"
+        title = f"10 records in each of {partitions:,} partitions (one run each, packed: best)"
         run_small(bench, topic, partitions, title, packed=True)
     if "plan" in sections:
         run_plan(bench, topic, partitions)
