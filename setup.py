@@ -1,7 +1,8 @@
 """The compiled kernels; everything else is in pyproject.toml.
 
 Both are optional: where there is no compiler the build goes on without them and their NumPy twins serve.
-They use CPython's stable ABI (3.11, the first with the buffer protocol), so one wheel serves every later Python.
+They use CPython's stable ABI (3.11, the first with the buffer protocol), so one wheel serves every later
+Python.
 """
 
 from glob import glob
