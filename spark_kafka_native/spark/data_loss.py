@@ -138,6 +138,23 @@ class DataLossPolicy:
             topic_partition, lost, from_offset, until_offset, note,
         )  # fmt: skip
 
+    def report_shrunk(self, topic_partition: TopicPartition, from_offset: int, until_offset: int) -> None:
+        """Fail or warn: a log ends before the offset at which it was to be read on, so there is nothing to
+        read.
+        """
+        error = KafkaConditionError(
+            "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
+            {
+                "startOffset": from_offset,
+                "endOffset": until_offset,
+                "topic": topic_partition.topic,
+                "partition": topic_partition.partition,
+            },
+        )
+        if self.fail:
+            raise error
+        _LOG.warning("Nothing is read of %s, as failOnDataLoss is false. %s", topic_partition, error)
+
     def _go_on_inside(
         self, router: Router, bound: BoundRange, error: OffsetOutOfRangeError | EndOfLogError
     ) -> BoundRange:

@@ -12,7 +12,6 @@ from uuid import UUID
 from ..kafka.cluster.router import Router
 from ..kafka.errors import BrokerError, DeadlineExceededError
 from ..kafka.model import IsolationLevel, OffsetAt, TopicPartition
-from .conditions import KafkaConditionError
 from .ranges import OffsetRange
 from .resolve import list_offsets_at
 
@@ -78,7 +77,7 @@ def _bind_all(
     there = _list(router, fixed_ends, OffsetAt.LATEST, IsolationLevel.READ_UNCOMMITTED)
     found: list[BoundRange] = []
     for planned in ranges:
-        bound = _bind(planned, earliest, latest)
+        bound = _bind(planned, earliest, latest, loss)
         end = there.get(planned.topic_partition)
         if planned.until_offset is not None and end is not None and end < bound.until_offset:
             bound = loss.cut(bound, min(bound.position, end), end)
@@ -88,21 +87,17 @@ def _bind_all(
 
 
 def _bind(
-    planned: OffsetRange, earliest: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]
+    planned: OffsetRange,
+    earliest: Mapping[TopicPartition, int],
+    latest: Mapping[TopicPartition, int],
+    loss: DataLossPolicy,
 ) -> BoundRange:
     tp = planned.topic_partition
     from_offset = earliest[tp] if planned.from_offset is None else planned.from_offset
     until_offset = latest[tp] if planned.until_offset is None else planned.until_offset
     if from_offset > until_offset and planned.from_offset is not None:
-        raise KafkaConditionError(
-            "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
-            {
-                "startOffset": from_offset,
-                "endOffset": until_offset,
-                "topic": tp.topic,
-                "partition": tp.partition,
-            },
-        )
+        # The log ended behind it when the range was planned, and is shorter now.
+        loss.report_shrunk(tp, from_offset, until_offset)
     end = until_offset if planned.ceiling is None else min(until_offset, planned.ceiling)
     position = max(from_offset, planned.floor)
     return BoundRange(planned=planned, position=position, until_offset=max(position, end))
