@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import random
 import struct
+import subprocess
+import sys
 import tracemalloc
 
 import pyarrow as pa
@@ -162,3 +164,47 @@ def test_a_record_with_a_great_many_headers_takes_no_quadratic_time(kernel) -> N
     with using_kernel(kernel):
         headers = decode_record_set(data, fetch_offset=0).columns.headers
     assert len(headers[0]) == n
+
+
+BOMBS = """
+import resource
+from record_batches import batch
+from spark_kafka_native.kafka.errors import CorruptRecordError
+from spark_kafka_native.kafka.records.compression import Codec, compress
+from spark_kafka_native.kafka.records.decode import decode_record_set
+
+MIB = 1 << 20
+piece = bytes(32 * MIB)
+bodies = [(codec, bytes(compress(codec, piece)) * 40) for codec in (Codec.GZIP, Codec.LZ4, Codec.ZSTD)]
+block = bytes(compress(Codec.SNAPPY, piece[: 4 * MIB]))
+xerial = b"\\x82SNAPPY\\0" + bytes([0, 0, 0, 1, 0, 0, 0, 1])
+bodies.append((Codec.SNAPPY, xerial + (len(block).to_bytes(4, "big") + block) * 300))
+bodies.append((Codec.SNAPPY, b"\\xff\\xff\\xff\\xff\\x07" + bytes(90_000_000)))
+del piece
+with open("/proc/self/statm") as statm:
+    used = int(statm.read().split()[0]) * resource.getpagesize()
+# Decompressed these are 1.2 GiB and more each.
+resource.setrlimit(resource.RLIMIT_AS, (used + 400 * MIB,) * 2)
+for codec, body in bodies:
+    try:
+        data = batch(body=body, count=5, attributes=codec)
+        decode_record_set(data, fetch_offset=0, max_batch_bytes=64 * MIB)
+    except CorruptRecordError as error:
+        print(codec.name, "67108864 bytes allowed" in str(error))
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs Linux's /proc")
+@pytest.mark.parametrize("choice", ["", "numpy"])
+def test_bombs_within_a_memory_limit(choice: str) -> None:
+    environment = {**os.environ, "SPARK_KAFKA_NATIVE_KERNEL": choice, "PYTHONPATH": os.pathsep.join(sys.path)}
+    out = subprocess.run(
+        [sys.executable, "-c", BOMBS], env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert out.stdout.split("\n")[:-1] == [
+        "GZIP True",
+        "LZ4 True",
+        "ZSTD True",
+        "SNAPPY True",
+        "SNAPPY True",
+    ], out.stderr

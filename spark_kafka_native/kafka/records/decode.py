@@ -88,11 +88,13 @@ def decode_record_set(
     asked = shown.nonzero()[0]
     chosen = _cut_to_records(headers, asked, max_records)
     bodies = load_bodies(data, headers, chosen, wanted, max_batch_bytes, max_bytes or max_batch_bytes)
-    if len(bodies.chosen) < len(asked):
+    scan = _scan(bodies, wanted, fetch_offset, until_offset, max_records)
+    types = _timestamp_types(headers, bodies)
+    if scan.cut or len(bodies.chosen) < len(asked):
+        # Reading stops within or behind the last batch that was scanned, whatever lies behind it.
         headers = headers.first(int(bodies.chosen[-1]) + 1)
         if aborted_transactions is not None:
             left = find_aborted_batches(headers, aborted_transactions, read)[1]
-    scan = _scan(bodies, wanted, fetch_offset, until_offset, max_records)
     next_offset, consumed_bytes = _find_end(headers, scan, fetch_offset, until_offset)
     return DecodedRecordSet(
         columns=assemble_columns(
@@ -101,7 +103,7 @@ def decode_record_set(
             scan.records,
             (scan.low, scan.high),
             wanted,
-            _timestamp_types(headers, bodies),
+            types,
         ),
         next_offset=next_offset,
         consumed_bytes=consumed_bytes,

@@ -192,6 +192,22 @@ def test_max_records_cuts_and_goes_on_where_it_stopped():
     assert seen == [b"%d" % i for i in range(2, 20)]
 
 
+def test_a_cut_leaves_nothing_out_that_lies_before_a_marker_or_a_gap():
+    data = batch([record(i, b"%d" % i) for i in range(5)], attributes=0x10, producer_id=1)
+    data += control(5, 1, 1) + batch([], base_offset=6)
+    seen: list[bytes | None] = []
+    position, rest, left = 0, data, []
+    while rest:
+        decoded = decode_record_set(rest, fetch_offset=position, max_records=2, aborted_transactions=left)
+        seen += values(decoded)
+        position, rest, left = (
+            decoded.next_offset,
+            rest[decoded.consumed_bytes :],
+            decoded.aborted_transactions,
+        )
+    assert (seen, position) == ([b"0", b"1", b"2", b"3", b"4"], 7)
+
+
 @pytest.mark.parametrize("codec", list(Codec))
 def test_a_set_too_large_for_one_call_is_cut_at_a_batch(codec):
     body = b"".join(record(j, bytes([j]) * 100) for j in range(10))
