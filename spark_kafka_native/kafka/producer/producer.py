@@ -25,11 +25,10 @@ from ..config import ClientConfig, ProducerConfig
 from ..errors import BrokerError, DeadlineExceededError
 from ..network.deadline import Deadline
 from ..records.columns import RecordColumns
-from ..records.encode import record_sizes
 from .batch import Batch
 from .column_input import TopicColumns, read_columns
 from .delivery import ColumnsDelivery, Delivery, DeliveryBlock
-from .encoder import BatchEncoder
+from .encoder import BatchEncoder, reckon_sizes
 from .errors import ProducerClosedError, RecordError, RecordTooLargeError
 from .gather import slice_columns
 from .memory import BufferMemory
@@ -158,7 +157,7 @@ class Producer:
         prepared = []
         for part in parts:
             buffer = self._topics.get(part.topic) or self._topic(part.topic)
-            sizes = record_sizes(part.columns)
+            sizes = reckon_sizes(part.columns)
             try:
                 self._check_columns(buffer, part, sizes)
             except RecordError as error:
@@ -370,7 +369,7 @@ class Producer:
         """A large record is looked at before it is taken: its caller can still do something about it."""
         part = read_columns(_one_row(key, value, headers, timestamp_ms), buffer.topic, None)[0]
         try:
-            self._check_columns(buffer, part, record_sizes(part.columns))
+            self._check_columns(buffer, part, reckon_sizes(part.columns))
         except RecordTooLargeError as error:
             raise RecordTooLargeError.of(
                 buffer.topic, None, error.size, error.limit, error.limit_name

@@ -19,10 +19,9 @@ import pyarrow as pa
 from ..config import ProducerConfig
 from ..model import TopicPartition
 from ..records.columns import HEADERS_TYPE, RecordColumns
-from ..records.encode import record_sizes
 from .batch import Batch, Part
 from .delivery import Delivery, DeliveryBlock
-from .encoder import BATCH_OVERHEAD, BatchEncoder
+from .encoder import BATCH_OVERHEAD, BatchEncoder, reckon_sizes
 from .errors import RecordError, RecordTooLargeError
 from .gather import Rows, slice_columns, take_columns
 from .hashing import group_rows
@@ -224,7 +223,7 @@ class TopicBuffer:
         now_ms = self._encoder.clock_ms()
         columns = single.columns(now_ms)
         single.block.start(columns.length, columns.timestamp_ms)
-        sizes = record_sizes(columns)
+        sizes = reckon_sizes(columns)
         # `send` reckoned each record's size before it knew its neighbours; the grant makes up the difference.
         self.granted_size += single.size - int(sizes.sum())
         self._append(columns, sizes, single.partition_column(), single.block, 0, single.opened_at)
