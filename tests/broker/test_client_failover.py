@@ -45,8 +45,15 @@ def filled(kafka_cluster: EmbeddedKafka, topic: str) -> Iterator[str]:
 
 
 def fill(bootstrap_servers: str, topic: str, records: int = RECORDS) -> None:
+    # Small batches however slow the machine: what is disturbed is a read of many fetches, not of one.
     producer = confluent_kafka.Producer(
-        {"bootstrap.servers": bootstrap_servers, "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "enable.idempotence": True,
+            "linger.ms": 5,
+            "batch.num.messages": 50,
+            "log_level": 0,
+        }
     )
     for number in range(records):
         producer.produce(topic, b"%0100d" % number, partition=number % PARTITIONS)
