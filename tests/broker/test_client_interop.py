@@ -49,6 +49,7 @@ def confluent_producer(kafka: Any, **changed: Any) -> confluent_kafka.Producer:
         {
             "bootstrap.servers": kafka.bootstrap_servers,
             "linger.ms": 50,
+            "enable.idempotence": True,  # or a retry reorders what is compared
             "message.max.bytes": 4_000_000,
             "log_level": 0,
             "queue.buffering.max.messages": 1_000_000,
