@@ -90,7 +90,7 @@ class Producer:
         state = SenderState(
             router=self._router,
             config=self._config,
-            buffers=lambda: list(self._topics.values()),
+            topics=self._topics,
             encoder=self._encoder,
             settlement=self._settlement,
             stats=self._stats,
@@ -447,7 +447,7 @@ def _disown_live() -> None:
         )
         producer._memory = BufferMemory(0, 0)
         producer._memory.close(producer._closed)
-        producer._topics = {}
+        producer._topics.clear()
         producer._topics_lock = threading.Lock()
     _live.clear()
 

@@ -4,7 +4,7 @@ it."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -27,8 +27,8 @@ class SenderState:
 
     router: Router
     config: ProducerConfig
-    buffers: Callable[[], Iterable[TopicBuffer]]
-    """The topics that were written to so far."""
+    topics: Mapping[str, TopicBuffer]
+    """The topics that were written to so far; their owner adds to it."""
     encoder: BatchEncoder
     settlement: Settlement
     stats: StatsRecorder
@@ -54,10 +54,13 @@ class SenderState:
         """How long to wait after so many failures in a row."""
         return self._backoff.delay_ms(failures) / 1000
 
+    def buffers(self) -> list[TopicBuffer]:
+        """All of them, as of now: a caller may add one at any moment."""
+        return list(self.topics.values())
+
     def buffer(self, queue: PartitionQueue) -> TopicBuffer | None:
         """The topic's buffer."""
-        topic = queue.topic_partition.topic
-        return next((buffer for buffer in self.buffers() if buffer.topic == topic), None)
+        return self.topics.get(queue.topic_partition.topic)
 
     def most_bytes(self, queue: PartitionQueue) -> int:
         """The largest batch that the topic takes; 0 when nobody knows."""
