@@ -17,7 +17,7 @@ import pyarrow as pa
 U8 = npt.NDArray[np.uint8]
 
 SMALLEST = 64 * 1024
-"""What is smaller stays in the allocator's own caches."""
+"""What is smaller the C library keeps well enough; Arrow's allocator does not (0.1 ms each were seen)."""
 LARGEST = 32 * 1024 * 1024
 """What is larger is rare, and not worth keeping."""
 ROUNDING = 256 * 1024
@@ -44,7 +44,7 @@ class BufferPool:
         array, a view, an Arrow buffer made of it.
         """
         if not SMALLEST <= size <= LARGEST:
-            return _allocate(size)
+            return np.empty(size, np.uint8)
         found, passed = None, []
         # The one that was used last is tried first: it is most likely in the processor's cache.
         while self._kept:
