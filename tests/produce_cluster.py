@@ -3,9 +3,12 @@ misbehave on cue."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import threading
 import time
 from collections import defaultdict, deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +27,7 @@ from spark_kafka_native.kafka.protocol.api.init_producer_id import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_native.kafka.protocol.api.produce import (
     PartitionProduceResponse,
     ProduceRequest,
@@ -90,7 +94,7 @@ class ProduceCluster(ScriptedCluster):
         for broker in self.brokers.values():
             broker.on(InitProducerIdRequest, self._identify)
             broker.on(DescribeConfigsRequest, self._configs)
-            broker.on(ProduceRequest, self._producer(broker.node_id))
+            broker.on(ProduceRequest, self.producer(broker.node_id))
 
     def script(self, tp: TopicPartition, *steps: Step) -> None:
         self.scripts[tp].extend(steps)
@@ -107,6 +111,26 @@ class ProduceCluster(ScriptedCluster):
     def batches(self, tp: TopicPartition) -> list[Arrived]:
         """What arrived for a partition, refused or not."""
         return [one for one in self.arrived if one.topic_partition == tp]
+
+    @contextlib.contextmanager
+    def forbid(self, topic: str) -> Iterator[None]:
+        """Nobody may know ``topic``."""
+
+        def metadata(request: MetadataRequest, version: int) -> MetadataResponse:
+            told = self.metadata(request, version)
+            topics = [
+                dataclasses.replace(t, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, partitions=[])
+                if t.name == topic
+                else t
+                for t in told.topics
+            ]
+            return dataclasses.replace(told, topics=topics)
+
+        for broker in self.brokers.values():
+            broker.on(MetadataRequest, metadata)
+        yield
+        for broker in self.brokers.values():
+            broker.on(MetadataRequest, self.metadata)
 
     def _identify(self, _request: InitProducerIdRequest, _version: int) -> InitProducerIdResponse:
         with self.lock:
@@ -138,7 +162,9 @@ class ProduceCluster(ScriptedCluster):
             ],
         )
 
-    def _producer(self, node_id: int) -> Any:
+    def producer(self, node_id: int) -> Any:
+        """The standing answer of a broker to produce requests."""
+
         def produce(request: ProduceRequest, version: int) -> Any:
             if self.delay_s:
                 time.sleep(self.delay_s)

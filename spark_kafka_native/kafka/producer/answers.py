@@ -162,7 +162,7 @@ class Answers:
             queue.not_before = now + self._state.delay_s(queue.failures)
             queue.failures += 1
         if refresh:
-            self._inquiries.refresh(queue)
+            self._inquiries.refresh(queue.topic_partition.topic)
 
 
 def _came_back(batch: Batch, state: SenderState) -> None:

@@ -61,7 +61,7 @@ class Dispatcher:
         queue.not_before = now + self._state.delay_s(queue.failures)
         queue.failures += 1
         self._state.by(queue.not_before)
-        self._inquiries.refresh(queue)
+        self._inquiries.refresh(queue.topic_partition.topic)
         return None
 
     def _reach(self, lane: Lane, now: float) -> bool:

@@ -80,15 +80,14 @@ class Inquiries:
         for queue in self._state.active:
             if queue.batches and self._leads(lane, queue):
                 queue.batches[0].last_error = error
-                self.refresh(queue)
+                self.refresh(queue.topic_partition.topic)
 
-    def refresh(self, queue: PartitionQueue) -> None:
-        """Ask who leads the topic's partitions."""
-        topic = queue.topic_partition.topic
+    def refresh(self, topic: str) -> None:
+        """Ask how many partitions the topic has and who leads them."""
         if topic in self._refreshing:
             return
         self._refreshing.add(topic)
-        router, buffer = self._state.router, self._state.buffer(queue)
+        router, buffer = self._state.router, self._state.topics.get(topic)
 
         def ask() -> Callable[[], None]:
             error: KafkaError | None = None

@@ -7,12 +7,10 @@ it counts.
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,10 +20,9 @@ import pyarrow as pa
 
 from ..cluster.router import Router
 from ..config import ClientConfig, ProducerConfig
-from ..errors import BrokerError, DeadlineExceededError
+from ..errors import DeadlineExceededError
 from ..network.deadline import Deadline
 from ..records.columns import RecordColumns
-from .batch import Batch
 from .column_input import TopicColumns, read_columns
 from .delivery import ColumnsDelivery, Delivery, DeliveryBlock
 from .encoder import BatchEncoder, reckon_sizes
@@ -33,15 +30,15 @@ from .errors import ProducerClosedError, RecordError, RecordTooLargeError
 from .gather import slice_columns
 from .memory import BufferMemory
 from .partitioner import PartitionFunction, Targets, build_partitioner
+from .record_input import as_bytes, check_topic, one_row, read_headers
+from .replay import Replay
 from .sender import Sender
 from .sender_state import SenderState
 from .settlement import OnError, Settlement, Undelivered
-from .spill import SpilledBatch, SpillFolder
+from .spill import SpillFolder
 from .stats import ProducerStats, StatsRecorder
 from .topic_buffer import PartitionOutsideError, RecordHeaders, TopicBuffer
 from .topic_limits import read_max_message_bytes
-
-_LOG = logging.getLogger("spark_kafka_native")
 
 SLICE_BYTES = 8 * 1024 * 1024
 """Columns are taken in slices of about so much, so that sending starts before the last row is encoded."""
@@ -81,6 +78,7 @@ class Producer:
         self._memory = BufferMemory(self._config.buffer_memory, self._config.max_buffered_records)
         self._stats = StatsRecorder()
         self._spill = SpillFolder(self._config.spill_dir) if self._config.spill_dir else None
+        self._replay = Replay([] if self._spill is None else self._spill.entries)
         self._settlement = Settlement(
             self._memory, self._stats, self._spill, on_error, self._config.keep_undelivered
         )
@@ -98,7 +96,7 @@ class Producer:
         self._sender = Sender(state, self._describe, lambda: self._memory.waiting, self._fail)
         self._sender.start()
         _live.add(self)
-        self._replay = self._start_replay()
+        self._replay.start(self._topic)
 
     def send(
         self,
@@ -117,12 +115,12 @@ class Producer:
         """
         buffer = self._topics.get(topic) or self._topic(topic)
         if key is not None and key.__class__ is not bytes:
-            key = _as_bytes(key, "key")
+            key = as_bytes(key, "key")
         if value is not None and value.__class__ is not bytes:
-            value = _as_bytes(value, "value")
+            value = as_bytes(value, "value")
         size = RECORD_OVERHEAD + (len(key) if key else 0) + (len(value) if value else 0)
         if headers:
-            headers = _check_headers(headers)
+            headers = read_headers(headers)
             size += sum(10 + len(name) * 4 + len(content or b"") for name, content in headers)
         if partition is not None and not 0 <= partition < buffer.targets.count:
             self._check_partition(buffer, partition)
@@ -176,8 +174,7 @@ class Producer:
         Raises `DeadlineExceededError` when ``timeout_ms`` runs out first.
         """
         deadline = None if timeout_ms is None else Deadline.after_ms(timeout_ms)
-        if self._replay is not None:
-            self._replay.join(None if deadline is None else deadline.remaining_ms / 1000)
+        self._replay.join(None if deadline is None else deadline.remaining_ms / 1000)
         self._close_buffers()
         if not self._settlement.wait(deadline):
             records = self.stats().buffered_records
@@ -202,8 +199,7 @@ class Producer:
         if not first:
             self._sender.stop(deadline)
             return
-        if self._replay is not None:
-            self._replay.join(deadline.remaining_ms / 1000)
+        self._replay.join(deadline.remaining_ms / 1000)
         self._close_buffers()
         self._sender.stop(deadline)
         if self._spill is not None:
@@ -242,7 +238,7 @@ class Producer:
         """The buffer of ``topic``, made when the topic is first used: what the cluster says about it is
         asked for."""
         self._raise_if_closed()
-        _check_topic(topic)
+        check_topic(topic)
         with self._topics_lock:
             if (known := self._topics.get(topic)) is not None:
                 return known
@@ -261,7 +257,7 @@ class Producer:
                 self._sender.post,
             )
             buffer.describe(topic_id, targets, limit)
-            self._post_spilled(buffer)
+            self._replay.post(buffer, self._sender.post)
             self._topics[topic] = buffer
         self._sender.wake()
         return buffer
@@ -316,7 +312,8 @@ class Producer:
         buffer.grant(portion, records)
 
     def _reserve(self, size: int, records: int) -> None:
-        wait_ms = self._config.max_block_ms if self._config.block_on_buffer_full else 0
+        waits = self._config.block_on_buffer_full and not self._sender.is_current_thread
+        wait_ms = self._config.max_block_ms if waits else 0
         if self._memory.full_for(size, records):
             self._sender.hurry()
         self._memory.reserve(size, records, wait_ms)
@@ -367,7 +364,7 @@ class Producer:
         self, buffer: TopicBuffer, key: Any, value: Any, headers: RecordHeaders, timestamp_ms: int | None
     ) -> None:
         """A large record is looked at before it is taken: its caller can still do something about it."""
-        part = read_columns(_one_row(key, value, headers, timestamp_ms), buffer.topic, None)[0]
+        part = read_columns(one_row(key, value, headers, timestamp_ms), buffer.topic, None)[0]
         try:
             self._check_columns(buffer, part, reckon_sizes(part.columns))
         except RecordTooLargeError as error:
@@ -397,37 +394,6 @@ class Producer:
         if self._closed is not None:
             raise ProducerClosedError(f"the producer takes no more records: {self._closed}") from self._closed
 
-    # The spill folder.
-
-    def _start_replay(self) -> threading.Thread | None:
-        if self._spill is None or not self._spill.entries:
-            return None
-        topics = dict.fromkeys(entry.topic_partition.topic for entry in self._spill.entries)
-        records = sum(entry.records for entry in self._spill.entries)
-        _LOG.info("spill folder: sending %d records of %d topics first", records, len(topics))
-
-        def replay() -> None:
-            for topic in topics:
-                try:
-                    self._topic(topic)
-                except (BrokerError, DeadlineExceededError, ProducerClosedError) as error:
-                    _LOG.error("spill folder: the batches of topic %s stay where they are: %s", topic, error)
-
-        thread = threading.Thread(target=replay, name="kafka-producer-replay", daemon=True)
-        thread.start()
-        return thread
-
-    def _post_spilled(self, buffer: TopicBuffer) -> None:
-        """Batches of an earlier producer go before everything that is sent now."""
-        entries: Sequence[SpilledBatch] = self._spill.entries if self._spill is not None else ()
-        for i, entry in enumerate(entries):
-            topic, index = entry.topic_partition
-            if topic != buffer.topic or index >= len(buffer.queues):
-                continue
-            batch = Batch(buffer.queues[index], b"", entry.records, 0, [], time.monotonic(), -1, (0, i))
-            batch.spilled = entry
-            self._sender.post([batch])
-
 
 _live: weakref.WeakSet[Producer] = weakref.WeakSet()
 
@@ -454,42 +420,3 @@ def _disown_live() -> None:
 
 atexit.register(_close_live)
 os.register_at_fork(after_in_child=_disown_live)
-
-_TOPIC_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
-
-
-def _check_topic(topic: str) -> None:
-    if not topic or len(topic) > 249 or topic in (".", "..") or not _TOPIC_CHARACTERS.issuperset(topic):
-        raise RecordError(f"{topic[:300]!r} is no topic name: 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-'")
-
-
-def _as_bytes(content: Any, what: str) -> bytes:
-    if isinstance(content, str):
-        return content.encode()
-    if isinstance(content, bytes | bytearray | memoryview):
-        return bytes(content)
-    raise TypeError(f"a record's {what} is bytes, str or None, not {type(content).__name__}: encode it first")
-
-
-def _check_headers(headers: Any) -> list[tuple[str, bytes | None]]:
-    checked: list[tuple[str, bytes | None]] = []
-    for name, content in headers.items() if isinstance(headers, dict) else headers:
-        if not isinstance(name, str):
-            raise TypeError(f"a header's key is str, not {type(name).__name__}")
-        checked.append((name, None if content is None else _as_bytes(content, f"header {name!r}")))
-    return checked
-
-
-def _one_row(key: Any, value: Any, headers: RecordHeaders, timestamp_ms: int | None) -> RecordColumns:
-    from ..records.columns import HEADERS_TYPE
-
-    return RecordColumns(
-        length=1,
-        timestamp_ms=None if timestamp_ms is None else np.array([timestamp_ms], np.int64),
-        key=pa.array([key], pa.binary()),
-        value=pa.array([value], pa.binary()),
-        headers=pa.array([list(headers)], HEADERS_TYPE) if headers else None,
-    )
-
-
-SendCallback = Callable[[Delivery], None]

@@ -32,6 +32,8 @@ BUSY_BUFFER_S = 0.001
 SHARED_READ_S = 0.02
 """Another thread may read our answers off a shared connection, which does not end our wait: look again
 then."""
+LEAST_AGE_S = 1.0
+"""Metadata are never asked for more often than this without a reason, whatever metadata.max.age.ms says."""
 EXPIRY_S = 0.05
 """Looking at every batch costs something, and one that is given up so much later is none the worse."""
 
@@ -64,6 +66,11 @@ class Sender:
         """Start the thread."""
         self._thread.start()
 
+    @property
+    def is_current_thread(self) -> bool:
+        """Whether a callback is calling: it must not wait for what only its own thread can do."""
+        return threading.current_thread() is self._thread
+
     def post(self, batches: list[Batch]) -> None:
         """Take batches over, in their order; the caller holds the lock that keeps it."""
         if batches:
@@ -84,7 +91,7 @@ class Sender:
         """Deliver what there is until ``deadline``, give up the rest, and end the thread."""
         self._closing = deadline
         self.hurry()
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+        if self._thread.is_alive() and not self.is_current_thread:
             # Writing to a broker that does not read may hold the thread for one request timeout.
             self._thread.join(deadline.remaining_ms / 1000 + self._state.request_timeout_s + 5)
 
@@ -116,6 +123,7 @@ class Sender:
         for lane in state.lanes.values():
             self._answers.read(lane, now)
         self._expire(now)
+        self._refresh_old(now)
         self._dispatcher.send(now)
         self._sleep()
 
@@ -172,6 +180,15 @@ class Sender:
                 self._give_up.batches([batch], OVERTAKING, None)
             elif 0 < self._state.most_bytes(queue) < len(batch.data):
                 self._give_up.too_large(batch)
+
+    def _refresh_old(self, now: float) -> None:
+        """Ask again about topics that were described long ago: partitions may have been added."""
+        age_s = max(LEAST_AGE_S, self._state.router.config.metadata_max_age_ms / 1000)
+        for buffer in self._state.buffers():
+            if buffer.described_at + age_s <= now:
+                buffer.described_at = now
+                self._inquiries.refresh(buffer.topic)
+            self._state.by(buffer.described_at + age_s)
 
     def _expire(self, now: float) -> None:
         """Give up what was not delivered in time."""

@@ -92,6 +92,7 @@ class TopicBuffer:
         self.topic_id: UUID | None = None
         self.targets = Targets.all(topic, 0)
         self.queues: list[PartitionQueue] = []
+        self.described_at = clock()
         self.most_bytes = 0
         self.small_bytes = 0
         """A record up to this size is certain to fit a batch."""
@@ -116,6 +117,7 @@ class TopicBuffer:
         partition."""
         with self.lock:
             self.topic_id = topic_id
+            self.described_at = self._clock()
             for partition in range(len(self.queues), targets.count):
                 self.queues.append(PartitionQueue(TopicPartition(self.topic, partition), self._encoder))
             self.targets = targets

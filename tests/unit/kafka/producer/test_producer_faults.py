@@ -1,11 +1,13 @@
 """The producer against brokers that fail on cue: nothing lost, nothing twice, nothing out of order, and
 every record ends in a state that is true."""
 
+import os
 import random
 import threading
 import time
 from contextlib import contextmanager
 
+import pyarrow as pa
 import pytest
 from produce_cluster import (
     LOST_ANSWER,
@@ -16,7 +18,7 @@ from produce_cluster import (
     Step,
     refused,
 )
-from scripted_broker import properties
+from scripted_broker import Cut, Dribble, Late, Log, Raw, properties
 
 from spark_kafka_native.kafka.config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
@@ -31,7 +33,11 @@ from spark_kafka_native.kafka.producer.errors import (
 )
 from spark_kafka_native.kafka.producer.idempotence import MOST_EPOCH, ProducerIdentity
 from spark_kafka_native.kafka.producer.producer import Producer
-from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
+from spark_kafka_native.kafka.protocol.api.init_producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest, ProduceResponse
 
 TP = TopicPartition("t", 0)
 
@@ -598,6 +604,154 @@ def test_idempotence_and_its_conditions():
     assert ProducerConfig().idempotent
     assert not ProducerConfig(acks=Acks.LEADER).idempotent
     assert not ProducerConfig(max_in_flight=6).idempotent
+
+
+@pytest.mark.parametrize("length", [0, 3, 4, 9, 30])
+def test_an_answer_that_is_cut_off_is_no_answer(cluster, length):
+    with producing(cluster) as producer:
+        send(producer, 1)
+        producer.flush(5_000)
+        cluster[1].push(ProduceRequest, Cut(cluster.producer(1), length))
+        deliveries = send(producer, 5, start=1)
+        assert [d.result(5).offset for d in deliveries] == [1, 2, 3, 4, 5]
+    assert cluster.values(TP) == numbers(6)
+
+
+def test_an_answer_in_dribbles_does_not_outlast_the_request_timeout(cluster):
+    with producing(cluster, client={"request_timeout_ms": 400}) as producer:
+        cluster[1].push(ProduceRequest, Dribble(cluster.producer(1), 1, 0.1))
+        assert send(producer, 1)[0].result(5).offset == 0
+        assert producer.stats().retries == 1
+    assert cluster.values(TP) == numbers(1)
+
+
+def test_an_answer_that_comes_too_late_answers_nothing(cluster):
+    with producing(cluster, client={"request_timeout_ms": 300}) as producer:
+        cluster[1].push(ProduceRequest, Late(0.6, cluster.producer(1)))
+        deliveries = send(producer, 3)
+        assert [d.result(5).offset for d in deliveries] == [0, 1, 2]
+        time.sleep(0.5)
+        assert send(producer, 1, start=3)[0].result(5).offset == 3
+    assert cluster.values(TP) == numbers(4)
+
+
+def test_garbage_instead_of_an_answer_closes_the_connection(cluster):
+    with producing(cluster) as producer:
+        cluster[1].push(ProduceRequest, Raw(b"\xff\xff\xff\xffgarbage"), Raw(b"\x7f\xff\xff\xff"))
+        assert send(producer, 1)[0].result(10).offset == 0
+    assert cluster.values(TP) == numbers(1)
+
+
+def test_an_answer_that_leaves_a_partition_out_is_not_believed(cluster):
+    with producing(cluster) as producer:
+        cluster[1].push(ProduceRequest, ProduceResponse(responses=[]))
+        assert send(producer, 1)[0].result(5).offset == 0
+    assert cluster.values(TP) == numbers(1)
+
+
+def test_a_partition_without_leader_is_waited_for(cluster):
+    log = cluster.logs[TP]
+    with producing(cluster) as producer:
+        send(producer, 1)
+        producer.flush(5_000)
+        log.leader = -1
+        deliveries = send(producer, 5, start=1)
+        time.sleep(0.3)
+        assert not deliveries[0].done()
+        log.leader = 1
+        log.leader_epoch += 1
+        assert [d.result(5).offset for d in deliveries] == [1, 2, 3, 4, 5]
+
+
+def test_a_forbidden_topic_fails_at_once_and_others_go_on(cluster):
+    cluster.create("free")
+    with producing(cluster) as producer:
+        send(producer, 1)
+        producer.flush(5_000)
+        forbidden = cluster.forbid("t")
+        with forbidden:
+            cluster.script(TP, refused(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            delivery = send(producer, 1)[0]
+            with pytest.raises(DeliveryError, match="TOPIC_AUTHORIZATION_FAILED"):
+                delivery.result(5)
+            assert producer.send("free", value=b"x").result(5).offset == 0
+            with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"), producing(cluster) as other:
+                other.send("t", value=b"x")
+
+
+def test_a_producer_id_is_asked_for_until_there_is_one(cluster):
+    loading = InitProducerIdResponse(
+        throttle_time_ms=0, error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, producer_epoch=-1
+    )
+    cluster[1].push(InitProducerIdRequest, loading, loading)
+    with producing(cluster) as producer:
+        assert send(producer, 1)[0].result(5).offset == 0
+
+
+def test_without_the_right_to_a_producer_id_the_way_out_is_named(cluster):
+    forbidden = InitProducerIdResponse(
+        throttle_time_ms=0, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, producer_epoch=-1
+    )
+    cluster[1].push(InitProducerIdRequest, forbidden)
+    told = r"CLUSTER_AUTHORIZATION_FAILED.*enable\.idempotence=false"
+    with producing(cluster) as producer, pytest.raises(DeliveryError, match=told):
+        send(producer, 1)[0].result(5)
+
+
+def test_a_callback_may_send_again(cluster):
+    with producing(cluster, max_buffered_records=3) as producer:
+        cluster.script(TP, refused(ErrorCode.INVALID_RECORD))
+        first = send(producer, 1)[0]
+        again = []
+        first.add_done_callback(lambda _: again.append(producer.send("t", value=b"again", partition=0)))
+        wait_until(lambda: again)
+        assert again[0].result(5).offset == 0
+    assert cluster.values(TP) == [b"again"]
+
+
+def test_partitions_that_are_added_are_learnt_without_an_error(cluster):
+    with producing(cluster, client={"metadata_max_age_ms": 1_000}) as producer:
+        send(producer, 1)
+        producer.flush(5_000)
+        cluster.logs[TopicPartition("t", 1)] = Log(leader=1)
+        wait_until(lambda: producer._topics["t"].targets.count == 2)
+    with producing(cluster) as producer:
+        with pytest.raises(ValueError, match="topic t: there is no partition 5: the topic has 2 partitions"):
+            producer.send("t", value=b"x", partition=5)
+        with pytest.raises(ValueError, match="row 1 for topic t: there is no partition 9"):
+            producer.send_columns(pa.record_batch({"value": ["a", "b"], "partition": [0, 9]}), "t")
+
+
+@pytest.mark.parametrize(
+    ("topic", "value", "error"),
+    [
+        ("", b"", ValueError),
+        ("a b", b"", ValueError),
+        ("..", b"", ValueError),
+        ("x" * 250, b"", ValueError),
+        ("t", 5, TypeError),
+    ],
+)
+def test_misuse_is_named_at_once(cluster, topic, value, error):
+    with producing(cluster) as producer, pytest.raises(error, match=r"topic name|a record's value is bytes"):
+        producer.send(topic, value=value)
+
+
+def test_a_forked_child_is_told_to_make_its_own(cluster):
+    with producing(cluster) as producer:
+        send(producer, 1)
+        producer.flush(5_000)
+        child = os.fork()
+        if not child:
+            try:
+                producer.send("t", value=b"from the child")
+            except ProducerClosedError as error:
+                os._exit(42 if "another process" in str(error) else 43)
+            finally:
+                os._exit(44)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+        send(producer, 1, start=1)
+    assert cluster.values(TP) == numbers(2)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -263,6 +263,7 @@ def test_sigkill_loses_nothing_that_was_kept(cluster, tmp_path):
     finally:
         process.kill()
         process.wait()
+    assert (len(delivered), len(kept)) == (3, 25)
     cluster[1].start()
     with open_producer(cluster, tmp_path, delivery_timeout_ms=20_000) as producer:
         producer.flush(20_000)

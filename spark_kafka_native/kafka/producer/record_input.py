@@ -1,0 +1,58 @@
+"""One record as its caller gives it -> bytes, checked. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..records.columns import HEADERS_TYPE, RecordColumns
+from .errors import RecordError
+from .topic_buffer import RecordHeaders
+
+_TOPIC_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+_MOST_TOPIC_CHARACTERS = 249
+
+
+def check_topic(topic: str) -> None:
+    """Raise `RecordError` for what Kafka takes for no topic name: the brokers' own answer would come
+    later."""
+    right = 0 < len(topic) <= _MOST_TOPIC_CHARACTERS and _TOPIC_CHARACTERS.issuperset(topic)
+    if not right or topic in (".", ".."):
+        raise RecordError(
+            f"{topic[:300]!r} is no topic name: it takes 1 to {_MOST_TOPIC_CHARACTERS} of "
+            "a-z, A-Z, 0-9, '.', '_' and '-'"
+        )
+
+
+def as_bytes(content: Any, what: str) -> bytes:
+    """``content`` as bytes, strings as UTF-8. Raises TypeError that names ``what``."""
+    if isinstance(content, str):
+        return content.encode()
+    if isinstance(content, bytes | bytearray | memoryview):
+        return bytes(content)
+    raise TypeError(f"a record's {what} is bytes, str or None, not {type(content).__name__}: encode it first")
+
+
+def read_headers(headers: Any) -> list[tuple[str, bytes | None]]:
+    """Pairs, or a mapping, as pairs of str and bytes. Raises TypeError."""
+    checked: list[tuple[str, bytes | None]] = []
+    for name, content in headers.items() if isinstance(headers, dict) else headers:
+        if not isinstance(name, str):
+            raise TypeError(f"a header's key is str, not {type(name).__name__}")
+        checked.append((name, None if content is None else as_bytes(content, f"header {name!r}")))
+    return checked
+
+
+def one_row(
+    key: bytes | None, value: bytes | None, headers: RecordHeaders, timestamp_ms: int | None
+) -> RecordColumns:
+    """A single record as columns."""
+    return RecordColumns(
+        length=1,
+        timestamp_ms=None if timestamp_ms is None else np.array([timestamp_ms], np.int64),
+        key=pa.array([key], pa.binary()),
+        value=pa.array([value], pa.binary()),
+        headers=pa.array([list(headers)], HEADERS_TYPE) if headers else None,
+    )
