@@ -289,6 +289,7 @@ class Log:
         columns = RecordColumns(length=len(values), value=pa.array(values, pa.binary()))
         batch = bytearray(encode_record_batch(columns, now_ms=1_000, **options))
         struct.pack_into(">q", batch, 0, self.end_offset)
+        struct.pack_into(">i", batch, 12, self.leader_epoch)
         self.batches.append(bytes(batch))
         self.end_offset += len(values)
 

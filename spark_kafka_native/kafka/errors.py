@@ -141,6 +141,26 @@ class EndOfLogError(KafkaError):
         )
 
 
+class LogTruncatedError(KafkaError):
+    """Records that were read already are not in the log any more, and others may have their offsets
+    (KIP-320).
+
+    An unclean leader election does that. What was read and what would come next do not belong together.
+    """
+
+    def __init__(self, topic_partition: TopicPartition, position: int, end_offset: int) -> None:
+        super().__init__(topic_partition, position, end_offset)
+        self.topic_partition = topic_partition
+        self.position = position
+        self.end_offset = end_offset
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic_partition}: the log was cut back to offset {self.end_offset} after it had been "
+            f"read up to {self.position} (an unclean leader election); read again from an offset before that"
+        )
+
+
 class TopicRecreatedError(KafkaError):
     """A topic was deleted and created again: its offsets now mean other records. The ids are those of
     KIP-516.

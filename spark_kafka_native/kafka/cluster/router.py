@@ -59,7 +59,7 @@ class Router:
 
     def _start_empty(self) -> None:
         self._pid = os.getpid()
-        self._lock = threading.RLock()  # guards the metadata and its ages; held during a refresh
+        self._lock = threading.RLock()  # one refresh at a time
         self._metadata = ClusterMetadata()
         self._fetched_at: dict[str | None, float] = {}  # by topic; None: all of them
         self._coordinators: dict[tuple[int, str], int] = {}
@@ -87,9 +87,9 @@ class Router:
         answering.
         """
         self._check_process()
-        with self._lock:
-            if not refresh and self._fresh(topics):
-                return self._metadata
+        # Without the lock: whoever holds it may be waiting for a broker that does not answer.
+        if not refresh and self._fresh(topics):
+            return self._metadata
         return self.retry(
             lambda: self.refresh(topics, deadline or self.deadline()),
             what="asking for metadata",

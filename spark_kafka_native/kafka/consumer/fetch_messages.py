@@ -12,17 +12,21 @@ from ..model import TopicPartition
 from ..protocol.api.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from .partition_state import PartitionState
 
+LAST_EPOCH_SINCE = 12
+"""The first version in which the broker compares the epoch of what was fetched last with its log
+(KIP-595).
+"""
 NAMES_UNTIL = 12
 """The last version that goes by topic names; after it by ids (KIP-516)."""
 
-_BATCH_PREFIX = struct.Struct(">qi")
+_BATCH_PREFIX = struct.Struct(">qii")
 _LAST_OFFSET_DELTA = struct.Struct(">i")
 _LAST_OFFSET_DELTA_AT = 23
 _HEADER_BYTES = 61
 
 
 def build_fetch(
-    states: Sequence[PartitionState], config: ConsumerConfig, rack: str, max_bytes: int
+    states: Sequence[PartitionState], config: ConsumerConfig, rack: str, max_bytes: int, version: int
 ) -> FetchRequest:
     """One request for all ``states``, in their order: the broker fills the response from the front."""
     topics: dict[tuple[str, UUID | None], list[FetchPartition]] = defaultdict(list)
@@ -34,6 +38,7 @@ def build_fetch(
                 partition=state.topic_partition.partition,
                 current_leader_epoch=leader.leader_epoch,
                 fetch_offset=state.ask_from,
+                last_fetched_epoch=state.last_epoch if version >= LAST_EPOCH_SINCE else -1,
                 partition_max_bytes=state.wanted_bytes(),
             )
         )
@@ -62,8 +67,9 @@ def read_fetch(
             yield TopicPartition(name, partition.partition_index), partition
 
 
-def offset_after(records: memoryview) -> int | None:
-    """The offset after the last complete batch of a record set; None when not even one is complete.
+def offset_after(records: memoryview) -> tuple[int, int] | None:
+    """The offset after the last complete batch of a record set and that batch's leader epoch; None when not
+    even one is complete.
 
     Reads lengths only, 0.2 us per batch, so that the next request can be on its way before these records are
     decoded (which checks everything, and has the last word).
@@ -77,6 +83,6 @@ def offset_after(records: memoryview) -> int | None:
         position += length + 12
     if last < 0:
         return None
-    base_offset: int = _BATCH_PREFIX.unpack_from(records, last)[0]
+    base_offset, _, leader_epoch = _BATCH_PREFIX.unpack_from(records, last)
     delta: int = _LAST_OFFSET_DELTA.unpack_from(records, last + _LAST_OFFSET_DELTA_AT)[0]
-    return base_offset + delta + 1
+    return base_offset + delta + 1, leader_epoch

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from uuid import UUID
 
-from ..cluster.metadata import NO_TOPIC_ID
 from ..cluster.router import KNOWN_TOPIC_WAIT_MS, NEW_TOPIC_WAIT_MS, Leader, Router
 from ..config import ConsumerConfig
 from ..error_code import ErrorCode
@@ -24,11 +23,11 @@ from ..errors import (
     DeadlineExceededError,
     EndOfLogError,
     KafkaError,
+    LogTruncatedError,
     OffsetOutOfRangeError,
     TopicRecreatedError,
 )
 from ..model import IsolationLevel, TopicPartition
-from ..network.connection import Connection
 from ..network.deadline import Deadline
 from ..network.pending import Pending
 from ..network.retry import Backoff, is_retriable
@@ -231,9 +230,12 @@ class FetchRun:
             self._muted_ms = max(self._muted_ms, connection.muted_ms)
             return
         states.sort(key=lambda state: state.turn)
-        request = build_fetch(states, self._config, self._router.config.client_rack, self._max_bytes)
+        by_name = any(state.leader is not None and state.leader.topic_id is None for state in states)
+        version = connection.version_of(FetchRequest, NAMES_UNTIL if by_name else None)
+        rack = self._router.config.client_rack
+        request = build_fetch(states, self._config, rack, self._max_bytes, version)
         names = {topic.topic_id: topic.topic for topic in request.topics}
-        pending = connection.submit(request, _version(connection, NO_TOPIC_ID in names))
+        pending = connection.submit(request, version)
         for state in states:
             state.in_flight = True
         asked = {state.topic_partition: state.ask_from for state in states}
@@ -273,6 +275,8 @@ class FetchRun:
         if state.leader is not None and state.topic_id is None:
             state.topic_id = state.leader.topic_id
         state.failures = 0
+        if data.diverging_epoch.end_offset >= 0:
+            raise LogTruncatedError(state.topic_partition, state.position, data.diverging_epoch.end_offset)
         if data.preferred_read_replica not in (-1, state.node_id):
             self._prefer(state, data.preferred_read_replica)
             return False
@@ -280,21 +284,25 @@ class FetchRun:
             self._wait_at_end(state, data)
             return False
         state.turn = next(self._turns)
-        next_offset = offset_after(data.records)
-        if next_offset is None or next_offset <= state.position:
+        after = offset_after(data.records)
+        if after is None or after[0] <= state.position:
             self._grow(state)
             return False
+        next_offset, state.last_epoch = after
         state.bytes_per_offset = len(data.records) / (next_offset - state.position)
         state.ask_from = next_offset
         return True
 
     def _refused(self, state: PartitionState, error_code: ErrorCode) -> None:
         where = f"fetching {state.topic_partition} at offset {state.position}"
-        if error_code is ErrorCode.OFFSET_OUT_OF_RANGE and state.replica is not None:
-            state.replica = None  # a follower that lags behind; the leader has the last word
+        out_of_range = error_code is ErrorCode.OFFSET_OUT_OF_RANGE
+        if out_of_range and (state.replica is not None or state.last_epoch >= 0):
+            # A follower that lags behind, or a broker that does not know the epoch any more: once more, from
+            # the leader and without the epoch.
+            state.replica = None
             state.rewind()
             return
-        if error_code is ErrorCode.OFFSET_OUT_OF_RANGE:
+        if out_of_range:
             raise OffsetOutOfRangeError(state.topic_partition, state.position)
         if error_code is ErrorCode.CORRUPT_MESSAGE:
             raise BrokerError(error_code, where)
@@ -347,7 +355,3 @@ _RETRIED = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
 )
-
-
-def _version(connection: Connection, by_name: bool) -> int:
-    return connection.version_of(FetchRequest, NAMES_UNTIL if by_name else None)

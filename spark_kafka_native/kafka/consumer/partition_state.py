@@ -28,6 +28,10 @@ class PartitionState:
     max_bytes: int
     topic_id: UUID | None
     """The id that the offsets belong to; None until one is known."""
+    last_epoch: int = -1
+    """The leader epoch of the last batch before ``ask_from``: the broker tells if its log has
+    another there.
+    """
     leader: Leader | None = None
     replica: int | None = None
     """A follower in our rack that the leader sent us to (KIP-392)."""
@@ -67,6 +71,7 @@ class PartitionState:
     def rewind(self) -> None:
         """Ask again from what the caller has; an answer that is on its way will not fit and is dropped."""
         self.ask_from = self.position
+        self.last_epoch = -1
 
     def advance(self, next_offset: int, now: float) -> None:
         """The caller has everything before ``next_offset``."""

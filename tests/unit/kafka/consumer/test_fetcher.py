@@ -31,11 +31,12 @@ from spark_kafka_native.kafka.errors import (
     CorruptRecordError,
     DeadlineExceededError,
     EndOfLogError,
+    LogTruncatedError,
     OffsetOutOfRangeError,
     TopicRecreatedError,
 )
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest, FetchResponse
+from spark_kafka_native.kafka.protocol.api.fetch import EpochEndOffset, FetchRequest, FetchResponse
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 
 
@@ -447,6 +448,39 @@ def test_a_permanent_refusal_is_raised_at_once(cluster: ScriptedCluster) -> None
     with pytest.raises(BrokerError, match="orders-0 at offset 0: TOPIC_AUTHORIZATION_FAILED"):
         list(fetcher(cluster).fetch(whole(tps)))
     assert len(cluster[1].requests(FetchRequest)) == 1
+
+
+def test_a_log_that_was_cut_back_is_no_continuation(cluster: ScriptedCluster) -> None:
+    tps = fill(cluster, partitions=1)
+    serve = cluster.fetcher(1)
+
+    def diverging(request: FetchRequest, version: int) -> FetchResponse:
+        topic = serve(request, version).responses[0]
+        cut_back = EpochEndOffset(epoch=0, end_offset=3)
+        data = replace(topic.partitions[0], records=None, diverging_epoch=cut_back)
+        return FetchResponse(responses=[replace(topic, partitions=[data])])
+
+    cluster[1].push(FetchRequest, serve, diverging)
+    with pytest.raises(LogTruncatedError, match=r"orders-0: .*cut back to offset 3 .*read up to 5"):
+        list(fetcher(cluster, max_partition_fetch_bytes=1).fetch(whole(tps)))
+
+
+def test_the_epoch_of_what_was_fetched_last_is_told_and_forgiven(cluster: ScriptedCluster) -> None:
+    """A broker that has dropped the epoch from its cache says OFFSET_OUT_OF_RANGE: asked without,
+    it serves.
+    """
+    tps = fill(cluster, partitions=1)
+    serve = cluster.fetcher(1)
+
+    def forgotten(request: FetchRequest, version: int) -> FetchResponse:
+        topic = serve(request, version).responses[0]
+        out = refusal(0, ErrorCode.OFFSET_OUT_OF_RANGE)
+        return FetchResponse(responses=[replace(topic, partitions=[out])])
+
+    cluster[1].push(FetchRequest, serve, forgotten)
+    assert read_all(fetcher(cluster, max_partition_fetch_bytes=1), whole(tps)) == complete(tps)
+    epochs = [r.topics[0].partitions[0].last_fetched_epoch for r in cluster[1].requests(FetchRequest)]
+    assert epochs[:4] == [-1, 0, -1, 0]
 
 
 def test_a_top_level_error_is_retried_with_backoff(cluster: ScriptedCluster) -> None:
