@@ -26,7 +26,8 @@ options = {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": topic}
 back = spark.read.format("pykafka").options(**options).schema("key string, value string").load()
 assert back.exceptAll(numbers).count() == 0 and numbers.exceptAll(back).count() == 0
 back.createOrReplaceTempView("back")
-print("rows", spark.sql("select count(*) from back where cast(value as int) = 2 * cast(key as int)").first()[0])
+doubled = spark.sql("select count(*) from back where int(value) = 2 * int(key)")
+print("rows", doubled.first()[0])
 try:
     spark.read.format("pykafka").option("subscribe", topic).load().count()
 except Exception as error:
