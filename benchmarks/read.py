@@ -28,7 +28,7 @@ from harness.cluster import open_broker
 from harness.contender import REPOSITORY, UNIX_SOCKETS, Contender
 from harness.jvm import JvmConnector, prepare_jvm_connector
 from harness.rounds import best_of_rounds
-from harness.table import Target, print_table, rate
+from harness.table import Target, print_rates, print_table, rate
 from harness.topics import LoadedTopic, TopicSpec, delete_topic, load_small_topic, load_topic, unique
 
 TOPICS = (
@@ -171,9 +171,9 @@ def build_row(label: str, records: int, best: dict[str, float], ceiling: str, py
     limit, ours = best["raw"] + best[ceiling], best[pykafka]
     wanted = TARGETS[label.split(",")[0]]
     targets = (
-        Target(against="limit", ratio=limit / ours, wanted=wanted[0]),
-        Target(against="JVM default", ratio=best["jvm"] / ours, wanted=wanted[1]),
-        Target(against="best JVM", ratio=min(best["jvm"], best["tuned"]) / ours, wanted=wanted[2]),
+        Target(ratio=limit / ours, wanted=wanted[0]),
+        Target(ratio=best["jvm"] / ours, wanted=wanted[1]),
+        Target(ratio=min(best["jvm"], best["tuned"]) / ours, wanted=wanted[2]),
     )
     seconds = (best["raw"], best[ceiling], limit, best["jvm"], best["tuned"], ours)
     return [label, *(rate(records, taken) for taken in seconds), *map(str, targets)]
@@ -202,8 +202,8 @@ def run_offset_only(bench: Bench, topic: LoadedTopic) -> list[list[str]]:
     rows = []
     for label, ours in (("offset only", "pykafka"), ("offset only, unix sockets", "pykafka_unix")):
         targets = (
-            Target(against="JVM default", ratio=best["jvm"] / best[ours], wanted=6),
-            Target(against="best JVM", ratio=min(best["jvm"], best["tuned"]) / best[ours], wanted=4),
+            Target(ratio=best["jvm"] / best[ours], wanted=6),
+            Target(ratio=min(best["jvm"], best["tuned"]) / best[ours], wanted=4),
         )
         taken = (rate(records, best[which]) for which in ("jvm", "tuned", ours))
         rows.append([label, "-", "-", "-", *taken, "-", *map(str, targets)])
@@ -251,11 +251,9 @@ def print_small(title: str, best: dict[str, float], *, packed: bool) -> None:
             over = seconds / floor
             mark = "met" if over <= 1.2 else "MISSED"
             targets = ["-" if is_packed else f"{over:.2f}x floor (<= 1.2: {mark})"]
-            targets.append(
-                str(Target(against="JVM default", ratio=best["JVM, defaults"] / seconds, wanted=factor))
-            )
+            targets.append(str(Target(ratio=best["JVM, defaults"] / seconds, wanted=factor)))
         rows.append([name, f"{seconds * 1000:,.0f} ms", *targets, *[""] * (2 - len(targets))])
-    print_table(title, ["load() to collect(), warm", "best", "vs floor", "vs JVM"], rows)
+    print_table(title, ["load() to collect(), warm", "best", "vs floor", "vs JVM defaults"], rows)
 
 
 def run_plan(bench: Bench, topic: str, partitions: int) -> None:
@@ -297,10 +295,8 @@ def run_topics(bench: Bench, sections: Sequence[str]) -> None:
             rows += run_offset_only(bench, topic)
         delete_topic(bench.bootstrap_servers, topic.spec.topic)
     if rows:
-        header = ["records/s", "raw", "ceiling", "limit", "JVM", "JVM tuned", "pykafka", "", "", ""]
-        print_table(
-            f"reading {total / 1e9:.1f} GB of records, 4 partitions, best of {bench.rounds}", header, rows
-        )
+        title = f"reading {total / 1e9:.1f} GB of records, 4 partitions, best of {bench.rounds}"
+        print_rates(title, ["raw", "ceiling", "limit", "JVM", "JVM tuned", "pykafka"], rows)
 
 
 def run_many(bench: Bench, sections: Sequence[str], partitions: int) -> None:

@@ -27,7 +27,7 @@ from harness.cluster import open_broker
 from harness.contender import REPOSITORY, UNIX_SOCKETS, Contender
 from harness.jvm import JvmConnector, prepare_jvm_connector
 from harness.rounds import best_of_rounds
-from harness.table import Target, print_table, rate
+from harness.table import Target, print_rates, rate
 from harness.topics import TEMPLATE_BYTES, TopicSpec, build_batches, create_topic, delete_topic, end_offsets
 
 TOPICS = (
@@ -156,9 +156,9 @@ def build_row(spec: TopicSpec, label: str, best: dict[str, float], ceiling: str,
     limit, ours = best["raw"] + best[ceiling], best[pykafka]
     wanted = TARGETS[spec.label]
     targets = (
-        Target(against="limit", ratio=limit / ours, wanted=wanted[0]),
-        Target(against="JVM default", ratio=best["jvm"] / ours),
-        Target(against="best JVM", ratio=min(best["jvm"], best["tuned"]) / ours, wanted=wanted[1]),
+        Target(ratio=limit / ours, wanted=wanted[0]),
+        Target(ratio=best["jvm"] / ours),
+        Target(ratio=min(best["jvm"], best["tuned"]) / ours, wanted=wanted[1]),
     )
     seconds = (best["source"], best["raw"], best[ceiling], limit, best["jvm"], best["tuned"], ours)
     return [label, *(rate(spec.records, taken) for taken in seconds), *map(str, targets)]
@@ -207,8 +207,8 @@ def main() -> None:
             if spec.label in arguments.only:
                 sized = spec.of(max(20_000, int(spec.records * bench.scale)))
                 rows += run_topic(bench, sized)
-        header = ["rows/s", "source", "raw", "ceiling", "limit", "JVM", "JVM tuned", "pykafka", "", "", ""]
-        print_table(f"writing key and value to 4 partitions, acks=all, best of {bench.rounds}", header, rows)
+        title = f"writing key and value to 4 partitions, acks=all, best of {bench.rounds}"
+        print_rates(title, ["source", "raw", "ceiling", "limit", "JVM", "JVM tuned", "pykafka"], rows)
 
 
 if __name__ == "__main__":

@@ -10,21 +10,32 @@ from dataclasses import dataclass
 class Target:
     """A ratio to reach, against whom."""
 
-    against: str
     ratio: float
     wanted: float | None = None
+    against: str = ""
+    """Left out where the column says it."""
 
     def __str__(self) -> str:
+        ratio = f"{self.ratio:.2f}x {self.against}".strip()
         if self.wanted is None:
-            return f"{self.ratio:.2f}x {self.against}"
+            return ratio
         mark = "met" if self.ratio >= self.wanted else "MISSED"
-        return f"{self.ratio:.2f}x {self.against} (>= {self.wanted:g}: {mark})"
+        return f"{ratio} (>= {self.wanted:g}: {mark})"
 
 
 def rate(records: float, seconds: float) -> str:
     """Records per second in millions, or in thousands where that is too coarse."""
     per_second = records / seconds
     return f"{per_second / 1e6:.2f} M" if per_second >= 95_000 else f"{per_second / 1e3:.1f} k"
+
+
+def print_rates(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Two tables: rates under ``columns``, then the three ratios that each row ends with."""
+    width = 1 + len(columns)
+    print_table(title, ["records/s", *columns], [row[:width] for row in rows])
+    print_table(
+        "pykafka against", ["", "limit", "JVM default", "best JVM"], [[row[0], *row[width:]] for row in rows]
+    )
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
