@@ -229,7 +229,7 @@ from spark_kafka_native.kafka.config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.producer.producer import Producer
 
 config = ClientConfig.from_properties({properties!r})
-settings = dict(batch_records=1, linger_ms=0, delivery_timeout_ms=2_000)
+settings = dict(batch_records=1, linger_ms=0, delivery_timeout_ms=5_000)
 producer = Producer(config, ProducerConfig(spill_dir={folder!r}, **settings))
 print("open", flush=True)
 for i in range(100_000):
@@ -263,7 +263,8 @@ def test_sigkill_loses_nothing_that_was_kept(cluster, tmp_path):
     finally:
         process.kill()
         process.wait()
-    assert (len(delivered), len(kept)) == (3, 25)
+    assert len(delivered) >= 3
+    assert len(kept) == 25
     cluster[1].start()
     with open_producer(cluster, tmp_path, delivery_timeout_ms=20_000) as producer:
         producer.flush(20_000)
