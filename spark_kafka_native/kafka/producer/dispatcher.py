@@ -45,6 +45,16 @@ class Dispatcher:
             if self._reach(lane, now):
                 self._fill(lane, queues, now)
 
+    def prepare(self, topic: str, now: float) -> None:
+        """Ask for what the first batch of ``topic`` will need, while its caller still encodes it."""
+        if self._state.idempotence is not None and self._state.idempotence.identity is None:
+            self._inquiries.ask_identity()
+        metadata = self._state.router.snapshot
+        known = metadata.topics.get(topic)
+        for partition in () if known is None else known.partitions.values():
+            if partition.leader is not None and partition.leader in metadata.brokers:
+                self._reach(self._state.lanes.setdefault(partition.leader, Lane(partition.leader)), now)
+
     def _leader(self, queue: PartitionQueue, now: float) -> int | None:
         topic, index = queue.topic_partition
         metadata = self._state.router.snapshot

@@ -259,7 +259,7 @@ class Producer:
             buffer.describe(topic_id, targets, limit)
             self._replay.post(buffer, self._sender.post)
             self._topics[topic] = buffer
-        self._sender.wake()
+        self._sender.prepare(topic)
         return buffer
 
     def _ask_targets(self, topic: str, deadline: Deadline) -> tuple[Targets, Any]:

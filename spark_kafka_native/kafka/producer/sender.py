@@ -57,6 +57,7 @@ class Sender:
         self._inquiries = Inquiries(state, self._give_up, describe, self.wake)
         self._answers = Answers(state, self._give_up, self._inquiries)
         self._dispatcher = Dispatcher(state, self._give_up, self._inquiries, self._answers)
+        self._new_topics: deque[str] = deque()
         self._hurry = False
         self._closing: Deadline | None = None
         self._expire_at = 0.0
@@ -77,6 +78,11 @@ class Sender:
             self._state.settlement.expect(batches)
             self._inbox.extend(batches)
             self._wakeup.set()
+
+    def prepare(self, topic: str) -> None:
+        """Records of ``topic``, which is described, will come in a moment."""
+        self._new_topics.append(topic)
+        self._wakeup.set()
 
     def wake(self) -> None:
         """Have a look at what there is to do."""
@@ -118,6 +124,8 @@ class Sender:
         self._wakeup.clear()
         while self._inquiries.answered:
             self._inquiries.answered.popleft()()
+        while self._new_topics:
+            self._dispatcher.prepare(self._new_topics.popleft(), now)
         self._close_due(now)
         self._take_in()
         for lane in state.lanes.values():
