@@ -7,7 +7,7 @@ starts connected.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from ..kafka.errors import (
     BrokerError,
     DeadlineExceededError,
     EndOfLogError,
+    NetworkError,
     OffsetOutOfRangeError,
     TopicRecreatedError,
 )
@@ -66,9 +67,18 @@ def read_partition(partition: KafkaInputPartition | None, task: ReadTask) -> Ite
     loss = DataLossPolicy(
         fail=task.fail_on_data_loss, group_id=task.group_id, isolation_level=task.consumer.isolation_level
     )
-    bound = bind_ranges(router, partition.ranges, loss, ends_are_known=task.ends_are_known)
+    try:
+        bound = bind_ranges(router, partition.ranges, loss, ends_are_known=task.ends_are_known)
+    except (DeadlineExceededError, NetworkError) as error:
+        raise DeadlineExceededError(f"cannot begin to read {_names(partition.ranges)}: {error}") from error
     while bound:
         yield from _read_round(router, task, _take_round(bound), loss)
+
+
+def _names(ranges: Sequence[OffsetRange]) -> str:
+    """The first of ``ranges`` with its offsets, and how many more there are."""
+    more = len(ranges) - 1
+    return f"{ranges[0]}" + (f" and {more:,} more ranges" if more else "")
 
 
 _settled = False
