@@ -12,7 +12,6 @@ counts, the sink is `noop`. All run on the JVM connector's PySpark, so that only
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import raw
+from harness.arguments import parse_arguments
 from harness.cluster import open_broker
 from harness.contender import REPOSITORY, UNIX_SOCKETS, Contender
 from harness.jvm import JvmConnector, prepare_jvm_connector
@@ -329,27 +329,8 @@ def run_sections(bench: Bench, sections: Sequence[str]) -> None:
         )
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--scale", type=float, default=1.0, help="share of the records (and of the 1,000 partitions)"
-    )
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS)
-    parser.add_argument("--bootstrap-servers", help="a broker that is there already")
-    parser.add_argument(
-        "--own-pyspark", action="store_true", help="run pykafka on this interpreter's PySpark"
-    )
-    parser.add_argument(
-        "--option", action="append", default=[], metavar="NAME=VALUE", help="an option for pykafka"
-    )
-    return parser.parse_args()
-
-
 def main() -> None:
-    arguments = parse_arguments()
+    arguments = parse_arguments(__doc__, SECTIONS, scale="share of the records (and of the 1,000 partitions)")
     jvm = prepare_jvm_connector(REPOSITORY / ".venv-jvm")
     python = Path(sys.executable) if arguments.own_pyspark else jvm.python
     with ExitStack() as stack:

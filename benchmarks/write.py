@@ -13,7 +13,6 @@ changes that).
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from contextlib import ExitStack
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import raw
+from harness.arguments import parse_arguments
 from harness.cluster import open_broker
 from harness.contender import REPOSITORY, UNIX_SOCKETS, Contender
 from harness.jvm import JvmConnector, prepare_jvm_connector
@@ -164,25 +164,8 @@ def build_row(spec: TopicSpec, label: str, best: dict[str, float], ceiling: str,
     return [label, *(rate(spec.records, taken) for taken in seconds), *map(str, targets)]
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--scale", type=float, default=1.0, help="share of the records")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", nargs="+", choices=list(TARGETS), default=list(TARGETS))
-    parser.add_argument("--bootstrap-servers", help="a broker that is there already")
-    parser.add_argument(
-        "--own-pyspark", action="store_true", help="run pykafka on this interpreter's PySpark"
-    )
-    parser.add_argument(
-        "--option", action="append", default=[], metavar="NAME=VALUE", help="an option for pykafka"
-    )
-    return parser.parse_args()
-
-
 def main() -> None:
-    arguments = parse_arguments()
+    arguments = parse_arguments(__doc__, list(TARGETS), scale="share of the records")
     jvm = prepare_jvm_connector(REPOSITORY / ".venv-jvm")
     python = Path(sys.executable) if arguments.own_pyspark else jvm.python
     with ExitStack() as stack:
