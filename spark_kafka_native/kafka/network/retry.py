@@ -54,14 +54,17 @@ def retry(
 
     ``between`` is told each retriable failure before the wait (to refresh what the failure proved stale); an
     error of its own counts as a failed attempt. Raises what ``operation`` raised when that is not retriable,
-    else `DeadlineExceededError` that names ``what`` and whose cause is the last failure.
+    else `DeadlineExceededError` that names ``what`` and whose cause is the last failure that was not merely
+    for want of time.
     """
     attempt = 0
+    telling: KafkaError | None = None
     while True:
         try:
             return operation()
         except KafkaError as error:
             failure = error
+        telling = _more_telling(telling, failure, deadline)
         if not retriable(failure):
             raise failure
         try:
@@ -70,12 +73,18 @@ def retry(
         except KafkaError as error:
             if not retriable(error):
                 raise
-            failure = error
+            telling = _more_telling(telling, error, deadline)
         delay_ms = backoff.delay_ms(attempt, uniform)
         attempt += 1
         if delay_ms >= deadline.remaining_ms:
             tries = "1 attempt" if attempt == 1 else f"{attempt} attempts"
             raise DeadlineExceededError(
-                f"{what} did not succeed in time ({tries}); the last: {failure}"
-            ) from failure
+                f"{what} did not succeed in time ({tries}); the last: {telling}"
+            ) from telling
         sleep(delay_ms / 1000)
+
+
+def _more_telling(earlier: KafkaError | None, later: KafkaError, deadline: Deadline) -> KafkaError:
+    """The one of two failures that says why. An attempt that the deadline cut short does not."""
+    cut_short = deadline.expired and isinstance(later, NetworkError)
+    return later if earlier is None or not cut_short else earlier

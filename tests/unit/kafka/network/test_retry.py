@@ -120,6 +120,44 @@ def test_a_failure_between_attempts_counts_as_one() -> None:
         run(failing(1, stale), clock, between=fatal)
 
 
+@pytest.mark.parametrize("cut_short", ["the attempt", "what is done between"])
+def test_what_the_deadline_cut_short_does_not_hide_the_reason(cut_short: str) -> None:
+    clock = Clock()
+    reason = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "partition t-0")
+    attempts = 0
+
+    def run_out(last: int) -> None:
+        if attempts == last:
+            clock.now = 10.0
+            raise NetworkError("no time was left")
+
+    def operation() -> str:
+        nonlocal attempts
+        attempts += 1
+        if cut_short == "the attempt":
+            run_out(2)
+        raise reason
+
+    def between(_: KafkaError) -> None:
+        if cut_short != "the attempt":
+            run_out(1)
+
+    with pytest.raises(DeadlineExceededError, match="UNKNOWN_TOPIC_OR_PARTITION") as caught:
+        run(operation, clock, timeout_ms=10_000, between=between)
+    assert caught.value.__cause__ is reason
+
+
+def test_what_took_all_the_time_is_the_reason_when_it_is_the_first() -> None:
+    clock = Clock()
+
+    def operation() -> str:
+        clock.now = 10.0
+        raise NetworkError("timed out")
+
+    with pytest.raises(DeadlineExceededError, match="timed out"):
+        run(operation, clock)
+
+
 def test_deadlines_nest() -> None:
     clock = Clock()
     outer = Deadline.after_ms(1_000, clock)
