@@ -4,7 +4,7 @@ PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
 # Installed is what these files say: touch one of them and the next target installs again, kernels included.
-SOURCES := pyproject.toml setup.py $(shell find spark_kafka_native -name '*.c')
+SOURCES := pyproject.toml setup.py $(shell find spark_kafka_native -name '*.[ch]')
 STAMP := $(VENV)/.installed
 PYTEST_ARGS ?=
 

@@ -59,6 +59,13 @@ class BatchEncoder:
         """Whether a batch can come out smaller than its records."""
         return self.codec is not Codec.NONE
 
-    def encode(self, columns: RecordColumns, rows: Rows | None, now_ms: int) -> bytearray | memoryview:
-        """``rows`` of ``columns`` (None: all) as a record batch; without timestamps they get ``now_ms``."""
-        return encode_record_batch(columns, rows=rows, codec=self.codec, level=self._level, now_ms=now_ms)
+    def encode(
+        self, columns: RecordColumns, rows: Rows | None, now_ms: int, at_most: int | None = None
+    ) -> bytearray | memoryview:
+        """``rows`` of ``columns`` (None: all) as a record batch; without timestamps they get ``now_ms``.
+
+        ``at_most`` is the sum of their sizes as `reckon_sizes` has them for these very columns.
+        """
+        return encode_record_batch(
+            columns, rows=rows, at_most=at_most, codec=self.codec, level=self._level, now_ms=now_ms
+        )

@@ -149,7 +149,9 @@ class PartitionQueue:
         now_ms: int,
     ) -> Batch:
         records = columns.length if rows is None else len(rows)
-        data = self._encoder.encode(columns, rows, now_ms)
+        # Rows of their own columns take what was reserved for them; joined ones may take more.
+        at_most = None if rows is None else reserved
+        data = self._encoder.encode(columns, rows, now_ms, at_most)
         self._orders += 1
         return Batch(self, data, records, reserved, parts, created_at, now_ms, (self._orders,))
 

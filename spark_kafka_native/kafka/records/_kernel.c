@@ -5,6 +5,7 @@
    by the end of its record, every write by the size of its buffer, and no arithmetic on either can wrap. All loops
    run without the GIL. */
 
+#include "_kernel_crc.h"
 #include "_kernel_decode.h"
 #include "_kernel_encode.h"
 
@@ -12,6 +13,7 @@ static PyMethodDef methods[] = {
     {"scan_records", scan_records, METH_VARARGS, "See compiled_kernel.scan_records."},
     {"gather", gather, METH_VARARGS, "See compiled_kernel.gather_binary."},
     {"scan_headers", scan_headers, METH_VARARGS, "See compiled_kernel.scan_headers."},
+    {"shift_crc32c", shift_crc32c, METH_VARARGS, "See compiled_kernel.renew_crc32c."},
     {"encode", encode, METH_VARARGS, "See compiled_kernel.encode_records."},
     {NULL, NULL, 0, NULL},
 };

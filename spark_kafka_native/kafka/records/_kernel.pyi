@@ -16,6 +16,7 @@ def gather(
 def scan_headers(
     sources: Sequence[Any], ends: Any, owners: Any, starts: Any, limits: Any, counts: Any, /, *out: Any
 ) -> int: ...
+def shift_crc32c(crc: int, zeros: int, /) -> int: ...
 def encode(
     n: int,
     rows: Any,
@@ -28,4 +29,4 @@ def encode(
     out: Any,
     reserve: int,
     /,
-) -> int: ...
+) -> int | None: ...

@@ -261,9 +261,10 @@ static PyObject *encode(PyObject *self, PyObject *args)
     case ENCODE_TOO_LARGE:
         PyErr_SetString(PyExc_OverflowError, "the records do not fit one batch");
         return NULL;
-    case ENCODE_BAD_COLUMN:
     case ENCODE_NO_ROOM:
-        PyErr_SetString(PyExc_ValueError, "a column's offsets lie outside its data, or the output is too small");
+        Py_RETURN_NONE;
+    case ENCODE_BAD_COLUMN:
+        PyErr_SetString(PyExc_ValueError, "a column's offsets lie outside its data");
         return NULL;
     default:
         return PyLong_FromLongLong((long long)size);

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from . import _kernel
 from .buffer_pool import BUFFERS
+from .crc32c import crc32c
 from .header_lists import HeaderLists
 from .scanned import BadRecord, ScannedRecords
 
@@ -87,8 +88,9 @@ def encode_records(
     value: pa.Array | None,
     headers: HeaderLists | None,
     reserve: int,
+    at_most: int | None = None,
 ) -> U8:
-    """As `numpy_kernel.encode_records`: measured, then written into memory of exactly that size."""
+    """As `numpy_kernel.encode_records`. Without ``at_most`` measured first, then written."""
     n = _table_length(timestamps, key, value, headers)
     if n is None:
         # No column at all: every row is the same, whichever is meant.
@@ -96,9 +98,25 @@ def encode_records(
     lists = (None, None) if headers is None else (_layout(headers.key), _layout(headers.value))
     offsets = None if headers is None else headers.offsets
     arguments = (n, rows, timestamps, _layout(key), _layout(value), offsets, *lists)
-    out = np.empty(reserve + _kernel.encode(*arguments, None, reserve), np.uint8)
+    if at_most is not None:
+        out = np.empty(reserve + at_most, np.uint8)
+        size = _kernel.encode(*arguments, out, reserve)
+        if size is not None:
+            return out[: reserve + size]
+    measured = _kernel.encode(*arguments, None, reserve)
+    assert measured is not None
+    out = np.empty(reserve + measured, np.uint8)
     _kernel.encode(*arguments, out, reserve)
     return out
+
+
+def renew_crc32c(checked: memoryview, crc: int, old: bytes, at: int) -> int:
+    """As `numpy_kernel.renew_crc32c`, without reading more than what has changed.
+
+    A CRC is linear: what a change does to it is the change's own checksum, moved on by the bytes behind it.
+    """
+    end = at + len(old)
+    return crc ^ _kernel.shift_crc32c(crc32c(old) ^ crc32c(checked[at:end]), len(checked) - end)
 
 
 class _Layout(NamedTuple):

@@ -6,12 +6,14 @@ bytes.
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from ..model import NO_TIMESTAMP_MS
-from .batch import CHECKED_FROM, CRC_AT, HEADER, HEADER_BYTES, MAGIC, TRANSACTIONAL
+from .batch import CHECKED_FROM, CRC_AT, HEADER_BYTES, MAGIC, TRANSACTIONAL
 from .columns import RecordColumns
 from .compression import Codec, compress
 from .crc32c import crc32c
@@ -26,13 +28,18 @@ BATCH_OVERHEAD_BYTES = HEADER_BYTES
 """What a record batch takes besides its records."""
 
 _NO_PRODUCER = -1
-_CRC_FIELD = slice(CRC_AT, CRC_AT + 4)
+# `batch.HEADER` field by field: struct fills one header in a tenth of the time that NumPy takes.
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_PRODUCER = struct.Struct(">qhi")
+_PRODUCER_AT = 43
+_CRC = struct.Struct(">I")
 
 
 def encode_record_batch(
     columns: RecordColumns,
     *,
     rows: I64 | slice | None = None,
+    at_most: int | None = None,
     codec: Codec = Codec.NONE,
     level: int | None = None,
     now_ms: int | None = None,
@@ -44,6 +51,7 @@ def encode_record_batch(
     """Encode one complete record batch, checksum included; returns a writable memoryview of its bytes.
 
     ``rows`` picks rows of ``columns``, in that order (int64 indexes, or a slice with step 1; None: all).
+    ``at_most`` bytes are certain to hold the records (see `record_sizes`): knowing that saves measuring them.
     ``now_ms`` is the timestamp of all records where ``columns`` has none. Key and value may be binary, string
     or large_*, headers as in `HEADERS_TYPE` (large_ kinds too); slices are fine.
 
@@ -63,26 +71,31 @@ def encode_record_batch(
     base_timestamp, max_timestamp = _timestamp_bounds(timestamps, rows, now_ms)
     try:
         batch = kernel.encode_records(
-            rows, count, timestamps, columns.key, columns.value, headers, HEADER_BYTES
+            rows, count, timestamps, columns.key, columns.value, headers, HEADER_BYTES, at_most
         )
     except OverflowError as error:
         raise ValueError(f"cannot encode {count} records as one batch: {error}") from error
     if codec is not Codec.NONE:
         batch = _compress_body(batch, codec, level)
-    header = np.zeros((), HEADER)
-    header["batch_length"] = len(batch) - 12
-    header["partition_leader_epoch"] = -1
-    header["magic"] = MAGIC
-    header["attributes"] = codec | (TRANSACTIONAL if transactional else 0)
-    header["last_offset_delta"] = count - 1
-    header["base_timestamp"] = base_timestamp
-    header["max_timestamp"] = max_timestamp
-    header["producer_id"] = producer_id
-    header["producer_epoch"] = producer_epoch
-    header["base_sequence"] = base_sequence
-    header["records_count"] = count
-    batch[:HEADER_BYTES] = np.frombuffer(header.tobytes(), np.uint8)
-    return _seal(batch.data)
+    _HEADER.pack_into(
+        batch, 0,
+        0,  # base offset: the broker's to say
+        len(batch) - 12,
+        -1,  # leader epoch
+        MAGIC,
+        0,  # checksum
+        codec | (TRANSACTIONAL if transactional else 0),
+        count - 1,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        count,
+    )  # fmt: skip
+    _CRC.pack_into(batch, CRC_AT, crc32c(batch.data[CHECKED_FROM:]))
+    data: memoryview = batch.data
+    return data
 
 
 def record_sizes(columns: RecordColumns) -> I64:
@@ -114,16 +127,12 @@ def set_producer(
 ) -> bytearray | memoryview:
     """Write who produces an encoded ``batch`` into its header and renew the checksum, in place; returns
     it."""
-    header: npt.NDArray[np.void] = np.frombuffer(batch, HEADER, 1)
-    header["producer_id"] = producer_id
-    header["producer_epoch"] = producer_epoch
-    header["base_sequence"] = base_sequence
-    _seal(memoryview(batch))
-    return batch
-
-
-def _seal(batch: memoryview) -> memoryview:
-    batch[_CRC_FIELD] = crc32c(batch[CHECKED_FROM:]).to_bytes(4, "big")
+    checked = memoryview(batch)[CHECKED_FROM:]
+    at = _PRODUCER_AT - CHECKED_FROM
+    old = bytes(checked[at : at + _PRODUCER.size])
+    _PRODUCER.pack_into(batch, _PRODUCER_AT, producer_id, producer_epoch, base_sequence)
+    (crc,) = _CRC.unpack_from(batch, CRC_AT)
+    _CRC.pack_into(batch, CRC_AT, kernel.renew_crc32c(checked, crc, old, at))
     return batch
 
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from .crc32c import crc32c
 from .header_lists import HeaderLists
 from .scanned import DENSE, SAME_TIMESTAMP, BadRecord, ScannedRecords
 from .varint import (
@@ -168,11 +169,13 @@ def encode_records(
     value: pa.Array | None,
     headers: HeaderLists | None,
     reserve: int,
+    at_most: int | None = None,  # noqa: ARG001 - it measures by the way
 ) -> U8:
     """Encode ``count`` records one after the other and return them behind ``reserve`` bytes left free.
 
     ``rows`` says which rows of the columns, in which order (int64, within bounds; None: all). ``key`` and
-    ``value`` are of a binary kind; None is all null, and without timestamps every delta is 0. Raises
+    ``value`` are of a binary kind; None is all null, and without timestamps every delta is 0. ``at_most``,
+    if somebody knows a bound of the records' size, saves measuring them. Raises
     OverflowError where a timestamp delta leaves 64 bits or the records do not fit a batch.
     """
     keys, values = _pick(key, rows), _pick(value, rows)
@@ -188,6 +191,11 @@ def encode_records(
     parts = [_join_varints(record_bytes, None, *inner), keys, _join_varints(value_lengths), values]
     parts.append(_scalar(b"\0") if blobs is None else blobs)
     return _behind(reserve, _join(part for part in parts if part is not None))
+
+
+def renew_crc32c(checked: memoryview, crc: int, old: bytes, at: int) -> int:  # noqa: ARG001 - it looks at all of it again
+    """Return the CRC-32C of ``checked``, which was ``crc`` when ``old`` stood at ``at``."""
+    return crc32c(checked)
 
 
 def _rows_of(batches: Batches, walk: Walk) -> I64 | slice:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -9,6 +11,7 @@ from record_batches import EACH_KERNEL, batch, record, using_kernel
 
 from spark_kafka_native.kafka.records.columns import HEADERS_TYPE, RecordColumns
 from spark_kafka_native.kafka.records.compression import Codec
+from spark_kafka_native.kafka.records.crc32c import crc32c
 from spark_kafka_native.kafka.records.decode import decode_record_set
 from spark_kafka_native.kafka.records.encode import (
     BATCH_OVERHEAD_BYTES,
@@ -105,6 +108,24 @@ def test_sizes_are_bounds_and_close(column):
         one = len(encode_record_batch(columns, rows=np.array([row]), now_ms=0)) - BATCH_OVERHEAD_BYTES
         assert one <= sizes[row]
     assert len(record_sizes(RecordColumns(length=0))) == 0
+
+
+@pytest.mark.parametrize("at_most", [0, 5, 300, 10_000])
+def test_a_bound_changes_nothing_even_a_wrong_one(at_most):
+    columns = of_values(b"v" * 100, None, b"")
+    rows = np.array([2, 0])
+    expected = bytes(encode_record_batch(columns, rows=rows, now_ms=7))
+    assert bytes(encode_record_batch(columns, rows=rows, now_ms=7, at_most=at_most)) == expected
+
+
+def test_a_checksum_is_renewed_by_what_changed(kernel):
+    rng = random.Random(1)
+    for length in (1, 14, 60):
+        for behind in (0, 1, 7, 8, 4_095, 70_001, 1_000_003):
+            head, old, new = (rng.randbytes(n) for n in (22, length, length))
+            tail = rng.randbytes(behind)
+            before, after = head + old + tail, head + new + tail
+            assert kernel.renew_crc32c(memoryview(after), crc32c(before), old, 22) == crc32c(after)
 
 
 def test_set_producer_changes_nothing_else():
