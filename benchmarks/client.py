@@ -7,7 +7,7 @@ Ours ends with RecordColumns: numpy offsets and timestamps, Arrow keys, values a
 verified. The others end with their own record objects, which nobody looks into. librdkafka is given its
 largest fetches and queues; aiokafka and kafka-python read a part of the topic, for they would take minutes.
 Interleaved rounds, the best counts. "raw socket" asks for the same bytes and drops them: what broker and
-loopback give when a client does nothing.
+loopback give when a client does nothing; when producing, it sends record batches that exist already.
 """
 
 from __future__ import annotations
@@ -26,7 +26,14 @@ from harness import raw
 from harness.cluster import open_broker
 from harness.rounds import best_of_rounds
 from harness.table import Target, print_table, rate
-from harness.topics import TopicSpec, create_topic, delete_topic, load_topic
+from harness.topics import (
+    TopicSpec,
+    build_batches,
+    create_topic,
+    delete_topic,
+    load_topic,
+    warm_up_broker,
+)
 from harness.values import VALUES
 
 from spark_kafka_native.kafka.cluster.router import router_for
@@ -39,7 +46,7 @@ from spark_kafka_native.kafka.records import kernel
 OURS = "spark-kafka-native"
 LIBRDKAFKA = "confluent-kafka"
 FETCH_BYTES = 8 << 20
-PRODUCED_BYTES = 100_000_000
+PRODUCED_BYTES = 200_000_000
 ARROW_BATCH_RECORDS = 10_000
 """What Spark hands a writer by default (spark.sql.execution.arrow.maxRecordsPerBatch)."""
 PART = {"aiokafka": 4, "kafka-python": 64, f"{OURS}, send()": 4}
@@ -48,6 +55,7 @@ WANTED = {"100 B": 5.0}
 """How many times as fast as librdkafka we must be when consuming."""
 WANTED_PRODUCING = {"100 B": 5.0, "1 KiB": 2.0}
 """The same for producing columns."""
+RAW = "raw socket"
 OURS_SINGLY = f"{OURS}, send()"
 """Record by record, as the others do: must be as fast as the other two in Python, at least."""
 MILLION = TopicSpec(
@@ -146,7 +154,7 @@ def consume_kafka_python(bootstrap_servers: str, topic: str, ends: dict[int, int
 
 
 CONSUMERS: dict[str, Consume] = {
-    "raw socket": consume_raw,
+    RAW: consume_raw,
     OURS: consume_ours,
     LIBRDKAFKA: consume_confluent,
     "aiokafka": consume_aiokafka,
@@ -255,6 +263,15 @@ def produce_kafka_python(bootstrap_servers: str, written: Written, part: int) ->
     return count
 
 
+def produce_raw(bootstrap_servers: str, written: Written, batches: list[bytes]) -> int:
+    """The same number of records in batches that librdkafka made before."""
+    connection = raw.connect(bootstrap_servers)
+    try:
+        return raw.produce_batches(connection, written.topic, 4, batches, len(written.values))
+    finally:
+        connection.close()
+
+
 Produce = Callable[[str, Written, int], int]
 PRODUCERS: dict[str, Produce] = {
     OURS: produce_ours,
@@ -291,6 +308,8 @@ def measure_producing(bootstrap_servers: str, spec: TopicSpec, rounds: int) -> N
         name: partial(timed, partial(produce, bootstrap_servers, written, PART.get(name, 1)))
         for name, produce in PRODUCERS.items()
     }
+    batches = build_batches(bootstrap_servers, spec)
+    runs = {RAW: partial(timed, partial(produce_raw, bootstrap_servers, written, batches)), **runs}
     best = best_of_rounds(runs, rounds, warm_up=1)
     delete_topic(bootstrap_servers, written.topic)
     wanted = WANTED_PRODUCING.get(spec.label)
@@ -330,6 +349,7 @@ def main() -> None:
     parser.add_argument("--only", help="a label, as 100 B")
     arguments = parser.parse_args()
     with open_broker(arguments.bootstrap_servers) as address:
+        warm_up_broker(address)
         for spec in SPECS:
             if arguments.only in (None, spec.label):
                 measure_consuming(address, spec, arguments.rounds)

@@ -1,14 +1,14 @@
 """Batch writes end to end: `pykafka`, Spark's own connector, and the two limits that nobody can beat.
 
-    python benchmarks/write.py                # everything: some ten minutes
+    python benchmarks/write.py                # everything: some fifteen minutes
     python benchmarks/write.py --scale 0.1 --only 100B
 
 Columns: `source` is the cached DataFrame that all of them read, into nothing; `raw` is one socket that
 produces record batches which exist already (acks=all, five requests in flight); `ceiling` is Spark's Python
 Data Source API with a writer that drops its Arrow batches; `limit` is 1 / (1/raw + 1/ceiling). Every
-contender is a warm `local[2]` session in a process of its own, rounds are interleaved, the best one counts,
-and the end offsets must add up after every run. All run on the JVM connector's PySpark (--own-pyspark
-changes that).
+contender is a warm `local[2]` session in a process of its own, the broker is warm too, rounds are
+interleaved, the best one counts, and the end offsets must add up after every run. All run on the JVM
+connector's PySpark (--own-pyspark changes that).
 """
 
 from __future__ import annotations
@@ -28,16 +28,24 @@ from harness.contender import REPOSITORY, UNIX_SOCKETS, Contender
 from harness.jvm import JvmConnector, prepare_jvm_connector
 from harness.rounds import best_of_rounds
 from harness.table import Target, print_rates, rate
-from harness.topics import TEMPLATE_BYTES, TopicSpec, build_batches, create_topic, delete_topic, end_offsets
+from harness.topics import (
+    TEMPLATE_BYTES,
+    TopicSpec,
+    build_batches,
+    create_topic,
+    delete_topic,
+    end_offsets,
+    warm_up_broker,
+)
 
 TOPICS = (
-    TopicSpec(label="100B", topic="plain-100", values="incompressible", value_bytes=100, records=3_000_000),
-    TopicSpec(label="1KiB", topic="plain-1024", values="incompressible", value_bytes=1024, records=400_000),
+    TopicSpec(label="100B", topic="plain-100", values="incompressible", value_bytes=100, records=8_000_000),
+    TopicSpec(label="1KiB", topic="plain-1024", values="incompressible", value_bytes=1024, records=1_000_000),
     TopicSpec(
-        label="200B-lz4", topic="lz4-200", values="json", value_bytes=200, records=1_500_000, codec="lz4"
+        label="200B-lz4", topic="lz4-200", values="json", value_bytes=200, records=4_000_000, codec="lz4"
     ),
     TopicSpec(
-        label="1KiB-zstd", topic="zstd-1024", values="json", value_bytes=1024, records=400_000, codec="zstd"
+        label="1KiB-zstd", topic="zstd-1024", values="json", value_bytes=1024, records=1_000_000, codec="zstd"
     ),
 )
 # vs combined limit, vs the better JVM setting
@@ -185,6 +193,7 @@ def main() -> None:
             f"PySpark: JVM connector {bench.jvm.version}, ceiling and pykafka {bench.pykafka.version}",
             flush=True,
         )
+        warm_up_broker(bootstrap_servers)
         rows: list[list[str]] = []
         for spec in TOPICS:
             if spec.label in arguments.only:
