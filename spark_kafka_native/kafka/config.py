@@ -169,6 +169,12 @@ class ClientConfig(Properties):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        given: object = self.bootstrap_servers
+        if isinstance(given, str):  # which would pass for a tuple of one-letter addresses
+            raise ConfigError(
+                f"bootstrap_servers must be a tuple, as ({given!r},); "
+                'ClientConfig.from_properties({"bootstrap.servers": ...}) takes a string'
+            )
         if not self.bootstrap_servers:
             raise ConfigError("bootstrap.servers must name at least one broker as host:port")
         for address in self.bootstrap_servers:

@@ -21,6 +21,11 @@ from spark_kafka_native.kafka.model import IsolationLevel
 BOOTSTRAP = {"bootstrap.servers": "a:9092"}
 
 
+def test_a_string_of_bootstrap_servers_says_what_to_write() -> None:
+    with pytest.raises(ConfigError, match=r"must be a tuple, as \('a:9092',\)"):
+        ClientConfig(bootstrap_servers="a:9092")  # type: ignore[arg-type]
+
+
 def test_properties_are_parsed_and_others_left_alone() -> None:
     properties = BOOTSTRAP | {
         "request.timeout.ms": "1234",
