@@ -16,7 +16,6 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,10 +23,10 @@ from typing import Any
 
 from harness import raw
 from harness.arguments import parse_arguments
-from harness.cluster import open_broker
-from harness.contender import REPOSITORY, UNIX_SOCKETS, Contender
-from harness.jvm import JvmConnector, prepare_jvm_connector
+from harness.contender import UNIX_SOCKETS, Contender
+from harness.jvm import JvmConnector
 from harness.rounds import best_of_rounds
+from harness.stage import open_stage
 from harness.table import Target, print_rates, print_table, rate
 from harness.topics import LoadedTopic, TopicSpec, delete_topic, load_small_topic, load_topic, unique
 
@@ -95,7 +94,7 @@ class Bench:
         self.worker_bytes[label] = max(peak, self.worker_bytes.get(label, 0))
 
 
-def start_contenders(python: Path, jvm: JvmConnector) -> dict[str, Contender]:
+def build_contenders(python: Path, jvm: JvmConnector) -> dict[str, Contender]:
     jars = {"spark.jars": ",".join(map(str, jvm.jars))}
     return {
         "jvm": Contender(name="JVM connector", python=jvm.python, conf=jars),
@@ -331,24 +330,13 @@ def run_sections(bench: Bench, sections: Sequence[str]) -> None:
 
 def main() -> None:
     arguments = parse_arguments(__doc__, SECTIONS, scale="share of the records (and of the 1,000 partitions)")
-    jvm = prepare_jvm_connector(REPOSITORY / ".venv-jvm")
-    python = Path(sys.executable) if arguments.own_pyspark else jvm.python
-    with ExitStack() as stack:
-        bootstrap_servers = stack.enter_context(open_broker(arguments.bootstrap_servers))
-        contenders = start_contenders(python, jvm)
-        for contender in contenders.values():
-            stack.callback(contender.stop)
-            contender.start()
+    with open_stage(arguments, build_contenders) as (bootstrap_servers, contenders):
         bench = Bench(
             bootstrap_servers=bootstrap_servers,
             rounds=arguments.rounds,
             scale=arguments.scale,
-            pykafka_options=dict(option.split("=", 1) for option in arguments.option),
+            pykafka_options=arguments.options,
             **contenders,
-        )
-        print(
-            f"PySpark: JVM connector {bench.jvm.version}, ceiling and pykafka {bench.pykafka.version}",
-            flush=True,
         )
         run_sections(bench, arguments.only)
 

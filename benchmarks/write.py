@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,10 +22,10 @@ from typing import Any
 
 from harness import raw
 from harness.arguments import parse_arguments
-from harness.cluster import open_broker
-from harness.contender import REPOSITORY, UNIX_SOCKETS, Contender
-from harness.jvm import JvmConnector, prepare_jvm_connector
+from harness.contender import UNIX_SOCKETS, Contender
+from harness.jvm import JvmConnector
 from harness.rounds import best_of_rounds
+from harness.stage import open_stage
 from harness.table import Target, print_rates, rate
 from harness.topics import (
     TEMPLATE_BYTES,
@@ -101,7 +100,7 @@ class Bench:
         return seconds * spec.records / sent
 
 
-def start_contenders(python: Path, jvm: JvmConnector) -> dict[str, Contender]:
+def build_contenders(python: Path, jvm: JvmConnector) -> dict[str, Contender]:
     jars = {"spark.jars": ",".join(map(str, jvm.jars))}
     both = ("ceiling", "pykafka")
     return {
@@ -174,24 +173,13 @@ def build_row(spec: TopicSpec, label: str, best: dict[str, float], ceiling: str,
 
 def main() -> None:
     arguments = parse_arguments(__doc__, list(TARGETS), scale="share of the records")
-    jvm = prepare_jvm_connector(REPOSITORY / ".venv-jvm")
-    python = Path(sys.executable) if arguments.own_pyspark else jvm.python
-    with ExitStack() as stack:
-        bootstrap_servers = stack.enter_context(open_broker(arguments.bootstrap_servers))
-        contenders = start_contenders(python, jvm)
-        for contender in contenders.values():
-            stack.callback(contender.stop)
-            contender.start()
+    with open_stage(arguments, build_contenders) as (bootstrap_servers, contenders):
         bench = Bench(
             bootstrap_servers=bootstrap_servers,
             rounds=arguments.rounds,
             scale=arguments.scale,
-            pykafka_options=dict(option.split("=", 1) for option in arguments.option),
+            pykafka_options=arguments.options,
             **contenders,
-        )
-        print(
-            f"PySpark: JVM connector {bench.jvm.version}, ceiling and pykafka {bench.pykafka.version}",
-            flush=True,
         )
         warm_up_broker(bootstrap_servers)
         rows: list[list[str]] = []

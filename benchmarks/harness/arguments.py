@@ -19,4 +19,6 @@ def parse_arguments(description: str | None, sections: Sequence[str], *, scale: 
     parser.add_argument(
         "--option", action="append", default=[], metavar="NAME=VALUE", help="an option for pykafka"
     )
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    arguments.options = dict(option.split("=", 1) for option in arguments.option)
+    return arguments
