@@ -240,7 +240,10 @@ class ProducerConfig(Properties):
     block_on_buffer_full: bool = property_field("block.on.buffer.full", True, _boolean)
     """False: a full buffer raises at once."""
     max_in_flight: int = property_field("max.in.flight.requests.per.connection", 5, least=1, most=1_000)
-    """Requests sent to a broker and not yet answered, at most."""
+    """Requests sent on a connection and not yet answered, at most."""
+    connections_per_broker: int = property_field("connections.per.broker", 2, least=1, most=100)
+    """A broker takes the requests of one connection one after the other, reading none while it writes
+    one; on two it does both at once. A partition's batches always take the same."""
     delivery_timeout_ms: int = property_field("delivery.timeout.ms", 120_000, least=1, most=INT32_MAX)
     """From accepting a record to giving up on it, all retries included."""
     retries: int = property_field("retries", INT32_MAX, least=0, most=INT32_MAX)

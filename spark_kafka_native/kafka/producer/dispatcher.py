@@ -10,7 +10,7 @@ from .batch import Batch
 from .give_up import GiveUp
 from .idempotence import Idempotence, PartitionSequence, clear_numbering, read_numbering
 from .inquiries import Inquiries
-from .lane import LAST_VERSION_BY_NAME, Lane, SentRequest, build_produce, choose_version
+from .lane import LAST_VERSION_BY_NAME, Lane, LaneKey, SentRequest, build_produce, choose_version
 from .partition_queue import PartitionQueue
 from .sender_state import SenderState
 
@@ -30,7 +30,7 @@ class Dispatcher:
 
     def send(self, now: float) -> None:
         """Send whatever may be sent."""
-        by_leader: dict[int, list[PartitionQueue]] = {}
+        by_lane: dict[Lane, list[PartitionQueue]] = {}
         for queue in self._state.active:
             if not queue.batches or (queue.draining and queue.in_flight):
                 continue
@@ -39,9 +39,8 @@ class Dispatcher:
                 continue
             leader = self._leader(queue, now)
             if leader is not None and (not queue.in_flight or queue.sent_to == leader):
-                by_leader.setdefault(leader, []).append(queue)
-        for node_id, queues in by_leader.items():
-            lane = self._state.lanes.setdefault(node_id, Lane(node_id))
+                by_lane.setdefault(self._lane(leader, queue.topic_partition.partition), []).append(queue)
+        for lane, queues in by_lane.items():
             if self._reach(lane, now):
                 self._fill(lane, queues, now)
 
@@ -51,9 +50,13 @@ class Dispatcher:
             self._inquiries.ask_identity()
         metadata = self._state.router.snapshot
         known = metadata.topics.get(topic)
-        for partition in () if known is None else known.partitions.values():
+        for index, partition in ({} if known is None else known.partitions).items():
             if partition.leader is not None and partition.leader in metadata.brokers:
-                self._reach(self._state.lanes.setdefault(partition.leader, Lane(partition.leader)), now)
+                self._reach(self._lane(partition.leader, index), now)
+
+    def _lane(self, node_id: int, partition: int) -> Lane:
+        key = LaneKey(node_id, partition % self._state.config.connections_per_broker)
+        return self._state.lanes.setdefault(key, Lane(*key))
 
     def _leader(self, queue: PartitionQueue, now: float) -> int | None:
         topic, index = queue.topic_partition

@@ -62,7 +62,7 @@ class Inquiries:
         def ask() -> Callable[[], None]:
             deadline = Deadline.after_ms(2 * router.config.connection_setup_timeout_ms)
             try:
-                connection = router.connection(lane.node_id, deadline, CHANNEL)
+                connection = router.connection(lane.node_id, deadline, f"{CHANNEL}-{lane.number}")
             except KafkaError as error:
                 failure = error
                 return lambda: self._not_connected(lane, failure)

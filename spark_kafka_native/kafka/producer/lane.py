@@ -1,9 +1,10 @@
-"""`Lane`: the way to one broker, and the produce requests that are on it."""
+"""`Lane`: a way to a broker, and the produce requests that are on it."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 from ..network.connection import Connection
@@ -48,11 +49,19 @@ class SentRequest:
         return matched
 
 
-class Lane:
-    """One broker, as the sender's thread sees it."""
+class LaneKey(NamedTuple):
+    """Which connection to which broker: a partition always takes the same one, so that nothing overtakes."""
 
-    def __init__(self, node_id: int) -> None:
+    node_id: int
+    number: int
+
+
+class Lane:
+    """One connection to one broker, as the sender's thread sees it."""
+
+    def __init__(self, node_id: int, number: int = 0) -> None:
         self.node_id = node_id
+        self.number = number
         self.connection: Connection | None = None
         self.connecting = False
         self.not_before = 0.0

@@ -14,7 +14,7 @@ from ..errors import KafkaError
 from ..network.retry import Backoff
 from .encoder import BatchEncoder
 from .idempotence import Idempotence, PartitionSequence
-from .lane import Lane
+from .lane import Lane, LaneKey
 from .partition_queue import PartitionQueue
 from .settlement import Settlement
 from .stats import StatsRecorder
@@ -35,7 +35,7 @@ class SenderState:
     clock: Callable[[], float] = time.monotonic
     active: dict[PartitionQueue, None] = field(default_factory=dict)
     """Queues with batches waiting or in flight, in the order in which they got some."""
-    lanes: dict[int, Lane] = field(default_factory=dict)
+    lanes: dict[LaneKey, Lane] = field(default_factory=dict)
     next_at: float = 0.0
     """Monotonic seconds: when something is to be done at the latest."""
     fatal: KafkaError | None = None

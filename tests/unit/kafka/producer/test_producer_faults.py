@@ -91,6 +91,26 @@ def test_records_arrive_in_order_and_know_where(cluster):
     assert cluster.values(TP) == numbers(50)
 
 
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_a_partition_keeps_to_one_of_the_connections(cluster, most):
+    cluster.create("many", 4)
+    with producing(cluster, connections_per_broker=most) as producer:
+        sent = [producer.send("many", value=b"%d" % i, partition=i % 4) for i in range(200)]
+        assert {delivery.result(5).status for delivery in sent} == {DeliveryStatus.PERSISTED}
+    for partition in range(4):
+        values = cluster.values(TopicPartition("many", partition))
+        assert values == [b"%d" % i for i in range(200) if i % 4 == partition]
+    taken = {
+        (batch.index, asked.connection)
+        for asked in cluster[1].asked
+        if isinstance(asked.request, ProduceRequest)
+        for topic in asked.request.topic_data
+        for batch in topic.partition_data
+    }
+    assert len(taken) == 4
+    assert len({connection for _, connection in taken}) == most
+
+
 RETRIABLE = [
     ErrorCode.CORRUPT_MESSAGE,
     ErrorCode.LEADER_NOT_AVAILABLE,
