@@ -16,6 +16,7 @@ from typing import Any, TextIO
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import broadcast, expr
 
 from harness.values import VALUES
 
@@ -62,18 +63,21 @@ def run_plan(spark: SparkSession, job: Job) -> int:
 
 
 def run_source(spark: SparkSession, job: Job) -> int:
-    """Cache ``rows`` rows of key and value as `source` and a tenth of them as `sample`: what writers read."""
+    """Cache ``rows`` rows of key and value as `source` and a tenth of them as `sample`: what writers read.
+
+    Spark repeats the distinct values: a driver that is handed gigabytes of rows runs out of its heap.
+    """
+    spark.catalog.clearCache()
     rows, size = int(job["rows"]), int(job["value_bytes"])
     distinct = min(rows, int(job["distinct_bytes"]) // size)
-    pool = pa.array(VALUES[job["values"]](distinct, size), pa.binary())
-    keys = pa.FixedSizeBinaryArray.from_buffers(
-        pa.binary(8), rows, [None, pa.py_buffer(np.arange(rows, dtype=">i8").tobytes())]
+    values = pa.array(VALUES[job["values"]](distinct, size), pa.binary())
+    pool = spark.createDataFrame(pa.table({"number": np.arange(distinct), "value": values}))
+    frame = (
+        spark.range(0, rows, 1, int(job["tasks"]))
+        .join(broadcast(pool), expr(f"id % {distinct} = number"))
+        .select(expr("unhex(lpad(hex(id), 16, '0'))").alias("key"), "value")
+        .persist()
     )
-    table = pa.table(
-        {"key": keys.cast(pa.binary()), "value": pool.take(pa.array(np.arange(rows) % distinct))}
-    )
-    spark.catalog.clearCache()
-    frame = spark.createDataFrame(table).repartition(int(job["tasks"])).persist()
     frame.createOrReplaceTempView("source")
     sample = frame.sample(0.1, seed=1).persist()
     sample.createOrReplaceTempView("sample")
