@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ..cluster.metadata import Topic
 from ..cluster.router import Router
 from ..config import ClientConfig, ProducerConfig
 from ..errors import DeadlineExceededError
@@ -85,6 +86,7 @@ class Producer:
         self._topics: dict[str, TopicBuffer] = {}
         self._topics_lock = threading.Lock()
         self._closed: BaseException | None = None
+        self._process_id = os.getpid()
         state = SenderState(
             router=self._router,
             config=self._config,
@@ -171,8 +173,11 @@ class Producer:
         """Wait until everything sent before has ended, well or not (its `Delivery` and ``on_error`` say
         which).
 
-        Raises `DeadlineExceededError` when ``timeout_ms`` runs out first.
+        Raises `DeadlineExceededError` when ``timeout_ms`` runs out first, `ProducerClosedError` in a process
+        forked from the producer's.
         """
+        if self._process_id != os.getpid():
+            self._raise_if_closed()
         deadline = None if timeout_ms is None else Deadline.after_ms(timeout_ms)
         self._replay.join(None if deadline is None else deadline.remaining_ms / 1000)
         self._close_buffers()
@@ -269,20 +274,14 @@ class Producer:
             deadline=deadline,
             topics=(topic,),
         )
-        count = len(found.partitions)
-        led = [p for p in range(count) if p in found.partitions and found.partitions[p].leader is not None]
-        available = np.array(led or range(count), np.int32)
-        return Targets(topic=topic, count=count, available=available), found.topic_id
+        return _read_targets(found), found.topic_id
 
     def _describe(self, buffer: TopicBuffer) -> None:
         """Take newer metadata in; never waits."""
         found = self._router.snapshot.topics.get(buffer.topic)
         if found is None or found.error_code or not found.partitions:
             return
-        count = len(found.partitions)
-        led = [p for p in range(count) if p in found.partitions and found.partitions[p].leader is not None]
-        targets = Targets(topic=buffer.topic, count=count, available=np.array(led or range(count), np.int32))
-        buffer.describe(found.topic_id, targets, buffer.most_bytes)
+        buffer.describe(found.topic_id, _read_targets(found), buffer.most_bytes)
 
     def _check_partition(self, buffer: TopicBuffer, partition: int) -> None:
         """The partition may be a new one: look again before refusing it."""
@@ -393,6 +392,12 @@ class Producer:
     def _raise_if_closed(self) -> None:
         if self._closed is not None:
             raise ProducerClosedError(f"the producer takes no more records: {self._closed}") from self._closed
+
+
+def _read_targets(topic: Topic) -> Targets:
+    count = len(topic.partitions)
+    led = [p for p in range(count) if p in topic.partitions and topic.partitions[p].leader is not None]
+    return Targets(topic=topic.name, count=count, available=np.array(led or range(count), np.int32))
 
 
 _live: weakref.WeakSet[Producer] = weakref.WeakSet()

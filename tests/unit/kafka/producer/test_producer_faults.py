@@ -757,14 +757,16 @@ def test_misuse_is_named_at_once(cluster, topic, value, error):
         producer.send(topic, value=value)
 
 
-def test_a_forked_child_is_told_to_make_its_own(cluster):
-    with producing(cluster) as producer:
+@pytest.mark.parametrize(
+    "use", [lambda producer: producer.send("t", value=b"from the child"), lambda producer: producer.flush()]
+)
+def test_a_forked_child_is_told_to_make_its_own(cluster, use):
+    with producing(cluster, batch_records=1000, linger_ms=60_000) as producer:
         send(producer, 1)
-        producer.flush(5_000)
         child = os.fork()
         if not child:
             try:
-                producer.send("t", value=b"from the child")
+                use(producer)
             except ProducerClosedError as error:
                 os._exit(42 if "another process" in str(error) else 43)
             finally:
