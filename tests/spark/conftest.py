@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyspark
 import pytest
 from confluent_kafka import Producer
+
+import spark_kafka_native
+from spark_kafka_native.testing import StandaloneSpark
 
 
 def create(kafka: Any, topic: str, partitions: int = 1, **config: Any) -> str:
@@ -90,3 +100,46 @@ def peer() -> SimpleNamespace:
     """The functions above: files of tests can't import each other."""
     functions = (create, write, numbered, read, offsets, message_of)
     return SimpleNamespace(**{function.__name__: function for function in functions})
+
+
+def make_zip(path: Path) -> Path:
+    """The package as ``--py-files`` takes it: pure Python."""
+    package = Path(spark_kafka_native.__file__).parent
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in package.rglob("*.py"):
+            archive.write(file, Path(package.name) / file.relative_to(package))
+    return path
+
+
+@pytest.fixture
+def run_on_two_workers(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """``run_on_two_workers(script, *arguments)``: submit a script, with the package as a zip, to a cluster
+    of two workers that has it from nowhere else; what it printed as JSON behind ``RESULT``."""
+
+    def run(script: str, *arguments: str) -> dict[str, Any]:
+        job = tmp_path / "job.py"
+        job.write_text(script)
+        archive = make_zip(tmp_path / "spark_kafka_native.zip")
+        clean = {
+            name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))
+        }
+        with StandaloneSpark(workers=2) as cluster:
+            done = subprocess.run(
+                [
+                    str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+                    *("--master", cluster.master_url, "--py-files", str(archive)),
+                    *(f"--conf={name}={value}" for name, value in cluster.conf.items()),
+                    *(str(job), *arguments),
+                ],
+                env=clean | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                timeout=300,
+                check=False,
+            )
+        assert done.returncode == 0, done.stderr[-4000:]
+        line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT "))
+        return dict(json.loads(line.removeprefix("RESULT ")))
+
+    return run

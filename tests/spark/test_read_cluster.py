@@ -1,17 +1,6 @@
 """A Spark cluster that has the package from ``--py-files`` only: pure Python out of a zip."""
 
-import json
-import os
-import subprocess
-import sys
-import zipfile
-from pathlib import Path
-
-import pyspark
 import pytest
-
-import spark_kafka_native
-from spark_kafka_native.testing import StandaloneSpark
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -49,40 +38,10 @@ spark.stop()
 """
 
 
-def make_zip(path: Path) -> Path:
-    package = Path(spark_kafka_native.__file__).parent
-    with zipfile.ZipFile(path, "w") as archive:
-        for file in package.rglob("*.py"):
-            archive.write(file, Path(package.name) / file.relative_to(package))
-    return path
-
-
-def test_a_zip_is_enough_on_a_cluster_of_two_workers(peer, kafka, topic, tmp_path):
+def test_a_zip_is_enough_on_a_cluster_of_two_workers(peer, kafka, topic, run_on_two_workers):
     peer.create(kafka, topic, 4)
     peer.write(kafka.bootstrap_servers, topic, peer.numbered(5000, 4))
-    script = tmp_path / "job.py"
-    script.write_text(SCRIPT)
-    archive = make_zip(tmp_path / "spark_kafka_native.zip")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
-    with StandaloneSpark(workers=2) as cluster:
-        settings = [f"--conf={name}={value}" for name, value in cluster.conf.items()]
-        done = subprocess.run(
-            [
-                str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
-                *("--master", cluster.master_url, "--py-files", str(archive)),
-                *settings,
-                *(str(script), kafka.bootstrap_servers, topic),
-            ],
-            env=clean | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr[-4000:]
-    line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT "))
-    found = json.loads(line.removeprefix("RESULT "))
+    found = run_on_two_workers(SCRIPT, kafka.bootstrap_servers, topic)
     assert ".zip/" in found["driver"]
     assert all(".zip/" in file for file in found["executors"])
     assert not found["compiled"]
