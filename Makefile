@@ -1,6 +1,8 @@
 # Each target sets up .venv by itself. PYTHON=python3.12 make ... chooses the Python; anything from 3.11 on will do.
+# make test PYSPARK=4.1 VENV=.venv-4.1: with another PySpark than the newest, in a folder of its own.
 
 PYTHON ?=
+PYSPARK ?=
 VENV := .venv
 BIN := $(VENV)/bin
 # Installed is what these files say: touch one of them and the next target installs again, kernels included.
@@ -49,7 +51,7 @@ java:
 	@bash .ci/require_java.sh
 
 $(STAMP): $(SOURCES)
-	@bash .ci/make_venv.sh $(VENV) "$(PYTHON)"
+	@bash .ci/make_venv.sh $(VENV) "$(PYTHON)" "$(PYSPARK)"
 	@touch $(STAMP)
 
 clean:

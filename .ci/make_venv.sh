@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Usage: make_venv.sh FOLDER [PYTHON]. Makes a virtual environment and installs the project and its tools into it.
+# Usage: make_venv.sh FOLDER [PYTHON [PYSPARK]]. Makes a virtual environment and installs the project and its tools into it.
 set -euo pipefail
 
 folder=$1
 wanted=${2:-}
+pyspark=${3:-}
 enough='import sys; sys.exit(sys.version_info < (3, 11))'
 
 find_python() {
@@ -39,7 +40,8 @@ pip=("$folder/bin/python" -m pip --disable-pip-version-check --quiet install)
 "${pip[@]}" --upgrade "setuptools>=77"
 # Without isolation the kernels are built by the setuptools of above, and not by one that is fetched anew each time.
 # Spark looks for data sources in the folders of sys.path: of setuptools' ways to be editable only `compat` puts ours there.
-"${pip[@]}" --no-build-isolation --config-settings editable_mode=compat --editable ".[dev]"
+"${pip[@]}" --no-build-isolation --config-settings editable_mode=compat --editable ".[dev]" \
+    ${pyspark:+"pyspark[connect]==$pyspark.*"}
 kernels='from spark_kafka_native.kafka.records.kernel import COMPILED
 print("The compiled kernel is in use." if COMPILED else "No compiled kernel (is there a C compiler?): NumPy serves.")'
 "$folder/bin/python" -c "$kernels"
