@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .delivery import DeliveryBlock, Outcome
-from .errors import DeliveryStatus
+from .errors import DeliveryStatus, RecordError
 
 if TYPE_CHECKING:
     from .idempotence import ProducerIdentity
@@ -40,6 +40,7 @@ class Batch:
         "data",
         "encoded_at_ms",
         "ended",
+        "failure",
         "identity",
         "indefinite",
         "last_error",
@@ -86,6 +87,8 @@ class Batch:
         self.sent_at = 0.0
         self.last_error: Exception | None = None
         self.spilled: SpilledBatch | None = None
+        self.failure: RecordError | None = None
+        """Why its records could not be encoded: they are given up in their turn, and nobody else's."""
 
     @property
     def undelivered_status(self) -> DeliveryStatus:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..records.columns import RecordColumns
+from ..records.columns import HEADERS_TYPE, RecordColumns
+from ..records.header_lists import HeaderLists
 from .delivery import DeliveryBlock
 from .errors import RecordError
 from .gather import Rows, take_columns
@@ -67,7 +68,7 @@ def read_columns(
         if topic is None:
             raise RecordError("RecordColumns carry no topic: give one")
         topics: Any = None
-        records = columns
+        records = _as_given(columns)
     else:
         records = _read_arrow(columns)
         topics = None if topic is not None else _column(columns, "topic")
@@ -75,12 +76,37 @@ def read_columns(
             raise RecordError("no topic: give one, or a column 'topic'")
         if partition is None:
             partition = _column(columns, "partition")
-    _check_header_keys(records)
+    records = replace(records, headers=_read_headers(records.headers))
     chosen = _read_partition(partition, records.length)
     if topics is None:
         assert topic is not None
         return [TopicColumns(topic=topic, columns=records, partition=chosen)] if records.length else []
     return _by_topic(records, topics, chosen)
+
+
+def _as_given(columns: RecordColumns) -> RecordColumns:
+    key = None if columns.key is None else _as_binary(columns.key, "key")
+    value = None if columns.value is None else _as_binary(columns.value, "value")
+    return replace(columns, key=key, value=value)
+
+
+def _read_headers(headers: pa.Array | None) -> pa.Array | None:
+    """``headers`` as `HEADERS_TYPE`: Arrow's own casts go by the names of the fields, which are anything."""
+    if headers is None or not len(headers):
+        return None
+    _check_header_keys(headers)
+    lists = HeaderLists.read(headers)
+    try:
+        if headers.type == HEADERS_TYPE:
+            lists.key.validate(full=True)
+            return headers
+        key = lists.key.cast(pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise RecordError(f"column 'headers' has a key that is not UTF-8: {error}") from None
+    structs = pa.StructArray.from_arrays(
+        [key, lists.value.cast(pa.binary())], fields=list(HEADERS_TYPE.value_type)
+    )
+    return pa.ListArray.from_arrays(pa.array(lists.offsets, pa.int32()), structs, type=HEADERS_TYPE)
 
 
 def _read_arrow(batch: pa.RecordBatch | pa.Table) -> RecordColumns:
@@ -111,10 +137,14 @@ def _as_binary(column: pa.Array, name: str) -> pa.Array | None:
         return pa.concat_arrays([chunk.cast(pa.large_binary()) for chunk in column.chunks])
     if pa.types.is_null(kind):
         return pa.nulls(len(column), pa.binary())
-    if pa.types.is_binary(kind) or pa.types.is_string(kind) or pa.types.is_large_binary(kind):
+    # Strings become binary, which copies nothing: calls of both kinds meet in one batch, and not all
+    # binary is a string.
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return column
+    if pa.types.is_string(kind):
+        return column.cast(pa.binary())
     if pa.types.is_large_string(kind):
-        return column
+        return column.cast(pa.large_binary())
     if pa.types.is_dictionary(kind):
         return _as_binary(column.dictionary_decode(), name)
     if pa.types.is_fixed_size_binary(kind) or str(kind) in ("binary_view", "string_view"):
@@ -169,11 +199,13 @@ def _read_partition(partition: Any, length: int) -> Partitions | None:
     return chosen
 
 
-def _check_header_keys(records: RecordColumns) -> None:
-    headers = records.headers
-    if headers is None or not len(headers):
+def _check_header_keys(headers: pa.Array) -> None:
+    if not (pa.types.is_list(headers.type) or pa.types.is_large_list(headers.type)):
+        return  # `HeaderLists` says what is wrong
+    entries = headers.flatten()
+    if not pa.types.is_struct(entries.type) or not entries.type.num_fields:
         return
-    keys = headers.flatten().field(0)
+    keys = entries.field(0)
     if not keys.null_count:
         return
     place = int(np.flatnonzero(np.asarray(keys.is_null()))[0])
@@ -184,12 +216,15 @@ def _check_header_keys(records: RecordColumns) -> None:
 
 
 def _by_topic(records: RecordColumns, topics: Any, partition: Partitions | None) -> list[TopicColumns]:
+    if pa.types.is_dictionary(topics.type):
+        topics = topics.dictionary_decode()
     if topics.null_count:
         row = int(np.flatnonzero(np.asarray(topics.is_null()))[0])
         raise RecordError("column 'topic' is null: each record needs a topic", None, row)
     if not records.length:
         return []
-    encoded = topics if pa.types.is_dictionary(topics.type) else topics.dictionary_encode()
+    # Somebody else's dictionary may hold a name twice, and each row's place must be that of its topic.
+    encoded = topics.dictionary_encode()
     names, codes = encoded.dictionary.to_pylist(), np.asarray(encoded.indices)
     present = list(dict.fromkeys(codes[np.sort(np.unique(codes, return_index=True)[1])].tolist()))
     if len(present) == 1:

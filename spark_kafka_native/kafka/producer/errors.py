@@ -4,10 +4,13 @@ pickling."""
 from __future__ import annotations
 
 import enum
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from ..errors import KafkaError
 from ..model import TopicPartition
+
+if TYPE_CHECKING:
+    from .delivery import ColumnsDelivery
 
 
 class DeliveryStatus(enum.IntEnum):
@@ -25,7 +28,8 @@ class DeliveryStatus(enum.IntEnum):
 
 
 class BufferFullError(KafkaError):
-    """The producer's buffer stayed full: records come faster than the brokers take them. Nothing was sent."""
+    """The producer's buffer stayed full: records come faster than the brokers take them. Nothing of the call
+    was taken."""
 
 
 class ProducerClosedError(KafkaError):
@@ -73,6 +77,30 @@ class RecordTooLargeError(RecordError):
         """The error for a record of ``size`` bytes over ``limit``."""
         reason = f"the record takes {size} bytes and {limit_name} allows {limit}: raise that, or send less"
         return cls(reason, topic, row, size, limit, limit_name)
+
+
+class PartlyTakenError(KafkaError):
+    """Columns of which some rows were taken when the rest could not be; ``__cause__`` is why.
+
+    The ``taken`` rows are being delivered: sending all of them again would double those. ``delivery`` (a
+    `ColumnsDelivery`; None after pickling) says of each row where it ended.
+    """
+
+    def __init__(self, reason: str, taken: int, rows: int, delivery: ColumnsDelivery | None = None) -> None:
+        super().__init__(reason, taken, rows)
+        self.reason = reason
+        self.taken = taken
+        self.rows = rows
+        self.delivery = delivery
+
+    def __reduce__(self) -> tuple[type[PartlyTakenError], tuple[str, int, int]]:
+        return type(self), (self.reason, self.taken, self.rows)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.taken:,} of {self.rows:,} rows were taken and are being delivered, the others were not: "
+            f"{self.reason}"
+        )
 
 
 class DeliveryError(KafkaError):

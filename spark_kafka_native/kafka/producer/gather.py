@@ -61,9 +61,10 @@ def concat_columns(parts: Sequence[RecordColumns], now_ms: int) -> RecordColumns
 
 
 def _concat(arrays: list[pa.Array | None], parts: Sequence[RecordColumns]) -> pa.Array | None:
-    given = next((array.type for array in arrays if array is not None), None)
-    if given is None:
+    types = [array.type for array in arrays if array is not None]
+    if not types:
         return None
+    given = pa.large_binary() if pa.large_binary() in types else types[0]
     filled = []
     for array, part in zip(arrays, parts, strict=True):
         column = pa.nulls(part.length, given) if array is None else array

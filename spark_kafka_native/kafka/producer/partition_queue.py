@@ -17,6 +17,7 @@ from ..records.columns import RecordColumns
 from .batch import Batch, Part
 from .delivery import DeliveryBlock
 from .encoder import BATCH_OVERHEAD, BatchEncoder
+from .errors import RecordError
 from .gather import Rows, concat_columns, take_columns
 
 MOST_CHUNKS = 64
@@ -28,6 +29,14 @@ class Chunk(NamedTuple):
 
     columns: RecordColumns
     parts: list[Part]
+    size: int
+
+
+class _Rows(NamedTuple):
+    """Rows of ``columns`` that complete a batch: the part says which."""
+
+    columns: RecordColumns
+    part: Part
     size: int
 
 
@@ -93,7 +102,8 @@ class PartitionQueue:
                 fit = 0 if self.chunk_records else 1
             stop = start + min(fit, left)
             size = int(ends[stop - 1]) - taken if stop > start else 0
-            closed.append(self._close(columns, rows[start:stop], size, part, now))
+            more = _Rows(columns, Part(part[0], rows[start:stop], part[1]), size) if stop > start else None
+            closed.append(self._close(more, now))
             start = stop
         return closed, start
 
@@ -105,11 +115,14 @@ class PartitionQueue:
         self.chunk_size += chunk.size
         self.chunk_records += chunk.columns.length
         if len(self.chunks) > MOST_CHUNKS:
-            self._join_chunks()
+            try:
+                self._join_chunks()
+            except MemoryError:
+                return  # they stay as they are, and are joined when they are encoded
 
     def close_chunks(self, now: float) -> Batch | None:
         """Make a batch of what waits, however little; None if nothing does."""
-        return self._close(None, None, 0, None, now) if self.chunks else None
+        return self._close(None, now) if self.chunks else None
 
     def put_back(self, batch: Batch) -> None:
         """A batch that must be sent again goes to its old place."""
@@ -118,26 +131,36 @@ class PartitionQueue:
             place += 1
         self.batches.insert(place, batch)
 
-    def _close(
-        self,
-        columns: RecordColumns | None,
-        rows: Rows | None,
-        size: int,
-        part: tuple[DeliveryBlock, int] | None,
-        now: float,
-    ) -> Batch:
-        chunks, reserved = self.chunks, self.chunk_size + size
+    def _close(self, more: _Rows | None, now: float) -> Batch:
+        chunks, reserved = self.chunks, self.chunk_size
         created_at = self.opened_at if chunks else now
         self.chunks, self.chunk_size, self.chunk_records = [], 0, 0
         parts = [part for chunk in chunks for part in chunk.parts]
+        if more is not None:
+            reserved += more.size
+            parts.append(more.part)
         now_ms = self._encoder.clock_ms()
-        if columns is not None and rows is not None and part is not None and len(rows):
-            parts.append(Part(part[0], rows, part[1]))
-            if not chunks:
-                return self._batch(columns, rows, reserved, parts, created_at, now_ms)
-            chunks = [*chunks, Chunk(take_columns(columns, rows), [], size)]
-        whole = concat_columns([chunk.columns for chunk in chunks], now_ms)
-        return self._batch(whole, None, reserved, parts, created_at, now_ms)
+        try:
+            if more is not None and not chunks:
+                return self._batch(more.columns, more.part.rows, reserved, parts, created_at, now_ms)
+            columns = [chunk.columns for chunk in chunks]
+            if more is not None:
+                columns.append(take_columns(more.columns, more.part.rows))
+            return self._batch(concat_columns(columns, now_ms), None, reserved, parts, created_at, now_ms)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the records' owners must hear of it
+            return self.failed(parts, reserved, created_at, error)
+
+    def failed(self, parts: list[Part], reserved: int, created_at: float, cause: Exception) -> Batch:
+        """A batch that stands for records which could not be encoded: `Batch.failure` says why."""
+        failure = cause
+        if not isinstance(failure, RecordError):
+            failure = RecordError(f"the records could not be encoded: {cause!r}", self.topic_partition.topic)
+            failure.__cause__ = cause
+        self._orders += 1
+        records = sum(len(part.rows) for part in parts)
+        batch = Batch(self, b"", records, reserved, parts, created_at, -1, (self._orders,))
+        batch.failure = failure
+        return batch
 
     def _batch(
         self,

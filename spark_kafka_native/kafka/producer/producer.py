@@ -21,17 +21,22 @@ import pyarrow as pa
 from ..cluster.metadata import Topic
 from ..cluster.router import Router
 from ..config import ClientConfig, ProducerConfig
-from ..errors import DeadlineExceededError
+from ..errors import DeadlineExceededError, KafkaError
 from ..network.deadline import Deadline
 from ..records.columns import RecordColumns
 from .column_input import TopicColumns, read_columns
 from .delivery import ColumnsDelivery, Delivery, DeliveryBlock
 from .encoder import BatchEncoder, reckon_sizes
-from .errors import ProducerClosedError, RecordError, RecordTooLargeError
-from .gather import slice_columns
+from .errors import PartlyTakenError, ProducerClosedError, RecordError, RecordTooLargeError
 from .memory import BufferMemory
-from .partitioner import PartitionFunction, Targets, build_partitioner
-from .record_input import as_bytes, check_topic, one_row, read_headers
+from .partitioner import PartitionFunction, Targets, build_partitioner, partitioner_name
+from .record_input import (
+    as_bytes,
+    check_timestamp,
+    check_topic,
+    one_row,
+    read_headers,
+)
 from .replay import Replay
 from .sender import Sender
 from .sender_state import SenderState
@@ -40,9 +45,8 @@ from .spill import SpillFolder
 from .stats import ProducerStats, StatsRecorder
 from .topic_buffer import PartitionOutsideError, RecordHeaders, TopicBuffer
 from .topic_limits import read_max_message_bytes
+from .topic_slice import TopicSlice, slice_rows
 
-SLICE_BYTES = 8 * 1024 * 1024
-"""Columns are taken in slices of about so much, so that sending starts before the last row is encoded."""
 RECORD_OVERHEAD = 24
 """Bytes that a single record is reckoned with beyond its key, value and headers; the rest is settled in
 its batch."""
@@ -76,6 +80,8 @@ class Producer:
         self._partitioner: str | PartitionFunction = partitioner or self._config.partitioner
         self._encoder = BatchEncoder(self._config)
         build_partitioner(self._partitioner, 1)  # a wrong name fails here, not at the first record
+        named = None if callable(self._partitioner) else partitioner_name(self._partitioner)
+        self._explicit = named == "explicit"
         self._memory = BufferMemory(self._config.buffer_memory, self._config.max_buffered_records)
         self._stats = StatsRecorder()
         self._spill = SpillFolder(self._config.spill_dir) if self._config.spill_dir else None
@@ -124,7 +130,10 @@ class Producer:
         if headers:
             headers = read_headers(headers)
             size += sum(10 + len(name) * 4 + len(content or b"") for name, content in headers)
-        if partition is not None and not 0 <= partition < buffer.targets.count:
+        # What is wrong with one record is said here: later it would be in the way of others.
+        if timestamp_ms is not None:
+            timestamp_ms = check_timestamp(timestamp_ms)
+        if self._explicit if partition is None else not 0 <= partition < buffer.targets.count:
             self._check_partition(buffer, partition)
         if size > buffer.small_bytes:
             self._check_single(buffer, key, value, headers or (), timestamp_ms)
@@ -149,8 +158,8 @@ class Producer:
         null: the partitioner's choice) and ``topic``; the arguments ``topic`` and ``partition`` go before
         those. Others are ignored.
 
-        Rows of one partition are written in their order. Raises as `send`; a `RecordError` names the row,
-        and then nothing of these columns was taken, except where the broker's topic changed meanwhile.
+        Rows of one partition are written in their order. Raises as `send`, a `RecordError` with the row, and
+        then nothing of these columns was taken; `PartlyTakenError` where something was.
         """
         parts = read_columns(columns, topic, partition)
         block = self._new_block(sum(part.columns.length for part in parts))
@@ -165,8 +174,14 @@ class Producer:
             prepared.append((buffer, part, sizes))
         if len(parts) == 1:
             block.timestamps = parts[0].columns.timestamp_ms
-        for buffer, part, sizes in prepared:
-            self._append_slices(buffer, part, sizes, part.block(block))
+        self._take(
+            [
+                piece
+                for buffer, part, sizes in prepared
+                for piece in slice_rows(buffer, part, sizes, part.block(block), self._config)
+            ],
+            block,
+        )
         return ColumnsDelivery(block)
 
     def flush(self, timeout_ms: float | None = None) -> None:
@@ -178,6 +193,7 @@ class Producer:
         """
         if self._process_id != os.getpid():
             self._raise_if_closed()
+        self._raise_if_callback("flush()")
         deadline = None if timeout_ms is None else Deadline.after_ms(timeout_ms)
         self._replay.join(None if deadline is None else deadline.remaining_ms / 1000)
         self._close_buffers()
@@ -253,6 +269,7 @@ class Producer:
         with self._topics_lock:
             if (known := self._topics.get(topic)) is not None:
                 return known
+            self._raise_if_closed()  # whoever closes looks at the topics there are then
             buffer = TopicBuffer(
                 topic,
                 self._config,
@@ -283,8 +300,10 @@ class Producer:
             return
         buffer.describe(found.topic_id, _read_targets(found), buffer.most_bytes)
 
-    def _check_partition(self, buffer: TopicBuffer, partition: int) -> None:
+    def _check_partition(self, buffer: TopicBuffer, partition: int | None) -> None:
         """The partition may be a new one: look again before refusing it."""
+        if partition is None:
+            raise RecordError("no partition is given, and the partitioner is 'explicit'", buffer.topic)
         self._router.refresh((buffer.topic,), Deadline.after_ms(self._config.max_block_ms))
         self._describe(buffer)
         count = buffer.targets.count
@@ -296,8 +315,9 @@ class Producer:
 
     def _grant(self, buffer: TopicBuffer, size: int) -> None:
         self._raise_if_closed()
-        large = self._config.buffer_memory >= 64 * GRANT_BYTES
-        many = self._config.max_buffered_records >= 64 * GRANT_RECORDS
+        ample = not self._memory.waiting
+        large = ample and self._config.buffer_memory >= 64 * GRANT_BYTES
+        many = ample and self._config.max_buffered_records >= 64 * GRANT_RECORDS
         portion = records = 0
         if buffer.granted_size < size:
             portion = max(size, GRANT_BYTES) if large else size
@@ -314,6 +334,8 @@ class Producer:
         waits = self._config.block_on_buffer_full and not self._sender.is_current_thread
         wait_ms = self._config.max_block_ms if waits else 0
         if self._memory.full_for(size, records):
+            for buffer in list(self._topics.values()):
+                self._memory.release(*buffer.reclaim())
             self._sender.hurry()
         self._memory.reserve(size, records, wait_ms)
 
@@ -332,32 +354,28 @@ class Producer:
                 except PartitionOutsideError as error:
                     raise PartitionOutsideError(error.reason, buffer.topic, highest) from None
 
-    def _append_slices(
-        self, buffer: TopicBuffer, part: TopicColumns, sizes: npt.NDArray[np.int64], block: DeliveryBlock
-    ) -> None:
-        ends = np.cumsum(sizes)
-        most_bytes = min(SLICE_BYTES, self._config.buffer_memory)
-        start = 0
-        while start < len(sizes):
-            before = int(ends[start - 1]) if start else 0
-            stop = int(np.searchsorted(ends, before + most_bytes, side="right"))
-            stop = min(max(stop, start + 1), start + self._config.max_buffered_records)
-            size = int(ends[stop - 1]) - before
-            self._raise_if_closed()
-            self._reserve(size, stop - start)
+    def _take(self, slices: list[TopicSlice], block: DeliveryBlock) -> None:
+        for number, one in enumerate(slices):
             try:
-                buffer.append_columns(
-                    slice_columns(part.columns, start, stop),
-                    sizes[start:stop],
-                    None if part.partition is None else part.partition[start:stop],
-                    block,
-                    start,
-                )
-            except BaseException:
-                self._memory.release(size, stop - start)
-                raise
-            self._sender.wake()
-            start = stop
+                self._append_slice(one)
+            except KafkaError as error:
+                if not number:
+                    raise
+                left = sum(len(refused.sizes) for refused in slices[number:])
+                for refused in slices[number:]:
+                    self._settlement.refuse(refused.buffer.topic, refused.block, refused.rows, error)
+                delivery = ColumnsDelivery(block)
+                raise PartlyTakenError(str(error), block.length - left, block.length, delivery) from error
+
+    def _append_slice(self, one: TopicSlice) -> None:
+        self._raise_if_closed()
+        self._reserve(one.size, len(one.sizes))
+        try:
+            one.buffer.append_columns(one.columns, one.sizes, one.partition, one.block, one.start)
+        except BaseException:
+            self._memory.release(one.size, len(one.sizes))
+            raise
+        self._sender.wake()
 
     def _check_single(
         self, buffer: TopicBuffer, key: Any, value: Any, headers: RecordHeaders, timestamp_ms: int | None
@@ -372,7 +390,11 @@ class Producer:
             ) from None
 
     def _new_block(self, length: int) -> DeliveryBlock:
-        return DeliveryBlock(length, self._settlement.changed, self._sender.hurry)
+        return DeliveryBlock(length, self._settlement.changed, self._hurry)
+
+    def _hurry(self) -> None:
+        self._raise_if_callback("waiting for a delivery")
+        self._sender.hurry()
 
     def _close_buffers(self) -> None:
         for buffer in list(self._topics.values()):
@@ -388,6 +410,10 @@ class Producer:
             for buffer in self._topics.values():
                 buffer.closed = True
         self._memory.close(cause)
+
+    def _raise_if_callback(self, what: str) -> None:
+        if self._sender.is_current_thread:
+            raise RuntimeError(f"{what} in a callback would wait for the thread that it runs in: for ever")
 
     def _raise_if_closed(self) -> None:
         if self._closed is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from .topic_buffer import RecordHeaders
 
 _TOPIC_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 _MOST_TOPIC_CHARACTERS = 249
+LAST_TIMESTAMP_MS = 2**63 - 1
 
 
 def check_topic(topic: str) -> None:
@@ -41,8 +43,24 @@ def read_headers(headers: Any) -> list[tuple[str, bytes | None]]:
     for name, content in headers.items() if isinstance(headers, dict) else headers:
         if not isinstance(name, str):
             raise TypeError(f"a header's key is str, not {type(name).__name__}")
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise RecordError(f"the header key {name!r} has no UTF-8: {error}") from None
         checked.append((name, None if content is None else as_bytes(content, f"header {name!r}")))
     return checked
+
+
+def check_timestamp(timestamp_ms: Any) -> int:
+    """``timestamp_ms`` as an int. Raises TypeError, or `RecordError` for what no record can carry."""
+    try:
+        number = operator.index(timestamp_ms)
+    except TypeError:
+        kind = type(timestamp_ms).__name__
+        raise TypeError(f"a record's timestamp is a whole number of milliseconds, not {kind}") from None
+    if not -1 <= number <= LAST_TIMESTAMP_MS:
+        raise RecordError(f"the timestamp {number} ms is not within 1970 and the end of int64")
+    return number
 
 
 def one_row(

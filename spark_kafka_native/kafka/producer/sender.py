@@ -111,6 +111,8 @@ class Sender:
             self._state.fatal.__cause__ = error
             self._fail(self._state.fatal)
         finally:
+            for buffer in self._state.buffers():
+                buffer.shut()
             self._take_in()
             fatal = self._state.fatal
             reason = str(fatal) if fatal else "the producer was closed before they could be delivered"
@@ -136,9 +138,11 @@ class Sender:
         self._sleep()
 
     def _finished(self) -> bool:
+        if self._state.fatal is not None:
+            return True
         if self._closing is None:
             return False
-        if self._closing.expired or self._state.fatal is not None:
+        if self._closing.expired:
             return True
         waiting = any(buffer.waiting_since is not None for buffer in self._state.buffers())
         return not waiting and not self._state.settlement.unsettled
@@ -184,7 +188,9 @@ class Sender:
             queue = batch.queue
             queue.batches.append(batch)
             self._state.active[queue] = None
-            if queue.spilling and batch.spilled is None:
+            if batch.failure is not None:
+                self._give_up.batches([batch], str(batch.failure), batch.failure, retriable=False)
+            elif queue.spilling and batch.spilled is None:
                 self._give_up.batches([batch], OVERTAKING, None)
             elif 0 < self._state.most_bytes(queue) < len(batch.data):
                 self._give_up.too_large(batch)

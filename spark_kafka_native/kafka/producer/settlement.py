@@ -17,7 +17,7 @@ from ..model import TopicPartition
 from ..network.deadline import Deadline
 from ..records.columns import RecordColumns
 from .batch import Batch
-from .delivery import Outcome
+from .delivery import DeliveryBlock, Outcome, Rows
 from .errors import DeliveryError, DeliveryStatus, RecordError
 from .memory import BufferMemory
 from .spill import NewEntry, SpillError, SpillFolder
@@ -148,6 +148,15 @@ class Settlement:
                 batch,
                 Outcome(topic_partition=error.topic_partition, status=batch.undelivered_status, error=error),
             )
+
+    def refuse(self, topic: str, block: DeliveryBlock, rows: Rows, cause: Exception) -> None:
+        """``rows`` of ``block`` never got into a batch. Called by whoever hands them over."""
+        nowhere = TopicPartition(topic, -1)
+        status = DeliveryStatus.NOT_PERSISTED
+        error = DeliveryError(nowhere, len(rows), status, str(cause), True)
+        error.__cause__ = cause
+        self._stats.count(errors=1, failed_records=len(rows))
+        block.report(rows, 0, Outcome(topic_partition=nowhere, status=status, error=error))
 
     def _spill_batches(
         self, batches: list[Batch], reason: str, cause: BaseException | None, topic_id: UUID | None

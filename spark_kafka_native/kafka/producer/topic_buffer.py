@@ -22,7 +22,7 @@ from ..records.columns import HEADERS_TYPE, RecordColumns
 from .batch import Batch, Part
 from .delivery import Delivery, DeliveryBlock
 from .encoder import BATCH_OVERHEAD, BatchEncoder, reckon_sizes
-from .errors import RecordError, RecordTooLargeError
+from .errors import ProducerClosedError, RecordError, RecordTooLargeError
 from .gather import Rows, slice_columns, take_columns
 from .hashing import group_rows
 from .partition_queue import BatchLimits, Chunk, PartitionQueue
@@ -111,6 +111,8 @@ class TopicBuffer:
         self._ready = ready
         self._clock = clock
         self._limits = BatchLimits(size=1, records=1, direct=1)
+        self._nowhere = PartitionQueue(TopicPartition(topic, -1), encoder)
+        """Where records end that no partition could be found for."""
 
     def describe(self, topic_id: UUID | None, targets: Targets, max_message_bytes: int) -> None:
         """What the cluster says about the topic. Partitions are only ever added: a queue outlives its
@@ -188,6 +190,14 @@ class TopicBuffer:
             self.granted_size += size
             self.granted_records += records
 
+    def reclaim(self) -> tuple[int, int]:
+        """Take the room back that no single record has used yet: bytes and records."""
+        with self.lock:
+            size, records = max(0, self.granted_size), self.granted_records
+            self.granted_size -= size
+            self.granted_records = 0
+            return size, records
+
     def append_columns(
         self,
         columns: RecordColumns,
@@ -196,10 +206,19 @@ class TopicBuffer:
         block: DeliveryBlock,
         first_row: int,
     ) -> None:
-        """Take columns in. Raises `RecordError` and then has taken none of them."""
+        """Take columns in. Raises `RecordError` or `ProducerClosedError`, and then has taken none of them."""
         with self.lock:
+            if self.closed:
+                raise ProducerClosedError("the producer takes no more records")
             self._close_single()
-            self._append(columns, sizes, partition, block, first_row, self._clock())
+            order, bounds = self._group(columns, sizes, partition)
+            self._append(columns, sizes, (order, bounds), block, first_row, self._clock())
+
+    def shut(self) -> None:
+        """Take nothing more in, and close whatever still waits."""
+        with self.lock:
+            self.closed = True
+            self._close_all(lambda _queue: True)
 
     def close_waiting(self, due: Callable[[PartitionQueue], bool]) -> bool:
         """Close the single records, and the chunks of the queues that are ``due``.
@@ -209,41 +228,56 @@ class TopicBuffer:
         if not self.lock.acquire(blocking=False):
             return False
         try:
-            self._close_single()
-            now = self._clock()
-            closed = [queue.close_chunks(now) for queue in self.queues if queue.chunks and due(queue)]
-            self._ready([batch for batch in closed if batch is not None])
-            self.waiting_since = min((q.opened_at for q in self.queues if q.chunks), default=None)
+            self._close_all(due)
         finally:
             self.lock.release()
         return True
+
+    def _close_all(self, due: Callable[[PartitionQueue], bool]) -> None:
+        self._close_single()
+        now = self._clock()
+        closed = [queue.close_chunks(now) for queue in self.queues if queue.chunks and due(queue)]
+        self._ready([batch for batch in closed if batch is not None])
+        self.waiting_since = min((q.opened_at for q in self.queues if q.chunks), default=None)
 
     def _close_single(self) -> None:
         single, self.single = self.single, None
         if single is None:
             return
-        now_ms = self._encoder.clock_ms()
-        columns = single.columns(now_ms)
-        single.block.start(columns.length, columns.timestamp_ms)
-        sizes = reckon_sizes(columns)
+        count = len(single.values)
+        single.block.start(count, None)
+        try:
+            columns = single.columns(self._encoder.clock_ms())
+            sizes = reckon_sizes(columns)
+            grouped = self._group(columns, sizes, single.partition_column())
+        except Exception as error:  # noqa: BLE001 - a partitioner may raise anything, and `send` has returned long ago
+            parts = [Part(single.block, np.arange(count), 0)]
+            self._ready([self._nowhere.failed(parts, single.size, single.opened_at, error)])
+            return
+        single.block.start(count, columns.timestamp_ms)
         # `send` reckoned each record's size before it knew its neighbours; the grant makes up the difference.
         self.granted_size += single.size - int(sizes.sum())
-        self._append(columns, sizes, single.partition_column(), single.block, 0, single.opened_at)
+        self._append(columns, sizes, grouped, single.block, 0, single.opened_at)
+
+    def _group(self, columns: RecordColumns, sizes: Rows, partition: Partitions | None) -> tuple[Rows, Rows]:
+        """The rows by partition, and where each partition's begin among them."""
+        chosen = self._choose(columns, sizes, partition)
+        try:
+            return group_rows(chosen, len(self.queues))
+        except ValueError:
+            raise self._outside(chosen) from None
 
     def _append(
         self,
         columns: RecordColumns,
         sizes: Rows,
-        partition: Partitions | None,
+        grouped: tuple[Rows, Rows],
         block: DeliveryBlock,
         first_row: int,
         since: float,
     ) -> None:
-        chosen = self._choose(columns, sizes, partition)
-        try:
-            order, bounds = group_rows(chosen, len(self.queues))
-        except ValueError:
-            raise self._outside(chosen) from None
+        """Take rows in. What goes wrong from here on is reported to their block: some may be under way."""
+        order, bounds = grouped
         held: list[tuple[PartitionQueue, Rows, int]] = []
         for p in np.flatnonzero(np.diff(bounds)).tolist():
             queue, rows = self.queues[p], order[bounds[p] : bounds[p + 1]]
@@ -266,7 +300,12 @@ class TopicBuffer:
         alive."""
         if not held:
             return
-        kept = take_columns(columns, np.concatenate([rows for _, rows, _ in held]))
+        try:
+            kept = take_columns(columns, np.concatenate([rows for _, rows, _ in held]))
+        except Exception as error:  # noqa: BLE001 - other rows of the call may be under way
+            failed = [q.failed([Part(block, rows, first_row)], size, since, error) for q, rows, size in held]
+            self._ready(failed)
+            return
         start = 0
         if self.waiting_since is None:
             self.waiting_since = since

@@ -91,7 +91,7 @@ class TestColumnInput:
             }
         )
         (part,) = read_columns(batch, "t")
-        assert part.columns.value.to_pylist() == ["a", None]
+        assert part.columns.value.to_pylist() == [b"a", None]
         assert part.partition.tolist() == [3, -1]
         assert part.columns.timestamp_ms[0] == 1_500
         assert abs(part.columns.timestamp_ms[1] - time.time() * 1000) < 10_000
@@ -100,8 +100,8 @@ class TestColumnInput:
         batch = pa.record_batch({"topic": ["b", "a", "b"], "value": ["1", "2", "3"]})
         parts = read_columns(batch, None)
         assert [(p.topic, p.columns.value.to_pylist(), p.rows.tolist()) for p in parts] == [
-            ("b", ["1", "3"], [0, 2]),
-            ("a", ["2"], [1]),
+            ("b", [b"1", b"3"], [0, 2]),
+            ("a", [b"2"], [1]),
         ]
 
     def test_the_argument_goes_before_the_column(self):
@@ -114,7 +114,7 @@ class TestColumnInput:
             {"value": pa.chunked_array([["a"], ["b"]]), "topic": pa.array(["t", "t"]).dictionary_encode()}
         )
         (part,) = read_columns(table, None)
-        assert part.columns.value.to_pylist() == ["a", "b"]
+        assert part.columns.value.to_pylist() == [b"a", b"b"]
         fixed = pa.record_batch({"value": pa.array([b"abcd"], pa.binary(4)), "key": pa.nulls(1)})
         (part,) = read_columns(fixed, "t")
         assert part.columns.value.to_pylist() == [b"abcd"]
