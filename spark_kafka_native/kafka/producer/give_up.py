@@ -36,8 +36,8 @@ class GiveUp:
         settle = self._state.settlement.give_up
         topic_id = self._state.topic_id(queue)
         settle(batches, reason, cause, retriable=retriable, topic_id=topic_id)
-        behind = [batch for batch in queue.batches if batch.spilled is None]
-        if queue.spilling and behind:
+        behind = _behind(queue) if queue.spilling else []
+        if behind:
             _remove(queue, behind)
             settle(behind, OVERTAKING, cause, retriable=retriable, topic_id=topic_id)
 
@@ -78,6 +78,16 @@ class GiveUp:
             queue.put_back(half)
             if 0 < limit < len(half.data):
                 self.too_large(half)
+
+
+def _behind(queue: PartitionQueue) -> list[Batch]:
+    """What may get in front of a spilled batch. One that is in flight may be in the log by now; it keeps its
+    numbers, by which the broker recognises it when it is replayed. Without numbers nothing would.
+    """
+    in_flight = [batch for batch in queue.in_flight if not batch.ended and batch.identity is not None]
+    for batch in in_flight:
+        batch.indefinite = True
+    return sorted([*in_flight, *queue.batches], key=lambda batch: batch.order)
 
 
 def _remove(queue: PartitionQueue, batches: list[Batch]) -> None:
