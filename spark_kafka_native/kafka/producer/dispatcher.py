@@ -109,9 +109,8 @@ class Dispatcher:
         if not queue.batches or (queue.draining and queue.in_flight):
             return None
         batch = queue.batches[0]
-        if batch.spilled is not None and not batch.data:
-            _load(batch)
         if self._state.idempotence is None:
+            _load(batch)
             if queue.renumber:
                 clear_numbering(memoryview(batch.data))
                 batch.identity, queue.renumber = None, False
@@ -124,6 +123,7 @@ class Dispatcher:
             return None
         if queue.in_flight and not _may_follow(queue, batch, sequence):
             return None
+        _load(batch)
         return batch if self._number(batch, sequence, self._state.idempotence) else None
 
     def _number(self, batch: Batch, sequence: PartitionSequence, idempotence: Idempotence) -> bool:
@@ -137,7 +137,9 @@ class Dispatcher:
                 return False
             queue.renumber = False
             for waiting in queue.batches:
-                waiting.identity = None
+                # Another spilled batch may be in the log, and has to come with the numbers that it had.
+                if waiting is batch or waiting.spilled is None:
+                    waiting.identity = None
         if batch.identity is None:
             idempotence.number(batch, sequence)
         return True
@@ -184,15 +186,18 @@ def _may_follow(queue: PartitionQueue, batch: Batch, sequence: PartitionSequence
 
     Not while one is sent again, and not to be sent again itself: a broker remembers the last five batches
     only, and if new ones got in front of one that it may have, it would take that one's next retry for out
-    of order.
+    of order. Not behind a replayed one with the numbers of another producer either: if the broker refuses
+    that one, the numbers of these hold it back from nothing.
     """
     again = batch.attempts > 0 or queue.in_flight[0].attempts > 1
-    return sequence.confirmed and not again and batch.spilled is None
+    own = all(other.identity == sequence.identity for other in queue.in_flight)
+    return own and sequence.confirmed and not again and batch.spilled is None
 
 
 def _load(batch: Batch) -> None:
     """A spilled batch, with the numbers it had: if it is in the log after all, the broker recognises it."""
-    assert batch.spilled is not None
+    if batch.spilled is None or batch.data:
+        return
     batch.data = memoryview(batch.spilled.read())
     batch.indefinite = batch.spilled.possibly_persisted
     if batch.attempts == 0:

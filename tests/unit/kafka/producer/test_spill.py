@@ -242,6 +242,42 @@ def test_replayed_batches_do_not_overtake_one_that_was_given_up(cluster, tmp_pat
     assert cluster.values(TP) == numbers(0, 4)
 
 
+def test_own_batches_do_not_follow_a_replayed_one_in_flight(cluster, tmp_path):
+    first = open_producer(cluster, tmp_path)
+    first.send("t", value=b"0", partition=0).result(5)
+    cluster.delay_s = 0.15
+    cluster.script(TP, refused(ErrorCode.INVALID_RECORD))
+    for value in numbers(1, 5):
+        first.send("t", value=value, partition=0)
+    time.sleep(0.25)
+    first.close(1)
+    cluster.delay_s = 0.05
+    with open_producer(cluster, tmp_path, delivery_timeout_ms=10_000) as second:
+        for value in numbers(5, 10):
+            second.send("t", value=value, partition=0)
+        second.flush(8_000)
+    assert cluster.values(TP) == [b"0", *numbers(2, 10)]
+
+
+def test_a_replayed_batch_keeps_its_numbers_when_another_loses_its_own(cluster, tmp_path):
+    sent = []
+    for name in ("lost", "recognised"):
+        with open_producer(cluster, tmp_path / "unused") as producer:
+            for number in range(2):
+                producer.send("t", value=f"{name} {number}".encode(), partition=0).result(5)
+            sent.append(cluster.arrived[-1].data)
+    before = cluster.values(TP)
+    folder = SpillFolder(str(tmp_path))
+    topic_id = cluster.topic_ids["t"]
+    folder.keep([NewEntry(TP, topic_id, 1, True, "why", data) for data in sent])
+    folder.close()
+    cluster.script(TP, refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    cluster.delay_s = 0.05
+    with open_producer(cluster, tmp_path, delivery_timeout_ms=10_000) as producer:
+        producer.flush(5_000)
+    assert cluster.values(TP) == [*before, b"lost 1"]
+
+
 def test_what_would_be_refused_again_is_not_kept(cluster, tmp_path):
     with open_producer(cluster, tmp_path) as producer:
         cluster.script(TP, refused(ErrorCode.INVALID_RECORD))
