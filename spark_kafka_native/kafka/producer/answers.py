@@ -136,7 +136,8 @@ class Answers:
         queue.unknown_since = None
         if sequence is not None and batch.identity == sequence.identity:
             sequence.confirmed = True
-            sequence.gap = False
+            if batch.order >= sequence.gap_after:  # one before the gap says nothing of those behind it
+                sequence.gap = False
         known = verdict is Verdict.DELIVERED and told.base_offset >= 0
         self._state.settlement.delivered(
             batch,

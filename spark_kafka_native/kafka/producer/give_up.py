@@ -28,10 +28,11 @@ class GiveUp:
     ) -> None:
         """Give up ``batches`` of one partition, in order; what was spilled takes along what is behind it."""
         queue = batches[0].queue
-        if any(batch.identity is not None for batch in batches):
-            sequence = self._state.sequence(queue)
-            if sequence is not None:
-                sequence.gap = True
+        numbered = [batch.order for batch in batches if batch.identity is not None]
+        sequence = self._state.sequence(queue) if numbered else None
+        if sequence is not None:
+            sequence.gap = True
+            sequence.gap_after = max(sequence.gap_after, *numbered)
         _remove(queue, batches)
         settle = self._state.settlement.give_up
         topic_id = self._state.topic_id(queue)

@@ -46,6 +46,8 @@ class PartitionSequence:
     failed first too."""
     gap: bool = False
     """A batch with sequence numbers was given up: the ones behind it may be refused as out of order."""
+    gap_after: tuple[int, ...] = ()
+    """The place of the last one given up: a confirmed one from there on closes the gap."""
 
 
 class Idempotence:
@@ -97,6 +99,7 @@ class Idempotence:
         sequence.next_sequence = 0
         sequence.confirmed = False
         sequence.gap = False
+        sequence.gap_after = ()
         return True
 
     def _raise_epoch(self) -> bool:

@@ -434,6 +434,18 @@ def test_after_a_gap_the_numbers_start_anew(cluster):
     assert {one.header("producer_epoch") for one in cluster.batches(TP)} == {0, 1}
 
 
+def test_a_gap_is_not_closed_by_a_batch_before_it(cluster):
+    with producing(cluster) as producer:
+        send(producer, 1)
+        producer.flush(5_000)
+        cluster.delay_s = 0.1
+        cluster.script(TP, refused(ErrorCode.NOT_ENOUGH_REPLICAS), refused(ErrorCode.INVALID_RECORD))
+        deliveries = send(producer, 5, start=1)
+        producer.flush(8_000)
+        assert [d.exception(0) is None for d in deliveries] == [True, False, True, True, True]
+    assert cluster.values(TP) == [b"0", b"1", b"3", b"4", b"5"]
+
+
 def test_sequences_wrap(cluster):
     with producing(cluster, batch_records=10, linger_ms=20) as producer:
         send(producer, 1)
