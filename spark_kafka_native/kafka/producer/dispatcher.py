@@ -3,6 +3,8 @@ partitions."""
 
 from __future__ import annotations
 
+import logging
+
 from ..errors import BrokerError, KafkaError
 from ..model import Acks
 from .answers import Answers
@@ -13,6 +15,9 @@ from .inquiries import Inquiries
 from .lane import LAST_VERSION_BY_NAME, Lane, LaneKey, SentRequest, build_produce, choose_version
 from .partition_queue import PartitionQueue
 from .sender_state import SenderState
+from .spill import SpillError
+
+_LOG = logging.getLogger("spark_kafka_native")
 
 MOST_REQUEST_BYTES = 8 * 1024 * 1024
 """One request, where max.request.size does not say; brokers take up to 100 MiB (socket.request.max.bytes)."""
@@ -142,7 +147,17 @@ class Dispatcher:
                     waiting.identity = None
         if batch.identity is None:
             idempotence.number(batch, sequence)
+            self._keep_numbers(batch)
         return True
+
+    def _keep_numbers(self, batch: Batch) -> None:
+        """If the answer to a replayed batch is lost, the next to replay it must do so with its new numbers."""
+        try:
+            self._state.settlement.respill(batch, [batch])
+        except SpillError as error:
+            _LOG.warning(
+                "%s: may be written twice if this producer dies: %s", batch.queue.topic_partition, error
+            )
 
     def _submit(self, lane: Lane, batches: list[Batch], now: float) -> bool:
         connection = lane.connection

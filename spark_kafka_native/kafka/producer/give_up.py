@@ -10,6 +10,7 @@ from .batch import Batch
 from .errors import RecordTooLargeError
 from .partition_queue import PartitionQueue
 from .sender_state import SenderState
+from .spill import SpillError
 from .splitting import split_batch
 
 _LOG = logging.getLogger("spark_kafka_native")
@@ -72,8 +73,13 @@ class GiveUp:
             cause = RecordTooLargeError.of(topic, row, len(batch.data), limit, name)
             self.batches([batch], str(cause), cause, retriable=False)
             return
+        try:
+            halves = split_batch(batch, self._state.encoder)
+            self._state.settlement.respill(batch, halves)
+        except SpillError as error:  # it lies in the folder as it was
+            self.batches([batch], f"it is too large, and its halves can't be kept: {error}", error)
+            return
         queue.batches.remove(batch)
-        halves = split_batch(batch, self._state.encoder)
         self._state.settlement.replace(batch, halves)
         for half in halves:
             queue.put_back(half)

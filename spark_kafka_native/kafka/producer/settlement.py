@@ -80,9 +80,23 @@ class Settlement:
     def replace(self, batch: Batch, halves: Iterable[Batch]) -> None:
         """``batch`` was split: its halves end in its place."""
         with self.changed:
+            batch.children = list(halves)
             self.unsettled.pop(batch, None)
-            self.unsettled.update(dict.fromkeys(halves))
+            self.unsettled.update(dict.fromkeys(batch.children))
         self._stats.count(splits=1)
+
+    def respill(self, batch: Batch, into: Iterable[Batch]) -> None:
+        """``into`` (its halves, or itself under new numbers) takes the place of ``batch`` in the spill folder,
+        if it lies there. Raises `SpillError`: then it lies there as it was.
+
+        Before any of them is sent: whoever replays them must do so as they were sent.
+        """
+        old, batches = batch.spilled, list(into)
+        if old is None or self._spill is None:
+            return
+        entries = [NewEntry(old[0], old.topic_id, b.records, True, old.reason, b.data) for b in batches]
+        for one, spilled in zip(batches, self._spill.replace(old, entries), strict=True):
+            one.spilled = spilled
 
     def wait(self, deadline: Deadline | None) -> bool:
         """Wait until everything that is expected now has ended; False when ``deadline`` came first."""

@@ -6,6 +6,9 @@ which was never reported and is ignored. A damaged file is set aside under anoth
 
 One file: MAGIC, then entries of ``lengths and their CRC | meta (JSON) | record batch | CRC of both``.
 Beside it a ``.done`` file lists, as uint32, the entries that were delivered; when all are, both go.
+
+What takes another entry's place (its halves, or itself under new numbers) is written behind all others and
+says whose place that is; the last of them makes it valid, so that a crash leaves the one or the others.
 """
 
 from __future__ import annotations
@@ -52,6 +55,10 @@ class SpilledBatch(NamedTuple):
     number: int
     start: int
     length: int
+    place: tuple[int, ...]
+    """Where it is in the order: its file and number, or those of the entry that it replaces and which part."""
+    completes: bool
+    """Whether it is the last of those that replace another."""
 
     def read(self) -> bytearray:
         """The record batch. Its checksum was right when the folder was opened; brokers check it again."""
@@ -72,6 +79,8 @@ class NewEntry(NamedTuple):
     possibly_persisted: bool
     reason: str
     data: bytes | bytearray | memoryview
+    place: tuple[int, ...] | None = None
+    completes: bool = False
 
 
 class SpillFolder:
@@ -81,23 +90,29 @@ class SpillFolder:
         self._path = Path(path)
         self._writing: BinaryIO | None = None
         self._writing_path = self._path
+        self._written = 0
         self._left: dict[Path, set[int]] = {}
         self._lock = self._own()
         try:
-            self.entries: list[SpilledBatch] = list(self._scan())
+            self.entries: list[SpilledBatch] = self._without_replaced(list(self._scan()))
         except BaseException:
             self._lock.close()
             raise
 
-    def keep(self, entries: Iterable[NewEntry]) -> None:
+    def keep(self, entries: Iterable[NewEntry]) -> list[SpilledBatch]:
         """Write ``entries`` in their order; once this returns they survive a crash. Raises `SpillError`."""
+        kept: list[SpilledBatch] = []
         try:
             stream = self._writing or self._start_file()
             start = stream.tell()
             try:
                 for entry in entries:
-                    for part in _encode(entry):
+                    parts = _encode(entry)
+                    at = stream.tell() + len(parts[0]) + len(parts[1])
+                    for part in parts:
                         stream.write(part)
+                    number = self._written + len(kept)
+                    kept.append(_read_meta(parts[1], self._writing_path, number, at, len(entry.data)))
                 stream.flush()
                 os.fsync(stream.fileno())
             except OSError:
@@ -109,6 +124,18 @@ class SpillFolder:
             raise SpillError(
                 f"cannot write to the spill folder {self._path}: {error.strerror or error}"
             ) from error
+        self._written += len(kept)
+        self._left.setdefault(self._writing_path, set()).update(one.number for one in kept)
+        return kept
+
+    def replace(self, batch: SpilledBatch, entries: list[NewEntry]) -> list[SpilledBatch]:
+        """Put ``entries`` in the place of ``batch``. Raises `SpillError`: then it stays."""
+        last = len(entries) - 1
+        kept = self.keep(
+            entry._replace(place=(*batch.place, i), completes=i == last) for i, entry in enumerate(entries)
+        )
+        self.delivered(batch)
+        return kept
 
     def delivered(self, batch: SpilledBatch) -> None:
         """``batch`` is in the log; it will not be sent again. Its file goes once all of it is."""
@@ -124,6 +151,9 @@ class SpillFolder:
             else:
                 # The batches first: a .done file alone means nothing, batches alone would be sent again.
                 batch.file.unlink()
+                if self._writing is not None and batch.file == self._writing_path:
+                    self._writing.close()
+                    self._writing = None
                 done.unlink(missing_ok=True)
                 del self._left[batch.file]
         except OSError as error:
@@ -162,7 +192,7 @@ class SpillFolder:
     def _start_file(self) -> BinaryIO:
         numbers = [int(match[1]) for match in map(_NAME.fullmatch, os.listdir(self._path)) if match]
         self._writing_path = self._path / f"{max(numbers, default=0) + 1:010d}.batches"
-        self._writing = self._writing_path.open("xb")
+        self._writing, self._written = self._writing_path.open("xb"), 0
         self._writing.write(MAGIC)
         folder = os.open(self._path, os.O_RDONLY)
         try:
@@ -187,6 +217,18 @@ class SpillFolder:
                 path.with_suffix(".done").unlink(missing_ok=True)
             yield from left
 
+    def _without_replaced(self, entries: list[SpilledBatch]) -> list[SpilledBatch]:
+        """In order, without what was replaced, and without a replacement that was not written to its end."""
+        replaced = {entry.place[:-1] for entry in entries if entry.completes}
+        standing = {entry.place for entry in entries} - replaced
+        kept = []
+        for entry in sorted(entries, key=lambda entry: entry.place):
+            if entry.place in replaced or entry.place[:-1] in standing:
+                self.delivered(entry)
+            else:
+                kept.append(entry)
+        return kept
+
 
 def _encode(entry: NewEntry) -> tuple[bytes, bytes, bytes | bytearray | memoryview, bytes]:
     meta = json.dumps(
@@ -197,6 +239,7 @@ def _encode(entry: NewEntry) -> tuple[bytes, bytes, bytes | bytearray | memoryvi
             "records": entry.records,
             "possibly_persisted": entry.possibly_persisted,
             "reason": entry.reason[:1000],
+            **({"place": entry.place, "completes": entry.completes} if entry.place else {}),
         }
     ).encode()
     lengths = _ENTRY.pack(len(meta), len(entry.data))
@@ -245,6 +288,8 @@ def _read_meta(meta: bytes, path: Path, number: int, start: int, length: int) ->
         number=number,
         start=start,
         length=length,
+        place=tuple(told.get("place", (int(path.stem), number))),
+        completes=told.get("completes", False),
     )
 
 

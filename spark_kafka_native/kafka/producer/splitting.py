@@ -40,10 +40,10 @@ def split_batch(batch: Batch, encoder: BatchEncoder) -> tuple[Batch, Batch]:
             (*batch.order, len(halves)),
         )
         half.attempts = batch.attempts
+        half.indefinite = batch.indefinite
         if batch.identity is not None:
             half.identity = batch.identity
             half.base_sequence = advance(batch.base_sequence, start)
             set_producer(memoryview(half.data), *batch.identity, half.base_sequence)
         halves.append(half)
-    batch.children = halves
     return halves[0], halves[1]

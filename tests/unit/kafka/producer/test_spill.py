@@ -10,7 +10,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from produce_cluster import LOST_ANSWER, ProduceCluster, refused
+from produce_cluster import LOST_ANSWER, NO_ANSWER, ProduceCluster, refused
 from scripted_broker import properties
 
 from spark_kafka_native.kafka.config import ClientConfig, ProducerConfig
@@ -121,6 +121,51 @@ def test_a_folder_that_can_not_be_written_says_so(tmp_path, monkeypatch):
     with pytest.raises(SpillError, match="No space left"):
         folder.keep([entry(0)])
     monkeypatch.undo()
+    folder.keep([entry(1)])
+    folder.close()
+    again = SpillFolder(str(tmp_path))
+    assert [one.reason for one in again.entries] == ["why 1"]
+    again.close()
+
+
+def test_what_replaces_an_entry_takes_its_place(tmp_path):
+    folder = SpillFolder(str(tmp_path))
+    folder.keep([entry(i) for i in range(3)])
+    folder.close()
+    second = SpillFolder(str(tmp_path))
+    halves = second.replace(second.entries[1], [entry(11), entry(12)])
+    second.keep([entry(3)])
+    second.replace(halves[1], [entry(22)])
+    second.delivered(halves[0])
+    assert bytes(halves[0].read()) == entry(11).data
+    second.close()
+    third = SpillFolder(str(tmp_path))
+    assert [one.reason for one in third.entries] == ["why 0", "why 22", "why 2", "why 3"]
+    assert [bytes(one.read()) for one in third.entries] == [entry(i).data for i in (0, 22, 2, 3)]
+    for one in third.entries:
+        third.delivered(one)
+    third.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["owner.lock"]
+
+
+@pytest.mark.parametrize(("cut", "left"), [(0, ["why 11", "why 12"]), (1, ["why 0"]), (400, ["why 0"])])
+def test_a_crash_leaves_what_was_replaced_or_what_replaces_it(tmp_path, monkeypatch, cut, left):
+    folder = SpillFolder(str(tmp_path))
+    (one,) = folder.keep([entry(0)])
+    monkeypatch.setattr(folder, "delivered", lambda _batch: None)
+    folder.replace(one, [entry(11), entry(12)])
+    folder.close()
+    (file,) = tmp_path.glob("*.batches")
+    file.write_bytes(file.read_bytes()[: -cut or None])
+    again = SpillFolder(str(tmp_path))
+    assert [one.reason for one in again.entries] == left
+    again.close()
+
+
+def test_all_of_the_file_that_is_being_written_may_be_delivered(tmp_path):
+    folder = SpillFolder(str(tmp_path))
+    (one,) = folder.keep([entry(0)])
+    folder.delivered(one)
     folder.keep([entry(1)])
     folder.close()
     again = SpillFolder(str(tmp_path))
@@ -276,6 +321,43 @@ def test_a_replayed_batch_keeps_its_numbers_when_another_loses_its_own(cluster, 
     with open_producer(cluster, tmp_path, delivery_timeout_ms=10_000) as producer:
         producer.flush(5_000)
     assert cluster.values(TP) == [*before, b"lost 1"]
+
+
+def test_a_replayed_batch_that_is_split_is_sent_once(cluster, tmp_path):
+    values = [b"%04d" % i + b"x" * 96 for i in range(10)]
+    first = open_producer(cluster, tmp_path, batch_records=10, linger_ms=20)
+    first.send("t", value=b"first", partition=0).result(5)
+    cluster[1].stop()
+    for value in values:
+        first.send("t", value=value, partition=0)
+    first.close(300)
+    cluster[1].start()
+    cluster.max_message_bytes, cluster.told_max_message_bytes = 700, 100_000
+    for _ in range(2):
+        with open_producer(cluster, tmp_path, delivery_timeout_ms=10_000) as again:
+            again.flush(8_000)
+            assert again._memory.used == (0, 0)
+    assert cluster.values(TP) == [b"first", *values]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["owner.lock"]
+
+
+def test_a_replayed_batch_is_replayed_with_the_numbers_it_was_sent_with(cluster, tmp_path):
+    first = open_producer(cluster, tmp_path)
+    first.send("t", value=b"0", partition=0).result(5)
+    cluster[1].stop()
+    for value in numbers(1, 3):
+        first.send("t", value=value, partition=0)
+    first.close(200)
+    cluster[1].start()
+    cluster.script(TP, NO_ANSWER)
+    second = open_producer(cluster, tmp_path)
+    deadline = time.monotonic() + 5
+    while cluster.values(TP) != numbers(0, 2) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    second.close(1)
+    with open_producer(cluster, tmp_path, delivery_timeout_ms=10_000) as third:
+        third.flush(8_000)
+    assert cluster.values(TP) == numbers(0, 3)
 
 
 def test_what_would_be_refused_again_is_not_kept(cluster, tmp_path):
