@@ -151,7 +151,7 @@ class Dispatcher:
         return True
 
     def _keep_numbers(self, batch: Batch) -> None:
-        """If the answer to a replayed batch is lost, the next to replay it must do so with its new numbers."""
+        """If its answer is lost, the next to replay a batch must do so with its new numbers."""
         try:
             self._state.settlement.respill(batch, [batch])
         except SpillError as error:

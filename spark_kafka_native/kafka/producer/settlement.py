@@ -86,8 +86,8 @@ class Settlement:
         self._stats.count(splits=1)
 
     def respill(self, batch: Batch, into: Iterable[Batch]) -> None:
-        """``into`` (its halves, or itself under new numbers) takes the place of ``batch`` in the spill folder,
-        if it lies there. Raises `SpillError`: then it lies there as it was.
+        """``into`` (its halves, or itself under new numbers) takes the place of ``batch`` in the spill
+        folder, if it lies there. Raises `SpillError`: then it lies there as it was.
 
         Before any of them is sent: whoever replays them must do so as they were sent.
         """

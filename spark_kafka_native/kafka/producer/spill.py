@@ -56,7 +56,7 @@ class SpilledBatch(NamedTuple):
     start: int
     length: int
     place: tuple[int, ...]
-    """Where it is in the order: its file and number, or those of the entry that it replaces and which part."""
+    """Where it is in the order: its file and number, or the place of what it replaces and which part."""
     completes: bool
     """Whether it is the last of those that replace another."""
 
@@ -192,6 +192,8 @@ class SpillFolder:
     def _start_file(self) -> BinaryIO:
         numbers = [int(match[1]) for match in map(_NAME.fullmatch, os.listdir(self._path)) if match]
         self._writing_path = self._path / f"{max(numbers, default=0) + 1:010d}.batches"
+        # One that a crash left behind is not about the file that gets its number now.
+        self._writing_path.with_suffix(".done").unlink(missing_ok=True)
         self._writing, self._written = self._writing_path.open("xb"), 0
         self._writing.write(MAGIC)
         folder = os.open(self._path, os.O_RDONLY)

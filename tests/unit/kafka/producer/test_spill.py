@@ -173,6 +173,16 @@ def test_all_of_the_file_that_is_being_written_may_be_delivered(tmp_path):
     again.close()
 
 
+def test_a_list_of_the_delivered_that_a_crash_left_is_not_about_a_new_file(tmp_path):
+    (tmp_path / "0000000001.done").write_bytes(bytes(4))
+    folder = SpillFolder(str(tmp_path))
+    folder.keep([entry(0)])
+    folder.close()
+    again = SpillFolder(str(tmp_path))
+    assert [one.reason for one in again.entries] == ["why 0"]
+    again.close()
+
+
 @pytest.fixture
 def cluster():
     with ProduceCluster() as running:
