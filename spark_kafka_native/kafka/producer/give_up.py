@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from ..errors import KafkaError
+from ..error_code import ErrorCode
+from ..errors import BrokerError, KafkaError
 from .batch import Batch
 from .errors import RecordTooLargeError
 from .partition_queue import PartitionQueue
@@ -70,14 +71,19 @@ class GiveUp:
             topic = queue.topic_partition.topic
             row = int(batch.parts[0].rows[0]) + batch.parts[0].first_row if batch.parts else None
             name = "the topic's max.message.bytes"
-            cause = RecordTooLargeError.of(topic, row, len(batch.data), limit, name)
-            self.batches([batch], str(cause), cause, retriable=False)
+            single = RecordTooLargeError.of(topic, row, len(batch.data), limit, name)
+            self.batches([batch], str(single), single, retriable=False)
             return
         try:
             halves = split_batch(batch, self._state.encoder)
             self._state.settlement.respill(batch, halves)
         except SpillError as error:  # it lies in the folder as it was
             self.batches([batch], f"it is too large, and its halves can't be kept: {error}", error)
+            return
+        except Exception as error:  # noqa: BLE001 - records that can't be read again are this batch's trouble, not the sender's
+            hint = f"its records can't be read to split it: {error}"
+            cause = BrokerError(ErrorCode.MESSAGE_TOO_LARGE, f"Produce to {queue.topic_partition}", hint)
+            self.batches([batch], str(cause), cause, retriable=False)
             return
         queue.batches.remove(batch)
         self._state.settlement.replace(batch, halves)

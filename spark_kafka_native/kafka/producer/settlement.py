@@ -197,9 +197,13 @@ class Settlement:
     def _hand_back(self, batch: Batch, error: DeliveryError) -> None:
         if self._on_error is None and not self._keep:
             return
-        if not batch.data and batch.spilled is not None:
-            batch.data = memoryview(batch.spilled.read())
-        records = read_records(batch)
+        try:
+            if not batch.data and batch.spilled is not None:
+                batch.data = memoryview(batch.spilled.read())
+            records = read_records(batch)
+        except Exception as failure:  # noqa: BLE001 - the sender must not end for what it can't read
+            _LOG.error("%s; the records can't be handed back: %s", error, failure)
+            return
         if self._keep:
             with self.changed:
                 self.undelivered.append(Undelivered(error.topic_partition, records, error))

@@ -22,8 +22,14 @@ from scripted_broker import Cut, Dribble, Late, Log, Raw, properties
 
 from spark_kafka_native.kafka.config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import BrokerError, ConfigError, DeadlineExceededError
+from spark_kafka_native.kafka.errors import (
+    BrokerError,
+    ConfigError,
+    CorruptRecordError,
+    DeadlineExceededError,
+)
 from spark_kafka_native.kafka.model import Acks, TopicPartition
+from spark_kafka_native.kafka.producer import splitting
 from spark_kafka_native.kafka.producer.errors import (
     BufferFullError,
     DeliveryError,
@@ -277,6 +283,22 @@ def test_a_batch_that_is_too_large_is_split_in_order(cluster):
         assert [d.result(0).offset for d in deliveries] == list(range(500))
         assert producer.stats().splits >= 5
     assert cluster.values(TP) == values
+
+
+def test_a_batch_that_is_too_large_and_cannot_be_read_fails_alone(cluster, monkeypatch):
+    def decode(*_args, **_kwargs):
+        raise CorruptRecordError("a header key is not UTF-8", 0)
+
+    cluster.max_message_bytes, cluster.told_max_message_bytes = 2_000, 100_000
+    with producing(cluster, batch_records=10, linger_ms=50, on_error=lambda *_: None) as producer:
+        monkeypatch.setattr(splitting, "decode_record_set", decode)
+        deliveries = [producer.send("t", value=b"x" * 300, partition=0) for _ in range(10)]
+        error = deliveries[0].exception(5)
+        assert "MESSAGE_TOO_LARGE" in str(error)
+        assert "not UTF-8" in str(error)
+        assert not error.retriable
+        assert producer.send("t", value=b"next", partition=0).result(5).offset == 0
+        producer.flush(5_000)
 
 
 def test_a_single_record_that_the_broker_finds_too_large_fails_alone(cluster):
