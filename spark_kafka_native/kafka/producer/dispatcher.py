@@ -115,7 +115,8 @@ class Dispatcher:
             return None
         batch = queue.batches[0]
         if self._state.idempotence is None:
-            _load(batch)
+            if not self._load(batch):
+                return None
             if queue.renumber:
                 clear_numbering(memoryview(batch.data))
                 batch.identity, queue.renumber = None, False
@@ -128,8 +129,23 @@ class Dispatcher:
             return None
         if queue.in_flight and not _may_follow(queue, batch, sequence):
             return None
-        _load(batch)
-        return batch if self._number(batch, sequence, self._state.idempotence) else None
+        return batch if self._load(batch) and self._number(batch, sequence, self._state.idempotence) else None
+
+    def _load(self, batch: Batch) -> bool:
+        """Read a spilled batch, with the numbers it had: if it is in the log after all, the broker recognises
+        it. False if that can't be done, and it was given up.
+        """
+        if batch.spilled is None or batch.data:
+            return True
+        try:
+            batch.data = memoryview(batch.spilled.read())
+        except (SpillError, OSError) as error:
+            self._give_up.batches([batch], f"it can't be read from the spill folder: {error}", error)
+            return False
+        batch.indefinite = batch.spilled.possibly_persisted
+        if batch.attempts == 0:
+            batch.identity, batch.base_sequence = read_numbering(batch.data)
+        return True
 
     def _number(self, batch: Batch, sequence: PartitionSequence, idempotence: Idempotence) -> bool:
         """Give the first batch of its queue sequence numbers, if it has none; False while that is not
@@ -207,13 +223,3 @@ def _may_follow(queue: PartitionQueue, batch: Batch, sequence: PartitionSequence
     again = batch.attempts > 0 or queue.in_flight[0].attempts > 1
     own = all(other.identity == sequence.identity for other in queue.in_flight)
     return own and sequence.confirmed and not again and batch.spilled is None
-
-
-def _load(batch: Batch) -> None:
-    """A spilled batch, with the numbers it had: if it is in the log after all, the broker recognises it."""
-    if batch.spilled is None or batch.data:
-        return
-    batch.data = memoryview(batch.spilled.read())
-    batch.indefinite = batch.spilled.possibly_persisted
-    if batch.attempts == 0:
-        batch.identity, batch.base_sequence = read_numbering(batch.data)

@@ -370,6 +370,22 @@ def test_a_replayed_batch_is_replayed_with_the_numbers_it_was_sent_with(cluster,
     assert cluster.values(TP) == numbers(0, 3)
 
 
+def test_a_spilled_batch_that_cannot_be_read_does_not_end_the_producer(cluster, tmp_path):
+    first = open_producer(cluster, tmp_path)
+    first.send("t", value=b"0", partition=0).result(5)
+    cluster[1].stop()
+    first.send("t", value=b"1", partition=0)
+    first.close(200)
+    cluster[1].start()
+    with cluster.forbid("t"):
+        second = open_producer(cluster, tmp_path)
+        (file,) = tmp_path.glob("*.batches")
+        file.unlink()
+    second.flush(5_000)
+    assert second.send("t", value=b"other", partition=1).result(5).offset == 0
+    second.close()
+
+
 def test_what_would_be_refused_again_is_not_kept(cluster, tmp_path):
     with open_producer(cluster, tmp_path) as producer:
         cluster.script(TP, refused(ErrorCode.INVALID_RECORD))
