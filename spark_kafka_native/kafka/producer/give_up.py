@@ -8,6 +8,7 @@ from collections.abc import Callable
 from ..error_code import ErrorCode
 from ..errors import BrokerError, KafkaError
 from .batch import Batch
+from .column_input import RowsOfBlock
 from .errors import RecordTooLargeError
 from .partition_queue import PartitionQueue
 from .sender_state import SenderState
@@ -69,9 +70,8 @@ class GiveUp:
         limit = self._state.most_bytes(queue)
         if batch.records == 1:
             topic = queue.topic_partition.topic
-            row = int(batch.parts[0].rows[0]) + batch.parts[0].first_row if batch.parts else None
             name = "the topic's max.message.bytes"
-            single = RecordTooLargeError.of(topic, row, len(batch.data), limit, name)
+            single = RecordTooLargeError.of(topic, _row(batch), len(batch.data), limit, name)
             self.batches([batch], str(single), single, retriable=False)
             return
         try:
@@ -91,6 +91,13 @@ class GiveUp:
             queue.put_back(half)
             if 0 < limit < len(half.data):
                 self.too_large(half)
+
+
+def _row(batch: Batch) -> int | None:
+    """The row of its first record in what its caller handed over; None where only the block knows that."""
+    if not batch.parts or isinstance(batch.parts[0].block, RowsOfBlock):
+        return None
+    return int(batch.parts[0].rows[0]) + batch.parts[0].first_row
 
 
 def _behind(queue: PartitionQueue) -> list[Batch]:

@@ -285,6 +285,20 @@ def test_a_batch_that_is_too_large_is_split_in_order(cluster):
     assert cluster.values(TP) == values
 
 
+def test_a_record_that_stays_too_large_compressed_is_named_by_its_callers_row(cluster):
+    cluster.create("u")
+    cluster.max_message_bytes = 2_000
+    values = [b"x"] * 7 + [os.urandom(5_000)] + [b"x"] * 2
+    with producing(cluster, batch_records=100, linger_ms=10, compression_type="gzip") as producer:
+        whole = producer.send_columns(pa.record_batch({"value": values}), "t", 0)
+        of_two = producer.send_columns(pa.record_batch({"topic": ["u"] * 5 + ["t"] * 5, "value": values}))
+        for delivery in (whole, of_two):
+            assert len(delivery.exceptions(5)) == 1
+            assert delivery.first_failure()[0] == 7
+        assert "row 7 for topic t" in str(whole.first_failure()[1])
+        assert "row 2" not in str(of_two.first_failure()[1])
+
+
 def test_a_batch_that_is_too_large_and_cannot_be_read_fails_alone(cluster, monkeypatch):
     def decode(*_args, **_kwargs):
         raise CorruptRecordError("a header key is not UTF-8", 0)
