@@ -63,8 +63,8 @@ class Inquiries:
             deadline = Deadline.after_ms(2 * router.config.connection_setup_timeout_ms)
             try:
                 connection = router.connection(lane.node_id, deadline, f"{CHANNEL}-{lane.number}")
-            except KafkaError as error:
-                failure = error
+            except Exception as error:  # noqa: BLE001 - else the lane would count as being connected for good
+                failure = _as_kafka_error(error)
                 return lambda: self._not_connected(lane, failure)
             return lambda: self._connected(lane, connection)
 
@@ -95,8 +95,8 @@ class Inquiries:
                 router.refresh((topic,), Deadline.after_ms(router.config.request_timeout_ms))
                 if buffer is not None:
                     self._describe(buffer)
-            except KafkaError as failure:
-                error = failure
+            except Exception as failure:  # noqa: BLE001 - else nobody would ask about the topic again
+                error = _as_kafka_error(failure)
             return lambda: self._refreshed(topic, error)
 
         self._start(ask, "metadata")
@@ -118,8 +118,8 @@ class Inquiries:
                 response = router.send_any(request)
                 if response.error_code:
                     raise BrokerError(response.error_code, "InitProducerId")
-            except KafkaError as error:
-                failure = error
+            except Exception as error:  # noqa: BLE001 - else nobody would ask for an identity again
+                failure = _as_kafka_error(error)
                 return lambda: self._not_identified(failure)
             identity = ProducerIdentity(response.producer_id, response.producer_epoch)
             return lambda: self._identified(identity)
@@ -131,12 +131,16 @@ class Inquiries:
             self.answered.append(ask())
             self._wake()
 
-        threading.Thread(target=run, name=f"kafka-producer-{name}", daemon=True).start()
+        try:
+            threading.Thread(target=run, name=f"kafka-producer-{name}", daemon=True).start()
+        except RuntimeError:
+            # None can be started while the interpreter ends (3.12 on), or where there are too many.
+            run()
 
     def _connected(self, lane: Lane, connection: Connection) -> None:
         lane.connecting = False
-        lane.connection = connection
         lane.failures = 0
+        lane.connection = connection
 
     def _not_connected(self, lane: Lane, error: KafkaError) -> None:
         lane.connecting = False
@@ -177,3 +181,12 @@ class Inquiries:
         for queue in self._state.active:
             if queue.batches and topic in (None, queue.topic_partition.topic):
                 queue.batches[0].last_error = error
+
+
+def _as_kafka_error(error: Exception) -> KafkaError:
+    if isinstance(error, KafkaError):
+        return error
+    _LOG.error("a question of the producer's failed unexpectedly", exc_info=error)
+    unexpected = KafkaError(f"unexpected: {error!r}")
+    unexpected.__cause__ = error
+    return unexpected

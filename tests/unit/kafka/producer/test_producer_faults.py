@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -20,6 +21,7 @@ from produce_cluster import (
 )
 from scripted_broker import Cut, Dribble, Late, Log, Raw, properties
 
+from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
@@ -29,7 +31,7 @@ from spark_kafka_native.kafka.errors import (
     DeadlineExceededError,
 )
 from spark_kafka_native.kafka.model import Acks, TopicPartition
-from spark_kafka_native.kafka.producer import splitting
+from spark_kafka_native.kafka.producer import inquiries, splitting
 from spark_kafka_native.kafka.producer.errors import (
     BufferFullError,
     DeliveryError,
@@ -764,6 +766,32 @@ def test_without_the_right_to_a_producer_id_the_way_out_is_named(cluster):
     told = r"CLUSTER_AUTHORIZATION_FAILED.*enable\.idempotence=false"
     with producing(cluster) as producer, pytest.raises(DeliveryError, match=told):
         send(producer, 1)[0].result(5)
+
+
+@pytest.mark.parametrize("question", ["connection", "send_any", "refresh"])
+def test_a_question_that_fails_unexpectedly_is_asked_again(cluster, monkeypatch, question):
+    real, failed = getattr(Router, question), []
+
+    def ask(*args, **kwargs):
+        if not failed and threading.current_thread().name.startswith("kafka-producer-"):
+            failed.append(question)
+            raise ZeroDivisionError(question)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(Router, question, ask)
+    cluster.script(TP, refused(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    with producing(cluster) as producer:
+        assert send(producer, 1)[0].exception(5) is None
+        wait_until(lambda: failed and not producer._sender._inquiries._refreshing)
+
+
+def test_where_no_thread_can_be_started_questions_are_asked_all_the_same(cluster, monkeypatch):
+    def no_thread(**_kwargs):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(inquiries, "threading", SimpleNamespace(Thread=no_thread))
+    with producing(cluster) as producer:
+        assert send(producer, 1)[0].exception(5) is None
 
 
 def test_a_callback_may_send_again(cluster):
