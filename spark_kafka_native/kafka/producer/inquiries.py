@@ -140,6 +140,11 @@ class Inquiries:
     def _connected(self, lane: Lane, connection: Connection) -> None:
         lane.connecting = False
         lane.failures = 0
+        if lane.sent and lane.connection is not None and not lane.connection.closed:
+            # The broker's address changed to and fro: the one in use is right again, and answers come on it.
+            if connection is not lane.connection:
+                connection.close()
+            return
         lane.connection = connection
 
     def _not_connected(self, lane: Lane, error: KafkaError) -> None:

@@ -794,6 +794,24 @@ def test_where_no_thread_can_be_started_questions_are_asked_all_the_same(cluster
         assert send(producer, 1)[0].exception(5) is None
 
 
+def test_a_connection_in_use_is_not_replaced(cluster):
+    # The metadata named another address for a moment; the one that was in use is right again.
+    closed = []
+    with producing(cluster) as producer:
+        send(producer, 1)
+        producer.flush(5_000)
+        cluster.delay_s = 0.3
+        (lane,) = [lane for lane in producer._sender._state.lanes.values() if lane.connection]
+        delivery = send(producer, 1, start=1)[0]
+        wait_until(lambda: lane.sent)
+        other = SimpleNamespace(close=lambda: closed.append(1))
+        asking = producer._sender._inquiries
+        asking.answered.append(lambda: asking._connected(lane, other))
+        producer._sender.wake()
+        assert delivery.exception(5) is None
+    assert closed
+
+
 def test_a_callback_may_send_again(cluster):
     with producing(cluster, max_buffered_records=3) as producer:
         cluster.script(TP, refused(ErrorCode.INVALID_RECORD))
