@@ -14,11 +14,10 @@ from .inquiries import Inquiries
 from .lane import Lane, SentRequest
 from .partition_queue import PartitionQueue
 from .sender_state import SenderState
-from .verdict import INDEFINITE, Verdict, judge
+from .verdict import INDEFINITE, UNKNOWN_TOPIC, Verdict, judge
 
 TOPIC_PROPAGATION_S = 30.0
 """So long a topic that was there may be unknown to a broker (it may be restarting); then it was deleted."""
-_UNKNOWN_TOPIC = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
 class Answers:
@@ -48,7 +47,7 @@ class Answers:
 
     def unknown_for_long(self, queue: PartitionQueue, error_code: ErrorCode, now: float) -> bool:
         """Whether brokers have denied the topic for so long that it must be gone."""
-        if error_code not in _UNKNOWN_TOPIC:
+        if error_code not in UNKNOWN_TOPIC:
             queue.unknown_since = None
             return False
         if queue.unknown_since is None:

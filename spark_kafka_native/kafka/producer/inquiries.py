@@ -21,6 +21,7 @@ from .lane import Lane
 from .partition_queue import PartitionQueue
 from .sender_state import SenderState
 from .topic_buffer import TopicBuffer
+from .verdict import UNKNOWN_TOPIC
 
 _LOG = logging.getLogger("spark_kafka_native")
 
@@ -161,6 +162,12 @@ class Inquiries:
         self._refreshing.discard(topic)
         if error is not None:
             self._blame(error, topic)
+            return
+        told = self._state.router.snapshot.topics.get(topic)
+        if told is not None and not told.error_code:
+            for queue in self._state.active:
+                if queue.topic_partition.topic == topic and not _denied(queue):
+                    queue.unknown_since = None
 
     def _identified(self, identity: ProducerIdentity) -> None:
         self._asking_identity = False
@@ -186,6 +193,14 @@ class Inquiries:
         for queue in self._state.active:
             if queue.batches and topic in (None, queue.topic_partition.topic):
                 queue.batches[0].last_error = error
+
+
+def _denied(queue: PartitionQueue) -> bool:
+    """Whether the last that was heard of its first batch is that there is no such topic: then metadata that
+    know the topic may be old ones.
+    """
+    error = next((batch.last_error for batch in [*queue.in_flight, *queue.batches]), None)
+    return isinstance(error, BrokerError) and error.error_code in UNKNOWN_TOPIC
 
 
 def _as_kafka_error(error: Exception) -> KafkaError:

@@ -36,6 +36,8 @@ INDEFINITE = frozenset(
     }
 )
 """Codes after which the batch may be in the log nevertheless."""
+UNKNOWN_TOPIC = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+"""Codes of a topic that is gone, or that a broker does not know yet, or not for the moment."""
 
 _FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
 _FATAL = _FENCED | {ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.INVALID_PRODUCER_ID_MAPPING}

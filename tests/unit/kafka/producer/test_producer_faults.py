@@ -265,6 +265,28 @@ def test_a_topic_that_stays_away_fails_by_name(cluster, monkeypatch):
         assert delivery.status is DeliveryStatus.NOT_PERSISTED
 
 
+def test_a_topic_that_was_denied_twice_long_apart_is_not_taken_for_gone(cluster, monkeypatch):
+    from spark_kafka_native.kafka.producer import answers
+
+    monkeypatch.setattr(answers, "TOPIC_PROPAGATION_S", 0.5)
+    unknown = refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    with producing(cluster) as producer:
+        send(producer, 1)
+        producer.flush(5_000)
+        cluster.script(TP, unknown, *[LOST_REQUEST] * 15, unknown)
+        assert send(producer, 1, start=1)[0].exception(9) is None
+    assert cluster.values(TP) == numbers(2)
+
+
+def test_a_topic_that_is_denied_in_spite_of_the_metadata_fails_too(cluster, monkeypatch):
+    from spark_kafka_native.kafka.producer import answers
+
+    monkeypatch.setattr(answers, "TOPIC_PROPAGATION_S", 0.3)
+    with producing(cluster) as producer:
+        cluster.script(TP, *[refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)] * 1_000)
+        assert "UNKNOWN_TOPIC" in str(send(producer, 1)[0].exception(5))
+
+
 def test_a_recreated_topic_starts_at_sequence_0(cluster):
     with producing(cluster) as producer:
         send(producer, 10)
