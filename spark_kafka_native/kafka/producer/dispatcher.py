@@ -31,6 +31,7 @@ class Dispatcher:
         self._give_up = give_up
         self._inquiries = inquiries
         self._answers = answers
+        self._brokers = 0
         self._most_bytes = state.config.max_request_size or MOST_REQUEST_BYTES
 
     def send(self, now: float) -> None:
@@ -60,7 +61,10 @@ class Dispatcher:
                 self._reach(self._lane(partition.leader, index), now)
 
     def _lane(self, node_id: int, partition: int) -> Lane:
-        key = LaneKey(node_id, partition % self._state.config.connections_per_broker)
+        # Brokers lead partitions in turn: of two, one leads the even ones, and by the partition's number alone
+        # all of them would take one connection. Counted once: a partition must keep to its own.
+        self._brokers = self._brokers or max(1, len(self._state.router.snapshot.brokers))
+        key = LaneKey(node_id, partition // self._brokers % self._state.config.connections_per_broker)
         return self._state.lanes.setdefault(key, Lane(*key))
 
     def _leader(self, queue: PartitionQueue, now: float) -> int | None:

@@ -119,6 +119,15 @@ def test_a_partition_keeps_to_one_of_the_connections(cluster, most):
     assert len({connection for _, connection in taken}) == most
 
 
+def test_all_connections_to_a_broker_are_used_where_it_leads_every_other_partition(two_brokers):
+    two_brokers.create("many", 4)
+    with producing(two_brokers) as producer:
+        sent = [producer.send("many", value=b"x", partition=i % 4) for i in range(40)]
+        assert {delivery.result(5).status for delivery in sent} == {DeliveryStatus.PERSISTED}
+    for broker in two_brokers.brokers.values():
+        assert len({one.connection for one in broker.asked if isinstance(one.request, ProduceRequest)}) == 2
+
+
 RETRIABLE = [
     ErrorCode.CORRUPT_MESSAGE,
     ErrorCode.LEADER_NOT_AVAILABLE,
