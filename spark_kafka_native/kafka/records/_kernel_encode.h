@@ -119,18 +119,26 @@ static int64_t headers_size(const Records *records, int64_t row)
     return size;
 }
 
-static uint8_t *write_headers(const Records *records, int64_t row, uint8_t *p, uint8_t *end)
+/* Write the headers of a row; NULL where they are not what was measured. Whoever owns the columns may write to them
+   meanwhile: what is read here is a second reading, and nothing but `record_end` says how much of it fits. */
+static uint8_t *write_headers(const Records *records, int64_t row, uint8_t *p, const uint8_t *record_end, uint8_t *end)
 {
     const Column *key = &records->header_key, *value = &records->header_value;
-    int64_t header, length;
+    int64_t header, first, stop, length;
     const uint8_t *bytes;
     if (!records->header_offsets)
         return write_varint(p, 0);
-    p = write_varint(p, records->header_offsets[row + 1] - records->header_offsets[row]);
-    for (header = records->header_offsets[row]; header < records->header_offsets[row + 1]; header++) {
-        read_cell(key, header, &length, &bytes);
+    first = records->header_offsets[row];
+    stop = records->header_offsets[row + 1];
+    if (varint_size(stop - first) > record_end - p)
+        return NULL;
+    p = write_varint(p, stop - first);
+    for (header = first; header < stop; header++) {
+        if (!read_cell(key, header, &length, &bytes) || span_size(length) > record_end - p)
+            return NULL;
         p = write_span(p, end, length, bytes, key->data + key->data_bytes);
-        read_cell(value, header, &length, &bytes);
+        if (!read_cell(value, header, &length, &bytes) || span_size(length) > record_end - p)
+            return NULL;
         p = write_span(p, end, length, bytes, value->data + value->data_bytes);
     }
     return p;
@@ -174,6 +182,7 @@ static int64_t encode_rows(const Records *records, uint8_t *out, int64_t capacit
         base_timestamp = records->timestamps[records->rows ? records->rows[0] : 0];
     for (i = 0; i < records->count; i++) {
         int64_t row = records->rows ? records->rows[i] : i, size;
+        const uint8_t *record_end;
         Measured m;
         if ((size = measure(records, i, row, base_timestamp, &m)) < 0)
             return size;
@@ -185,12 +194,14 @@ static int64_t encode_rows(const Records *records, uint8_t *out, int64_t capacit
         if (total > capacity)
             return ENCODE_NO_ROOM;
         p = write_varint(p, size);
+        record_end = p + size;
         *p++ = 0; /* attributes: none is defined */
         p = write_varint(p, m.timestamp_delta);
         p = write_varint(p, i);
         p = write_span(p, end, m.key_length, m.key, key->data + key->data_bytes);
         p = write_span(p, end, m.value_length, m.value, value->data + value->data_bytes);
-        p = write_headers(records, row, p, end);
+        if ((p = write_headers(records, row, p, record_end, end)) != record_end)
+            return ENCODE_BAD_COLUMN;
     }
     return total;
 }
@@ -264,7 +275,7 @@ static PyObject *encode(PyObject *self, PyObject *args)
     case ENCODE_NO_ROOM:
         Py_RETURN_NONE;
     case ENCODE_BAD_COLUMN:
-        PyErr_SetString(PyExc_ValueError, "a column's offsets lie outside its data");
+        PyErr_SetString(PyExc_ValueError, "a column's offsets lie outside its data, or were changed meanwhile");
         return NULL;
     default:
         return PyLong_FromLongLong((long long)size);

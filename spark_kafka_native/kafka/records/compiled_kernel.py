@@ -106,7 +106,9 @@ def encode_records(
     measured = _kernel.encode(*arguments, None, reserve)
     assert measured is not None
     out = np.empty(reserve + measured, np.uint8)
-    _kernel.encode(*arguments, out, reserve)
+    if _kernel.encode(*arguments, out, reserve) != measured:
+        # Arrow's buffers are only as constant as whoever owns the memory leaves them.
+        raise ValueError("the columns were changed while they were encoded")
     return out
 
 

@@ -67,6 +67,35 @@ def test_the_compiled_kernel_checks_its_own_arguments():
         _kernel.gather([b"abc"], one + 1, one, one, four + 3, np.zeros(2, np.int32), None, b"abc")
 
 
+@pytest.mark.skipif(kernel.load_compiled() is None, reason="the compiled kernel was not built")
+@pytest.mark.parametrize("length", [4, 400])
+def test_columns_that_change_between_measuring_and_writing_are_refused(monkeypatch, length):
+    import numpy as np
+    import pyarrow as pa
+
+    from spark_kafka_native.kafka.records import compiled_kernel
+    from spark_kafka_native.kafka.records.header_lists import HeaderLists
+
+    ends = np.array([0, 9], np.int32)
+    headers = HeaderLists(
+        np.array([0, 1], np.int64),
+        pa.array(["key"]),
+        pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(ends), pa.py_buffer(bytes(1000))]),
+    )
+
+    class ChangingKernel:
+        encode_compiled = staticmethod(compiled_kernel._kernel.encode)
+
+        def encode(self, *arguments):
+            size = self.encode_compiled(*arguments)
+            ends[1] = length
+            return size
+
+    monkeypatch.setattr(compiled_kernel, "_kernel", ChangingKernel())
+    with pytest.raises(ValueError, match="changed while they were encoded"):
+        compiled_kernel.encode_records(None, 1, None, None, None, headers, 61)
+
+
 def test_both_checksums_are_crc32c():
     native, portable = checksums.load_native(), checksums.load_portable()
     assert native(b"123456789") == portable(b"123456789") == checksums.crc32c(b"123456789") == 0xE3069283
