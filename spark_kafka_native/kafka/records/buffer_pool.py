@@ -89,8 +89,12 @@ def _count_alone() -> int:
     return _count(array)
 
 
-_ALONE = _count_alone()
-"""The count of an array that one local variable refers to; it differs between versions of Python."""
+_ALONE = min(_count_alone(), 3)
+"""The count of an array that one local variable refers to; it differs between versions of Python.
+
+A profiler or debugger that looks at the locals just then adds to it, and a count that is too high takes a
+buffer in use for a free one. Too low is harmless: buffers look as if in use then, and fresh ones are made.
+"""
 
 BUFFERS = BufferPool()
 """The process's own pool."""

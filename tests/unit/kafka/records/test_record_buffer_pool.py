@@ -1,5 +1,7 @@
 """Memory that is used again, and never while somebody still looks at it."""
 
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -80,3 +82,22 @@ def test_threads_never_share_memory():
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_a_profiler_that_looks_at_the_locals_during_import_makes_no_buffer_look_free():
+    # In a process of its own: only the first import counts the references.
+    code = """
+import sys
+import numpy, pyarrow
+
+sys.setprofile(lambda frame, event, argument: frame.f_locals and None)
+from spark_kafka_native.kafka.records.buffer_pool import BUFFERS
+sys.setprofile(None)
+
+first = BUFFERS.take(100_000)
+first[:] = 1
+BUFFERS.take(100_000)[:] = 2
+print((first == 1).all())
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "True"
