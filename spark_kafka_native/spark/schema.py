@@ -209,6 +209,9 @@ def _relabel(array: pa.Array, kind: Any) -> pa.Array:
         children = [_relabel(array.values, kind.value_type)]
     elif pa.types.is_struct(kind):
         children = [_relabel(array.field(i), kind.field(i).type) for i in range(kind.num_fields)]
+        # `field` has applied the struct's offset: with `from_buffers` it would be applied once more.
+        nulls = array.is_null() if array.null_count else None
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=nulls)
     # Only the array's own buffers: children bring theirs.
     own = array.buffers()[: 2 if pa.types.is_list(kind) else 1]
     return pa.Array.from_buffers(kind, len(array), own, array.null_count, array.offset, children)

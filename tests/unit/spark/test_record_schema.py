@@ -12,7 +12,7 @@ from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.records.columns import HEADERS_TYPE, RecordColumns
 from spark_kafka_native.spark.columns import HEADERS, full_schema
 from spark_kafka_native.spark.conditions import KafkaConditionError
-from spark_kafka_native.spark.schema import RecordSchema
+from spark_kafka_native.spark.schema import RecordSchema, _relabel
 
 TP = TopicPartition("t", 3)
 
@@ -82,6 +82,19 @@ def test_slices_of_arrow_columns_keep_their_place():
     )
     batch.validate(full=True)
     assert batch.column(0).to_pylist() == [None, [{"key": "a", "value": None}], [{"key": "b", "value": b"2"}]]
+
+
+@pytest.mark.parametrize("nulls", [None, pa.array([False, False, True])])
+def test_headers_whose_structs_are_a_slice_keep_their_place(nulls):
+    key, value = pa.array(["z", "a", "b"]), pa.array([b"0", b"1", b"2"])
+    fields = [pa.field("key", pa.string()), pa.field("value", pa.binary())]
+    structs = pa.StructArray.from_arrays([key, value], fields=fields, mask=nulls).slice(1)
+    headers = pa.ListArray.from_arrays(pa.array([0, 1, 1, 2], pa.int32()), structs)
+    wanted = [("key", pa.string()), pa.field("value", pa.binary(), nullable=False)]
+    given = _relabel(headers, pa.list_(pa.struct(wanted)))
+    given.validate(full=True)
+    assert given.to_pylist() == headers.to_pylist()
+    assert given.values.field(0).buffers()[2].address == key.buffers()[2].address
 
 
 @pytest.mark.parametrize(
