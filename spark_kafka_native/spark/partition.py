@@ -126,7 +126,6 @@ def _fetch(
     bounds = {one.topic_partition: (one.position, one.until_offset) for one in left.values()}
     topic_ids = {one.topic_partition.topic: one.topic_id for one in left.values() if one.topic_id is not None}
     for fetched in fetcher.fetch(bounds, columns=task.schema.record_fields, topic_ids=topic_ids):
-        if fetched.columns.length:
-            yield task.schema.to_record_batch(fetched.columns, fetched.topic_partition)
+        yield from task.schema.to_record_batches(fetched.columns, fetched.topic_partition)
         # Only now: what an error kept from Spark has not been read.
         left[fetched.topic_partition] = left[fetched.topic_partition].advanced(fetched.next_offset)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import numpy as np
@@ -27,6 +28,9 @@ _BY_LOWER: Final = {name.lower(): name for name in COLUMN_TYPES}
 _FIELDS: Final = {"timestamp": "timestamp_ms", "timestampType": "timestamp_type"}
 """`RecordColumns` fields that are spelt differently; topic and partition are no fields of it."""
 _MAX_TIMESTAMP_MS: Final = (2**63 - 1) // 1000
+MAX_ROWS: Final = 2**20
+"""Of one `pa.RecordBatch`: a string column holds 2 GiB, which the topic's name, once in each row, would
+exceed with millions of tiny records; Arrow's offsets then wrap without an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +61,15 @@ class RecordSchema:
             wanted.add("offset")
         return frozenset(wanted)
 
+    def to_record_batches(
+        self, records: RecordColumns, topic_partition: TopicPartition
+    ) -> Iterator[pa.RecordBatch]:
+        """As `to_record_batch`, in batches of at most `MAX_ROWS`; none for no records."""
+        for start in range(0, records.length, MAX_ROWS):
+            yield self.to_record_batch(_slice(records, start), topic_partition)
+
     def to_record_batch(self, records: RecordColumns, topic_partition: TopicPartition) -> pa.RecordBatch:
-        """``records`` of one partition as Spark wants them; no copy of keys and values.
+        """At most `MAX_ROWS` ``records`` of one partition as Spark wants them; no copy of keys and values.
 
         Raises `KafkaConditionError` for a timestamp that Spark can't hold, `ConfigError` for text that is not
         UTF-8 or a null where the schema says not null; both name topic-partition and offset.
@@ -68,6 +79,19 @@ class RecordSchema:
             for name, field in zip(self.columns, self.arrow, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.arrow)
+
+
+def _slice(records: RecordColumns, start: int) -> RecordColumns:
+    """`MAX_ROWS` of ``records`` from ``start``, or what is left; views."""
+    if records.length <= MAX_ROWS:
+        return records
+    stop = min(start + MAX_ROWS, records.length)
+    columns = {
+        field.name: column[start:stop]
+        for field in fields(records)
+        if field.name != "length" and (column := getattr(records, field.name)) is not None
+    }
+    return RecordColumns(length=stop - start, **columns)
 
 
 def _can_fail(field: pa.Field) -> bool:

@@ -1,5 +1,6 @@
 import pickle
 from inspect import signature
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -10,9 +11,12 @@ from pyspark.sql.types import StructType
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.records.columns import HEADERS_TYPE, RecordColumns
+from spark_kafka_native.spark import partition
 from spark_kafka_native.spark.columns import HEADERS, full_schema
 from spark_kafka_native.spark.conditions import KafkaConditionError
-from spark_kafka_native.spark.schema import RecordSchema, _relabel
+from spark_kafka_native.spark.late_bounds import BoundRange
+from spark_kafka_native.spark.ranges import OffsetRange
+from spark_kafka_native.spark.schema import MAX_ROWS, RecordSchema, _relabel
 
 TP = TopicPartition("t", 3)
 
@@ -142,3 +146,23 @@ def test_constant_columns_share_their_memory():
     schema = RecordSchema.read(struct(topic="string", partition="integer"))
     first, second = schema.to_record_batch(records(), TP), schema.to_record_batch(records(), TP)
     assert first.column(0).buffers()[2].address == second.column(0).buffers()[2].address
+
+
+def test_many_tiny_records_come_in_batches_that_the_topics_name_fits(monkeypatch):
+    assert MAX_ROWS * 249 < 2**31
+    n = MAX_ROWS + 2
+    headers = pa.array([None] * MAX_ROWS + [[("h", b"1")], [("h", b"2")]], HEADERS_TYPE)
+    columns = RecordColumns(length=n, offset=np.arange(n), headers=headers)
+    fetched = SimpleNamespace(columns=columns, topic_partition=TP, next_offset=n)
+    fetcher = SimpleNamespace(fetch=lambda *_arguments, **_options: [fetched])
+    monkeypatch.setattr(partition, "Fetcher", lambda *_arguments: fetcher)
+    schema = RecordSchema.read(struct(topic="string", offset="long").add("headers", HEADERS))
+    task = SimpleNamespace(consumer=None, schema=schema)
+    planned = OffsetRange(topic="t", partition=3, from_offset=0, until_offset=n)
+    left = {TP: BoundRange(planned=planned, position=0, until_offset=n)}
+    first, second = partition._fetch(None, task, left)
+    assert (first.num_rows, second.num_rows) == (MAX_ROWS, 2)
+    assert [row["offset"] for row in second.to_pylist()] == [MAX_ROWS, MAX_ROWS + 1]
+    assert [row["headers"][0]["value"] for row in second.to_pylist()] == [b"1", b"2"]
+    assert second.column(0).to_pylist() == ["t", "t"]
+    assert left[TP].position == n
