@@ -55,8 +55,8 @@ def encode_record_batch(
     ``now_ms`` is the timestamp of all records where ``columns`` has none. Key and value may be binary, string
     or large_*, headers as in `HEADERS_TYPE` (large_ kinds too); slices are fine.
 
-    ValueError for no rows, an index out of bounds, columns of another type or length, a null header key, more
-    than 2 GiB, timestamps more than 64 bits apart.
+    ValueError for no rows, an index out of bounds, columns of another type or length, a header key that is
+    null or not UTF-8, more than 2 GiB, timestamps more than 64 bits apart.
     """
     if isinstance(rows, slice):
         columns, rows = _slice(columns, rows), None

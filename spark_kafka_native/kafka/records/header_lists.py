@@ -22,10 +22,11 @@ class HeaderLists(NamedTuple):
 
     @classmethod
     def read(cls, headers: pa.Array) -> HeaderLists:
-        """Take apart a list of structs of two fields, key and value, in that order.
+        """Take apart a list of structs of two fields: ``key`` and ``value`` in any order, or of other names
+        and then in this order.
 
-        Null lists are empty ones. ValueError for another type, for a null header and for a header with a null
-        key.
+        Null lists are empty ones. ValueError for another type, for a null header and for a header whose key
+        is null or not UTF-8.
         """
         kind = headers.type
         if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not _is_header(kind.value_type):
@@ -34,12 +35,43 @@ class HeaderLists(NamedTuple):
         offsets = np.zeros(len(headers) + 1, np.int64)
         np.cumsum(np.asarray(counts, np.int64), out=offsets[1:])
         structs = headers.flatten()
-        key, value = structs.field(0), structs.field(1)
+        key_at = _key_place(kind.value_type)
+        key, value = structs.field(key_at), structs.field(1 - key_at)
         if structs.null_count or key.null_count:
             missing = np.asarray(pc.or_(structs.is_null(), key.is_null()))
-            row = int(np.searchsorted(offsets, int(np.argmax(missing)), side="right")) - 1
+            row = _row_of(int(np.argmax(missing)), offsets)
             raise ValueError(f"row {row} has a header with a null key; Kafka's header keys are never null")
+        _check_utf8(key, offsets)
         return cls(offsets, key, value)
+
+
+def _key_place(struct: pa.DataType) -> int:
+    """Which of the two fields is the key: names that say so go before the order."""
+    names = [struct.field(0).name, struct.field(1).name]
+    return names.index("key") if set(names) == {"key", "value"} else 0
+
+
+def _row_of(header: int, offsets: npt.NDArray[np.int64]) -> int:
+    return int(np.searchsorted(offsets, header, side="right")) - 1
+
+
+def _check_utf8(keys: pa.Array, offsets: npt.NDArray[np.int64]) -> None:
+    """Refuse what readers in other languages replace or fail at, and what our own reader fails at: it could
+    be written, but not be read again. Arrow believes a string column unseen, so its bytes are looked at, too.
+    """
+    large = pa.types.is_large_binary(keys.type) or pa.types.is_large_string(keys.type)
+    contents = keys.cast(pa.large_binary() if large else pa.binary())
+    try:
+        contents.cast(pa.large_string() if large else pa.string())  # no copy, but a check
+    except pa.ArrowInvalid as invalid:
+        for header, content in enumerate(contents):
+            key = content.as_py()
+            try:
+                key.decode()
+            except UnicodeDecodeError:
+                row = _row_of(header, offsets)
+                raise ValueError(f"row {row} has a header whose key {key[:64]!r} is not UTF-8") from invalid
+        raise
 
 
 def is_binary(kind: pa.DataType) -> bool:

@@ -88,6 +88,36 @@ def test_large_lists_and_nulls_over_data():
         assert got.headers.to_pylist() == expected
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "swapped"),
+    [("key", "value", False), ("value", "key", True), ("value", "name", False)],
+)
+def test_header_fields_go_by_their_names_or_else_by_their_order(first, second, swapped):
+    fields = [pa.field(first, pa.binary()), pa.field(second, pa.string())]
+    headers = pa.array([[{first: b"1", second: "2"}]], pa.list_(pa.struct(fields)))
+    columns = RecordColumns(length=1, headers=headers)
+    got = decode_record_set(encode_record_batch(columns, now_ms=0), fetch_offset=0).columns
+    expected = {"key": "2", "value": b"1"} if swapped else {"key": "1", "value": b"2"}
+    assert got.headers.to_pylist() == [[expected]]
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string()])
+def test_header_keys_that_are_not_utf8_are_refused(kind):
+    # Made of buffers: that is how a string column comes by bytes that are no text.
+    large = "large" in str(kind)
+    edges = np.array([0, 1, 3, 5], np.int64 if large else np.int32)
+    keys = pa.Array.from_buffers(kind, 3, [None, pa.py_buffer(edges), pa.py_buffer(b"k\xc3\xbc\xff\xfe")])
+    structs = pa.StructArray.from_arrays([keys, pa.array([b"1", b"2", b"3"])], ["key", "value"])
+    headers = pa.ListArray.from_arrays(pa.array([0, 1, 1, 2, 3], pa.int32()), structs)
+    columns = RecordColumns(length=4, headers=headers)
+    for refuse in (record_sizes, lambda columns: encode_record_batch(columns, now_ms=0)):
+        with pytest.raises(ValueError, match=r"row 3 has a header whose key b'\\xff\\xfe' is not UTF-8"):
+            refuse(columns)
+    fine = RecordColumns(length=3, headers=headers.slice(0, 3))
+    got = decode_record_set(encode_record_batch(fine, now_ms=0), fetch_offset=0).columns
+    assert [None if row is None else row[0]["key"] for row in got.headers.to_pylist()] == ["k", None, "ü"]
+
+
 @pytest.mark.parametrize("column", ["key", "value", "headers", "timestamp_ms"])
 def test_sizes_are_bounds_and_close(column):
     n = 300
