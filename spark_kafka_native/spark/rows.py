@@ -69,12 +69,14 @@ class RowColumns:
 
 
 def _check_topic(column: DataType | None, option: str | None) -> None:
-    if column is None and option is None:
+    if option is not None:
+        return  # It takes the column's place, and nobody looks at that: as in Spark's connector.
+    if column is None:
         raise ConfigError(
             "topic option required when no 'topic' attribute is present. "
             "Use the topic option for setting a topic."
         )
-    if column is not None and not isinstance(column, StringType):
+    if not isinstance(column, StringType):
         raise ConfigError("topic must be a(n) string")
 
 

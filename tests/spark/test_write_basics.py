@@ -104,6 +104,12 @@ def test_rows_may_say_their_topic_and_the_option_goes_before(spark, kafka, topic
     ]
 
 
+def test_beside_the_option_a_topic_column_may_be_anything(spark, kafka, topic, save, load):
+    kafka.create_topic(topic, partitions=1)
+    save(spark.createDataFrame([(7, "1"), (None, "2")], "topic int, value string").coalesce(1), topic)
+    assert [bytes(r.value) for r in load(topic).orderBy("offset").collect()] == [b"1", b"2"]
+
+
 def test_the_partition_column_goes_before_the_partitioner(spark, kafka, topic, save, load):
     kafka.create_topic(topic, partitions=4)
     rows = [("same", "a", 1), ("same", "b", 3), ("same", "c", None), ("same", "d", None)]
@@ -168,7 +174,7 @@ def test_topics_are_created_on_request(spark, topic, save, load):
             "topic option required when no 'topic' attribute is present. "
             "Use the topic option for setting a topic.",
         ),
-        ("value string, topic int", "t", "topic must be a(n) string"),
+        ("value string, topic int", None, "topic must be a(n) string"),
         ("key string", "t", "Required attribute 'value' not found"),
         ("value int", "t", "value attribute unsupported type int. value must be a(n) string or binary"),
         (

@@ -1,0 +1,23 @@
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StructType
+
+from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.kafka.producer.column_input import read_columns
+from spark_kafka_native.spark.rows import RowColumns
+
+
+def test_beside_the_option_nobody_looks_at_the_topic_column():
+    schema = StructType().add("topic", "integer").add("value", "string")
+    columns, warnings = RowColumns.check(schema, "t")
+    assert (columns.names, warnings) == (("value",), ())
+    batch = pa.record_batch({"topic": pa.array([1, None], pa.int32()), "value": ["a", "b"]})
+    (part,) = read_columns(columns.select(batch), "t")
+    assert (part.topic, part.columns.value.to_pylist()) == ("t", ["a", "b"])
+
+
+def test_without_the_option_the_topic_column_has_to_be_a_string():
+    with pytest.raises(ConfigError, match=r"topic must be a\(n\) string"):
+        RowColumns.check(StructType().add("topic", "integer").add("value", "string"), None)
+    with pytest.raises(ConfigError, match="topic option required when no 'topic' attribute is present"):
+        RowColumns.check(StructType().add("value", "string"), None)
