@@ -48,6 +48,7 @@ class Batch:
         "parts",
         "queue",
         "records",
+        "reported",
         "reserved",
         "sent_at",
         "spilled",
@@ -82,6 +83,8 @@ class Batch:
         self.indefinite = False
         """Whether an attempt was made whose outcome is not known."""
         self.ended = False
+        self.reported = False
+        """Whether everybody was told: only then may a flush return."""
         self.children: list[Batch] = []
         """What it was split into."""
         self.sent_at = 0.0
@@ -100,7 +103,7 @@ class Batch:
         """Whether all of its records have ended, those of its splits included."""
         if self.children:
             return all(child.complete for child in self.children)
-        return self.ended
+        return self.reported
 
     def report(self, outcome: Outcome) -> None:
         """Tell whoever handed the records over."""
@@ -108,6 +111,7 @@ class Batch:
         for part in self.parts:
             part.block.report(part.rows + part.first_row if part.first_row else part.rows, first, outcome)
             first += len(part.rows)
+        self.reported = True
 
     def divide_parts(self, records: int) -> tuple[list[Part], list[Part]]:
         """Its parts, cut after the first ``records`` records."""

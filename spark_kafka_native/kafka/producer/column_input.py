@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..records.columns import HEADERS_TYPE, RecordColumns
-from ..records.header_lists import HeaderLists
+from ..records.header_lists import HeaderError, HeaderLists
 from .delivery import DeliveryBlock
 from .errors import RecordError
 from .gather import Rows, take_columns
@@ -94,15 +94,13 @@ def _read_headers(headers: pa.Array | None) -> pa.Array | None:
     """``headers`` as `HEADERS_TYPE`: Arrow's own casts go by the names of the fields, which are anything."""
     if headers is None or not len(headers):
         return None
-    _check_header_keys(headers)
-    lists = HeaderLists.read(headers)
     try:
-        if headers.type == HEADERS_TYPE:
-            lists.key.validate(full=True)
-            return headers
-        key = lists.key.cast(pa.binary()).cast(pa.string())
-    except pa.ArrowInvalid as error:
-        raise RecordError(f"column 'headers' has a key that is not UTF-8: {error}") from None
+        lists = HeaderLists.read(headers)
+    except HeaderError as error:
+        raise RecordError(f"column 'headers' has a header {error.reason}", None, error.row) from None
+    if headers.type == HEADERS_TYPE:
+        return headers
+    key = lists.key.cast(pa.binary()).cast(pa.string())
     structs = pa.StructArray.from_arrays(
         [key, lists.value.cast(pa.binary())], fields=list(HEADERS_TYPE.value_type)
     )
@@ -197,22 +195,6 @@ def _read_partition(partition: Any, length: int) -> Partitions | None:
     if nulls is not None:
         chosen[nulls] = -1
     return chosen
-
-
-def _check_header_keys(headers: pa.Array) -> None:
-    if not (pa.types.is_list(headers.type) or pa.types.is_large_list(headers.type)):
-        return  # `HeaderLists` says what is wrong
-    entries = headers.flatten()
-    if not pa.types.is_struct(entries.type) or not entries.type.num_fields:
-        return
-    keys = entries.field(0)
-    if not keys.null_count:
-        return
-    place = int(np.flatnonzero(np.asarray(keys.is_null()))[0])
-    row = int(pc.list_parent_indices(headers)[place].as_py())
-    raise RecordError(
-        "column 'headers' has a header with a null key: a key is needed, a value is not", None, row
-    )
 
 
 def _by_topic(records: RecordColumns, topics: Any, partition: Partitions | None) -> list[TopicColumns]:

@@ -61,8 +61,8 @@ class Dispatcher:
                 self._reach(self._lane(partition.leader, index), now)
 
     def _lane(self, node_id: int, partition: int) -> Lane:
-        # Brokers lead partitions in turn: of two, one leads the even ones, and by the partition's number alone
-        # all of them would take one connection. Counted once: a partition must keep to its own.
+        # Brokers lead partitions in turn: of two, one leads the even ones, and by the partition's number
+        # alone all of them would take one connection. Counted once: a partition must keep to its own.
         self._brokers = self._brokers or max(1, len(self._state.router.snapshot.brokers))
         key = LaneKey(node_id, partition // self._brokers % self._state.config.connections_per_broker)
         return self._state.lanes.setdefault(key, Lane(*key))

@@ -11,6 +11,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 
+class HeaderError(ValueError):
+    """A header that no record can carry; ``row`` is its record's."""
+
+    def __init__(self, reason: str, row: int) -> None:
+        super().__init__(reason, row)
+        self.reason = reason
+        self.row = row
+
+    def __str__(self) -> str:
+        return f"row {self.row} has a header {self.reason}"
+
+
 class HeaderLists(NamedTuple):
     """The headers of ``n`` records: those of record i are rows offsets[i] to offsets[i + 1] of ``key`` and
     ``value``."""
@@ -25,8 +37,8 @@ class HeaderLists(NamedTuple):
         """Take apart a list of structs of two fields: ``key`` and ``value`` in any order, or of other names
         and then in this order.
 
-        Null lists are empty ones. ValueError for another type, for a null header and for a header whose key
-        is null or not UTF-8.
+        Null lists are empty ones. ValueError for another type, `HeaderError` for a null header and for one
+        whose key is null or not UTF-8.
         """
         kind = headers.type
         if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not _is_header(kind.value_type):
@@ -40,7 +52,7 @@ class HeaderLists(NamedTuple):
         if structs.null_count or key.null_count:
             missing = np.asarray(pc.or_(structs.is_null(), key.is_null()))
             row = _row_of(int(np.argmax(missing)), offsets)
-            raise ValueError(f"row {row} has a header with a null key; Kafka's header keys are never null")
+            raise HeaderError("with a null key: a key is needed, a value is not", row)
         _check_utf8(key, offsets)
         return cls(offsets, key, value)
 
@@ -70,7 +82,7 @@ def _check_utf8(keys: pa.Array, offsets: npt.NDArray[np.int64]) -> None:
                 key.decode()
             except UnicodeDecodeError:
                 row = _row_of(header, offsets)
-                raise ValueError(f"row {row} has a header whose key {key[:64]!r} is not UTF-8") from invalid
+                raise HeaderError(f"whose key {key[:64]!r} is not UTF-8", row) from invalid
         raise
 
 

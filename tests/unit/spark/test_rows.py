@@ -13,7 +13,7 @@ def test_beside_the_option_nobody_looks_at_the_topic_column():
     assert (columns.names, warnings) == (("value",), ())
     batch = pa.record_batch({"topic": pa.array([1, None], pa.int32()), "value": ["a", "b"]})
     (part,) = read_columns(columns.select(batch), "t")
-    assert (part.topic, part.columns.value.to_pylist()) == ("t", ["a", "b"])
+    assert (part.topic, part.columns.value.to_pylist()) == ("t", [b"a", b"b"])
 
 
 def test_without_the_option_the_topic_column_has_to_be_a_string():
