@@ -29,21 +29,30 @@ class GiveUp:
     def batches(
         self, batches: list[Batch], reason: str, cause: BaseException | None, *, retriable: bool = True
     ) -> None:
-        """Give up ``batches`` of one partition, in order; what was spilled takes along what is behind it."""
+        """Give up ``batches`` of one partition, in order; with what is spilled goes all of the partition that
+        has not ended."""
         queue = batches[0].queue
         numbered = [batch.order for batch in batches if batch.identity is not None]
         sequence = self._state.sequence(queue) if numbered else None
         if sequence is not None:
             sequence.gap = True
             sequence.gap_after = max(sequence.gap_after, *numbered)
-        _remove(queue, batches)
-        settle = self._state.settlement.give_up
-        topic_id = self._state.topic_id(queue)
-        settle(batches, reason, cause, retriable=retriable, topic_id=topic_id)
-        behind = _behind(queue) if queue.spilling else []
-        if behind:
-            _remove(queue, behind)
-            settle(behind, OVERTAKING, cause, retriable=retriable, topic_id=topic_id)
+        settlement, topic_id = self._state.settlement, self._state.topic_id(queue)
+
+        def settle(some: list[Batch], why: str) -> None:
+            if not some:
+                return
+            _remove(queue, some)
+            for batch in some:
+                batch.indefinite = batch.indefinite or batch in queue.in_flight
+            settlement.give_up(some, why, cause, retriable=retriable, topic_id=topic_id)
+
+        if settlement.keeps(cause):
+            # One may be given up before those in front of it: the folder has an order too.
+            settle([batch for batch in _others(queue, batches) if batch.order < batches[0].order], OVERTAKING)
+        settle(batches, reason)
+        if queue.spilling:
+            settle(_others(queue, batches), OVERTAKING)
 
     def everything(self, reason: str, cause: BaseException | None) -> None:
         """Give up whatever has not ended."""
@@ -100,14 +109,15 @@ def _row(batch: Batch) -> int | None:
     return int(batch.parts[0].rows[0]) + batch.parts[0].first_row
 
 
-def _behind(queue: PartitionQueue) -> list[Batch]:
-    """What may get in front of a spilled batch. One that is in flight may be in the log by now; it keeps its
-    numbers, by which the broker recognises it when it is replayed. Without numbers nothing would.
+def _others(queue: PartitionQueue, batches: list[Batch]) -> list[Batch]:
+    """What has not ended, in order, but for ``batches``: it is to go to the spill folder with them.
+
+    One that is in flight may be in the log by now; it keeps its numbers, by which the broker recognises it
+    when it is replayed. Without numbers nothing would: that one's answer is waited for.
     """
     in_flight = [batch for batch in queue.in_flight if not batch.ended and batch.identity is not None]
-    for batch in in_flight:
-        batch.indefinite = True
-    return sorted([*in_flight, *queue.batches], key=lambda batch: batch.order)
+    others = {*in_flight, *queue.batches} - set(batches)
+    return sorted(others, key=lambda batch: batch.order)
 
 
 def _remove(queue: PartitionQueue, batches: list[Batch]) -> None:

@@ -143,7 +143,7 @@ class Settlement:
         batches = [batch for batch in batches if not batch.ended]
         spilled = self._spill_batches(batches, reason, cause, topic_id)
         for batch in batches:
-            if spilled or (batch.spilled is not None and retriable):
+            if spilled or (batch.spilled is not None and self.keeps(cause)):
                 batch.queue.spilling = True
         for batch in batches:
             error = DeliveryError(
@@ -172,12 +172,16 @@ class Settlement:
         self._stats.count(errors=1, failed_records=len(rows))
         block.report(rows, 0, Outcome(topic_partition=nowhere, status=status, error=error))
 
+    def keeps(self, cause: BaseException | None) -> bool:
+        """Whether what is given up for ``cause`` goes to the spill folder."""
+        if self._spill is None or isinstance(cause, RecordError):
+            return False
+        return not (isinstance(cause, BrokerError) and cause.error_code in _REFUSED_FOR_CONTENT)
+
     def _spill_batches(
         self, batches: list[Batch], reason: str, cause: BaseException | None, topic_id: UUID | None
     ) -> bool:
-        if self._spill is None or isinstance(cause, RecordError):
-            return False
-        if isinstance(cause, BrokerError) and cause.error_code in _REFUSED_FOR_CONTENT:
+        if self._spill is None or not self.keeps(cause):
             return False
         entries = [
             NewEntry(b.queue.topic_partition, topic_id, b.records, b.indefinite, reason, b.data)

@@ -282,6 +282,19 @@ def test_what_is_in_flight_does_not_overtake_a_spilled_batch(cluster, tmp_path):
     assert cluster.values(TP) == numbers(0, 10)
 
 
+def test_the_first_to_time_out_does_not_get_before_others_in_the_folder(cluster, tmp_path):
+    with open_producer(cluster, tmp_path, delivery_timeout_ms=600) as first:
+        first.send("t", value=b"0", partition=0).result(5)
+        cluster.delay_s = 0.4
+        cluster.script(TP, refused(ErrorCode.NOT_ENOUGH_REPLICAS))
+        later = [first.send("t", value=value, partition=0) for value in numbers(1, 4)]
+        assert all(delivery.exception(5).spilled for delivery in later)
+    cluster.delay_s = 0
+    with open_producer(cluster, tmp_path, delivery_timeout_ms=10_000) as second:
+        second.flush(10_000)
+    assert cluster.values(TP) == numbers(0, 4)
+
+
 def test_replayed_batches_do_not_overtake_one_that_was_given_up(cluster, tmp_path):
     first = open_producer(cluster, tmp_path)
     first.send("t", value=b"0", partition=0).result(5)
@@ -291,7 +304,8 @@ def test_replayed_batches_do_not_overtake_one_that_was_given_up(cluster, tmp_pat
     first.close(300)
     cluster[1].start()
     cluster.script(TP, *[refused(ErrorCode.NOT_ENOUGH_REPLICAS)] * 2)
-    for retries in (1, 5):
+    cluster.script(TP, refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    for retries in (1, 5, 5):
         with open_producer(cluster, tmp_path, retries=retries) as again:
             again.flush(5_000)
     assert cluster.values(TP) == numbers(0, 4)
