@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
-from ..kafka.admin import Admin
 from ..kafka.cluster.router import Router
 from ..kafka.model import OffsetAt, TopicPartition
 from .conditions import KafkaConditionError
@@ -105,36 +104,19 @@ def _resolve_cuts(
     wanted: Mapping[TopicPartition, AssignedPartition],
     bounds: LogBounds,
 ) -> dict[TopicPartition, Cut]:
-    """Offsets and times of the filters as offsets of each partition."""
+    """Offsets and the earliest time of the filters as offsets of each partition.
+
+    The first record at or after a time has only earlier ones before it, so that a lower bound always prunes.
+    After it there may be earlier ones again, and nothing that a broker tells rules that out.
+    """
     cuts: dict[TopicPartition, Cut] = dict.fromkeys(wanted, (filters.from_offset, filters.until_offset))
     if filters.from_timestamp_ms is not None and filters.from_timestamp_ms > 0:
-        found = _look_up(router, options, filters.from_timestamp_ms, wanted)
+        places = dict.fromkeys(wanted, OffsetAt.timestamp(filters.from_timestamp_ms))
+        found = list_offsets_at(router, places, options.consumer.isolation_level)
         # No record that late: none before the end that was listed *earlier* can be, while later ones may
         # arrive.
         cuts = {
             tp: (max(cut[0], bounds.latest[tp] if (at := found[tp]) is None else at), cut[1])
             for tp, cut in cuts.items()
         }
-    if filters.until_timestamp_ms is not None and filters.until_timestamp_ms > 0:
-        in_order = _topics_in_time_order(router, {tp.topic for tp in wanted})
-        ordered = [tp for tp in wanted if tp.topic in in_order]
-        for tp, at in _look_up(router, options, filters.until_timestamp_ms, ordered).items():
-            floor, ceiling = cuts[tp]
-            if at is not None:
-                cuts[tp] = (floor, at if ceiling is None else min(ceiling, at))
     return cuts
-
-
-def _look_up(
-    router: Router, options: ReadOptions, timestamp_ms: int, topic_partitions: Iterable[TopicPartition]
-) -> dict[TopicPartition, int | None]:
-    places = dict.fromkeys(topic_partitions, OffsetAt.timestamp(timestamp_ms))
-    return list_offsets_at(router, places, options.consumer.isolation_level)
-
-
-def _topics_in_time_order(router: Router, topics: set[str]) -> set[str]:
-    """The topics whose broker sets the timestamps: only there does no earlier record follow a later one."""
-    found = Admin(router).describe_topic_configs(topics) if topics else {}
-    return {
-        topic for topic, configs in found.items() if configs.get("message.timestamp.type") == "LogAppendTime"
-    }

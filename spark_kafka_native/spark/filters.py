@@ -38,15 +38,15 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushedFilters:
-    """Bounds that every row which passes all filters lies in. Offsets and times: inclusive lower, exclusive
-    upper."""
+    """Bounds that every row which passes all filters lies in: inclusive lower, exclusive upper ones.
+
+    A latest time is not among them: it bounds no offset, as timestamps need not grow with the offsets."""
 
     conditions: tuple[Condition, ...] = ()
     """On topic and partition."""
     from_offset: int = 0
     until_offset: int | None = None
     from_timestamp_ms: int | None = None
-    until_timestamp_ms: int | None = None
 
     @classmethod
     def read(cls, filters: Iterable[Any]) -> PushedFilters:
@@ -131,12 +131,8 @@ def _fold_offset(filters: PushedFilters, condition: Condition) -> PushedFilters:
 def _fold_timestamp(filters: PushedFilters, condition: Condition) -> PushedFilters:
     if condition.negated:
         return filters
-    low, high = _bounds(condition, _millisecond_of)
-    return replace(
-        filters,
-        from_timestamp_ms=_most(filters.from_timestamp_ms, low),
-        until_timestamp_ms=_least(filters.until_timestamp_ms, high),
-    )
+    low, _ = _bounds(condition, _millisecond_of)
+    return replace(filters, from_timestamp_ms=_most(filters.from_timestamp_ms, low))
 
 
 def _millisecond_of(value: datetime) -> tuple[int, int]:

@@ -252,8 +252,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         type=OptionType.BOOLEAN,
         default="false",
         ours=True,
-        sentence="Plans only what `where` on `topic`, `partition`, `offset` and `timestamp` leaves, if the "
-        "session has "
+        sentence="Plans only what `where` on `topic`, `partition`, `offset` and the earliest `timestamp` "
+        "leaves, if the session has "
         "`spark.sql.python.filterPushdown.enabled=true`. Only for a DataFrame that is used with one filter: "
         "Spark keeps "
         "the last pushed filters attached to it, whatever it is used for next.",

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 from chispa import assert_df_equality
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -120,11 +121,18 @@ def test_late_records_pass_a_pushed_filter_too(peer, spark, kafka, topic, pushdo
     assert (recent.count(), far.count()) == (12, 5)
 
 
-def test_an_upper_time_bound_prunes_only_where_the_broker_sets_the_time(peer, spark, kafka, topic, pushdown):
-    """Timestamps set by producers may be out of order: the record that fits may come last."""
-    peer.create(kafka, topic)
+@pytest.mark.parametrize("timestamp_type", ["CreateTime", "LogAppendTime"])
+def test_an_upper_time_bound_loses_no_record_that_comes_late(
+    peer, spark, kafka, topic, pushdown, timestamp_type
+):
+    """Timestamps set by producers may be out of order, also in a topic that has log-append time by now."""
+    peer.create(kafka, topic, message_timestamp_type="CreateTime")
     times = (5, 90, 3, 80, 1)
     peer.write(kafka.bootstrap_servers, topic, [(0, None, b"v", START_MS + t, []) for t in times])
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    entry = ConfigEntry("message.timestamp.type", timestamp_type, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(30)
     frame = peer.read(spark, kafka, topic, filterPushdown="true")
     early = frame.where("timestamp < timestamp '2023-11-14 22:13:20.010'")
     assert sorted(row.offset for row in early.collect()) == [0, 2, 4]
