@@ -174,7 +174,9 @@ def _describe(router: Router, topics: set[str]) -> dict[TopicPartition, Assigned
 def _with_nearest(router: Router, error: BrokerError, name: str) -> KafkaError:
     if error.error_code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return error
-    known = [topic.name for topic in router.metadata(None).topics.values() if not topic.internal]
+    # What was asked for and is missing stays in the metadata too, with its error code.
+    topics = router.metadata(None).topics.values()
+    known = [topic.name for topic in topics if not topic.internal and not topic.error_code]
     nearest = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean '{nearest[0]}'?" if nearest else ""
     return BrokerError(error.error_code, f"topic {name}", f"the topic does not exist{hint}")

@@ -143,10 +143,11 @@ def test_splitting_and_packing_lose_and_repeat_nothing(peer, spark, kafka, topic
         assert sum(map(len, found.values())) == 997
 
 
-def test_a_missing_topic_is_named_with_the_nearest(peer, spark, kafka, topic):
+@pytest.mark.parametrize("retries", [{"fetchOffset.numRetries": 0}, {}], ids=["no-retry", "default"])
+def test_a_missing_topic_is_named_with_the_nearest(peer, spark, kafka, topic, retries):
     peer.create(kafka, topic)
     with pytest.raises(Exception) as caught:
-        peer.read(spark, kafka, topic + "x", fetchOffset__numRetries=0).count()
+        peer.read(spark, kafka, topic + "x", **retries).count()
     assert f"the topic does not exist; did you mean '{topic}'?" in peer.message_of(caught)
 
 
