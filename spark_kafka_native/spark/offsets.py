@@ -97,7 +97,10 @@ def parse_timestamps(text: str) -> AtTimestamps:
 
 
 def parse_assignment(text: str) -> tuple[TopicPartition, ...]:
-    """Partitions of topics, JSON as in `ASSIGN_EXAMPLE`, sorted; `ConfigError` if anything else."""
+    """Partitions of topics, JSON as in `ASSIGN_EXAMPLE`, sorted; `ConfigError` if anything else.
+
+    One that is listed twice counts once, as in the JVM connector.
+    """
     found: list[TopicPartition] = []
     for topic, partitions in _read_object(text, ASSIGN_EXAMPLE).items():
         if not isinstance(partitions, list):
@@ -108,9 +111,7 @@ def parse_assignment(text: str) -> tuple[TopicPartition, ...]:
                     ASSIGN_EXAMPLE, text, f"{partition!r} of topic {topic!r} is not a partition"
                 )
             found.append(TopicPartition(topic, partition))
-    if len(set(found)) != len(found):
-        raise _unexpected(ASSIGN_EXAMPLE, text, "a partition is listed twice")
-    return tuple(sorted(found))
+    return tuple(sorted(set(found)))
 
 
 def format_offsets(offsets: Mapping[TopicPartition, int]) -> str:

@@ -92,7 +92,8 @@ def test_an_assignment_lists_partitions():
         TopicPartition("b", 0),
         TopicPartition("b", 1),
     )
-    for text in ('{"a":[0,0]}', '{"a":0}', '{"a":[-1]}', '{"a":["0"]}', '{"a":[true]}', "{"):
+    assert parse_assignment('{"a":[1,0,1]}') == (TopicPartition("a", 0), TopicPartition("a", 1))
+    for text in ('{"a":0}', '{"a":[-1]}', '{"a":["0"]}', '{"a":[true]}', "{"):
         with pytest.raises(ConfigError, match=r'Expected e.g. \{"topicA":\[0,1\],"topicB":\[0,1\]\}, got'):
             parse_assignment(text)
 
