@@ -22,6 +22,10 @@ _UNITS_MS: Final = {
 }  # fmt: skip
 _RELATIVE: Final = re.compile(r"-\s*(\d{1,18})\s*([a-z]{1,12})", re.IGNORECASE)
 _MAX_MS: Final = 2**63 - 1
+_EXPECTED: Final = (
+    "milliseconds since the epoch, an ISO-8601 time such as 2026-05-01T12:00:00Z, or a time before now such "
+    "as -1h or '-15 minutes'"
+)
 
 
 def parse_timestamp_ms(text: str, *, now_ms: int) -> int:
@@ -37,11 +41,8 @@ def parse_timestamp_ms(text: str, *, now_ms: int) -> int:
     if found is None:
         found = _read_iso(value)
     if found is None or not 0 <= found <= _MAX_MS:
-        raise ConfigError(
-            f"Expected a single long value, got {text[:100]} (milliseconds since the epoch, an ISO-8601 time "
-            f"such as "
-            "2026-05-01T12:00:00Z, or a time before now such as -1h or '-15 minutes')"
-        )
+        why = "it is before 1970" if found is not None and found < 0 else _EXPECTED
+        raise ConfigError(f"Expected a single long value, got {text[:100]} ({why})")
     return found
 
 

@@ -34,3 +34,9 @@ def test_a_time_is_a_number_iso_or_relative(text, expected):
 def test_anything_else_is_refused_in_sparks_words(text):
     with pytest.raises(ConfigError, match="Expected a single long value, got"):
         parse_timestamp_ms(text, now_ms=NOW)
+
+
+@pytest.mark.parametrize("text", ["-99999d", "1969-12-31T23:59:59Z", "1970-01-01T00:30:00+01:00"])
+def test_a_time_before_the_epoch_is_called_that(text):
+    with pytest.raises(ConfigError, match=r"got .* \(it is before 1970\)"):
+        parse_timestamp_ms(text, now_ms=NOW)
