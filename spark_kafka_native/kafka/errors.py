@@ -132,7 +132,20 @@ class EndOfLogError(KafkaError):
         self.high_watermark = high_watermark
         self.last_stable_offset = last_stable_offset
 
+    @property
+    def in_open_transaction(self) -> bool:
+        """Whether the log has all of the range, and only an open transaction keeps it from being seen."""
+        stable = self.last_stable_offset
+        return stable is not None and stable < self.until_offset <= self.high_watermark
+
     def __str__(self) -> str:
+        if self.in_open_transaction:
+            return (
+                f"{self.topic_partition}: offsets [{self.position}, {self.until_offset}) can't be read with "
+                f"isolation.level=read_committed, as an open transaction holds the last stable offset at "
+                f"{self.last_stable_offset} (high watermark {self.high_watermark}); it did not end in the "
+                "poll timeout"
+            )
         stable = "" if self.last_stable_offset is None else f", last stable offset {self.last_stable_offset}"
         return (
             f"{self.topic_partition}: offsets [{self.position}, {self.until_offset}) can't be read, as the "

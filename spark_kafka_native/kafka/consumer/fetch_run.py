@@ -261,6 +261,8 @@ class FetchRun:
         since = self.now() - limit_ms / 1000
         for state in self._states.values():
             if state.position < state.until_offset and state.progress_at < since:
+                if isinstance(state.last_failure, EndOfLogError):
+                    raise state.last_failure
                 raise DeadlineExceededError(
                     f"cannot fetch {state.topic_partition} at offset {state.position} "
                     f"(until {state.until_offset}) in {limit_ms} ms; "
@@ -326,13 +328,18 @@ class FetchRun:
             return
         if state.position < end:
             return
-        if state.at_end_since is None:
+        stable = data.last_stable_offset if data.last_stable_offset >= 0 else None
+        error = EndOfLogError(
+            state.topic_partition, state.position, state.until_offset, data.high_watermark, stable
+        )
+        if error.in_open_transaction:
+            # All of the range is there, and shows once its producer commits: that is worth the whole poll
+            # timeout, after which `_check_progress` raises this.
+            state.last_failure, state.at_end_since = error, None
+        elif state.at_end_since is None:
             state.at_end_since = self.now()
         elif (self.now() - state.at_end_since) * 1000 >= self._config.end_of_log_wait_ms:
-            stable = data.last_stable_offset if data.last_stable_offset >= 0 else None
-            raise EndOfLogError(
-                state.topic_partition, state.position, state.until_offset, data.high_watermark, stable
-            )
+            raise error
 
     def _grow(self, state: PartitionState) -> None:
         """Not one complete batch came: ask for more, first in line (brokers since KIP-74 then send

@@ -68,7 +68,8 @@ class Fetcher:
         caller may go on from there:
 
         - `OffsetOutOfRangeError`: retention took the offset, or it never was; with what the leader has.
-        - `EndOfLogError`: the log (or its last stable offset) ends before the range does.
+        - `EndOfLogError`: the log ends before the range does (after ``end.of.log.wait.ms``), or an open
+        transaction holds it back (after ``poll.timeout.ms``).
         - `TopicRecreatedError`: the topic is another one than the offsets are of.
         - `CorruptRecordError`: twice in a row, with partition and offset.
         - `BrokerError` (not authorized, unknown topic, ...), `DeadlineExceededError` (no progress),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -35,7 +36,7 @@ from spark_kafka_native.kafka.errors import (
     OffsetOutOfRangeError,
     TopicRecreatedError,
 )
-from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.model import IsolationLevel, TopicPartition
 from spark_kafka_native.kafka.protocol.api.fetch import EpochEndOffset, FetchRequest, FetchResponse
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 
@@ -398,6 +399,55 @@ def test_records_that_come_while_waiting_at_the_end_are_read(cluster: ScriptedCl
     next(records)
     cluster.logs[tps[0]].append([b"0/50"])
     assert [offsets_of(fetched.columns) for fetched in records] == [[50]]
+
+
+def hold(cluster: ScriptedCluster, tp: TopicPartition, stable: int) -> None:
+    """A transaction is open in ``tp`` from ``stable`` on."""
+    log = cluster.logs[tp]
+    log.last_stable_offset = stable
+    serve = cluster.fetcher(log.leader)
+
+    def committed(request: FetchRequest, version: int) -> FetchResponse:
+        response = serve(request, version)
+        [topic] = response.responses
+        [data] = topic.partitions
+        if data.last_stable_offset <= request.topics[0].partitions[0].fetch_offset:
+            data = replace(data, records=memoryview(b""))
+        return replace(response, responses=[replace(topic, partitions=[data])])
+
+    cluster[log.leader].on(FetchRequest, committed)
+
+
+COMMITTED: dict[str, Any] = {
+    "isolation_level": IsolationLevel.READ_COMMITTED,
+    "max_partition_fetch_bytes": 1,
+    "end_of_log_wait_ms": 50,
+}
+
+
+def test_an_open_transaction_is_waited_for_longer_than_the_end_of_the_log(cluster: ScriptedCluster) -> None:
+    [tp] = fill(cluster, partitions=1)
+    hold(cluster, tp, 20)
+    records = fetcher(cluster, **COMMITTED).fetch({tp: (0, 50)})
+    offsets = [offset for _ in range(4) for offset in offsets_of(next(records).columns)]
+    commit = threading.Timer(0.5, hold, (cluster, tp, 50))
+    commit.start()
+    offsets += [offset for fetched in records for offset in offsets_of(fetched.columns)]
+    commit.join()
+    assert offsets == list(range(50))
+
+
+def test_a_transaction_that_stays_open_is_named_after_the_poll_timeout(cluster: ScriptedCluster) -> None:
+    [tp] = fill(cluster, partitions=1)
+    hold(cluster, tp, 20)
+    began = time.monotonic()
+    offsets: list[int] = []
+    records = fetcher(cluster, **COMMITTED, poll_timeout_ms=600).fetch({tp: (0, 50)})
+    held = r"orders-0: offsets \[20, 50\).*an open transaction holds the last stable offset at 20"
+    with pytest.raises(EndOfLogError, match=held):
+        offsets.extend(offset for fetched in records for offset in offsets_of(fetched.columns))
+    assert offsets == list(range(20))
+    assert 0.6 <= time.monotonic() - began < 3
 
 
 def test_a_topic_id_that_changed_is_a_recreated_topic(cluster: ScriptedCluster) -> None:
