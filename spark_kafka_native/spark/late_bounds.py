@@ -73,6 +73,8 @@ def _bind_all(
     }
     earliest = _list(router, open_starts, OffsetAt.EARLIEST, loss.isolation_level)
     latest = _list(router, open_ends, OffsetAt.LATEST, loss.isolation_level)
+    # After latest, not before: a record that is too late for the end and arrives in between is found.
+    latest |= _find_ends(router, ranges, loss.isolation_level)
     # What is there, whether committed or not: an open transaction is no loss.
     there = _list(router, fixed_ends, OffsetAt.LATEST, IsolationLevel.READ_UNCOMMITTED)
     found: list[BoundRange] = []
@@ -101,6 +103,19 @@ def _bind(
     end = until_offset if planned.ceiling is None else min(until_offset, planned.ceiling)
     position = max(from_offset, planned.floor)
     return BoundRange(planned=planned, position=position, until_offset=max(position, end))
+
+
+def _find_ends(
+    router: Router, ranges: Sequence[OffsetRange], isolation_level: IsolationLevel
+) -> dict[TopicPartition, int]:
+    """Where the open ends that a time was given for are, as far as there is a record that late by now."""
+    places = {
+        one.topic_partition: OffsetAt.timestamp(one.until_timestamp_ms)
+        for one in ranges
+        if one.until_offset is None and one.until_timestamp_ms is not None
+    }
+    found = list_offsets_at(router, places, isolation_level)
+    return {topic_partition: offset for topic_partition, offset in found.items() if offset is not None}
 
 
 def _list(

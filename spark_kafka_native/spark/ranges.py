@@ -27,6 +27,9 @@ class OffsetRange:
     until_offset: int | None
     floor: int = 0
     ceiling: int | None = None
+    until_timestamp_ms: int | None = None
+    """Where ``until_offset`` is None: the end is the first record at or after this time, and latest only
+    while there is none."""
     topic_id: str | None = None
     """The topic this was planned for, as hex; None where brokers give no topic ids."""
 

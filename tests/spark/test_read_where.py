@@ -111,3 +111,22 @@ def test_a_start_after_the_end_is_named(peer, spark, kafka, times):
         in message
     )
     assert f"the resolved end offset 50 for topic {times} partition 0." in message
+
+
+def test_an_end_time_that_comes_later_holds_for_a_frame_that_is_used_again(peer, spark, kafka, topic):
+    peer.create(kafka, topic)
+    peer.write(kafka.bootstrap_servers, topic, peer.numbered(10))
+    end_ms = START_MS + 15
+    by_partition = f'{{"{topic}":{{"0":{end_ms}}}}}'
+    frames = [
+        peer.read(spark, kafka, topic, endingTimestamp=end_ms),
+        peer.read(spark, kafka, topic, endingOffsetsByTimestamp=by_partition),
+        peer.read(spark, kafka, topic, endingTimestamp=end_ms, maxRecordsPerPartition=3),
+        peer.read(spark, kafka, topic, endingTimestamp=end_ms, minPartitions=4, maxPartitions=2),
+    ]
+    assert [frame.count() for frame in frames] == [10] * 4
+    # As long as none is late, the end stays open.
+    peer.write(kafka.bootstrap_servers, topic, peer.numbered(2, start=10))
+    assert [frame.count() for frame in frames] == [12] * 4
+    peer.write(kafka.bootstrap_servers, topic, peer.numbered(8, start=12))
+    assert [sorted(peer.offsets(frame)[0]) for frame in frames] == [list(range(15))] * 4
