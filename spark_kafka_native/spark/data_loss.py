@@ -1,6 +1,7 @@
 """`DataLossPolicy`: what happens when offsets that a task was told to read are not there.
 
-Never guesses: it acts on what the leader says about its log. Never goes back, so that nothing is read twice.
+Never guesses: it acts on what the leader says about its log. Never goes back in a log, so that nothing is
+read twice.
 """
 
 from __future__ import annotations
@@ -99,16 +100,20 @@ class DataLossPolicy:
         _LOG.warning("Partitions %s have been deleted and are left out, as failOnDataLoss is false", names)
         return there
 
-    def check_topics(self, router: Router, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    def check_topics(
+        self, router: Router, ranges: Sequence[OffsetRange], *, refresh: bool = False
+    ) -> list[OffsetRange]:
         """``ranges`` for the topics that there are now: by topic id (KIP-516), the same name may be another
-        topic."""
-        metadata = router.metadata({one.topic for one in ranges})
+        topic. Those that have nothing to read in the new topic are left out."""
+        metadata = router.metadata({one.topic for one in ranges}, refresh=refresh)
         kept: list[OffsetRange] = []
         for one in ranges:
             topic = metadata.topics.get(one.topic)
             topic_id = None if topic is None or topic.topic_id is None else topic.topic_id.hex
-            is_same = one.topic_id is None or topic_id is None or topic_id == one.topic_id
-            kept.append(one if is_same else self._rebase(one, str(topic_id)))
+            if one.topic_id is None or topic_id is None or topic_id == one.topic_id:
+                kept.append(one)
+            else:
+                kept += self._rebase(one, topic_id)
         return kept
 
     def report(
@@ -122,16 +127,7 @@ class DataLossPolicy:
     ) -> None:
         """Fail, or count and warn: ``lost`` offsets of ``[from_offset, until_offset)`` are gone."""
         if self.fail:
-            raise KafkaConditionError(
-                "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE",
-                {
-                    "startOffset": from_offset,
-                    "endOffset": until_offset,
-                    "topicPartition": topic_partition,
-                    "groupId": self.group_id,
-                },
-                note,
-            ) from cause
+            raise self._not_read(topic_partition, from_offset, until_offset, note) from cause
         self.lost += lost
         _LOG.warning(
             "%s: %d offsets of [%d, %d) are lost and left out, as failOnDataLoss is false. %s",
@@ -178,32 +174,72 @@ class DataLossPolicy:
         for bound in left:
             if bound.topic_partition.topic != error.topic:
                 found.append(bound)
-            elif bound.is_untouched:
-                # Its bounds may be looked up anew, those that were fixed are lost.
-                planned = self._rebase(bound.planned, error.found_topic_id.replace("-", ""))
-                found += bind_ranges(router, [planned], self)
-            else:
-                lost = bound.until_offset - bound.position
-                note = _describe_recreated(bound.planned.topic_id, error.found_topic_id)
-                self.report(bound.topic_partition, bound.position, bound.until_offset, lost, note, error)
+                continue
+            begun = None if bound.is_untouched else bound
+            rebased = self._rebase(bound.planned, error.found_topic_id, begun=begun, cause=error)
+            if rebased:
+                found += bind_ranges(router, rebased, self)
         return found
 
-    def _rebase(self, planned: OffsetRange, topic_id: str) -> OffsetRange:
-        """The range for the topic that is there now. What was fixed of it is lost, while a read from whatever
-        is earliest to whatever is latest is about the topic that there is."""
-        if planned.from_offset is not None or planned.until_offset is not None:
-            first = planned.from_offset or 0
-            end = first if planned.until_offset is None else planned.until_offset
-            note = _describe_recreated(planned.topic_id, topic_id)
-            self.report(planned.topic_partition, first, end, end - first, note)
-        return replace(planned, topic_id=topic_id)
+    def _rebase(
+        self,
+        planned: OffsetRange,
+        topic_id: str,
+        *,
+        begun: BoundRange | None = None,
+        cause: KafkaError | None = None,
+    ) -> list[OffsetRange]:
+        """What of ``planned`` is read of the topic that has its name now: nothing if its end is an offset of
+        the former topic, else all. Of a partition that was split one piece has the open end, so that the new
+        topic is read once, as it is without a split. The offsets of the former topic (the rest of them, if
+        the range has been ``begun``) are lost. Only a read from whatever is earliest to whatever is latest
+        that has not begun loses nothing: it is about the topic that there is.
+        """
+        new_id = topic_id.replace("-", "")
+        whole_starts_open = planned.from_offset is None or planned.start_is_open
+        whole_ends_open = planned.until_offset is None or planned.end_is_open
+        if begun is not None or not (whole_starts_open and whole_ends_open):
+            first = (planned.from_offset or 0) if begun is None else begun.position
+            end = planned.until_offset if begun is None else begun.until_offset
+            note = f"The topic was deleted and created again: topic id {planned.topic_id} is now {new_id}."
+            if planned.until_offset is None and not self.fail:
+                note += " The new one is read from its beginning."
+            if end is None:
+                self._report_rest(planned.topic_partition, first, note, cause)
+            else:
+                self.report(planned.topic_partition, first, end, end - first, note, cause)
+        if planned.until_offset is not None:
+            return []
+        # What filters said in offsets may have been a time's in the former topic; Spark applies them again.
+        return [replace(planned, from_offset=None, floor=0, ceiling=None, topic_id=new_id)]
+
+    def _report_rest(
+        self, topic_partition: TopicPartition, from_offset: int, note: str, cause: KafkaError | None
+    ) -> None:
+        """Fail or warn: nobody knows how many offsets a former topic had."""
+        if self.fail:
+            raise self._not_read(topic_partition, from_offset, "latest", note) from cause
+        _LOG.warning(
+            "%s: all offsets from %d on are lost and left out, as failOnDataLoss is false. %s",
+            topic_partition, from_offset, note,
+        )  # fmt: skip
+
+    def _not_read(
+        self, topic_partition: TopicPartition, from_offset: int, until_offset: int | str, note: str
+    ) -> KafkaConditionError:
+        return KafkaConditionError(
+            "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE",
+            {
+                "startOffset": from_offset,
+                "endOffset": until_offset,
+                "topicPartition": topic_partition,
+                "groupId": self.group_id,
+            },
+            note,
+        )
 
 
 def _is_about_missing(error: BaseException) -> bool:
     """Whether a topic or partition was not there, at once or until a deadline."""
     found = error.__cause__ if isinstance(error, DeadlineExceededError) else error
     return isinstance(found, BrokerError) and found.error_code in _GONE
-
-
-def _describe_recreated(planned: str | None, found: str) -> str:
-    return f"The topic was deleted and created again: topic id {planned} is now {found.replace('-', '')}."

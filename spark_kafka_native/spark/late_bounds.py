@@ -64,7 +64,12 @@ def bind_ranges(
 
 
 def _bind_all(
-    router: Router, ranges: Sequence[OffsetRange], loss: DataLossPolicy, ends_are_known: bool
+    router: Router,
+    ranges: Sequence[OffsetRange],
+    loss: DataLossPolicy,
+    ends_are_known: bool,
+    *,
+    topics_are_fresh: bool = False,
 ) -> list[BoundRange]:
     open_starts = {one.topic_partition for one in ranges if one.from_offset is None}
     open_ends = {one.topic_partition for one in ranges if one.until_offset is None}
@@ -77,6 +82,10 @@ def _bind_all(
     latest |= _find_ends(router, ranges, loss.isolation_level)
     # What is there, whether committed or not: an open transaction is no loss.
     there = _list(router, fixed_ends, OffsetAt.LATEST, IsolationLevel.READ_UNCOMMITTED)
+    if not topics_are_fresh and not all(_fits(planned, latest, there) for planned in ranges):
+        # The client of an earlier task may still know the former topic of that name.
+        ranges = loss.check_topics(router, ranges, refresh=True)
+        return _bind_all(router, ranges, loss, ends_are_known, topics_are_fresh=True)
     found: list[BoundRange] = []
     for planned in ranges:
         bound = _bind(planned, earliest, latest, loss)
@@ -86,6 +95,16 @@ def _bind_all(
         if bound.position < bound.until_offset:
             found.append(bound)
     return found
+
+
+def _fits(
+    planned: OffsetRange, latest: Mapping[TopicPartition, int], there: Mapping[TopicPartition, int]
+) -> bool:
+    """Whether the log is as long as it was planned to be, and more than that where the end is open."""
+    tp = planned.topic_partition
+    if planned.until_offset is not None:
+        return planned.until_offset <= there.get(tp, planned.until_offset)
+    return planned.from_offset is None or planned.from_offset < latest[tp]
 
 
 def _bind(

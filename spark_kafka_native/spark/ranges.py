@@ -30,6 +30,10 @@ class OffsetRange:
     until_timestamp_ms: int | None = None
     """Where ``until_offset`` is None: the end is the first record at or after this time, and latest only
     while there is none."""
+    start_is_open: bool = False
+    """Of a piece: whether what it was cut from starts at earliest, whatever this piece's own start is."""
+    end_is_open: bool = False
+    """Of a piece: the same of the end."""
     topic_id: str | None = None
     """The topic this was planned for, as hex; None where brokers give no topic ids."""
 
@@ -65,6 +69,7 @@ def split_ranges(
 
     Empty ranges are dropped, unless an end that is looked up later may still give them something. The outer
     bounds of what was one range stay as they were shipped (None stays None); inner bounds are fixed offsets.
+    Each piece tells which bounds of the whole were open (`OffsetRange.start_is_open`, ``end_is_open``).
     """
     empty = [planned for planned in ranges if planned.size <= 0 and _may_grow(planned)]
     full = [planned for planned in ranges if planned.size > 0]
@@ -150,12 +155,15 @@ def _divide(planned: PlannedRange, count: int) -> list[PlannedRange]:
         remaining -= share
         start += share
         bounds.append(start)
+    whole = planned.shipped
     return [
         PlannedRange(
             shipped=replace(
-                planned.shipped,
-                from_offset=planned.shipped.from_offset if part == 0 else bounds[part],
-                until_offset=planned.shipped.until_offset if part == count - 1 else bounds[part + 1],
+                whole,
+                start_is_open=whole.start_is_open or whole.from_offset is None,
+                end_is_open=whole.end_is_open or whole.until_offset is None,
+                from_offset=whole.from_offset if part == 0 else bounds[part],
+                until_offset=whole.until_offset if part == count - 1 else bounds[part + 1],
             ),
             from_offset=bounds[part],
             until_offset=bounds[part + 1],

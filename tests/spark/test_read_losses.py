@@ -81,7 +81,16 @@ def test_a_topic_that_was_deleted_and_created_again(peer, spark, kafka, topic, a
     strict = peer.read(spark, kafka, topic, startingOffsets=fixed)
     lenient = peer.read(spark, kafka, topic, startingOffsets=fixed, failOnDataLoss="false")
     open_ended = peer.read(spark, kafka, topic)
-    assert [frame.count() for frame in (strict, lenient, open_ended)] == [10, 10, 20]
+    open_ended_split = peer.read(spark, kafka, topic, maxRecordsPerPartition=8)
+    losing = {"failOnDataLoss": "false", "startingOffsets": fixed}
+    end = {"endingOffsets": f'{{"{topic}":{{"0":18}}}}'}
+    lenient_split = peer.read(spark, kafka, topic, maxRecordsPerPartition=4, **losing)
+    lenient_fixed = peer.read(spark, kafka, topic, **losing, **end)
+    lenient_fixed_split = peer.read(spark, kafka, topic, minPartitions=3, maxPartitions=2, **losing, **end)
+    lenient_until = peer.read(spark, kafka, topic, failOnDataLoss="false", **end)
+    assert [frame.count() for frame in (strict, lenient, lenient_split)] == [10] * 3
+    assert [frame.count() for frame in (open_ended, open_ended_split)] == [20, 20]
+    assert [frame.count() for frame in (lenient_fixed, lenient_fixed_split, lenient_until)] == [8, 8, 18]
     admin.delete_topics([topic])
     time.sleep(0.5)
     peer.create(kafka, topic)
@@ -91,8 +100,33 @@ def test_a_topic_that_was_deleted_and_created_again(peer, spark, kafka, topic, a
         strict.count()
     assert "KAFKA_DATA_LOSS" in peer.message_of(caught)
     assert "The topic was deleted and created again" in peer.message_of(caught)
-    assert peer.offsets(lenient) == {0: list(range(10, 30))}
+    # An offset of the former topic says nothing about this one, a fixed end not either.
+    assert peer.offsets(lenient) == {0: list(range(30))}
+    assert sorted(peer.offsets(lenient_split)[0]) == list(range(30))
+    assert [frame.count() for frame in (lenient_fixed, lenient_fixed_split, lenient_until)] == [0] * 3
     assert open_ended.count() == 30
+    assert sorted(peer.offsets(open_ended_split)[0]) == list(range(30))
+
+
+@pytest.mark.parametrize("count", [4, 10])
+def test_a_topic_that_was_created_again_and_is_no_longer_than_the_start(
+    peer, spark, kafka, topic, admin, count
+):
+    peer.create(kafka, topic)
+    peer.write(kafka.bootstrap_servers, topic, peer.numbered(20))
+    start = {"startingOffsets": f'{{"{topic}":{{"0":10}}}}'}
+    strict = peer.read(spark, kafka, topic, **start)
+    lenient = peer.read(spark, kafka, topic, failOnDataLoss="false", **start)
+    split = peer.read(spark, kafka, topic, minPartitions=4)
+    assert [frame.count() for frame in (strict, lenient, split)] == [10, 10, 20]
+    admin.delete_topics([topic])
+    time.sleep(0.5)
+    peer.create(kafka, topic)
+    peer.write(kafka.bootstrap_servers, topic, peer.numbered(count))
+    with pytest.raises(Exception, match="The topic was deleted and created again"):
+        strict.count()
+    assert peer.offsets(lenient) == {0: list(range(count))}
+    assert peer.offsets(split) == {0: list(range(count))}
 
 
 def test_a_topic_that_was_deleted(peer, spark, kafka, topic, admin):
