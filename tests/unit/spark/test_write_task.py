@@ -11,21 +11,8 @@ COLUMNS = RowColumns(names=("value",), topic="t")
 
 
 class FakeDelivery:
-    """Says at once, only to whom waits for it, or never, that it is done."""
-
     def __init__(self, done):
-        self.is_done = done == "at once"
-        self.comes_late = done == "late"
-
-    def done(self):
-        return self.is_done
-
-    def exceptions(self, timeout):
-        assert timeout
-        self.is_done = self.is_done or self.comes_late
-        if not self.is_done:
-            raise TimeoutError
-        return []
+        self.done = lambda: done
 
     def first_failure(self):
         return None
@@ -47,7 +34,7 @@ class FakeProducer:
 
 
 def test_rows_that_nobody_confirmed_are_not_committed(monkeypatch):
-    producer = FakeProducer("at once", "never", "never")
+    producer = FakeProducer(True, False, False)
     monkeypatch.setattr(write_task, "router_for", lambda _client: None)
     monkeypatch.setattr(write_task, "settle_worker", lambda: None)
     monkeypatch.setattr(write_task, "Producer", lambda *_arguments, **_options: producer)
@@ -55,10 +42,3 @@ def test_rows_that_nobody_confirmed_are_not_committed(monkeypatch):
     with pytest.raises(write_task.WriteFailedError, match="rows 3 to 8 are not all confirmed"):
         write_task.write_rows(iter([batch] * 3), COLUMNS, OPTIONS)
     assert producer.is_closed
-
-
-def test_rows_that_were_confirmed_are_fine_even_a_moment_after_the_flush():
-    task = write_task._Task(FakeProducer("at once", "late", "late"), None, COLUMNS, OPTIONS)
-    for _ in range(3):
-        task.write(pa.record_batch({"value": ["a"]}))
-    task.finish()

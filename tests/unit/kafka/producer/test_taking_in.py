@@ -12,6 +12,7 @@ from scripted_broker import properties
 from spark_kafka_native.kafka.config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.producer.batch import Batch
 from spark_kafka_native.kafka.producer.column_input import read_columns
 from spark_kafka_native.kafka.producer.encoder import BatchEncoder
 from spark_kafka_native.kafka.producer.errors import (
@@ -199,6 +200,20 @@ def test_waiting_in_a_callback_is_refused(cluster, produce):
     producer.send_columns(columns([b"0"] * 100), "t", 0)
     producer.flush(5_000)
     assert ["in a callback" in one for one in told] == [True, True]
+
+
+def test_a_flush_returns_once_everybody_was_told(produce, monkeypatch):
+    report = Batch.report
+
+    def report_slowly(self, outcome):
+        time.sleep(0.2)
+        report(self, outcome)
+
+    monkeypatch.setattr(Batch, "report", report_slowly)
+    producer = produce()
+    delivery = producer.send_columns(columns([b"1"]), "t", 0)
+    producer.flush(5_000)
+    assert delivery.done()
 
 
 def test_a_call_that_was_taken_in_part_says_so(cluster, produce):
