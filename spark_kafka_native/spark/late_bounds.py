@@ -71,7 +71,7 @@ def _bind_all(
     *,
     topics_are_fresh: bool = False,
 ) -> list[BoundRange]:
-    open_starts = {one.topic_partition for one in ranges if one.from_offset is None}
+    open_starts = {one.topic_partition for one in ranges if one.from_offset is None or one.start_is_open}
     open_ends = {one.topic_partition for one in ranges if one.until_offset is None}
     fixed_ends = {
         one.topic_partition for one in ranges if one.until_offset is not None and not ends_are_known
@@ -114,9 +114,12 @@ def _bind(
     loss: DataLossPolicy,
 ) -> BoundRange:
     tp = planned.topic_partition
-    from_offset = earliest[tp] if planned.from_offset is None else planned.from_offset
+    from_offset = planned.from_offset or 0
+    if planned.from_offset is None or planned.start_is_open:
+        # The fixed start of a piece is no wish for what is before earliest by now.
+        from_offset = max(from_offset, earliest[tp])
     until_offset = latest[tp] if planned.until_offset is None else planned.until_offset
-    if from_offset > until_offset and planned.from_offset is not None:
+    if planned.from_offset is not None and planned.from_offset > until_offset:
         # The log ended behind it when the range was planned, and is shorter now.
         loss.report_shrunk(tp, from_offset, until_offset)
     end = until_offset if planned.ceiling is None else min(until_offset, planned.ceiling)

@@ -31,7 +31,8 @@ class OffsetRange:
     """Where ``until_offset`` is None: the end is the first record at or after this time, and latest only
     while there is none."""
     start_is_open: bool = False
-    """Of a piece: whether what it was cut from starts at earliest, whatever this piece's own start is."""
+    """Of a piece: whether what it was cut from starts at earliest, whatever this piece's own start is. What
+    is before earliest when the task runs is not asked for then, and no loss."""
     end_is_open: bool = False
     """Of a piece: the same of the end."""
     topic_id: str | None = None

@@ -43,6 +43,12 @@ def pieces(first, until, count, topic_id=None):
     return [piece.shipped for piece in split_ranges([planned], min_partitions=count)]
 
 
+def read_in_tens(first, until, topic_id):
+    whole = OffsetRange(topic="t", partition=0, from_offset=first, until_offset=until, topic_id=topic_id)
+    planned = PlannedRange(shipped=whole, from_offset=0, until_offset=50)
+    return [piece.shipped for piece in split_ranges([planned], max_records=10)]
+
+
 def spans(bound):
     return [(one.position, one.until_offset) for one in bound]
 
@@ -113,3 +119,21 @@ def test_metadata_of_the_former_topic_are_not_believed_where_the_log_is_too_shor
     cluster.logs[tp].log_start_offset = 0
     cluster.logs[tp].end_offset = end
     assert spans(bind_ranges(router, ranges, policy())) == [(0, end)]
+
+
+@pytest.mark.parametrize("fail", [True, False])
+@pytest.mark.parametrize("until", [None, 50])
+def test_pieces_of_a_read_from_earliest_lose_nothing_where_the_log_starts_later(log, caplog, fail, until):
+    cluster, router = log
+    topic_id = cluster.topic_ids["t"].hex
+    loss = policy(fail=fail)
+    with caplog.at_level(logging.WARNING, "spark_kafka_native"):
+        found = [bind_ranges(router, [piece], loss) for piece in read_in_tens(None, until, topic_id)]
+    assert [spans(bound) for bound in found] == [[], [], [(20, 30)], [(30, 40)], [(40, 50)]]
+    assert (loss.lost, caplog.messages) == (0, [])
+
+
+def test_a_piece_whose_start_was_an_offset_is_bound_as_it_is(log):
+    cluster, router = log
+    found = bind_ranges(router, read_in_tens(0, 50, cluster.topic_ids["t"].hex), policy())
+    assert spans(found) == [(0, 10), (10, 20), (20, 30), (30, 40), (40, 50)]
