@@ -63,6 +63,7 @@ class Router:
         self._metadata = ClusterMetadata()
         self._fetched_at: dict[str | None, float] = {}  # by topic; None: all of them
         self._coordinators: dict[tuple[int, str], int] = {}
+        self._gone: dict[str, float] = {}  # topics that a whole wait did not bring back, and when it ended
 
     def deadline(self, timeout_ms: float | None = None) -> Deadline:
         """``timeout_ms`` from now, or the config's time for an operation with its retries."""
@@ -111,6 +112,8 @@ class Router:
             if wanted is None:
                 self._fetched_at = dict.fromkeys(self._metadata.topics, now)
             self._fetched_at.update(dict.fromkeys([None] if wanted is None else wanted, now))
+            for name in self._gone.keys() - self._unknown(self._gone):
+                del self._gone[name]
             return self._metadata
 
     def leader(self, topic_partition: TopicPartition) -> Leader:
@@ -189,12 +192,11 @@ class Router:
         """`network.retry.retry` with this config's backoff; refreshes the metadata of ``topics`` after each
         failure.
 
-        Unknown topics and hung-up handshakes end it sooner than ``deadline``: see the constants above.
+        Unknown topics and hung-up handshakes end it sooner than ``deadline``: see the constants above. A
+        topic that was waited for in vain is not waited for again while it stays unknown.
         """
         limit = deadline or self.deadline()
-        patience = _Patience(
-            seen=set(self._metadata.topics).issuperset(topics), knows_cluster=self._knows_cluster()
-        )
+        patience = _Patience(self, topics, knows_cluster=self._knows_cluster())
 
         def told(error: KafkaError) -> None:
             if between is not None:
@@ -216,6 +218,24 @@ class Router:
         # A lock that a thread of the parent held at the fork would never be freed in the child.
         if self._pid != os.getpid():
             self._start_empty()
+
+    def _unknown(self, topics: Iterable[str]) -> set[str]:
+        """Those of ``topics`` that the last answer about them called unknown."""
+        known = self._metadata.topics
+        return {
+            name
+            for name in topics
+            if name in known and known[name].error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        }
+
+    def _are_gone(self, topics: Iterable[str]) -> bool:
+        # Not for ever: a topic that is created again may take a moment to reach every broker.
+        since = time.monotonic() - self.config.metadata_max_age_ms / 1000
+        return all(self._gone.get(name, since) > since for name in topics)
+
+    def _note_gone(self, topics: Iterable[str]) -> None:
+        with self._lock:
+            self._gone.update(dict.fromkeys(topics, time.monotonic()))
 
     def _knows_cluster(self) -> bool:
         return bool(self._metadata.brokers)
@@ -265,8 +285,12 @@ class _Patience:
     already.
     """
 
-    def __init__(self, *, seen: bool, knows_cluster: bool) -> None:
-        self._unknown_until = Deadline.after_ms(KNOWN_TOPIC_WAIT_MS if seen else NEW_TOPIC_WAIT_MS)
+    def __init__(self, router: Router, topics: Collection[str], *, knows_cluster: bool) -> None:
+        self._router = router
+        self._topics = topics
+        self._seen = set(router._metadata.topics).issuperset(topics)
+        self._unknown_until = Deadline.after_ms(KNOWN_TOPIC_WAIT_MS if self._seen else NEW_TOPIC_WAIT_MS)
+        self._always_unknown = set(topics)
         self._hang_ups_left = None if knows_cluster else HANDSHAKES_HUNG_UP - 1
 
     def lasts(self, error: KafkaError) -> bool:
@@ -275,13 +299,25 @@ class _Patience:
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             ErrorCode.UNKNOWN_TOPIC_ID,
         ):
-            return not self._unknown_until.expired
+            return self._lasts_unknown()
         if isinstance(error, BrokerError) and error.error_code is ErrorCode.BROKER_NOT_AVAILABLE:
             return True  # `Router.connection`'s word for a broker that has just gone from the metadata
         if isinstance(error, HandshakeClosedError) and self._hang_ups_left is not None:
             self._hang_ups_left -= 1
             return self._hang_ups_left >= 0
         return is_retriable(error)
+
+    def _lasts_unknown(self) -> bool:
+        unknown = self._router._unknown(self._topics)
+        self._always_unknown &= unknown
+        if unknown and self._router._are_gone(unknown):
+            return False
+        if not self._unknown_until.expired:
+            return True
+        # Each task of a read asks anew: one wait in a process is enough for a topic that was deleted.
+        if self._seen:
+            self._router._note_gone(self._always_unknown)
+        return False
 
 
 _routers: dict[tuple[int, ClientConfig], Router] = {}

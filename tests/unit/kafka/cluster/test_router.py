@@ -222,6 +222,37 @@ def test_a_topic_that_vanishes_for_a_moment_is_waited_for(
     assert list_offsets(router, {tp: OffsetAt.LATEST})[tp].offset == 0
 
 
+def test_a_deleted_topic_is_waited_for_once(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(router_module, "KNOWN_TOPIC_WAIT_MS", 400)
+    [tp], [kept] = cluster.create("orders", 1, leader=1), cluster.create("kept", 1, leader=1)
+    router = Router(config(cluster[1].address))
+
+    def ask(tps: tuple[TopicPartition, ...] = (tp, kept)) -> float:
+        began = time.monotonic()
+        with pytest.raises(BrokerError, match="topic orders: UNKNOWN_TOPIC_OR_PARTITION"):
+            list_offsets(router, dict.fromkeys(tps, OffsetAt.LATEST))
+        return time.monotonic() - began
+
+    list_offsets(router, dict.fromkeys((tp, kept), OffsetAt.LATEST))
+    topic_id = cluster.topic_ids.pop("orders")
+    router.refresh(["orders"], router.deadline())
+    assert ask() >= 0.4
+    asked = len(cluster[1].requests(MetadataRequest))
+    assert ask() < 0.2
+    assert len(cluster[1].requests(MetadataRequest)) == asked + 2  # for all of them, and for the one
+    # Another topic that is missing for a moment is waited for all the same.
+    kept_id = cluster.topic_ids.pop("kept")
+    assert ask() >= 0.4
+    cluster.topic_ids |= {"orders": topic_id, "kept": kept_id}
+    # An answer that names it again: it is a topic like any other, and is waited for when it vanishes.
+    list_offsets(router, dict.fromkeys((tp, kept), OffsetAt.LATEST))
+    del cluster.topic_ids["orders"]
+    router.refresh(["orders"], router.deadline())
+    assert ask() >= 0.4
+
+
 def refuse(tp: TopicPartition, error_code: ErrorCode) -> ListOffsetsResponse:
     refused = ListOffsetsPartitionResponse(partition_index=tp.partition, error_code=error_code)
     return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name=tp.topic, partitions=[refused])])
