@@ -112,7 +112,15 @@ def make_zip(path: Path) -> Path:
 
 
 @pytest.fixture
-def run_on_two_workers(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+def script_environment() -> dict[str, str]:
+    """For a script with a Spark of its own: the session of the other tests leaves traces in the environment,
+    which a Connect client refuses."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+    return clean | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+@pytest.fixture
+def run_on_two_workers(tmp_path: Path, script_environment: dict[str, str]) -> Callable[..., dict[str, Any]]:
     """``run_on_two_workers(script, *arguments)``: submit a script, with the package as a zip, to a cluster
     of two workers that has it from nowhere else; what it printed as JSON behind ``RESULT``."""
 
@@ -120,9 +128,6 @@ def run_on_two_workers(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         job = tmp_path / "job.py"
         job.write_text(script)
         archive = make_zip(tmp_path / "spark_kafka_native.zip")
-        clean = {
-            name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))
-        }
         with StandaloneSpark(workers=2) as cluster:
             done = subprocess.run(
                 [
@@ -131,7 +136,7 @@ def run_on_two_workers(tmp_path: Path) -> Callable[..., dict[str, Any]]:
                     *(f"--conf={name}={value}" for name, value in cluster.conf.items()),
                     *(str(job), *arguments),
                 ],
-                env=clean | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+                env=script_environment,
                 cwd=tmp_path,
                 capture_output=True,
                 text=True,

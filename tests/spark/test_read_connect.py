@@ -1,6 +1,5 @@
 """Spark Connect: a client without a JVM of its own reads and writes through the same source."""
 
-import os
 import subprocess
 import sys
 
@@ -36,16 +35,13 @@ spark.stop()
 """
 
 
-def test_a_local_connect_server_reads_and_writes(peer, kafka, topic, tmp_path):
+def test_a_local_connect_server_reads_and_writes(peer, kafka, topic, tmp_path, script_environment):
     peer.create(kafka, topic, 3)
     script = tmp_path / "connect.py"
     script.write_text(SCRIPT)
-    # The classic session of the other tests leaves traces in the environment that a Connect client refuses.
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
-    environment = clean | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     done = subprocess.run(
         [sys.executable, str(script), kafka.bootstrap_servers, topic],
-        env=environment,
+        env=script_environment,
         cwd=tmp_path,
         capture_output=True,
         text=True,

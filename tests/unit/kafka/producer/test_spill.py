@@ -269,30 +269,26 @@ def test_later_records_do_not_overtake_spilled_ones(cluster, tmp_path):
     assert cluster.values(TP) == numbers(0, 2)
 
 
-def test_what_is_in_flight_does_not_overtake_a_spilled_batch(cluster, tmp_path):
-    with open_producer(cluster, tmp_path) as first:
+@pytest.mark.parametrize(
+    ("refusal", "delay_s", "delivery_timeout_ms", "stop"),
+    [
+        pytest.param(ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0.1, 3_000, 10, id="a refused batch"),
+        pytest.param(ErrorCode.NOT_ENOUGH_REPLICAS, 0.4, 600, 4, id="the first to time out"),
+    ],
+)
+def test_what_is_in_flight_keeps_its_place_around_a_spilled_batch(
+    cluster, tmp_path, refusal, delay_s, delivery_timeout_ms, stop
+):
+    with open_producer(cluster, tmp_path, delivery_timeout_ms=delivery_timeout_ms) as first:
         first.send("t", value=b"0", partition=0).result(5)
-        cluster.delay_s = 0.1
-        cluster.script(TP, refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
-        later = [first.send("t", value=value, partition=0) for value in numbers(1, 10)]
+        cluster.delay_s = delay_s
+        cluster.script(TP, refused(refusal))
+        later = [first.send("t", value=value, partition=0) for value in numbers(1, stop)]
         assert all(delivery.exception(5).spilled for delivery in later)
     cluster.delay_s = 0
     with open_producer(cluster, tmp_path, delivery_timeout_ms=10_000) as second:
         second.flush(10_000)
-    assert cluster.values(TP) == numbers(0, 10)
-
-
-def test_the_first_to_time_out_does_not_get_before_others_in_the_folder(cluster, tmp_path):
-    with open_producer(cluster, tmp_path, delivery_timeout_ms=600) as first:
-        first.send("t", value=b"0", partition=0).result(5)
-        cluster.delay_s = 0.4
-        cluster.script(TP, refused(ErrorCode.NOT_ENOUGH_REPLICAS))
-        later = [first.send("t", value=value, partition=0) for value in numbers(1, 4)]
-        assert all(delivery.exception(5).spilled for delivery in later)
-    cluster.delay_s = 0
-    with open_producer(cluster, tmp_path, delivery_timeout_ms=10_000) as second:
-        second.flush(10_000)
-    assert cluster.values(TP) == numbers(0, 4)
+    assert cluster.values(TP) == numbers(0, stop)
 
 
 def test_replayed_batches_do_not_overtake_one_that_was_given_up(cluster, tmp_path):
