@@ -16,6 +16,7 @@ from .read_options import ReadOptions
 from .resolve import (
     AssignedPartition,
     LogBounds,
+    end_time,
     find_partitions,
     list_log_bounds,
     list_offsets_at,
@@ -38,7 +39,8 @@ def plan_batch(router: Router, options: ReadOptions, filters: PushedFilters) -> 
     wanted = {tp: partition for tp, partition in assigned.items() if filters.allows(tp)}
     cuts = _resolve_cuts(router, options, filters, wanted, bounds)
     planned = [
-        _plan_range(tp, partition, starts[tp], ends[tp], bounds, cuts[tp]) for tp, partition in wanted.items()
+        _plan_range(tp, partition, starts[tp], ends[tp], end_time(options, tp), bounds, cuts[tp])
+        for tp, partition in wanted.items()
     ]
     return _form_tasks(planned, options, assigned)
 
@@ -61,6 +63,7 @@ def _plan_range(
     partition: AssignedPartition,
     start: PartitionOffset,
     end: PartitionOffset,
+    end_time_ms: int | None,
     bounds: LogBounds,
     cut: Cut,
 ) -> PlannedRange:
@@ -82,6 +85,7 @@ def _plan_range(
         partition=topic_partition.partition,
         from_offset=None if start == OffsetAt.EARLIEST else from_now,
         until_offset=None if end == OffsetAt.LATEST else until_now,
+        until_timestamp_ms=end_time_ms,
         floor=floor,
         ceiling=ceiling,
         topic_id=partition.topic_id,

@@ -17,7 +17,6 @@ from .batch_plan import plan_batch
 from .filters import PushedFilters
 from .partition import KafkaInputPartition, ReadTask, read_partition, settle_worker
 from .read_options import ReadOptions
-from .resolve import keep_end_times
 from .schema import RecordSchema
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
@@ -45,10 +44,9 @@ class KafkaBatchReader(DataSourceReader):  # type: ignore[misc]
             _LOG.warning("%s", warning)
         # Spark keeps the process in which it plans: the next plan starts connected, too.
         settle_worker()
-        planned = plan_batch(router_for(self._options.client), self._options, self._filters)
-        tasks = keep_end_times(self._options, planned)
+        tasks = plan_batch(router_for(self._options.client), self._options, self._filters)
         # Spark calls read(None) if there is no partition at all, and a read of no ranges yields nothing.
-        return [KafkaInputPartition(ranges=tuple(task)) for task in tasks] or [KafkaInputPartition(ranges=())]
+        return [KafkaInputPartition(ranges=task) for task in tasks] or [KafkaInputPartition(ranges=())]
 
     def read(self, partition: KafkaInputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a task, on a worker."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Final, assert_never
 
 from ..kafka.cluster.router import Router
@@ -27,7 +27,6 @@ from .offsets import (
     Specific,
     format_topic_partitions,
 )
-from .ranges import OffsetRange
 from .read_options import ReadOptions
 from .subscription import Assign, Subscribe, SubscribePattern
 
@@ -123,7 +122,7 @@ def resolve_end(
     router: Router, options: ReadOptions, topic_partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, PartitionOffset]:
     """Where each partition ends; `OffsetAt.LATEST` stays to be looked up when the job runs. It is also the
-    end where no record has reached the time yet (`keep_end_times`)."""
+    end where no record has reached the time yet (`end_time`)."""
     limit = options.ending
     match limit:
         case Specific(offsets):
@@ -138,17 +137,12 @@ def resolve_end(
             assert_never(limit)
 
 
-def keep_end_times(options: ReadOptions, tasks: Sequence[Sequence[OffsetRange]]) -> list[list[OffsetRange]]:
-    """``tasks`` with the times of their open ends: a record that comes too late for an end may arrive after
-    the planning, and must not be read then.
+def end_time(options: ReadOptions, topic_partition: TopicPartition) -> int | None:
+    """The time that ends a partition, in milliseconds; None if none does. A record that comes too late for an
+    open end may arrive after the planning, and must not be read then.
     """
     limit = options.ending
-    if not isinstance(limit, AtTimestamp | AtTimestamps):
-        return [list(task) for task in tasks]
-    return [
-        [replace(one, until_timestamp_ms=_time_of(limit, one.topic_partition)) for one in task]
-        for task in tasks
-    ]
+    return _time_of(limit, topic_partition) if isinstance(limit, AtTimestamp | AtTimestamps) else None
 
 
 def _find_once(router: Router, options: ReadOptions) -> dict[TopicPartition, AssignedPartition]:
