@@ -167,10 +167,15 @@ class HashPartitioner:
 class ExplicitPartitioner:
     """None: every record must name its partition, and one that gets here did not."""
 
+    @staticmethod
+    def refusal(topic: str) -> RecordError:
+        """The error for a record of ``topic`` without a partition."""
+        return RecordError("no partition is given, and the partitioner is 'explicit'", topic, None)
+
     def assign(self, _keys: pa.Array | None, sizes: Sizes, targets: Targets, /) -> Partitions:
         """See `Partitioner`. Raises `RecordError`."""
         if len(sizes):
-            raise RecordError("no partition is given, and the partitioner is 'explicit'", targets.topic, None)
+            raise self.refusal(targets.topic)
         return np.zeros(0, np.int32)
 
 

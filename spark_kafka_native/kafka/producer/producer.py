@@ -29,7 +29,7 @@ from .delivery import ColumnsDelivery, Delivery, DeliveryBlock
 from .encoder import BatchEncoder, reckon_sizes
 from .errors import PartlyTakenError, ProducerClosedError, RecordError, RecordTooLargeError
 from .memory import BufferMemory
-from .partitioner import PartitionFunction, Targets, build_partitioner, partitioner_name
+from .partitioner import ExplicitPartitioner, PartitionFunction, Targets, build_partitioner
 from .record_input import (
     as_bytes,
     check_timestamp,
@@ -79,9 +79,8 @@ class Producer:
         self._router = router or Router(config)
         self._partitioner: str | PartitionFunction = partitioner or self._config.partitioner
         self._encoder = BatchEncoder(self._config)
-        build_partitioner(self._partitioner, 1)  # a wrong name fails here, not at the first record
-        named = None if callable(self._partitioner) else partitioner_name(self._partitioner)
-        self._explicit = named == "explicit"
+        # A wrong name fails here, not at the first record.
+        self._explicit = isinstance(build_partitioner(self._partitioner, 1), ExplicitPartitioner)
         self._memory = BufferMemory(self._config.buffer_memory, self._config.max_buffered_records)
         self._stats = StatsRecorder()
         self._spill = SpillFolder(self._config.spill_dir) if self._config.spill_dir else None
@@ -303,7 +302,7 @@ class Producer:
     def _check_partition(self, buffer: TopicBuffer, partition: int | None) -> None:
         """The partition may be a new one: look again before refusing it."""
         if partition is None:
-            raise RecordError("no partition is given, and the partitioner is 'explicit'", buffer.topic)
+            raise ExplicitPartitioner.refusal(buffer.topic)
         self._router.refresh((buffer.topic,), Deadline.after_ms(self._config.max_block_ms))
         self._describe(buffer)
         count = buffer.targets.count

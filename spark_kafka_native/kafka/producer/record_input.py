@@ -14,7 +14,7 @@ from .topic_buffer import RecordHeaders
 
 _TOPIC_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 _MOST_TOPIC_CHARACTERS = 249
-LAST_TIMESTAMP_MS = 2**63 - 1
+_LAST_TIMESTAMP_MS = 2**63 - 1
 
 
 def check_topic(topic: str) -> None:
@@ -58,7 +58,7 @@ def check_timestamp(timestamp_ms: Any) -> int:
     except TypeError:
         kind = type(timestamp_ms).__name__
         raise TypeError(f"a record's timestamp is a whole number of milliseconds, not {kind}") from None
-    if not -1 <= number <= LAST_TIMESTAMP_MS:
+    if not -1 <= number <= _LAST_TIMESTAMP_MS:
         raise RecordError(f"the timestamp {number} ms is not within 1970 and the end of int64")
     return number
 
