@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -66,7 +66,8 @@ class RecordSchema:
     ) -> Iterator[pa.RecordBatch]:
         """As `to_record_batch`, in batches of at most `MAX_ROWS`; none for no records."""
         for start in range(0, records.length, MAX_ROWS):
-            yield self.to_record_batch(_slice(records, start), topic_partition)
+            stop = min(start + MAX_ROWS, records.length)
+            yield self.to_record_batch(records.slice(start, stop), topic_partition)
 
     def to_record_batch(self, records: RecordColumns, topic_partition: TopicPartition) -> pa.RecordBatch:
         """At most `MAX_ROWS` ``records`` of one partition as Spark wants them; no copy of keys and values.
@@ -79,19 +80,6 @@ class RecordSchema:
             for name, field in zip(self.columns, self.arrow, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.arrow)
-
-
-def _slice(records: RecordColumns, start: int) -> RecordColumns:
-    """`MAX_ROWS` of ``records`` from ``start``, or what is left; views."""
-    if records.length <= MAX_ROWS:
-        return records
-    stop = min(start + MAX_ROWS, records.length)
-    columns = {
-        field.name: column[start:stop]
-        for field in fields(records)
-        if field.name != "length" and (column := getattr(records, field.name)) is not None
-    }
-    return RecordColumns(length=stop - start, **columns)
 
 
 def _can_fail(field: pa.Field) -> bool:

@@ -1,5 +1,4 @@
-"""Slices, selections and concatenations of `RecordColumns`. Slices copy nothing, the other two own what
-they return."""
+"""Selections and concatenations of `RecordColumns`. They own what they return."""
 
 from __future__ import annotations
 
@@ -12,19 +11,6 @@ import pyarrow as pa
 from ..records.columns import RecordColumns
 
 Rows = npt.NDArray[np.int64]
-
-
-def slice_columns(columns: RecordColumns, start: int, stop: int) -> RecordColumns:
-    """Rows ``[start, stop)`` as views."""
-    if start == 0 and stop == columns.length:
-        return columns
-    return RecordColumns(
-        length=stop - start,
-        timestamp_ms=None if columns.timestamp_ms is None else columns.timestamp_ms[start:stop],
-        key=None if columns.key is None else columns.key.slice(start, stop - start),
-        value=None if columns.value is None else columns.value.slice(start, stop - start),
-        headers=None if columns.headers is None else columns.headers.slice(start, stop - start),
-    )
 
 
 def take_columns(columns: RecordColumns, rows: Rows) -> RecordColumns:

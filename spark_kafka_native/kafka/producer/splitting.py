@@ -8,7 +8,6 @@ from ..records.decode import decode_record_set
 from ..records.encode import set_producer
 from .batch import Batch
 from .encoder import BatchEncoder
-from .gather import slice_columns
 from .idempotence import advance
 
 
@@ -27,7 +26,7 @@ def split_batch(batch: Batch, encoder: BatchEncoder) -> tuple[Batch, Batch]:
     head, tail = batch.divide_parts(middle)
     halves: list[Batch] = []
     for start, stop, parts in ((0, middle, head), (middle, columns.length, tail)):
-        data = encoder.encode(slice_columns(columns, start, stop), None, batch.encoded_at_ms)
+        data = encoder.encode(columns.slice(start, stop), None, batch.encoded_at_ms)
         share = batch.reserved * stop // columns.length - batch.reserved * start // columns.length
         half = Batch(
             batch.queue,

@@ -23,7 +23,7 @@ from .batch import Batch, Part
 from .delivery import Delivery, DeliveryBlock
 from .encoder import BATCH_OVERHEAD, BatchEncoder, reckon_sizes
 from .errors import ProducerClosedError, RecordError, RecordTooLargeError
-from .gather import Rows, slice_columns, take_columns
+from .gather import Rows, take_columns
 from .hashing import group_rows
 from .partition_queue import BatchLimits, Chunk, PartitionQueue
 from .partitioner import Partitioner, Partitions, Targets
@@ -211,8 +211,8 @@ class TopicBuffer:
             if self.closed:
                 raise ProducerClosedError("the producer takes no more records")
             self._close_single()
-            order, bounds = self._group(columns, sizes, partition)
-            self._append(columns, sizes, (order, bounds), block, first_row, self._clock())
+            grouped = self._group(columns, sizes, partition)
+            self._append(columns, sizes, grouped, block, first_row, self._clock())
 
     def shut(self) -> None:
         """Take nothing more in, and close whatever still waits."""
@@ -310,7 +310,7 @@ class TopicBuffer:
         if self.waiting_since is None:
             self.waiting_since = since
         for queue, rows, size in held:
-            own = slice_columns(kept, start, start + len(rows))
+            own = kept.slice(start, start + len(rows))
             queue.hold(Chunk(own, [Part(block, rows, first_row)], size), since)
             start += len(rows)
 

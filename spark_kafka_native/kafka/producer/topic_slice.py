@@ -11,7 +11,7 @@ from ..config import ProducerConfig
 from ..records.columns import RecordColumns
 from .column_input import Partitions, TopicColumns
 from .delivery import DeliveryBlock
-from .gather import Rows, slice_columns
+from .gather import Rows
 from .topic_buffer import TopicBuffer
 
 SLICE_BYTES = 8 * 1024 * 1024
@@ -49,7 +49,7 @@ def slice_rows(
         stop = min(max(stop, start + 1), start + config.max_buffered_records)
         yield TopicSlice(
             buffer,
-            slice_columns(part.columns, start, stop),
+            part.columns.slice(start, stop),
             sizes[start:stop],
             None if part.partition is None else part.partition[start:stop],
             block,

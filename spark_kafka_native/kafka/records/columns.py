@@ -7,6 +7,7 @@ memory (nothing in it points into a network buffer that will be reused).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,3 +40,21 @@ class RecordColumns:
     headers: pa.Array | None = None
     """`HEADERS_TYPE`; null where a record has none (as Spark's connector). Write: null and empty both mean
     none."""
+
+    def slice(self, start: int, stop: int) -> RecordColumns:
+        """Rows ``[start, stop)`` as views; itself if that is all of them."""
+        if start == 0 and stop == self.length:
+            return self
+
+        def cut(column: Any) -> Any:
+            return None if column is None else column[start:stop]
+
+        return RecordColumns(
+            length=stop - start,
+            offset=cut(self.offset),
+            timestamp_ms=cut(self.timestamp_ms),
+            timestamp_type=cut(self.timestamp_type),
+            key=cut(self.key),
+            value=cut(self.value),
+            headers=cut(self.headers),
+        )

@@ -140,18 +140,7 @@ def _slice(columns: RecordColumns, rows: slice) -> RecordColumns:
     start, stop, step = rows.indices(columns.length)
     if step != 1:
         raise ValueError(f"rows must be a slice with step 1, not {rows}")
-    length = max(0, stop - start)
-
-    def cut(column: pa.Array | None) -> pa.Array | None:
-        return None if column is None else column.slice(start, length)
-
-    return RecordColumns(
-        length=length,
-        timestamp_ms=None if columns.timestamp_ms is None else columns.timestamp_ms[start : start + length],
-        key=cut(columns.key),
-        value=cut(columns.value),
-        headers=cut(columns.headers),
-    )
+    return columns.slice(start, max(start, stop))
 
 
 def _check(columns: RecordColumns, rows: I64 | None, count: int) -> None:

@@ -21,7 +21,7 @@ from spark_kafka_native.kafka.producer.errors import (
     RecordError,
     RecordTooLargeError,
 )
-from spark_kafka_native.kafka.producer.gather import concat_columns, slice_columns, take_columns
+from spark_kafka_native.kafka.producer.gather import concat_columns, take_columns
 from spark_kafka_native.kafka.producer.memory import BufferMemory
 from spark_kafka_native.kafka.producer.stats import Histogram, StatsRecorder
 from spark_kafka_native.kafka.records.columns import HEADERS_TYPE, RecordColumns
@@ -158,7 +158,7 @@ class TestGather:
         whole = concat_columns([first, second], 9)
         assert whole.key.to_pylist() == [None, None, "k"]
         assert whole.timestamp_ms.tolist() == [9, 9, 5]
-        assert slice_columns(whole, 1, 3).value.to_pylist() == [b"b", b"c"]
+        assert whole.slice(1, 3).value.to_pylist() == [b"b", b"c"]
         assert take_columns(whole, np.array([2, 0])).key.to_pylist() == ["k", None]
 
 
