@@ -8,9 +8,12 @@ BIN := $(VENV)/bin
 # Installed is what these files say: touch one of them and the next target installs again, kernels included.
 SOURCES := pyproject.toml setup.py $(shell find spark_kafka_native -name '*.[ch]')
 STAMP := $(VENV)/.installed
+# Tests run in so many processes; those of one file in one of them, as they may share a broker and a Spark session.
+WORKERS ?= 2
 PYTEST_ARGS ?=
+MUTANTS_ARGS ?=
 
-.PHONY: demo test check bench soak broker clean java
+.PHONY: demo test check image bench soak mutants matrix broker clean java
 .DEFAULT_GOAL := help
 
 help:
@@ -18,7 +21,9 @@ help:
 	@echo "make test    everything that continuous integration runs"
 	@echo "make check   format, lint, types, layers"
 	@echo "make bench   the benchmarks, next to their peers"
-	@echo "make soak    the tests that take minutes"
+	@echo "make soak    the tests that take minutes, and those that take hours"
+	@echo "make mutants changes to the code that no test notices; MUTANTS_ARGS=--help"
+	@echo "make matrix  the lowest versions of everything, and each PySpark and Python (half an hour)"
 	@echo "make broker  a Kafka broker in the foreground, for trying things out"
 	@echo "make clean   remove what the other targets made"
 
@@ -28,11 +33,17 @@ demo: $(STAMP) java
 broker: $(STAMP) java
 	@$(BIN)/python -m spark_kafka_native broker
 
-test: check java
-	$(BIN)/python -m pytest -m "not soak" $(PYTEST_ARGS)
+# The types are checked on one core, while the other fetches and prepares what brokers and Spark start from.
+test: $(STAMP)
+	@$(MAKE) --no-print-directory -j2 check image
+	$(BIN)/python -m pytest -m "not soak" -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=10 $(PYTEST_ARGS)
 
 soak: $(STAMP) java
-	$(BIN)/python -m pytest -m soak $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m soak -o session_timeout=43200 $(PYTEST_ARGS)
+
+# By hand: hours for everything, minutes for MUTANTS_ARGS="--module kafka/records/control.py --sample 50 --seed 1".
+mutants: $(STAMP)
+	$(BIN)/python tests/mutants.py $(MUTANTS_ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -40,12 +51,21 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Not part of test: it downloads some gigabytes of PySpark and more.
+matrix: java
+	@bash .ci/matrix.sh .venv-matrix
+
 # One table per script; a script that is missing something says so and the next one runs.
 bench: $(STAMP) java
 	@for script in benchmarks/*.py; do \
 		case "$$script" in */__init__.py|*/_*.py) continue;; esac; \
 		echo "== $$script"; $(BIN)/python "$$script" || exit 1; \
 	done
+
+# Fetched here, where a slow registry has all the time that it takes, and not within the time of a test.
+image: $(STAMP) java
+	$(BIN)/python -c "from spark_kafka_native.testing.broker_image import broker_image; broker_image()"
+	$(BIN)/python .ci/spark_archive.py
 
 java:
 	@bash .ci/require_java.sh
@@ -55,6 +75,6 @@ $(STAMP): $(SOURCES)
 	@touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-matrix build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find spark_kafka_native -name '*.so' -delete
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,10 +1,12 @@
-"""The compiled kernels; everything else is in pyproject.toml.
+"""The compiled kernel; everything else is in pyproject.toml.
 
-Both are optional: where there is no compiler the build goes on without them and their NumPy twins serve.
-They use CPython's stable ABI (3.11, the first with the buffer protocol), so one wheel serves every later
-Python.
+It uses CPython's stable ABI (3.11, the first with the buffer protocol), so one wheel serves every later
+Python. It is optional: where there is no compiler the build goes on without it, its NumPy twin serves, and
+the wheel is tagged for any platform. A release must not be built that way:
+SPARK_KAFKA_NATIVE_REQUIRE_KERNELS=1 makes it fail.
 """
 
+import os
 from glob import glob
 from os.path import dirname
 
@@ -13,24 +15,33 @@ from setuptools.command.bdist_wheel import bdist_wheel
 
 KERNELS = {
     "spark_kafka_native.kafka.records._kernel": "spark_kafka_native/kafka/records/_kernel.c",
-    "spark_kafka_native.kafka.producer._hashing": "spark_kafka_native/kafka/producer/_hashing.c",
 }
+REQUIRED = os.environ.get("SPARK_KAFKA_NATIVE_REQUIRE_KERNELS", "0") not in ("", "0")
 
 
-class StableAbiWheel(bdist_wheel):
+class KernelWheel(bdist_wheel):
+    def run(self) -> None:
+        if not self.skip_build:
+            self.run_command("build")
+        build_ext = self.get_finalized_command("build_ext")
+        if not any(map(os.path.exists, build_ext.get_outputs())):
+            self.root_is_pure = True
+            self.distribution.ext_modules = []  # which would send the modules into a platform's folder
+        super().run()
+
     def get_tag(self) -> tuple[str, str, str]:
         python, abi, platform = super().get_tag()
         return ("cp311", "abi3", platform) if python.startswith("cp") else (python, abi, platform)
 
 
 setup(
-    cmdclass={"bdist_wheel": StableAbiWheel},
+    cmdclass={"bdist_wheel": KernelWheel},
     ext_modules=[
         Extension(
             name,
             [source],
             depends=sorted(glob(f"{dirname(source)}/*.h")),
-            optional=True,
+            optional=not REQUIRED,
             py_limited_api=True,
             define_macros=[("Py_LIMITED_API", "0x030B0000")],
             extra_compile_args=["-O3"],

@@ -42,6 +42,7 @@ pip=("$folder/bin/python" -m pip --disable-pip-version-check --quiet install)
 # Spark looks for data sources in the folders of sys.path: of setuptools' ways to be editable only `compat` puts ours there.
 "${pip[@]}" --no-build-isolation --config-settings editable_mode=compat --editable ".[dev]" \
     ${pyspark:+"pyspark[connect]==$pyspark.*"}
+"$folder/bin/python" .ci/compile_workers.py
 kernels='from spark_kafka_native.kafka.records.kernel import COMPILED
 print("The compiled kernel is in use." if COMPILED else "No compiled kernel (is there a C compiler?): NumPy serves.")'
 "$folder/bin/python" -c "$kernels"

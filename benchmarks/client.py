@@ -3,9 +3,10 @@ clients on the same broker.
 
     python benchmarks/client.py [--rounds 5] [--bootstrap-servers HOST:PORT]
 
-Ours ends with RecordColumns: numpy offsets and timestamps, Arrow keys, values and headers, checksums
-verified. The others end with their own record objects, which nobody looks into. librdkafka is given its
-largest fetches and queues; aiokafka and kafka-python read a part of the topic, for they would take minutes.
+Ours is `Fetcher` over known ranges and ends with RecordColumns: numpy offsets and timestamps, Arrow keys,
+values and headers, checksums verified; so does `Consumer.read_columns`. The others end with their own record
+objects, which nobody looks into, as does iteration over `Consumer`. librdkafka is given its largest fetches
+and queues; iteration, aiokafka and kafka-python read a part of the topic, for they would take long.
 Interleaved rounds, the best counts. "raw socket" asks for the same bytes and drops them: what broker and
 loopback give when a client does nothing; when producing, it sends record batches that exist already.
 """
@@ -36,10 +37,15 @@ from harness.topics import (
 )
 from harness.values import VALUES
 
-from spark_kafka_native.kafka.cluster.router import router_for
-from spark_kafka_native.kafka.config import ClientConfig, ConsumerConfig, ProducerConfig
-from spark_kafka_native.kafka.consumer.fetcher import Fetcher
-from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka import (
+    ClientConfig,
+    Consumer,
+    ConsumerConfig,
+    Fetcher,
+    ProducerConfig,
+    TopicPartition,
+    router_for,
+)
 from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.records import kernel
 
@@ -49,10 +55,20 @@ FETCH_BYTES = 8 << 20
 PRODUCED_BYTES = 200_000_000
 ARROW_BATCH_RECORDS = 10_000
 """What Spark hands a writer by default (spark.sql.execution.arrow.maxRecordsPerBatch)."""
-PART = {"aiokafka": 4, "kafka-python": 64, f"{OURS}, send()": 4}
+OURS_ROWS = f"{OURS}, Consumer"
+"""Record by record: ``for record in consumer``."""
+OURS_COLUMNS = f"{OURS}, read_columns"
+"""The consumer's columns: a thread fetches ahead, and the caller gets what `Fetcher` yields."""
+PART = {"aiokafka": 4, "kafka-python": 64, f"{OURS}, send()": 4, OURS_ROWS: 2}
 """Which part of the records the slow ones read and write: one in so many."""
 WANTED = {"100 B": 5.0}
 """How many times as fast as librdkafka we must be when consuming."""
+WANTED_OF_CONSUMERS = (
+    (OURS_ROWS, "aiokafka", 2.0),
+    (OURS_ROWS, "kafka-python", 8.0),
+    (OURS_COLUMNS, OURS, 1 / 1.1),
+)
+"""How many times as fast as another one a consumer must be, at 100 B."""
 WANTED_PRODUCING = {"100 B": 5.0, "1 KiB": 2.0}
 """The same for producing columns."""
 RAW = "raw socket"
@@ -81,6 +97,23 @@ def consume_ours(bootstrap_servers: str, topic: str, ends: dict[int, int]) -> in
     ranges = {TopicPartition(topic, partition): (0, end) for partition, end in ends.items()}
     fetched = Fetcher(router, ConsumerConfig()).fetch(ranges)
     return sum(records.columns.length for records in fetched)
+
+
+def consume_rows(bootstrap_servers: str, topic: str, ends: dict[int, int]) -> int:
+    wanted = sum(ends.values())
+    with Consumer(bootstrap_servers, topic, partitions=ends) as consumer:
+        for count, _ in enumerate(consumer, 1):
+            if count == wanted:
+                break
+    return wanted
+
+
+def consume_columns(bootstrap_servers: str, topic: str, ends: dict[int, int]) -> int:
+    wanted, count = sum(ends.values()), 0
+    with Consumer(bootstrap_servers, topic, partitions=ends) as consumer:
+        while count < wanted and (fetched := consumer.read_columns(60)) is not None:
+            count += len(fetched.columns)
+    return count
 
 
 def consume_raw(bootstrap_servers: str, topic: str, ends: dict[int, int]) -> int:
@@ -156,6 +189,8 @@ def consume_kafka_python(bootstrap_servers: str, topic: str, ends: dict[int, int
 CONSUMERS: dict[str, Consume] = {
     RAW: consume_raw,
     OURS: consume_ours,
+    OURS_COLUMNS: consume_columns,
+    OURS_ROWS: consume_rows,
     LIBRDKAFKA: consume_confluent,
     "aiokafka": consume_aiokafka,
     "kafka-python": consume_kafka_python,
@@ -299,6 +334,12 @@ def measure_consuming(bootstrap_servers: str, spec: TopicSpec, rounds: int) -> N
     kind = "compiled" if kernel.COMPILED else "NumPy"
     size = f"{topic.records} records, 4 partitions, {topic.log_bytes / 1e6:.0f} MB"
     print_rates(f"consume {spec.label}: {size} ({kind} kernel)", spec, best, WANTED.get(spec.label))
+    if spec.label in WANTED:
+        rows = [
+            [name, str(Target(against=other, ratio=best[other] / best[name], wanted=wanted))]
+            for name, other, wanted in WANTED_OF_CONSUMERS
+        ]
+        print_table(f"consumers {spec.label}", ["", "ratio"], rows)
 
 
 def measure_producing(bootstrap_servers: str, spec: TopicSpec, rounds: int) -> None:
@@ -347,13 +388,16 @@ def main() -> None:
     parser.add_argument("--bootstrap-servers", help="a broker that is there; default: an embedded one")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", help="a label, as 100 B")
+    parser.add_argument("--what", choices=("both", "consume", "produce"), default="both")
     arguments = parser.parse_args()
     with open_broker(arguments.bootstrap_servers) as address:
         warm_up_broker(address)
         for spec in SPECS:
             if arguments.only in (None, spec.label):
-                measure_consuming(address, spec, arguments.rounds)
-                measure_producing(address, spec, arguments.rounds)
+                if arguments.what != "produce":
+                    measure_consuming(address, spec, arguments.rounds)
+                if arguments.what != "consume":
+                    measure_producing(address, spec, arguments.rounds)
         if arguments.only in (None, MILLION.label):
             measure_million(address, arguments.rounds)
 

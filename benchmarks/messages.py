@@ -23,7 +23,7 @@ from kafka.protocol.consumer.fetch import FetchResponse as PeerFetchResponse
 from kafka.protocol.metadata.metadata import MetadataResponse as PeerMetadataResponse
 from kafka.protocol.producer.produce import ProduceRequest as PeerProduceRequest
 
-from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka import ErrorCode
 from spark_kafka_native.kafka.protocol.api.fetch import (
     FetchableTopicResponse,
     FetchPartition,

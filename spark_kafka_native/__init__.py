@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
+    from .spark.options.properties_file import options_from_properties
+    from .spark.progress import ProgressLog, lag
     from .spark.source import KafkaDataSource
 
-__all__ = ["KafkaDataSource", "__version__", "register"]
+__all__ = ["KafkaDataSource", "ProgressLog", "__version__", "lag", "options_from_properties", "register"]
 
 
 def __getattr__(name: str) -> Any:
@@ -19,6 +21,15 @@ def __getattr__(name: str) -> Any:
         from .spark.source import KafkaDataSource
 
         return KafkaDataSource
+    if name == "options_from_properties":
+        from .spark.options.properties_file import options_from_properties
+
+        return options_from_properties
+    if name in ("ProgressLog", "lag"):
+        _check_pyspark()
+        from .spark import progress
+
+        return getattr(progress, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -11,7 +11,8 @@ from uuid import UUID
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config import ClientConfig, ConsumerConfig
-from spark_kafka_native.kafka.consumer.fetcher import FetchedRecords, Fetcher
+from spark_kafka_native.kafka.consumer.fetched_records import FetchedRecords
+from spark_kafka_native.kafka.consumer.fetcher import Fetcher
 from spark_kafka_native.kafka.consumer.offsets import list_offsets
 from spark_kafka_native.kafka.model import OffsetAt, TopicPartition
 
@@ -95,7 +96,7 @@ class Reading:
         return found
 
 
-def wait_until(what: str, true: Any, seconds: float = 30) -> None:
+def wait_until(what: str, true: Any, seconds: float = 120) -> None:
     """Poll ``true`` until it is."""
     deadline = time.monotonic() + seconds
     while not true():

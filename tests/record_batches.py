@@ -10,7 +10,7 @@ from types import ModuleType
 import crcmod.predefined
 import pytest
 
-from spark_kafka_native.kafka.records import assemble, decode, encode, kernel, numpy_kernel
+from spark_kafka_native.kafka.records import assemble, decode, encode, hashing, kernel, numpy_kernel
 
 KERNELS: list[ModuleType] = [numpy_kernel]
 if (compiled := kernel.load_compiled()) is not None:
@@ -25,8 +25,8 @@ _crc32c = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 
 @contextmanager
 def using_kernel(module: ModuleType) -> Iterator[None]:
-    """Make the decoder and the encoder use one kernel."""
-    users = (assemble, decode, encode)
+    """Make the decoder, the encoder and the hashes use one kernel."""
+    users = (assemble, decode, encode, hashing)
     before = [user.kernel for user in users]
     for user in users:
         user.kernel = module

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -111,9 +112,10 @@ class Asked:
 class ScriptedBroker:
     """One listener. Answers with what was pushed for the request's class, else with its standing answer."""
 
-    def __init__(self, node_id: int = 1, host: str = "127.0.0.1") -> None:
+    def __init__(self, node_id: int = 1, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
         self.node_id = node_id
         self.host = host
+        self.tls = tls
         self.asked: list[Asked] = []
         self.connections = 0
         self.versions = {key: cls.versions for key, cls in all_requests().items()}
@@ -191,6 +193,9 @@ class ScriptedBroker:
 
     def _serve(self, sock: socket.socket, connection: int) -> None:
         with contextlib.suppress(OSError, EOFError):
+            if self.tls is not None:
+                sock = self.tls.wrap_socket(sock, server_side=True)
+                self._sockets.append(sock)
             while True:
                 (length,) = struct.unpack(">i", _receive(sock, 4))
                 asked = _read_request(memoryview(_receive(sock, length)), connection)

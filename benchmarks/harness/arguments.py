@@ -11,6 +11,9 @@ def parse_arguments(description: str | None, sections: Sequence[str], *, scale: 
     )
     parser.add_argument("--scale", type=float, default=1.0, help=scale)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--quick", action="store_true", help="--scale 0.02 --rounds 1: shows that it runs, and no more"
+    )
     parser.add_argument("--only", nargs="+", choices=sections, default=sections)
     parser.add_argument("--bootstrap-servers", help="a broker that is there already")
     parser.add_argument(
@@ -20,5 +23,7 @@ def parse_arguments(description: str | None, sections: Sequence[str], *, scale: 
         "--option", action="append", default=[], metavar="NAME=VALUE", help="an option for pykafka"
     )
     arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.scale, arguments.rounds = 0.02, 1
     arguments.options = dict(option.split("=", 1) for option in arguments.option)
     return arguments

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from spark_kafka_native.testing import JarsUnavailableError, run_ivy
+
+FETCH_TIMEOUT_S = 240.0
 PYSPARK = "4.2.0"
 COORDINATES = (
     ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
@@ -46,24 +50,21 @@ def prepare_jvm_connector(folder: Path) -> JvmConnector:
         print(f"making {folder}: PySpark {PYSPARK} and the JVM connector (once)", file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
-        resolve_jars(python, folder / "connector")
+        resolve_jars(folder / "connector")
         ready.touch()
     return JvmConnector(python=python, jars=tuple(sorted((folder / "connector").glob("*.jar"))))
 
 
-def resolve_jars(python: Path, target: Path) -> None:
-    """Exactly the four jars: what they depend on is inside PySpark already."""
-    target.mkdir(exist_ok=True)
-    pyspark = subprocess.run(
-        [python, "-c", "import pyspark; print(pyspark.__path__[0])"],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    ivy = next(Path(pyspark.stdout.strip(), "jars").glob("ivy-*.jar"))
+def resolve_jars(target: Path) -> None:
+    """Exactly the four jars: what they depend on is inside PySpark already.
+
+    Raises `JarsUnavailableError` and `subprocess.TimeoutExpired` when they can't be fetched.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + FETCH_TIMEOUT_S
     for coordinates in COORDINATES:
-        subprocess.run(
-            ["java", "-jar", ivy, "-dependency", *coordinates, "-confs", "default", "-notransitive",
-             "-cache", target / "cache", "-retrieve", f"{target}/[artifact]-[revision].[ext]"],
-            check=True, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
+        wanted = ["-dependency", *coordinates, "-confs", "default", "-notransitive"]
+        wanted += ["-cache", str(target / "cache"), "-retrieve", f"{target}/[artifact]-[revision].[ext]"]
+        ran = run_ivy(wanted, timeout_s=max(deadline - time.monotonic(), 1))
+        if ran.returncode:
+            raise JarsUnavailableError(f"{':'.join(coordinates)}: {(ran.stdout + ran.stderr)[-2000:]}")

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import broadcast, expr
 
+from harness.stream_jobs import STREAM_JOBS
 from harness.values import VALUES
 
 Job = dict[str, Any]
@@ -102,6 +103,7 @@ JOBS = {
     "source": run_source,
     "write": run_write,
     "drop source": run_drop_source,
+    **STREAM_JOBS,
 }
 
 
@@ -117,7 +119,17 @@ def register_pykafka(spark: SparkSession) -> None:
     register(spark)
 
 
-REGISTER = {"ceiling": register_ceiling, "pykafka": register_pykafka}
+def register_stream_floor(spark: SparkSession) -> None:
+    from harness.stream_floor import StreamFloorSource
+
+    spark.dataSource.register(StreamFloorSource)
+
+
+REGISTER = {
+    "ceiling": register_ceiling,
+    "pykafka": register_pykafka,
+    "stream_floor": register_stream_floor,
+}
 
 
 def take_jobs(spark: SparkSession, answers: TextIO) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..testing.embedded_kafka import EmbeddedKafka
-from ..testing.jars import KAFKA_VERSION
+if TYPE_CHECKING:
+    from ..testing.embedded_kafka import EmbeddedKafka
 
 _WATCH_S = 0.5
 
@@ -18,7 +18,7 @@ def add_command(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "broker",
         help="run a Kafka broker until Ctrl-C",
-        description="Runs Apache Kafka on this machine until Ctrl-C. Its data is gone afterwards.",
+        description="Runs Apache Kafka on this machine until Ctrl-C. Its data is deleted afterwards.",
     )
     parser.add_argument("--brokers", type=int, choices=(1, 3), default=1, help="how many brokers (default 1)")
     parser.add_argument(
@@ -27,7 +27,9 @@ def add_command(commands: Any) -> None:
         metavar="NAME,...",
         help="PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL (default PLAINTEXT)",
     )
-    parser.add_argument("--port", type=int, help="first port, the others follow it (default: free ones)")
+    parser.add_argument(
+        "--port", type=_port, help="the first port; the others follow it (default: free ones)"
+    )
     parser.add_argument(
         "--user",
         action="append",
@@ -39,19 +41,22 @@ def add_command(commands: Any) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a broker setting, as in server.properties; repeatable",
+        help="a broker setting as in server.properties; repeatable",
     )
     parser.add_argument(
         "--properties-file",
         type=Path,
         metavar="FILE",
-        help="broker settings, one NAME=VALUE a line; --property wins over it",
+        help="broker settings, one NAME=VALUE per line; --property takes precedence",
     )
     parser.set_defaults(run=run, parser=parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Start the brokers, say where they are, and wait. Returns 1 when one of them ends by itself."""
+    """Start the brokers, print their addresses, and wait. Returns 1 if one of them ends by itself."""
+    from ..testing.embedded_kafka import EmbeddedKafka
+    from ..testing.jars import KAFKA_VERSION
+
     try:
         kafka = EmbeddedKafka(
             arguments.brokers,
@@ -74,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         if any(name.startswith("SASL") for name in kafka.listeners):
             print(f"  accounts        {', '.join(kafka.users)}")
         print(f"  folder          {kafka.folder}")
-        print("Ctrl-C ends it and removes its folder.", flush=True)
+        print("Press Ctrl-C to stop it and remove its folder.", flush=True)
         return _wait(kafka)
 
 
@@ -83,7 +88,7 @@ def _wait(kafka: EmbeddedKafka) -> int:
         time.sleep(_WATCH_S)
     for broker in kafka.brokers:
         if not broker.running:
-            print(f"Broker {broker.node_id} has ended. It said:\n{broker.output.read_text()[-2000:]}")
+            print(f"Broker {broker.node_id} has ended. Its last output:\n{broker.output.read_text()[-2000:]}")
     return 1
 
 
@@ -91,6 +96,12 @@ def _properties(file: Path | None, given: list[str]) -> dict[str, str]:
     lines = file.read_text(encoding="utf-8").splitlines() if file else []
     kept = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
     return dict(_pair(text, "NAME=VALUE", "=") for text in [*kept, *given])
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 65_535:
+        raise argparse.ArgumentTypeError(f"a port is a number from 1 to 65535, not {text!r}")
+    return int(text)
 
 
 def _pair(text: str, form: str, separator: str) -> tuple[str, str]:

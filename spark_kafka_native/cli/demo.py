@@ -10,10 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..testing.embedded_kafka import EmbeddedKafka
-from ..testing.guard import Guard
-from ..testing.jars import KAFKA_VERSION
-from .local_spark import local_spark
 from .progress import step
 
 _WRITE_TASKS = 8
@@ -40,8 +36,8 @@ def add_command(commands: Any) -> None:
         description="Starts a Kafka broker and Spark on this machine, writes records with "
         'df.write.format("pykafka"), reads them with spark.read.format("pykafka") and checks them.',
     )
-    parser.add_argument("--records", type=int, default=1_000_000, help="how many (default 1000000)")
-    parser.add_argument("--partitions", type=int, default=4, help="of the topic (default 4)")
+    parser.add_argument("--records", type=int, default=1_000_000, help="number of records (default 1000000)")
+    parser.add_argument("--partitions", type=int, default=4, help="partitions of the topic (default 4)")
     parser.set_defaults(run=run, parser=parser)
 
 
@@ -49,19 +45,24 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the demo. Returns 0 when every record came back unchanged."""
     if arguments.records < 1 or arguments.partitions < 1:
         arguments.parser.error("--records and --partitions must be at least 1")
+    from ..testing.guard import Guard
+
     started = time.monotonic()
     guard = Guard("spark-kafka-native-demo-")  # removes Spark's files even when this process is killed
     try:
         same = _run(guard.folder, arguments.records, arguments.partitions)
     finally:
         guard.close()
-    print(
-        f"\nBroker and Spark have ended and left nothing behind: {time.monotonic() - started:.0f} s in all."
-    )
+    seconds = time.monotonic() - started
+    print(f"\nBroker and Spark have stopped and left nothing behind, after {seconds:.0f} s in total.")
     return 0 if same else 1
 
 
 def _run(folder: Path, records: int, partitions: int) -> bool:
+    from ..testing.embedded_kafka import EmbeddedKafka
+    from ..testing.jars import KAFKA_VERSION
+    from .local_spark import local_spark
+
     print(f"A real Kafka, {records:,} records through Spark and back\n", flush=True)
     with ExitStack() as stack:
         with step(f"Apache Kafka {KAFKA_VERSION} starts") as say:
@@ -134,7 +135,7 @@ class _RoundTrip:
         return Sums(records=row.records, hashes=row.hashes)
 
     def sums_read(self, topic: str) -> list[Any]:
-        """The sums per partition of ``topic``, with its least and greatest offset."""
+        """The sums per partition of ``topic``, with its min and max offset."""
         from pyspark.sql import functions as F  # noqa: N812
 
         bounds = [F.min("offset").alias("first_offset"), F.max("offset").alias("last_offset")]

@@ -1,35 +1,118 @@
-"""Reads the command line and runs one command; errors with advice in them become plain messages."""
+"""Parses the command line and runs one command. Errors that carry advice become one-line messages.
+
+What a command needs beyond the options is imported by that command when it runs: a person is waiting.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import logging
+import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from ..kafka.errors import KafkaError
-from ..testing.errors import BrokerUnavailableError, ClusterStartError
 from ..version import __version__
-from . import broker, demo
+from .command_parser import CommandParser
+from .output import printable
 from .stopping import Stopped, stopping_on_signals
+
+_COMMANDS = (
+    "topics", "describe", "offsets", "tail", "produce", "groups", "reset", "configs", "acls", "top", "bench",
+    "doctor", "broker", "demo", "zip",
+)  # fmt: skip
+"""Modules of this package; each has ``add_command``."""
+_EXTRAS = {"pyspark": "testing", "trustme": "testing", "cryptography": "testing"}
+"""Modules that a command may lack, and the extra of ours that brings each."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command. Returns its exit code: 130 after Ctrl-C and 143 after SIGTERM, as shells expect."""
-    parser = argparse.ArgumentParser(
-        prog="python -m spark_kafka_native", description="Kafka for PySpark without a JVM jar."
-    )
-    parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (demo, broker):
-        command.add_command(commands)
-    parsed = parser.parse_args(arguments)
+    """Run a command. Returns its exit code: 0, 1 for an error, 2 for wrong usage; 130 after Ctrl-C and 143
+    after SIGTERM, as shells expect. A reader that hangs up (``| head``) has all it wants: 0, unless records
+    were not written.
+    """
+    _prepare_streams()
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    code: int = 0
+    parsed = _parser(words).parse_args(words)
+    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING, stream=sys.stderr)
     try:
         with stopping_on_signals():
-            code: int = parsed.run(parsed)
-            return code
+            code = parsed.run(parsed)
+            sys.stdout.flush()
     except Stopped as stopped:
-        print("Stopped.", file=sys.stderr)
+        _say("Stopped.")
         return 128 + stopped.signal
-    except (BrokerUnavailableError, ClusterStartError, KafkaError) as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    except BrokenPipeError:
+        _leave_the_pipe()
+    except (KafkaError, ModuleNotFoundError, RuntimeError, OSError, ValueError) as error:
+        if (text := _explained(error)) is None:
+            raise
+        _say(text)
+        if isinstance(error, OSError):
+            _leave_the_pipe()
         return 1
+    return code
+
+
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="pykafka",
+        allow_abbrev=False,
+        description="Looks into Kafka, writes to it, administers it; also python -m spark_kafka_native.",
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(
+        title="commands", metavar="COMMAND", required=True, parser_class=CommandParser
+    )
+    # Only the command that is meant is imported, where that is clear: all of them take as long as a request.
+    meant = words[0] if words and words[0] in _COMMANDS else None
+    for name in _COMMANDS if meant is None else (meant,):
+        import_module(f".{name}", __package__).add_command(commands)
+    return parser
+
+
+def _explained(error: Exception) -> str | None:
+    """One line for an error that a user can do something about; None for what is a fault of ours."""
+    if isinstance(error, ModuleNotFoundError):
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        return None if extra is None else f"{error}: pip install 'spark-kafka-native[{extra}]'"
+    if isinstance(error, RuntimeError):
+        from ..testing.errors import BrokerStartError, BrokerUnavailableError, ClusterStartError
+
+        if not isinstance(error, BrokerUnavailableError | ClusterStartError):
+            return None
+        reason = error.reason if isinstance(error, BrokerStartError) else error
+        return f"{type(error).__name__}: {reason}"
+    if isinstance(error, ValueError) and not isinstance(error, KafkaError):
+        cause = error if isinstance(error, UnicodeEncodeError) else error.__cause__
+        return f"this is not UTF-8: {cause.object!a}" if isinstance(cause, UnicodeEncodeError) else None
+    # An OSError is of standard output, as on a full disk: the client has errors of its own.
+    return "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
+
+
+def _prepare_streams() -> None:
+    """A closed output takes what is written (what is said would go to standard output, were standard error
+    closed); what its encoding lacks is spelled out.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):
+        print("\n".join(printable(line) for line in text.splitlines()), file=sys.stderr, flush=True)
+
+
+def _leave_the_pipe() -> None:
+    """What is still in the buffer of standard output has nowhere to go: its flush at exit must not fail."""
+    with contextlib.suppress(OSError, ValueError):
+        sink = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(sink, sys.stdout.fileno())
+        os.close(sink)

@@ -1,4 +1,4 @@
-"""Lines on the terminal that tell what is going on, for how long, and how it ended."""
+"""Progress lines on the terminal: what is running, for how long, and how it ended."""
 
 from __future__ import annotations
 

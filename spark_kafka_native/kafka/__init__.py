@@ -10,17 +10,44 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .admin import Admin, NewTopic
+    from .admin.acls import Acl, AclFilter, AclOperation, AclPattern, AclPermission, AclResource
+    from .admin.admin import Admin
+    from .admin.cluster import ClusterDescription, LogDir, Reassignment, Replica
+    from .admin.configs import ConfigEntry, ConfigResource, ConfigSource
+    from .admin.group_descriptions import GroupDescription, GroupListing, GroupMember, PartitionLag
+    from .admin.topics import NewTopic
+    from .admin.transactions import (
+        ActiveProducer,
+        HangingTransaction,
+        TransactionDescription,
+        TransactionListing,
+    )
     from .cluster.metadata import ClusterMetadata
     from .cluster.router import Router, router_for
-    from .config import ClientConfig, ConsumerConfig, ProducerConfig, SecurityConfig, SecurityProtocol
-    from .consumer.committed import committed_offsets
-    from .consumer.fetcher import FetchedRecords, Fetcher
-    from .consumer.offsets import FoundOffset, list_offsets
+    from .config import (
+        ClientConfig,
+        ConsumerConfig,
+        ProducerConfig,
+        SecurityConfig,
+        SecurityProtocol,
+        TransactionConfig,
+    )
+    from .connected_cluster import Cluster
+    from .consumer.async_consumer import AsyncConsumer
+    from .consumer.consumer import Consumer
+    from .consumer.fetch_once import FetchedOnce
+    from .consumer.fetched_records import FetchedRecords
+    from .consumer.fetcher import Fetcher
+    from .consumer.offset_reset import OffsetReset
+    from .consumer.offsets import FoundOffset, LogBounds, list_offsets
+    from .consumer.reader_config import ReaderConfig
+    from .consumer.work_unit import WorkStatus, WorkUnit
     from .error_code import ErrorCode
     from .errors import (
+        AuthenticationError,
         BrokerError,
         ConfigError,
+        ConsumerClosedError,
         CorruptRecordError,
         DeadlineExceededError,
         EndOfLogError,
@@ -34,54 +61,201 @@ if TYPE_CHECKING:
         TopicRecreatedError,
         UnsupportedVersionError,
     )
-    from .model import Acks, Broker, IsolationLevel, OffsetAt, TimestampType, TopicPartition
+    from .group.committed import committed_offsets
+    from .group.errors import CommitFailedError, NoCommittedOffsetError
+    from .group.group_config import GroupConfig, GroupProtocol
+    from .group.group_consumer import GroupConsumer
+    from .metrics.histogram import Distribution
+    from .metrics.snapshot import MetricKey, MetricsSnapshot
+    from .model import (
+        Acks,
+        Broker,
+        GroupMembership,
+        HeaderKeys,
+        IsolationLevel,
+        OffsetAt,
+        OffsetToCommit,
+        Record,
+        TimestampType,
+        TopicPartition,
+    )
+    from .network.connection import Connection
     from .network.deadline import Deadline
+    from .network.tokens import register_token_provider
+    from .producer.accumulating.partitioner import per_record
+    from .producer.acknowledgement import Acknowledgement
+    from .producer.delivery import (
+        ColumnsDelivery,
+        DeliveredColumns,
+        Delivery,
+        PartlyTakenError,
+        RecordMetadata,
+    )
+    from .producer.errors import (
+        BufferFullError,
+        DeliveryError,
+        DeliveryStatus,
+        ProducerClosedError,
+        RecordError,
+        RecordTooLargeError,
+        TransactionAbortableError,
+        TransactionFatalError,
+        TransactionStateError,
+    )
+    from .producer.producer import Producer
+    from .producer.sending.transaction_requests import OpenTransaction, end_transaction
+    from .producer.shared_producers import producer_for
+    from .producer.stats import AcknowledgedOffsets, ProducerStats
+    from .producer.transactional_producer import TransactionalProducer
     from .records.columns import RecordColumns
+    from .records.compression import register_codec
+    from .secret import Secret
+    from .telemetry.event_stream import EventStream
+    from .telemetry.json_lines import JsonLines
+    from .telemetry.metrics_exporter import MetricsExporter
+    from .telemetry.opentelemetry_bridge import export_to_opentelemetry
 
 __all__ = [
+    "AcknowledgedOffsets",
+    "Acknowledgement",
     "Acks",
+    "Acl",
+    "AclFilter",
+    "AclOperation",
+    "AclPattern",
+    "AclPermission",
+    "AclResource",
+    "ActiveProducer",
     "Admin",
+    "AsyncConsumer",
+    "AuthenticationError",
     "Broker",
     "BrokerError",
+    "BufferFullError",
     "ClientConfig",
+    "Cluster",
+    "ClusterDescription",
     "ClusterMetadata",
+    "ColumnsDelivery",
+    "CommitFailedError",
+    "ConfigEntry",
     "ConfigError",
+    "ConfigResource",
+    "ConfigSource",
+    "Connection",
+    "Consumer",
+    "ConsumerClosedError",
     "ConsumerConfig",
     "CorruptRecordError",
     "Deadline",
     "DeadlineExceededError",
+    "DeliveredColumns",
+    "Delivery",
+    "DeliveryError",
+    "DeliveryStatus",
+    "Distribution",
     "EndOfLogError",
     "ErrorCode",
+    "EventStream",
+    "FetchedOnce",
     "FetchedRecords",
     "Fetcher",
     "FoundOffset",
+    "GroupConfig",
+    "GroupConsumer",
+    "GroupDescription",
+    "GroupListing",
+    "GroupMember",
+    "GroupMembership",
+    "GroupProtocol",
+    "HangingTransaction",
+    "HeaderKeys",
     "IsolationLevel",
+    "JsonLines",
     "KafkaError",
+    "LogBounds",
+    "LogDir",
     "LogTruncatedError",
+    "MetricKey",
+    "MetricsExporter",
+    "MetricsSnapshot",
     "NetworkError",
     "NewTopic",
+    "NoCommittedOffsetError",
     "OffsetAt",
     "OffsetOutOfRangeError",
+    "OffsetReset",
+    "OffsetToCommit",
+    "OpenTransaction",
+    "PartitionLag",
+    "PartlyTakenError",
+    "Producer",
+    "ProducerClosedError",
     "ProducerConfig",
+    "ProducerStats",
     "ProtocolError",
+    "ReaderConfig",
+    "Reassignment",
+    "Record",
     "RecordColumns",
+    "RecordError",
+    "RecordMetadata",
+    "RecordTooLargeError",
+    "Replica",
     "RequestTimedOutError",
     "Router",
+    "Secret",
     "SecurityConfig",
     "SecurityError",
     "SecurityProtocol",
     "TimestampType",
     "TopicPartition",
     "TopicRecreatedError",
+    "TransactionAbortableError",
+    "TransactionConfig",
+    "TransactionDescription",
+    "TransactionFatalError",
+    "TransactionListing",
+    "TransactionStateError",
+    "TransactionalProducer",
     "UnsupportedVersionError",
+    "WorkStatus",
+    "WorkUnit",
     "committed_offsets",
+    "end_transaction",
+    "export_to_opentelemetry",
     "list_offsets",
+    "per_record",
+    "producer_for",
+    "register_codec",
+    "register_token_provider",
     "router_for",
 ]
 
 _MODULES = {
-    "Admin": "admin",
-    "NewTopic": "admin",
+    "Admin": "admin.admin",
+    "ActiveProducer": "admin.transactions",
+    "HangingTransaction": "admin.transactions",
+    "TransactionDescription": "admin.transactions",
+    "TransactionListing": "admin.transactions",
+    "ClusterDescription": "admin.cluster",
+    "LogDir": "admin.cluster",
+    "Reassignment": "admin.cluster",
+    "Replica": "admin.cluster",
+    "Acl": "admin.acls",
+    "AclFilter": "admin.acls",
+    "AclOperation": "admin.acls",
+    "AclPattern": "admin.acls",
+    "AclPermission": "admin.acls",
+    "AclResource": "admin.acls",
+    "ConfigEntry": "admin.configs",
+    "ConfigResource": "admin.configs",
+    "ConfigSource": "admin.configs",
+    "GroupDescription": "admin.group_descriptions",
+    "GroupListing": "admin.group_descriptions",
+    "GroupMember": "admin.group_descriptions",
+    "PartitionLag": "admin.group_descriptions",
+    "NewTopic": "admin.topics",
     "ClusterMetadata": "cluster.metadata",
     "Router": "cluster.router",
     "router_for": "cluster.router",
@@ -90,14 +264,29 @@ _MODULES = {
     "ProducerConfig": "config",
     "SecurityConfig": "config",
     "SecurityProtocol": "config",
-    "committed_offsets": "consumer.committed",
-    "FetchedRecords": "consumer.fetcher",
+    "committed_offsets": "group.committed",
+    "AsyncConsumer": "consumer.async_consumer",
+    "Cluster": "connected_cluster",
+    "Connection": "network.connection",
+    "Consumer": "consumer.consumer",
+    "FetchedOnce": "consumer.fetch_once",
+    "LogBounds": "consumer.offsets",
+    "OffsetReset": "consumer.offset_reset",
+    "ReaderConfig": "consumer.reader_config",
+    "CommitFailedError": "group.errors",
+    "NoCommittedOffsetError": "group.errors",
+    "GroupConfig": "group.group_config",
+    "GroupProtocol": "group.group_config",
+    "GroupConsumer": "group.group_consumer",
+    "FetchedRecords": "consumer.fetched_records",
     "Fetcher": "consumer.fetcher",
     "FoundOffset": "consumer.offsets",
     "list_offsets": "consumer.offsets",
     "ErrorCode": "error_code",
+    "AuthenticationError": "errors",
     "BrokerError": "errors",
     "ConfigError": "errors",
+    "ConsumerClosedError": "errors",
     "CorruptRecordError": "errors",
     "DeadlineExceededError": "errors",
     "EndOfLogError": "errors",
@@ -112,12 +301,52 @@ _MODULES = {
     "UnsupportedVersionError": "errors",
     "Acks": "model",
     "Broker": "model",
+    "HeaderKeys": "model",
     "IsolationLevel": "model",
     "OffsetAt": "model",
+    "Record": "model",
     "TimestampType": "model",
+    "Distribution": "metrics.histogram",
+    "MetricKey": "metrics.snapshot",
+    "MetricsSnapshot": "metrics.snapshot",
+    "WorkStatus": "consumer.work_unit",
+    "WorkUnit": "consumer.work_unit",
+    "Acknowledgement": "producer.acknowledgement",
+    "EventStream": "telemetry.event_stream",
+    "JsonLines": "telemetry.json_lines",
+    "MetricsExporter": "telemetry.metrics_exporter",
+    "export_to_opentelemetry": "telemetry.opentelemetry_bridge",
     "TopicPartition": "model",
     "Deadline": "network.deadline",
+    "register_token_provider": "network.tokens",
     "RecordColumns": "records.columns",
+    "register_codec": "records.compression",
+    "Secret": "secret",
+    "ColumnsDelivery": "producer.delivery",
+    "DeliveredColumns": "producer.delivery",
+    "Delivery": "producer.delivery",
+    "PartlyTakenError": "producer.delivery",
+    "RecordMetadata": "producer.delivery",
+    "BufferFullError": "producer.errors",
+    "DeliveryError": "producer.errors",
+    "DeliveryStatus": "producer.errors",
+    "ProducerClosedError": "producer.errors",
+    "RecordError": "producer.errors",
+    "RecordTooLargeError": "producer.errors",
+    "per_record": "producer.accumulating.partitioner",
+    "producer_for": "producer.shared_producers",
+    "AcknowledgedOffsets": "producer.stats",
+    "Producer": "producer.producer",
+    "ProducerStats": "producer.stats",
+    "GroupMembership": "model",
+    "OffsetToCommit": "model",
+    "OpenTransaction": "producer.sending.transaction_requests",
+    "end_transaction": "producer.sending.transaction_requests",
+    "TransactionAbortableError": "producer.errors",
+    "TransactionFatalError": "producer.errors",
+    "TransactionStateError": "producer.errors",
+    "TransactionConfig": "config",
+    "TransactionalProducer": "producer.transactional_producer",
 }
 
 

@@ -7,38 +7,40 @@ Nothing here opens a file or a socket: a `ClientConfig` is plain data that Spark
 from __future__ import annotations
 
 import difflib
-import enum
-from collections.abc import Iterable, Mapping
+import ipaddress
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from .errors import ConfigError
-from .model import Acks, IsolationLevel
-from .properties import Properties, property_field
+from .model import HeaderKeys, IsolationLevel
+from .producer_config import COMPRESSION_TYPES, ProducerConfig, TransactionConfig
+from .properties import INT32_MAX, Properties, boolean, property_field, text
+from .security_config import SecurityConfig, SecurityProtocol
+
+__all__ = [
+    "COMPRESSION_TYPES",
+    "JAVA_ONLY",
+    "ClientConfig",
+    "ConsumerConfig",
+    "ProducerConfig",
+    "SecurityConfig",
+    "SecurityProtocol",
+    "TransactionConfig",
+    "split_address",
+    "unknown_properties",
+]
 
 MAX_RESPONSE_BYTES = 100 * 1024 * 1024
 """No response is larger, whatever its length prefix says; librdkafka's ``receive.message.max.bytes`` is the
 same.
 """
+CANONICAL = "resolve_canonical_bootstrap_servers_only"
+DNS_LOOKUPS = ("use_all_dns_ips", CANONICAL)
+ADDRESS_FAMILIES = ("any", "v4", "v6")
 MAX_BATCH_BYTES = 256 * 1024 * 1024
 """No record batch is decompressed to more: 1 MiB of zstd can claim 32 GiB."""
-INT32_MAX = 2**31 - 1
-
-
-class SecurityProtocol(enum.Enum):
-    """How a listener is spoken to; Kafka's names."""
-
-    PLAINTEXT = "PLAINTEXT"
-    SSL = "SSL"
-    SASL_PLAINTEXT = "SASL_PLAINTEXT"
-    SASL_SSL = "SASL_SSL"
-
-
-def _boolean(text: str) -> bool:
-    try:
-        return {"true": True, "false": False}[text.strip().lower()]
-    except KeyError:
-        raise ValueError("must be true or false") from None
 
 
 def _isolation_level(text: str) -> IsolationLevel:
@@ -48,81 +50,28 @@ def _isolation_level(text: str) -> IsolationLevel:
         raise ValueError("must be read_uncommitted or read_committed") from None
 
 
-def _acks(text: str) -> Acks:
-    try:
-        return {"all": Acks.ALL, "-1": Acks.ALL, "1": Acks.LEADER, "0": Acks.NONE}[text.strip().lower()]
-    except KeyError:
-        raise ValueError("must be all (or -1), 1 or 0") from None
-
-
-def _compression_type(text: str) -> str:
-    if text.strip().lower() not in COMPRESSION_TYPES:
-        raise ValueError(f"must be one of {', '.join(COMPRESSION_TYPES)}")
+def _dns_lookup(text: str) -> str:
+    if text.strip().lower() not in DNS_LOOKUPS:
+        raise ValueError(f"must be {' or '.join(DNS_LOOKUPS)}")
     return text.strip().lower()
 
 
-def _security_protocol(text: str) -> SecurityProtocol:
+def _address_family(text: str) -> str:
+    if text.strip().lower() not in ADDRESS_FAMILIES:
+        raise ValueError(f"must be one of {', '.join(ADDRESS_FAMILIES)}")
+    return text.strip().lower()
+
+
+def _source_address(text: str) -> str:
     try:
-        return SecurityProtocol[text.strip().upper()]
-    except KeyError:
-        raise ValueError(f"must be one of {', '.join(p.name for p in SecurityProtocol)}") from None
+        ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        raise ValueError("must be an IP address of this machine") from None
+    return text
 
 
 def _addresses(text: str) -> tuple[str, ...]:
     return tuple(address.strip() for address in text.split(",") if address.strip())
-
-
-def _checks_hostname(text: str) -> bool:
-    """``ssl.endpoint.identification.algorithm``: https checks the broker's name, empty (or none) does not."""
-    if text.strip().lower() not in ("", "none", "https"):
-        raise ValueError("must be https, or empty to accept a certificate of any host name")
-    return text.strip().lower() == "https"
-
-
-def _text(text: str) -> str:
-    return text
-
-
-@dataclass(frozen=True, kw_only=True)
-class SecurityConfig(Properties):
-    """How connections are encrypted and proven. PEM only; SASL comes later and is refused until then."""
-
-    protocol: SecurityProtocol = property_field(  # noqa: RUF009 - it returns a field
-        "security.protocol", SecurityProtocol.PLAINTEXT, _security_protocol
-    )
-    ca_location: str | None = property_field("ssl.truststore.location", None, _text)
-    """File of PEM certificates to trust; None trusts the system's."""
-    ca_pem: str | None = property_field("ssl.truststore.certificates", None, _text)
-    """The same, inline (KIP-651)."""
-    certificate_location: str | None = property_field("ssl.keystore.location", None, _text)
-    """File with the client's certificate chain and private key, PEM."""
-    certificate_pem: str | None = property_field("ssl.keystore.certificate.chain", None, _text)
-    key_pem: str | None = property_field("ssl.keystore.key", None, _text, secret=True)
-    key_password: str | None = property_field("ssl.key.password", None, _text, secret=True)
-    check_hostname: bool = property_field("ssl.endpoint.identification.algorithm", True, _checks_hostname)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.protocol in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL):
-            raise ConfigError(
-                f"security.protocol={self.protocol.name} is not supported yet: "
-                "this version speaks PLAINTEXT and SSL"
-            )
-        for name, location in (("truststore", self.ca_location), ("keystore", self.certificate_location)):
-            if location and location.lower().endswith((".jks", ".p12", ".pfx")):
-                raise ConfigError(
-                    f"ssl.{name}.location={location} is a Java or PKCS#12 store; give PEM instead: "
-                    f"keytool -importkeystore -srckeystore {location} -destkeystore store.p12 "
-                    "-deststoretype PKCS12, "
-                    f"then openssl pkcs12 -in store.p12 -out {name}.pem -nodes"
-                )
-        if (self.certificate_pem is None) != (self.key_pem is None):
-            raise ConfigError("ssl.keystore.certificate.chain and ssl.keystore.key must be given together")
-
-    @property
-    def encrypted(self) -> bool:
-        """Whether connections speak TLS."""
-        return self.protocol in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,35 +81,71 @@ class ClientConfig(Properties):
     """
 
     bootstrap_servers: tuple[str, ...] = property_field("bootstrap.servers", (), _addresses)
-    """``host:port`` of some brokers; IPv6 hosts in brackets. Never empty."""
-    client_id: str = property_field("client.id", "spark-kafka-native", _text)
-    client_rack: str = property_field("client.rack", "", _text)
-    """Fetch from a replica in this rack where there is one (KIP-392); empty for always the leader."""
-    request_timeout_ms: int = property_field("request.timeout.ms", 30_000, least=1, most=INT32_MAX)
-    """No answer for so long closes the connection."""
-    default_api_timeout_ms: int = property_field("default.api.timeout.ms", 60_000, least=1, most=INT32_MAX)
-    """An operation with its retries."""
+    """``host:port`` of some brokers, comma-separated; IPv6 hosts in brackets. Required."""
+    client_id: str = property_field("client.id", "spark-kafka-native", text)
+    """The name of this client in the brokers' logs, metrics and quotas."""
+    client_rack: str = property_field("client.rack", "", text)
+    """Fetch from a replica in this rack where there is one (KIP-392). Empty: always from the leader."""
+    request_timeout_ms: int = property_field("request.timeout.ms", 30_000, min_value=1, max_value=INT32_MAX)
+    """A request without an answer for so long closes its connection, and is sent again where that is safe."""
+    default_api_timeout_ms: int = property_field(
+        "default.api.timeout.ms", 60_000, min_value=1, max_value=INT32_MAX
+    )
+    """Limit of an operation with all its retries, first contact included."""
     connection_setup_timeout_ms: int = property_field(
-        "socket.connection.setup.timeout.ms", 10_000, least=1, most=INT32_MAX
+        "socket.connection.setup.timeout.ms", 10_000, min_value=1, max_value=INT32_MAX
     )
-    """One address: TCP connect, and then again for TLS and the first answer."""
-    connections_max_idle_ms: int = property_field("connections.max.idle.ms", 540_000, least=1)
-    retry_backoff_ms: int = property_field("retry.backoff.ms", 100, least=0, most=INT32_MAX)
-    retry_backoff_max_ms: int = property_field("retry.backoff.max.ms", 1_000, least=0, most=INT32_MAX)
-    metadata_max_age_ms: int = property_field("metadata.max.age.ms", 300_000, least=0)
-    receive_buffer_bytes: int = property_field("receive.buffer.bytes", -1, least=-1, most=INT32_MAX)
-    """SO_RCVBUF; -1 leaves it to the system, which sizes it as the connection goes."""
-    send_buffer_bytes: int = property_field("send.buffer.bytes", -1, least=-1, most=INT32_MAX)
+    """Limit of a name lookup, of a TCP connect to one address, and again of TLS and the first answer."""
+    client_dns_lookup: str = property_field("client.dns.lookup", DNS_LOOKUPS[0], _dns_lookup)
+    """``use_all_dns_ips``: any address of a name will do. With ``resolve_canonical_bootstrap_servers_only``
+    each address of a bootstrap server is a server of its own, under the name that the name server has for it.
+    """
+    broker_address_family: str = property_field("broker.address.family", "any", _address_family)
+    """``any``, or only addresses of IPv4 (``v4``) or IPv6 (``v6``)."""
+    connection_attempt_delay_ms: int = property_field(
+        "connection.attempt.delay.ms", 250, min_value=-1, max_value=INT32_MAX
+    )
+    """How long one address of a broker has a start before the next is tried beside it (RFC 8305). -1: one
+    after the other, each within its share of the time."""
+    source_address: str | None = property_field("source.address", None, _source_address)
+    """The address of this machine that connections come from. Default: the system chooses."""
+    keepalive: bool = property_field("socket.keepalive.enable", True, boolean)
+    """Whether the system probes idle connections (SO_KEEPALIVE)."""
+    keepalive_idle_ms: int = property_field("socket.keepalive.idle.ms", -1, min_value=-1, max_value=INT32_MAX)
+    """After how long without traffic it does, in whole seconds (TCP_KEEPIDLE): less than that after which a
+    firewall between forgets a connection. -1 leaves it to the system, two hours as a rule."""
+    resolver: Callable[[str, int], Sequence[Any]] | None = None
+    """A function of host and port that returns what `socket.getaddrinfo` does, instead of the system's
+    resolver. No property sets it. It is called in a thread; for Spark it must be one that can be pickled."""
+    socket_factory: Callable[[Any], socket.socket] | None = None
+    """A function that gets one of those addresses and returns the socket for it, to be connected or
+    connected already (through a proxy, say). No property sets it."""
+    connections_max_idle_ms: int = property_field("connections.max.idle.ms", 540_000, min_value=1)
+    """A connection unused for so long is closed."""
+    retry_backoff_ms: int = property_field("retry.backoff.ms", 100, min_value=0, max_value=INT32_MAX)
+    """First wait before something is tried again; it doubles with each try."""
+    retry_backoff_max_ms: int = property_field(
+        "retry.backoff.max.ms", 1_000, min_value=0, max_value=INT32_MAX
+    )
+    """Longest wait before something is tried again."""
+    metadata_max_age_ms: int = property_field("metadata.max.age.ms", 300_000, min_value=0)
+    """Metadata older than this (leaders, partitions) are asked for again."""
+    receive_buffer_bytes: int = property_field("receive.buffer.bytes", -1, min_value=-1, max_value=INT32_MAX)
+    """SO_RCVBUF. -1 leaves it to the system, which sizes it as the connection goes."""
+    send_buffer_bytes: int = property_field("send.buffer.bytes", -1, min_value=-1, max_value=INT32_MAX)
+    """SO_SNDBUF. -1 leaves it to the system."""
     max_response_bytes: int = property_field(
-        "receive.message.max.bytes", MAX_RESPONSE_BYTES, least=1_000, most=INT32_MAX
+        "receive.message.max.bytes", MAX_RESPONSE_BYTES, min_value=1_000, max_value=INT32_MAX
     )
-    """A frame that claims more closes its connection before anything is allocated."""
-    security: SecurityConfig = SecurityConfig()
+    """A response that claims to be longer closes its connection before anything is allocated."""
+    security: SecurityConfig = SecurityConfig()  # noqa: RUF009 - it is frozen
 
     @classmethod
-    def from_properties(cls, properties: Mapping[str, str]) -> Self:
+    def from_properties(cls, properties: Mapping[str, Any], **values: Any) -> Self:
         """As `Properties.from_properties`, the ``security`` part included."""
-        return cls(security=SecurityConfig.from_properties(properties), **cls._parse(properties))
+        if "security" not in values:
+            values["security"] = SecurityConfig.from_properties(properties)
+        return cls(**(cls._parse(properties) | values))
 
     @classmethod
     def property_names(cls) -> frozenset[str]:
@@ -168,13 +153,13 @@ class ClientConfig(Properties):
         return super().property_names() | SecurityConfig.property_names()
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         given: object = self.bootstrap_servers
         if isinstance(given, str):  # which would pass for a tuple of one-letter addresses
             raise ConfigError(
                 f"bootstrap_servers must be a tuple, as ({given!r},); "
                 'ClientConfig.from_properties({"bootstrap.servers": ...}) takes a string'
             )
+        super().__post_init__()
         if not self.bootstrap_servers:
             raise ConfigError("bootstrap.servers must name at least one broker as host:port")
         for address in self.bootstrap_servers:
@@ -185,122 +170,36 @@ class ClientConfig(Properties):
 class ConsumerConfig(Properties):
     """How records are fetched."""
 
-    fetch_min_bytes: int = property_field("fetch.min.bytes", 1, least=0, most=INT32_MAX)
-    fetch_max_wait_ms: int = property_field("fetch.max.wait.ms", 500, least=0, most=INT32_MAX)
-    fetch_max_bytes: int = property_field("fetch.max.bytes", 50 * 1024 * 1024, least=1, most=INT32_MAX)
-    """One response, all its partitions together."""
-    max_partition_fetch_bytes: int = property_field(
-        "max.partition.fetch.bytes", 4 * 1024 * 1024, least=1, most=INT32_MAX
+    fetch_min_bytes: int = property_field("fetch.min.bytes", 1, min_value=0, max_value=INT32_MAX)
+    """The broker answers a fetch once it has so much, or after ``fetch.max.wait.ms``."""
+    fetch_max_wait_ms: int = property_field("fetch.max.wait.ms", 500, min_value=0, max_value=INT32_MAX)
+    """How long the broker may wait for ``fetch.min.bytes``."""
+    fetch_max_bytes: int = property_field(
+        "fetch.max.bytes", 50 * 1024 * 1024, min_value=1, max_value=INT32_MAX
     )
-    """One partition in a response; a single larger batch comes nevertheless."""
+    """Limit of one response, all its partitions together."""
+    max_partition_fetch_bytes: int = property_field(
+        "max.partition.fetch.bytes", 4 * 1024 * 1024, min_value=1, max_value=INT32_MAX
+    )
+    """Limit of one partition in a response; a single larger batch comes nevertheless."""
     isolation_level: IsolationLevel = property_field(  # noqa: RUF009 - it returns a field
         "isolation.level", IsolationLevel.READ_UNCOMMITTED, _isolation_level
     )
-    check_crcs: bool = property_field("check.crcs", True, _boolean)
+    """``read_committed`` hides records of open and aborted transactions."""
+    check_crcs: bool = property_field("check.crcs", True, boolean)
+    """Whether the checksum of each record batch is checked."""
+    header_keys: HeaderKeys = HeaderKeys.REPLACE
+    """What becomes of a header key that is not UTF-8. No property sets it: Java's consumer has no choice."""
     max_batch_bytes: int = property_field(
-        "max.decompressed.batch.bytes", MAX_BATCH_BYTES, least=1, most=INT32_MAX
+        "max.decompressed.batch.bytes", MAX_BATCH_BYTES, min_value=1, max_value=INT32_MAX
     )
-    poll_timeout_ms: int = property_field("poll.timeout.ms", 120_000, least=1, most=INT32_MAX)
+    """A record batch that decompresses to more is refused."""
+    poll_timeout_ms: int = property_field("poll.timeout.ms", 120_000, min_value=1, max_value=INT32_MAX)
     """A partition that makes no progress for so long fails with its offset."""
-    end_of_log_wait_ms: int = property_field("end.of.log.wait.ms", 5_000, least=0, most=INT32_MAX)
+    end_of_log_wait_ms: int = property_field("end.of.log.wait.ms", 5_000, min_value=0, max_value=INT32_MAX)
     """How long a range may wait at the log's end for records that it was promised.
 
     A new leader's high watermark can lag behind the one that a range was planned with, for about a second."""
-
-
-COMPRESSION_TYPES = ("none", "gzip", "snappy", "lz4", "zstd")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProducerConfig(Properties):
-    """How records are produced. Names are Java's, or librdkafka's where Java has none."""
-
-    acks: Acks = property_field("acks", Acks.ALL, _acks)  # noqa: RUF009 - it returns a field
-    """Which replicas must have a batch before it counts as written."""
-    enable_idempotence: bool | None = property_field("enable.idempotence", None, _boolean)
-    """Whether the brokers drop what a retry sends twice. None: yes, where acks=all and the limits
-    allow it.
-    """
-    batch_size: int = property_field("batch.size", 1_000_000, least=0, most=INT32_MAX)
-    """Bytes of a record batch before compression, at most; 0 sends every record alone.
-
-    Java's 16 KB are for records that come one by one; a column is there at once, and large batches cost
-    everybody less.
-    """
-    batch_records: int = property_field("batch.num.messages", 100_000, least=1, most=INT32_MAX)
-    """Records of a record batch, at most."""
-    linger_ms: int = property_field("linger.ms", 5, least=0, most=INT32_MAX)
-    """How long a batch that is not full waits for more records."""
-    buffer_memory: int = property_field("buffer.memory", 64 * 1024 * 1024, least=1)
-    """Bytes of records accepted and not yet delivered, at most."""
-    max_buffered_records: int = property_field("queue.buffering.max.messages", 10_000_000, least=1)
-    """As ``buffer_memory``, counted in records."""
-    max_block_ms: int = property_field("max.block.ms", 60_000, least=0)
-    """How long a full buffer, or a topic that is not known yet, holds up the caller."""
-    block_on_buffer_full: bool = property_field("block.on.buffer.full", True, _boolean)
-    """False: a full buffer raises at once."""
-    max_in_flight: int = property_field("max.in.flight.requests.per.connection", 5, least=1, most=1_000)
-    """Requests sent on a connection and not yet answered, at most."""
-    connections_per_broker: int = property_field("connections.per.broker", 2, least=1, most=100)
-    """A broker takes the requests of one connection one after the other, reading none while it writes
-    one; on two it does both at once. A partition's batches always take the same."""
-    delivery_timeout_ms: int = property_field("delivery.timeout.ms", 120_000, least=1, most=INT32_MAX)
-    """From accepting a record to giving up on it, all retries included."""
-    retries: int = property_field("retries", INT32_MAX, least=0, most=INT32_MAX)
-    """How often a batch is sent again; ``delivery_timeout_ms`` ends it earlier."""
-    max_request_size: int | None = property_field("max.request.size", None, int)
-    """Bytes of a record before compression, and of a request, at most. None: what the topic's
-    max.message.bytes allows.
-    """
-    compression_type: str = property_field("compression.type", "none", _compression_type)
-    compression_level: int | None = property_field("compression.level", None, int)
-    """None: the codec's usual one."""
-    partitioner: str = property_field("partitioner.class", "murmur2", _text)
-    """murmur2 (Java's), crc32, fnv1a, round_robin, least_bytes, sticky or explicit; also by the
-    names of Java's classes.
-    """
-    spill_dir: str | None = property_field("spill.dir", None, _text)
-    """Folder for batches that could not be delivered; the next producer that opens it sends them first."""
-    keep_undelivered: bool = property_field("keep.undelivered", False, _boolean)
-    """Whether undelivered records are kept for `Producer.undelivered`."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.max_request_size is not None and self.max_request_size < 1:
-            raise ConfigError(f"max.request.size must be at least 1, not {self.max_request_size}")
-        if self.enable_idempotence:
-            for name, bad in (
-                ("acks must be all", self.acks is not Acks.ALL),
-                ("max.in.flight.requests.per.connection must be at most 5", self.max_in_flight > 5),
-                ("retries must be at least 1", self.retries < 1),
-            ):
-                if bad:
-                    raise ConfigError(f"{name} when enable.idempotence=true")
-
-    @property
-    def idempotent(self) -> bool:
-        """Whether batches carry a producer id and sequence numbers (KIP-98). Brokers remember five
-        batches, no more.
-        """
-        if self.enable_idempotence is not None:
-            return self.enable_idempotence
-        return self.acks is Acks.ALL and self.max_in_flight <= 5 and self.retries > 0
-
-    @classmethod
-    def from_properties(cls, properties: Mapping[str, str]) -> Self:
-        """As `Properties.from_properties`; a codec's level may also come under Java's name
-        (compression.zstd.level).
-        """
-        values = cls._parse(properties)
-        level = properties.get(f"compression.{values.get('compression_type', 'none')}.level")
-        if level is not None and values.get("compression_level") is None:
-            values["compression_level"] = cls._parse({"compression.level": level})["compression_level"]
-        return cls(**values)
-
-    @classmethod
-    def property_names(cls) -> frozenset[str]:
-        """As `Properties.property_names`, with Java's names of the codecs' levels."""
-        return super().property_names() | {f"compression.{codec}.level" for codec in ("gzip", "lz4", "zstd")}
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -321,7 +220,6 @@ JAVA_ONLY = frozenset(
         "allow.auto.create.topics",
         "auto.commit.interval.ms",
         "auto.include.jmx.reporter",
-        "client.dns.lookup",
         "enable.metrics.push",
         "exclude.internal.topics",
         "group.id",
@@ -340,12 +238,8 @@ JAVA_ONLY = frozenset(
         "security.providers",
         "session.timeout.ms",
         "socket.connection.setup.timeout.max.ms",
-        "ssl.cipher.suites",
-        "ssl.enabled.protocols",
-        "ssl.keystore.type",
         "ssl.protocol",
         "ssl.provider",
-        "ssl.truststore.type",
     )
 )
 """Properties of Java's consumer that are legal and mean nothing here: no warning for those."""

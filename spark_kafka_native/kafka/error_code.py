@@ -272,6 +272,11 @@ class ErrorCode(enum.IntEnum):
         return " ".join(word if word in _UPPER_CASE_WORDS else word.title() for word in self.name.split("_"))
 
     @property
+    def known(self) -> bool:
+        """Whether this client has ever heard of the code."""
+        return self.value in _BY_NUMBER
+
+    @property
     def retriable(self) -> bool:
         """Whether the same request may succeed a moment later."""
         return _Kind.RETRIABLE in self._kind

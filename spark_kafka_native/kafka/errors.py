@@ -8,6 +8,8 @@ constructor's arguments.
 
 from __future__ import annotations
 
+from typing import Final
+
 from .error_code import ErrorCode
 from .model import TopicPartition
 
@@ -28,6 +30,12 @@ class NetworkError(KafkaError):
     """A connection could not be made or died. Whatever was in flight may or may not have been applied."""
 
 
+class UnreachableError(NetworkError):
+    """Nothing can be connected to, and that was told at once: connections are refused, or the name is
+    unknown.
+    """
+
+
 class HandshakeClosedError(NetworkError):
     """A listener hung up in the first exchange, as one of the other security protocol does (or a broker that
     stops).
@@ -36,6 +44,10 @@ class HandshakeClosedError(NetworkError):
 
 class SecurityError(KafkaError):
     """Broker and client don't agree on TLS, a certificate or credentials. Trying again would not help."""
+
+
+class AuthenticationError(SecurityError):
+    """Broker and client don't accept each other's credentials. Final: trying again locks accounts."""
 
 
 class RequestTimedOutError(NetworkError):
@@ -76,17 +88,42 @@ class CorruptRecordError(ProtocolError):
         return f"{where}: {self.message}"
 
 
-class BrokerError(KafkaError):
-    """A broker answered with an error code. ``where`` names the API and what it was asked for."""
+_DENIED: Final = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "on the topic",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "on the group",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "on the cluster",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "on the transactional id",
+}
 
-    def __init__(self, error_code: ErrorCode, where: str, message: str | None = None) -> None:
-        super().__init__(error_code, where, message)
+
+class BrokerError(KafkaError):
+    """A broker answered with an error code. ``where`` names the API and what it was asked for.
+
+    ``operation``: what an ACL would have to allow for it, in Kafka's words (Describe, Read, Write ...).
+    """
+
+    def __init__(
+        self, error_code: ErrorCode, where: str, message: str | None = None, operation: str | None = None
+    ) -> None:
+        super().__init__(error_code, where, message, operation)
         self.error_code = error_code
         self.where = where
         self.message = message
+        self.operation = operation
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.error_code.name} ({self.message or self.error_code.description})"
+        reason = self.message or self.error_code.description
+        if self.operation is not None and self.error_code in _DENIED:
+            reason = f"the client's principal needs an ACL for {self.operation} {_DENIED[self.error_code]}"
+        return f"{self.where}: {self.error_code.name} ({reason})"
+
+
+class IncompleteResponseError(KafkaError):
+    """A response leaves out something that was asked about. Asking again may help."""
+
+
+class ConsumerClosedError(KafkaError):
+    """A consumer was closed, perhaps by another thread while this one was reading."""
 
 
 class OffsetOutOfRangeError(BrokerError):

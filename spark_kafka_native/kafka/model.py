@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from datetime import UTC, datetime, timedelta
+from typing import ClassVar, Final, NamedTuple
 
 NO_TIMESTAMP_MS = -1
 """What Kafka stores for a record without a timestamp."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_SHOWN: Final = 40
+"""Bytes of a key or value that a `Record` shows."""
 
 
 class TopicPartition(NamedTuple):
@@ -22,6 +26,28 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMembership:
+    """For whom offsets are committed: a group, and the member that does it. Nobody of an earlier generation
+    may (KIP-447). Without a member, the group has to have none."""
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetToCommit:
+    """The offset of the next record to read, and what is kept with it; as it was committed, where a group is
+    asked for it."""
+
+    offset: int
+    leader_epoch: int = -1
+    """Of the last record that was read; -1 where it is not known."""
+    metadata: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +68,17 @@ class IsolationLevel(enum.IntEnum):
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
+
+
+class HeaderKeys(enum.Enum):
+    """How header keys are given to a reader: Kafka's spec says that they are UTF-8, and no broker looks."""
+
+    STRICT = "strict"
+    """As strings; one that is not UTF-8 is an error that names its record's offset."""
+    REPLACE = "replace"
+    """As strings, with U+FFFD for what is not UTF-8: to the character what Java's consumer shows."""
+    BYTES = "bytes"
+    """As they are on the wire, in a binary column."""
 
 
 class TimestampType(enum.IntEnum):
@@ -90,9 +127,57 @@ OffsetAt.LATEST = OffsetAt("latest")
 OffsetAt.MAX_TIMESTAMP = OffsetAt("max_timestamp")
 
 
+class Record(NamedTuple):
+    """One record as it was read.
+
+    A tuple, as it is made per record: a third faster than an object with slots, and the garbage collector
+    does not have to follow it. Use the names: fields may be added.
+    """
+
+    topic: str
+    """Empty where the columns that it comes from know no topic."""
+    partition: int
+    """-1 where ``topic`` is empty."""
+    offset: int
+    """-1 where the columns have no offsets."""
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    """In their order; a key may occur more than once. Keys are bytes with `HeaderKeys.BYTES`."""
+    timestamp_ms: int = NO_TIMESTAMP_MS
+    """Milliseconds since the epoch; -1 is "no timestamp"."""
+    timestamp_type: int = TimestampType.CREATE_TIME
+    """As in `TimestampType`."""
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Where the record is."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def timestamp(self) -> datetime | None:
+        """``timestamp_ms`` as a time of UTC; None for "no timestamp".
+
+        OverflowError after the year 9999, which a record's timestamp may be.
+        """
+        return None if self.timestamp_ms < 0 else _EPOCH + timedelta(milliseconds=self.timestamp_ms)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Record {self.topic_partition} offset {self.offset}: key {_short(self.key)}, "
+            f"value {_short(self.value)}>"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortedTransaction:
     """An aborted transaction in a fetched range: its records lie between ``first_offset`` and its marker."""
 
     producer_id: int
     first_offset: int
+
+
+def _short(content: bytes | None) -> str:
+    if content is None or len(content) <= _SHOWN:
+        return repr(content)
+    return f"{content[:_SHOWN]!r}... ({len(content)} bytes)"

@@ -13,87 +13,69 @@ from ..kafka.errors import KafkaError
 
 _DATA_LOSS: Final = (
     "Some data may have been lost because they are not available in Kafka any more; either the data was aged "
-    "out by "
-    "Kafka or the topic may have been deleted before all the data in the topic was processed. If you don't "
-    "want your "
-    "streaming query to fail on such cases, set the source option failOnDataLoss to false. Reason: "
+    "out by Kafka or the topic may have been deleted before all the data in the topic was processed. If you "
+    "don't want your streaming query to fail on such cases, set the source option failOnDataLoss to false. "
+    "Reason: "
 )
 
 CONDITIONS: Final[dict[str, str]] = {
     "MISMATCHED_TOPIC_PARTITIONS_BETWEEN_START_OFFSET_AND_END_OFFSET": (
-        "The specified start offset and end offset should have the same topic-partitions. "
-        "Topic-partitions for start offset: {tpsForStartOffset}, topic-partitions for end offset: "
-        "{tpsForEndOffset}."
+        "The specified start offset and end offset should have the same topic-partitions. Topic-partitions "
+        "for start offset: {tpsForStartOffset}, topic-partitions for end offset: {tpsForEndOffset}."
     ),
     "UNRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET": (
-        "The specified start {what} {startOffset} is greater than the end {what} {endOffset} "
-        "for topic {topic} partition {partition}."
+        "The specified start {what} {startOffset} is greater than the end {what} {endOffset} for topic "
+        "{topic} partition {partition}."
     ),
     "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET": (
         "The resolved start offset {startOffset} is greater than the resolved end offset {endOffset} for "
-        "topic {topic} "
-        "partition {partition}. There may be multiple reasons: 1. Start offset is set to too big a value "
-        "that after "
-        "resolution, end offset is smaller than it. There are multiple input cases: (a) Start offset is set "
-        "to a "
-        "timestamp, and the end offset is set to an index. (b) Start offset is set to an index, and the end "
-        "offset is "
-        "set to a timestamp. (c) Start offset is set, and the end offset is set to latest. 2. The Kafka "
-        "topic "
-        "partition is broken."
+        "topic {topic} partition {partition}. There may be multiple reasons: 1. Start offset is set to too "
+        "big a value that after resolution, end offset is smaller than it. There are multiple input cases: "
+        "(a) Start offset is set to a timestamp, and the end offset is set to an index. (b) Start offset is "
+        "set to an index, and the end offset is set to a timestamp. (c) Start offset is set, and the end "
+        "offset is set to latest. 2. The Kafka topic partition is broken."
     ),
     "KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED": (
         "Partitions specified for Kafka start offsets don't match what are assigned. Maybe topic partitions "
-        "are created "
-        "or deleted while the query is running. Use -1 for latest, -2 for earliest. "
-        "Specified: {specifiedPartitions} Assigned: {assignedPartitions}"
+        "are created or deleted while the query is running. Use -1 for latest, -2 for earliest. Specified: "
+        "{specifiedPartitions} Assigned: {assignedPartitions}"
     ),
     "KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED": (
         "Partitions specified for Kafka timestamp based {position} offsets don't match what are assigned. "
-        "Maybe topic "
-        "partitions are created or deleted while the query is running, or you didn't specify all the "
-        "partitions. "
-        "Specified: {specifiedPartitions} Assigned: {assignedPartitions}"
+        "Maybe topic partitions are created or deleted while the query is running, or you didn't specify all "
+        "the partitions. Specified: {specifiedPartitions} Assigned: {assignedPartitions}"
     ),
     "KAFKA_MALFORMED_RECORD_TIMESTAMP": (
         "The timestamp {timestampMs} ms of the record at offset {offset} of {topicPartition} does not fit "
-        "into a Spark "
-        "timestamp (microseconds in 64 bits). Leave the column `timestamp` out of the schema to read the "
-        "record."
+        "into a Spark timestamp (microseconds in 64 bits). Leave the column `timestamp` out of the schema to "
+        "read the record."
     ),
     "KAFKA_NULL_TOPIC_IN_DATA": (
-        "The Kafka message data sent to the producer contains a null topic. "
-        "Use the `topic` option for setting a default topic."
+        "The Kafka message data sent to the producer contains a null topic. Use the `topic` option for "
+        "setting a default topic."
     ),
     "MISMATCHED_TOPIC_PARTITIONS_BETWEEN_END_OFFSET_AND_PREFETCHED": (
         "Kafka data source in Trigger.AvailableNow should provide the same topic partitions in pre-fetched "
-        "offset to "
-        "end offset for each microbatch. The error could be transient - restart your query, and report if "
-        "you still "
-        "see the same issue. topic-partitions for pre-fetched offset: {tpsForPrefetched}, topic-partitions "
-        "for end "
-        "offset: {tpsForEndOffset}."
+        "offset to end offset for each microbatch. The error could be transient - restart your query, and "
+        "report if you still see the same issue. topic-partitions for pre-fetched offset: "
+        "{tpsForPrefetched}, topic-partitions for end offset: {tpsForEndOffset}."
     ),
     "END_OFFSET_HAS_GREATER_OFFSET_FOR_TOPIC_PARTITION_THAN_PREFETCHED": (
         "For Kafka data source with Trigger.AvailableNow, end offset should have lower or equal offset per "
-        "each topic "
-        "partition than pre-fetched offset. The error could be transient - restart your query, and report if "
-        "you still "
-        "see the same issue. pre-fetched offset: {prefetchedOffset}, end offset: {endOffset}."
+        "each topic partition than pre-fetched offset. The error could be transient - restart your query, "
+        "and report if you still see the same issue. pre-fetched offset: {prefetchedOffset}, end offset: "
+        "{endOffset}."
     ),
     "LOST_TOPIC_PARTITIONS_IN_END_OFFSET_WITH_TRIGGER_AVAILABLENOW": (
         "Some of partitions in Kafka topic(s) have been lost during running query with Trigger.AvailableNow. "
-        "The error "
-        "could be transient - restart your query, and report if you still see the same issue. "
+        "The error could be transient - restart your query, and report if you still see the same issue. "
         "topic-partitions for latest offset: {tpsForLatestOffset}, topic-partitions for end offset: "
         "{tpsForEndOffset}"
     ),
     "END_OFFSET_HAS_GREATER_OFFSET_FOR_TOPIC_PARTITION_THAN_LATEST_WITH_TRIGGER_AVAILABLENOW": (
         "Some of partitions in Kafka topic(s) report available offset which is less than end offset during "
-        "running "
-        "query with Trigger.AvailableNow. The error could be transient - restart your query, and report if "
-        "you still "
-        "see the same issue. latest offset: {latestOffset}, end offset: {endOffset}"
+        "running query with Trigger.AvailableNow. The error could be transient - restart your query, and "
+        "report if you still see the same issue. latest offset: {latestOffset}, end offset: {endOffset}"
     ),
     "KAFKA_DATA_LOSS.ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO": (
         "Added partition {topicPartition} starts from {startOffset} instead of 0."
@@ -108,25 +90,17 @@ CONDITIONS: Final[dict[str, str]] = {
     "KAFKA_DATA_LOSS.PARTITIONS_DELETED": "Partitions {partitions} have been deleted.",
     "KAFKA_DATA_LOSS.PARTITIONS_DELETED_AND_GROUP_ID_CONFIG_PRESENT": (
         "Partitions {partitions} have been deleted. Kafka option 'kafka.group.id' has been set on this "
-        "query, it is "
-        "not recommended to set this option. This option is unsafe to use since multiple concurrent queries "
-        "or sources "
-        "using the same group id will interfere with each other as they are part of the same consumer group. "
-        "Restarted "
-        "queries may also suffer interference from the previous run having the same group id. The user "
-        "should have only "
-        "one query per group id, and/or set the option 'kafka.session.timeout.ms' to be very small so that "
-        "the Kafka "
-        "consumers from the previous query are marked dead by the Kafka group coordinator before the "
-        "restarted query "
-        "starts running."
+        "query, it is not recommended to set this option. This option is unsafe to use since multiple "
+        "concurrent queries or sources using the same group id will interfere with each other as they are "
+        "part of the same consumer group. Restarted queries may also suffer interference from the previous "
+        "run having the same group id. The user should have only one query per group id, and/or set the "
+        "option 'kafka.session.timeout.ms' to be very small so that the Kafka consumers from the previous "
+        "query are marked dead by the Kafka group coordinator before the restarted query starts running."
     ),
     "KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED": (
         "Partition {topicPartition} offset was changed from {prevOffset} to {newOffset}. This could either "
-        "be a user "
-        "error that the start offset is set too high and this is the first batch, or the kafka "
-        "topic-partition is "
-        "broken, and some data may have been missed."
+        "be a user error that the start offset is set too high and this is the first batch, or the kafka "
+        "topic-partition is broken, and some data may have been missed."
     ),
     "KAFKA_DATA_LOSS.START_OFFSET_RESET": (
         "Starting offset for {topicPartition} was {offset} but consumer reset to {fetchedOffset}."

@@ -6,15 +6,16 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from .option_values import OptionValues
-from .options import Scope
+from .options.option import Scope
+from .options.option_values import OptionValues
 
 
 class KafkaDataSource(DataSource):  # type: ignore[misc]
-    """Kafka topics as DataFrames: ``spark.read.format("pykafka")`` and ``df.write.format("pykafka")``."""
+    """Kafka topics as DataFrames: ``format("pykafka")`` of ``spark.read``, ``spark.readStream``,
+    ``df.write`` and ``df.writeStream``."""
 
     @classmethod
     def name(cls) -> str:
@@ -24,28 +25,41 @@ class KafkaDataSource(DataSource):  # type: ignore[misc]
     def schema(self) -> StructType:
         """Kafka's columns; ``headers`` only with ``includeHeaders``. Not asked for where the user gives a
         schema."""
-        from .columns import full_schema
-        from .read_options import check_general
+        from .read.column_types import full_schema
+        from .read.read_options import check_general
 
         # Batch or stream is not known yet: what is wrong for both is told here, at load().
-        return full_schema(check_general(OptionValues.read(self.options, Scope.READ)).include_headers)
+        return full_schema(check_general(OptionValues.parse(self.options, Scope.READ)).include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read of the columns in ``schema``. Raises `ConfigError` for options that can't be."""
-        from .batch_reader import FilteringKafkaBatchReader, KafkaBatchReader
-        from .read_options import ReadOptions
+        from .read.batch_reader import FilteringKafkaBatchReader, KafkaBatchReader
+        from .read.read_options import ReadOptions
 
-        values = OptionValues.read(self.options, Scope.READ)
+        values = OptionValues.parse(self.options, Scope.READ)
         options = ReadOptions.for_batch(values)
         if options.filter_pushdown and _spark_pushes_filters():
             return FilteringKafkaBatchReader(options, schema)
         return KafkaBatchReader(options, schema)
 
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """A streaming read of the columns in ``schema``. Raises `ConfigError` for options that can't be."""
+        from .read.stream_options import StreamOptions
+        from .read.stream_reader import KafkaStreamReader
+
+        return KafkaStreamReader(StreamOptions.parse(OptionValues.parse(self.options, Scope.STREAM)), schema)
+
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """A batch write of rows with ``schema``."""
-        from .batch_writer import KafkaBatchWriter
+        from .write.batch_writer import KafkaBatchWriter
 
-        return KafkaBatchWriter(OptionValues.read(self.options, Scope.WRITE), schema, overwrite=overwrite)
+        return KafkaBatchWriter(OptionValues.parse(self.options, Scope.WRITE), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802, ARG002
+        """A streaming write of rows with ``schema``; complete mode appends its result anew each time."""
+        from .write.stream_writer import KafkaStreamWriter
+
+        return KafkaStreamWriter(OptionValues.parse(self.options, Scope.WRITE), schema)
 
 
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"

@@ -134,12 +134,17 @@ def _write_checkpoint(java: Java, classpath: str, path: Path, users: Mapping[str
             *("-cp", classpath, "kafka.tools.StorageTool"),
             *("format", "-t", random_id(), "-c", str(properties)),
         ]
-        ran = subprocess.run([*command, *scram], capture_output=True, encoding="utf-8", timeout=60)
+        # A JVM reads its arguments in the locale: without one, accounts of any script would be mangled.
+        ran = subprocess.run(
+            [*command, *scram],
+            capture_output=True,
+            encoding="utf-8",
+            timeout=60,
+            env={**os.environ, "LC_ALL": "C.UTF-8"},
+        )
         made = folder / "log" / "bootstrap.checkpoint"
         if ran.returncode or not made.exists():
-            raise BrokerStartError(
-                f"StorageTool could not format a broker's folder:\n{ran.stdout}{ran.stderr}"
-            )
+            raise BrokerStartError("StorageTool could not format a broker's folder", ran.stdout + ran.stderr)
         _publish(made, path)
 
 

@@ -77,17 +77,17 @@ def scram_records(users: Mapping[str, str]) -> list[str]:
 
 
 def check_users(users: Mapping[str, str]) -> dict[str, str]:
-    """The users as given; `ValueError` when StorageTool or a JAAS line could not be told one of them."""
+    """The users as given; `ValueError` for one that neither StorageTool nor a JAAS line can express."""
     for name, password in users.items():
         if not name or not password or set('",[]\\ ') & set(name + password):
             raise ValueError(
-                f"user {name!r}: name and password may be anything but empty or with any of '\",[]\\ '"
+                f"user {name!r}: name and password must not be empty or contain any of '\",[]\\ '"
             )
     return dict(users)
 
 
 def _sizes(brokers: int) -> dict[str, str]:
-    """Small, and quick to notice: tests wait for elections, for group joins and for the log cleaner."""
+    """Small, and with short timers: tests wait for elections, group joins and the log cleaner."""
     replicas, in_sync = str(min(brokers, 3)), str(min(brokers, 2))
     return {
         "default.replication.factor": replicas,
@@ -128,7 +128,11 @@ def _security(listener: str, settings: ClusterSettings) -> dict[str, str]:
         }
     if listener.startswith("SASL"):
         accounts = "".join(f' user_{name}="{password}"' for name, password in settings.users.items())
-        made[f"{prefix}sasl.enabled.mechanisms"] = ",".join(["PLAIN", *SCRAM_MECHANISMS])
+        made[f"{prefix}sasl.enabled.mechanisms"] = ",".join(["PLAIN", *SCRAM_MECHANISMS, "OAUTHBEARER"])
+        # Tokens without a signature (`unsigned_token` makes them): for tests only, as Kafka's docs say.
+        made[f"{prefix}oauthbearer.sasl.jaas.config"] = (
+            f"{_PACKAGE}.oauthbearer.OAuthBearerLoginModule required;"
+        )
         made[f"{prefix}plain.sasl.jaas.config"] = f"{_PACKAGE}.plain.PlainLoginModule required{accounts};"
         for mechanism in SCRAM_MECHANISMS:
             login = f"{_PACKAGE}.scram.ScramLoginModule required;"
@@ -145,10 +149,12 @@ def _escape(text: str) -> str:
 
 
 def check_listeners(listeners: Sequence[str]) -> tuple[str, ...]:
-    """The listeners as asked for; `ValueError` names one that is no security protocol of Kafka's."""
+    """The listeners as given; `ValueError` names one that is not a security protocol of Kafka."""
     for name in listeners:
         if name not in SECURITY_PROTOCOLS:
             raise ValueError(f"no listener {name!r}: choose among {', '.join(SECURITY_PROTOCOLS)}")
     if not listeners or len(set(listeners)) != len(listeners):
-        raise ValueError(f"listeners must name at least one protocol and none twice, not {list(listeners)}")
+        raise ValueError(
+            f"listeners must name at least one protocol, and each only once, not {list(listeners)}"
+        )
     return tuple(listeners)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .jars import jars
-from .java import java_command
+from .java_programs import java_command
 
 # Bytes that test values leave alone: the tools print keys, values and headers as they are.
 _COLUMN, _LINE, _NULL = "\x1f", "\x1e\n", "\x1d"

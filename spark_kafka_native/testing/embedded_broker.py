@@ -19,7 +19,7 @@ class EmbeddedBroker:
     ``folder`` holds ``server.properties``, the data under ``log/`` and what the broker said in ``output``.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a process is started with
         self,
         *,
         guard: Guard,
@@ -75,22 +75,19 @@ class EmbeddedBroker:
         deadline = time.monotonic() + self._startup_timeout_s
         while not (said := self._said()).count(STARTED):
             if not self.running:
-                raise BrokerStartError(
-                    f"broker {self.node_id} ended while starting. It said:\n{said[-4000:]}"
-                )
+                raise BrokerStartError(f"broker {self.node_id} ended while starting", said)
             if time.monotonic() > deadline:
                 raise BrokerStartError(
-                    f"broker {self.node_id} was not ready after {self._startup_timeout_s:g} s. "
-                    f"It said:\n{said[-4000:]}"
+                    f"broker {self.node_id} was not ready after {self._startup_timeout_s:g} s", said
                 )
             time.sleep(0.03)
 
     def kill(self) -> None:
-        """SIGKILL: it ends at once, says good-bye to nobody and flushes nothing."""
+        """SIGKILL: it ends at once, without a goodbye to its clients, and flushes nothing."""
         self._end(signal.SIGKILL, 10)
 
     def stop(self, timeout_s: float = 30) -> None:
-        """SIGTERM: it hands its leaderships over and closes its logs.
+        """SIGTERM: it hands over its leaderships and closes its logs.
 
         Killed when it takes longer than ``timeout_s``.
         """

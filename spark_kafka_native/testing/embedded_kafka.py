@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from .acls import allow
 from .broker_image import BrokerImage, broker_image, random_id, write_scram_checkpoint
 from .broker_properties import (
     HOST,
@@ -24,7 +25,7 @@ from .certificates import Certificates, write_certificates
 from .embedded_broker import EmbeddedBroker
 from .errors import BrokerStartError
 from .guard import Guard
-from .ports import free_ports
+from .ports import free_ports, is_free
 from .topics import create_topic
 
 _START_TRIES = 3  # a port that was free when we looked may be taken by the time the broker binds it
@@ -34,15 +35,16 @@ class EmbeddedKafka:
     """A Kafka cluster that lives as long as the ``with`` block, and never longer than this process.
 
     ``brokers``: 1 or 3, each also a controller; with three, replication factor 3 and min.insync.replicas 2.
-    ``listeners``: which of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL clients may use; each gets a free port,
-    or ``port``, ``port + 1``, ... in order of broker and listener. ``users``: name to password, for SASL
-    PLAIN, SCRAM-SHA-256 and -512. ``client_auth``: "none", "requested" or "required" client certificates.
+    ``listeners``: which of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL clients may use; each gets a free
+    port, or ``port``, ``port + 1``, ... in order of broker and listener. ``users``: name to password, for
+    SASL PLAIN, SCRAM-SHA-256 and -512; OAUTHBEARER takes any `unsigned_token`. ``client_auth``: "none",
+    "requested" or "required" client certificates.
     ``properties``: broker settings that win over ours. ``heap_mb``, ``jvm_options``: per broker.
 
     Raises `JavaUnavailableError`, `JarsUnavailableError` or `BrokerStartError`, each with what to do.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a user's choices, each with a default
         self,
         brokers: int = 1,
         *,
@@ -87,7 +89,7 @@ class EmbeddedKafka:
     def start(self) -> EmbeddedKafka:
         """Start all brokers and wait until they serve clients. The ``with`` statement calls it."""
         if self._guard:
-            raise RuntimeError("this EmbeddedKafka runs already")
+            raise RuntimeError("this EmbeddedKafka is already running")
         image = broker_image()
         self._guard = Guard("spark-kafka-native-broker-")
         try:
@@ -129,7 +131,7 @@ class EmbeddedKafka:
         return ",".join(broker.address(listener) for broker in self._brokers.values())
 
     def broker(self, node_id: int) -> EmbeddedBroker:
-        """The broker with that node id; they count from 1."""
+        """The broker with that node id. Node ids start at 1."""
         if node_id not in self._brokers:
             raise ValueError(f"no broker {node_id}: there are {list(self._brokers)}")
         return self._brokers[node_id]
@@ -166,6 +168,13 @@ class EmbeddedKafka:
         internal = ",".join(f"{HOST}:{broker.ports.internal}" for broker in self._brokers.values())
         create_topic(internal, name, partitions, replication_factor=replication_factor, config=config)
         return name
+
+    def allow(self, user: str, operation: str, resource: str, name: str) -> None:
+        """Let ``user`` do ``operation`` to a topic, group, cluster or transactional_id; see
+        `testing.acls`.
+        """
+        internal = ",".join(f"{HOST}:{broker.ports.internal}" for broker in self._brokers.values())
+        allow(internal, user, operation, resource, name)
 
     def _start(self, image: BrokerImage, guard: Guard) -> None:
         if any(name.endswith("SSL") for name in self.listeners):
@@ -216,6 +225,11 @@ class EmbeddedKafka:
     def _choose_ports(self) -> dict[int, Ports]:
         brokers, listeners = len(self._node_ids), len(self.listeners)
         outer = list(range(self._port, self._port + brokers * listeners)) if self._port else []
+        for port in outer:
+            if not is_free(HOST, port):
+                raise BrokerStartError(
+                    f"port {port} of {HOST} is taken (Address already in use): choose another, or none at all"
+                )
         found = [port for port in free_ports((3 + listeners) * brokers + len(outer)) if port not in outer]
         inner, outer = found[: 2 * brokers], outer or found[2 * brokers :]
         return {

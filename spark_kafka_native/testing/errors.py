@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 class BrokerUnavailableError(RuntimeError):
     """No embedded broker can run here. Its children say why."""
@@ -16,7 +18,18 @@ class JarsUnavailableError(BrokerUnavailableError):
 
 
 class BrokerStartError(BrokerUnavailableError):
-    """A broker process ended, or was not ready in time; the message carries the end of its log."""
+    """A broker process ended, or was not ready in time. The message carries the end of its log, ``output``;
+    ``reason`` is one line without it.
+    """
+
+    def __init__(self, what: str, output: str = "") -> None:
+        super().__init__(f"{what}. Its output ends with:\n{output[-4000:]}" if output else what)
+        self.output = output
+        causes = [line.strip() for line in output.splitlines() if _CAUSE.search(line)]
+        self.reason = f"{what}: {causes[-1]}" if causes else what
+
+
+_CAUSE = re.compile(r"^(Caused by: )?[\w.$]+(Exception|Error)\b|\bERROR\b|^Error\b")
 
 
 class GuardError(RuntimeError):

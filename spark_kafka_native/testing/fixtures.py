@@ -25,29 +25,46 @@ from .unix_sockets import unix_socket_settings
 __all__ = ["kafka", "kafka_cluster", "spark", "spark_cluster", "topic"]
 
 BROKER_VARIABLE = "KAFKA_TEST_BROKER"
+_KEEP = {"log.retention.ms": -1}
+_PATIENCE_S = 240.0
+_QUICK = ("-XX:TieredStopAtLevel=1",)
+"""For a broker whose life is some minutes, the compiler that pays off later is not worth its CPU."""
+_SOON = {
+    "group.min.session.timeout.ms": 1_000,
+    "group.consumer.min.session.timeout.ms": 1_000,
+    "group.consumer.min.heartbeat.interval.ms": 100,
+    "group.consumer.heartbeat.interval.ms": 300,
+}
+"""A group may have a session of seconds, and hears of others' doings in a third of one. No group has such a
+session unasked: a machine that stands still for a moment would cost it its members."""
 
 
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[EmbeddedKafka | KafkaContainer]:
-    """One broker for the whole run."""
+    """One broker for the whole run. It keeps records however old their timestamps are."""
     choice = os.environ.get(BROKER_VARIABLE, "embedded")
     if choice not in ("embedded", "testcontainers"):
         raise pytest.UsageError(f"{BROKER_VARIABLE} is {choice!r}: it may be embedded or testcontainers")
-    with KafkaContainer() if choice == "testcontainers" else EmbeddedKafka() as running:
+    settings = _KEEP | _SOON
+    with (
+        KafkaContainer()
+        if choice == "testcontainers"
+        else EmbeddedKafka(properties=settings, jvm_options=_QUICK, startup_timeout_s=_PATIENCE_S)
+    ) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def kafka_cluster() -> Iterator[EmbeddedKafka]:
     """Three brokers for one test module: replication factor 3, min.insync.replicas 2."""
-    with EmbeddedKafka(3) as running:
+    with EmbeddedKafka(3, properties=_KEEP, startup_timeout_s=_PATIENCE_S) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def spark_cluster() -> Iterator[StandaloneSpark]:
     """A standalone Spark master and two workers of one core each, for one test module."""
-    with StandaloneSpark(workers=2) as running:
+    with StandaloneSpark(workers=2, startup_timeout_s=_PATIENCE_S) as running:
         yield running
 
 
@@ -74,6 +91,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.driver.memory", "2g")
+        .config("spark.sql.streaming.stopTimeout", "60s")  # query.stop() would wait for ever
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
     )
     for name, value in unix_socket_settings(Path(tempfile.gettempdir())).items():

@@ -18,6 +18,9 @@ from typing import Any
 
 from .errors import GuardError
 
+_ANSWER_S = 120.0
+"""For an answer, and for the end of everything: a machine may be busy, and nobody may wait for ever."""
+
 
 class Guard:
     """Owns a temporary folder and every process started through it.
@@ -29,6 +32,7 @@ class Guard:
         self._lock = threading.Lock()
         self._commands = 0
         self._socket, theirs = socket.socketpair()
+        self._socket.settimeout(_ANSWER_S)
         script = str(Path(__file__).with_name("guard_process.py"))
         with theirs:
             self._process = subprocess.Popen(
@@ -70,8 +74,19 @@ class Guard:
                 self._socket.sendall(b'{"verb": "close"}\n')
             self._reader.close()
             self._socket.close()
-        self._process.wait()
+        self._await_end()
         shutil.rmtree(self.folder, ignore_errors=True)  # done already, unless the guard was killed
+
+    def _await_end(self) -> None:
+        try:
+            self._process.wait(_ANSWER_S)
+        except subprocess.TimeoutExpired as error:
+            self._process.kill()  # on Linux, its children get a SIGKILL with that
+            self._process.wait(_ANSWER_S)
+            raise GuardError(
+                f"what the guard process {self.pid} ran in {self.folder} had not ended {_ANSWER_S:g} s after "
+                "a SIGKILL"
+            ) from error
 
     def _ask(self, **command: Any) -> dict[str, Any]:
         with self._lock:
@@ -93,6 +108,10 @@ class Guard:
     def _receive(self) -> dict[str, Any]:
         try:
             line = self._reader.readline()
+        except TimeoutError as error:
+            raise GuardError(
+                f"the guard process {self._process.pid} gave no answer for {_ANSWER_S:g} s"
+            ) from error
         except OSError:  # reset: it was killed with a command of ours unread
             line = ""
         if not line:

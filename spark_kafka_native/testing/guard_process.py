@@ -11,6 +11,7 @@ Commands and answers are lines of JSON, one answer per command, in order.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -125,7 +126,8 @@ def _end(folder: str) -> None:
     for child in running:
         _kill_group(child, signal.SIGKILL)  # reaches stopped processes too
     for child in running:
-        child.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a disk that hangs holds up a SIGKILL, too
+            child.wait(30)
     for _ in range(20):  # a grandchild that is still dying may write once more
         shutil.rmtree(folder, ignore_errors=True)
         if not os.path.exists(folder):

@@ -1,4 +1,4 @@
-"""Java: finding one that runs Kafka and Spark, and running single-file Java sources as test oracles.
+"""`find_java`: a Java that runs Kafka and Spark.
 
 Looks where Spark looks (``JAVA_HOME``, then ``PATH``), so that broker and Spark run on the same Java.
 """
@@ -9,8 +9,7 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,60 +43,12 @@ def find_java(environ: Mapping[str, str] | None = None, minimum: int = MINIMUM_J
     environ = os.environ if environ is None else environ
     executable = _locate(environ)
     version = _ask_version(executable, environ)
-    major = _read_major(version)
+    major = _parse_major(version)
     if major < minimum:
         raise JavaUnavailableError(
             f"{executable} is Java {version}, too old: Java {minimum} or newer is needed. {_INSTALL}"
         )
     return Java(executable=executable, version=version, major=major)
-
-
-def run_java(
-    source: str | Path,
-    *args: str,
-    classpath: Sequence[Path] | None = None,
-    input_text: str | None = None,
-    timeout_s: float = 120,
-) -> str:
-    """Run one Java source file (its text, or its path) with Kafka's jars on the classpath.
-
-    Returns its standard output.
-    The source's class may have any name. Needs a JDK: a bare runtime has no compiler. Raises
-    `subprocess.CalledProcessError`, with the compiler's or the program's complaints as its note, when it
-    fails.
-    """
-    from .jars import jars
-
-    with tempfile.TemporaryDirectory(prefix="spark-kafka-native-java-") as folder:
-        path = source if isinstance(source, Path) else Path(folder, "Oracle.java")
-        if isinstance(source, str):
-            path.write_text(source, encoding="utf-8")
-        command = [
-            *java_command(Path(folder), jars() if classpath is None else classpath),
-            "-Dfile.encoding=UTF-8",
-            str(path),
-            *args,
-        ]
-        ran = subprocess.run(
-            command, input=input_text, capture_output=True, encoding="utf-8", timeout=timeout_s
-        )
-    if ran.returncode:
-        named = [path.name, *args]
-        error = subprocess.CalledProcessError(ran.returncode, named, ran.stdout, ran.stderr)
-        error.add_note(ran.stderr[-4000:])
-        raise error
-    return ran.stdout
-
-
-def java_command(temp_folder: Path, classpath: Sequence[Path]) -> list[str]:
-    """``java`` with options for short runs: quick, quiet, and leaving nothing outside ``temp_folder``."""
-    return [
-        str(find_java().executable),
-        *("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"),
-        f"-Djava.io.tmpdir={temp_folder}",
-        "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
-        *("-cp", os.pathsep.join(str(jar) for jar in classpath)),
-    ]
 
 
 def _locate(environ: Mapping[str, str]) -> Path:
@@ -136,7 +87,7 @@ def _ask_version(executable: Path, environ: Mapping[str, str]) -> str:
     return match[1]
 
 
-def _read_major(version: str) -> int:
+def _parse_major(version: str) -> int:
     numbers = [int(number) for number in re.findall(r"\d+", version)]
     if not numbers:
         return 0

@@ -19,14 +19,15 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     randomness = random.SystemRandom()
     for _ in range(1000 * count):
         port = randomness.randint(_FIRST, _LAST)
-        if port not in found and _is_free(host, port):
+        if port not in found and is_free(host, port):
             found.append(port)
         if len(found) == count:
             return found
     raise OSError(f"no {count} free ports between {_FIRST} and {_LAST} on {host}")
 
 
-def _is_free(host: str, port: int) -> bool:
+def is_free(host: str, port: int) -> bool:
+    """Whether ``port`` (0 to 65535) of ``host`` can be bound now."""
     with socket.socket() as probe:
         try:
             probe.bind((host, port))

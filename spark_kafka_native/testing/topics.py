@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from ..kafka.admin import Admin, NewTopic
 from ..kafka.cluster.router import Router
 from ..kafka.config import ClientConfig
+from ..kafka.errors import BrokerError
+from ..kafka.protocol.api.metadata import MetadataRequest, MetadataRequestTopic
 
 
 def create_topic(
@@ -17,7 +20,7 @@ def create_topic(
     replication_factor: int | None = None,
     config: Mapping[str, object] | None = None,
 ) -> None:
-    """Create a topic and wait until every partition has a leader."""
+    """Create a topic, and wait until every partition has a leader and every broker knows of it."""
     topic = NewTopic(
         name=name,
         partitions=partitions,
@@ -28,5 +31,19 @@ def create_topic(
     router = Router(ClientConfig(bootstrap_servers=tuple(bootstrap_servers.split(","))))
     try:
         Admin(router).create_topics([topic])
+        for node_id in sorted(router.snapshot.brokers):
+            router.retry(
+                partial(_check_known, router, node_id, name),
+                what=f"waiting until broker {node_id} knows of topic {name}",
+                deadline=router.deadline(),
+            )
     finally:
         router.close()
+
+
+def _check_known(router: Router, node_id: int, name: str) -> None:
+    # Whoever asks next may ask any broker, and one that lags would call the topic unknown.
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
+    for topic in router.send_to(node_id, request, router.deadline()).topics:
+        if topic.error_code:
+            raise BrokerError(topic.error_code, f"topic {name}")

@@ -68,23 +68,28 @@ def test_tls_carries_large_frames(secured: EmbeddedKafka) -> None:
 
 @pytest.mark.parametrize(("protocol", "listener"), [("SSL", "PLAINTEXT"), ("PLAINTEXT", "SSL")])
 def test_the_wrong_security_protocol_is_named(secured: EmbeddedKafka, protocol: str, listener: str) -> None:
-    reading = Reading(secured.bootstrap_servers_for(listener), security_protocol=protocol)
+    reading = Reading(
+        secured.bootstrap_servers_for(listener), security_protocol=protocol, default_api_timeout_ms=300_000
+    )
     tracemalloc.start()
     began = time.monotonic()
     with pytest.raises(KafkaError, match=r"security\.protocol") as raised:
         reading.partitions("here")
     took, (_, peak) = time.monotonic() - began, tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert took < 5
+    assert took < 60
     assert peak < 20_000_000
     assert "TLS" in str(raised.value) or listener in str(raised.value)
 
 
 def test_a_certificate_of_nobody_we_trust_is_refused(secured: EmbeddedKafka) -> None:
+    reading = Reading(
+        secured.bootstrap_servers_for("SSL"), security_protocol="SSL", default_api_timeout_ms=300_000
+    )
     began = time.monotonic()
     with pytest.raises(SecurityError, match=r"certificate is not trusted: (self.signed|unable to get)"):
-        Reading(secured.bootstrap_servers_for("SSL"), security_protocol="SSL").partitions("here")
-    assert time.monotonic() - began < 5
+        reading.partitions("here")
+    assert time.monotonic() - began < 60
 
 
 def test_a_certificate_of_another_host_is_refused_unless_told_otherwise(secured: EmbeddedKafka) -> None:
@@ -99,13 +104,13 @@ def test_a_certificate_of_another_host_is_refused_unless_told_otherwise(secured:
 
 
 def test_files_that_cannot_be_used_are_named(secured: EmbeddedKafka, tmp_path: object) -> None:
-    with pytest.raises(ConfigError, match=r"ssl.truststore.location: /no/such/file can't be read on"):
+    with pytest.raises(ConfigError, match=r"ssl.truststore.location: /no/such/file on .* can't be read"):
         tls(secured, ssl_truststore_location="/no/such/file").partitions("here")
     with pytest.raises(ConfigError, match=r"ssl.keystore.location: .* is not PEM that can be used"):
         tls(secured, ssl_keystore_location=__file__).partitions("here")
     with pytest.raises(ConfigError, match="keytool"):
         tls(secured, ssl_truststore_location="trust.jks")
-    with pytest.raises(ConfigError, match="SASL_SSL is not supported yet"):
+    with pytest.raises(ConfigError, match=r"SASL_SSL needs sasl\.mechanism"):
         tls(secured, security_protocol="SASL_SSL")
 
 
@@ -126,10 +131,11 @@ def test_a_missing_topic_is_named(secured: EmbeddedKafka) -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "with space", "ü", "x" * 250])
 def test_an_impossible_topic_name_is_refused_at_once(secured: EmbeddedKafka, name: str) -> None:
-    reading = Reading(secured.bootstrap_servers)
+    reading = Reading(secured.bootstrap_servers, default_api_timeout_ms=300_000)
     began = time.monotonic()
-    with pytest.raises(BrokerError, match="INVALID_TOPIC_EXCEPTION"):
+    refusal, why = (BrokerError, "INVALID_TOPIC_EXCEPTION") if name else (ValueError, "not empty")
+    with pytest.raises(refusal, match=why):
         Admin(reading.router).create_topics([NewTopic(name=name, partitions=1)])
     with pytest.raises(BrokerError):
         list(reading.fetch({TopicPartition(name, 0): (0, 1)}))
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60

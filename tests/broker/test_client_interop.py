@@ -14,9 +14,9 @@ from reading import Reading, wait_until
 
 from spark_kafka_native.kafka.admin import Admin
 from spark_kafka_native.kafka.config import ClientConfig
-from spark_kafka_native.kafka.consumer.committed import committed_offsets
 from spark_kafka_native.kafka.consumer.offsets import list_offsets
 from spark_kafka_native.kafka.errors import EndOfLogError, OffsetOutOfRangeError
+from spark_kafka_native.kafka.group.committed import committed_offsets
 from spark_kafka_native.kafka.model import IsolationLevel, OffsetAt, TimestampType, TopicPartition
 from spark_kafka_native.testing import console
 
@@ -196,17 +196,17 @@ def transact(producer: confluent_kafka.Producer, topic: str, values: range, comm
         producer.produce(topic, b"%d" % number, partition=0)
     producer.flush()
     if commit:
-        producer.commit_transaction()
+        producer.commit_transaction(60)
     else:
-        producer.abort_transaction()
+        producer.abort_transaction(60)
 
 
 def test_aborted_transactions_are_hidden_exactly(kafka: Any, topic: str, reading: Reading) -> None:
     kafka.create_topic(topic, 1)
     first, second = (confluent_producer(kafka, transactional_id=f"{topic}-{i}") for i in (1, 2))
     plain = confluent_producer(kafka)
-    first.init_transactions()
-    second.init_transactions()
+    first.init_transactions(60)
+    second.init_transactions(60)
     committed: list[int] = []
     for round_number in range(6):
         start = round_number * 100
@@ -231,7 +231,7 @@ def test_aborted_transactions_are_hidden_exactly(kafka: Any, topic: str, reading
 def test_an_open_transaction_holds_the_stable_offset(kafka: Any, topic: str, reading: Reading) -> None:
     kafka.create_topic(topic, 1)
     plain, writer = confluent_producer(kafka), confluent_producer(kafka, transactional_id=topic)
-    writer.init_transactions()
+    writer.init_transactions(60)
     plain.produce(topic, b"before", partition=0)
     plain.flush()
     writer.begin_transaction()
@@ -243,7 +243,7 @@ def test_an_open_transaction_holds_the_stable_offset(kafka: Any, topic: str, rea
     held = r"\[1, 2\).*an open transaction holds the last stable offset at 1 \(high watermark 2\)"
     with pytest.raises(EndOfLogError, match=held):
         list(reading.fetch({tp: (0, 2)}, isolation_level=READ_COMMITTED, poll_timeout_ms=1_500))
-    writer.commit_transaction()
+    writer.commit_transaction(60)
     # The commit's marker may come a moment after the commit has been confirmed.
     assert list(reading.fetch({tp: (0, 2)}, isolation_level=READ_COMMITTED))[-1].next_offset == 2
     assert reading.bounds(topic, isolation_level=READ_COMMITTED)[tp] == (0, 3)

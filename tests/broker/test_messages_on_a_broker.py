@@ -12,8 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from admin_messages import ADMIN_REFUSALS, admin_requests
 
 from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.protocol.api.acls import AclCreation, CreateAclsRequest
 from spark_kafka_native.kafka.protocol.api.api_versions import ApiVersionsRequest
 from spark_kafka_native.kafka.protocol.api.cluster import DescribeClusterRequest
 from spark_kafka_native.kafka.protocol.api.configs import (
@@ -21,8 +23,20 @@ from spark_kafka_native.kafka.protocol.api.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
 )
+from spark_kafka_native.kafka.protocol.api.consumer_group import ConsumerGroupHeartbeatRequest
 from spark_kafka_native.kafka.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic
-from spark_kafka_native.kafka.protocol.api.find_coordinator import FindCoordinatorRequest
+from spark_kafka_native.kafka.protocol.api.find_coordinator import (
+    TRANSACTION_KEY_TYPE,
+    FindCoordinatorRequest,
+)
+from spark_kafka_native.kafka.protocol.api.group_membership import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    LeaveGroupRequest,
+    MemberIdentity,
+    SyncGroupRequest,
+)
 from spark_kafka_native.kafka.protocol.api.init_producer_id import InitProducerIdRequest
 from spark_kafka_native.kafka.protocol.api.list_offsets import (
     EARLIEST_TIMESTAMP,
@@ -41,11 +55,17 @@ from spark_kafka_native.kafka.protocol.api.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
+from spark_kafka_native.kafka.protocol.api.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from spark_kafka_native.kafka.protocol.api.produce import (
     PartitionProduceData,
     ProduceRequest,
     TopicProduceData,
 )
+from spark_kafka_native.kafka.protocol.api.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from spark_kafka_native.kafka.protocol.api.topics import (
     CreatableTopic,
     CreatePartitionsRequest,
@@ -56,6 +76,15 @@ from spark_kafka_native.kafka.protocol.api.topics import (
     DeleteRecordsTopic,
     DeleteTopicsRequest,
     DeleteTopicState,
+)
+from spark_kafka_native.kafka.protocol.api.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    EndTxnRequest,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
 )
 from spark_kafka_native.kafka.protocol.catalogue import all_requests
 from spark_kafka_native.kafka.protocol.message import Request
@@ -130,6 +159,10 @@ def committed(wire: Wire, topic: Topic) -> None:
     await_none(lambda: wire.send(commit(topic), 9).topics[0].partitions[0].error_code)
     init = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
     await_none(lambda: wire.send(init, 4).error_code)
+    find = FindCoordinatorRequest(key_type=TRANSACTION_KEY_TYPE, coordinator_keys=[TRANSACTION])
+    await_none(lambda: wire.send(find, 4).coordinators[0].error_code)
+    init = InitProducerIdRequest(transactional_id=TRANSACTION, transaction_timeout_ms=60_000)
+    await_none(lambda: wire.send(init, 4).error_code)
 
 
 def await_none(ask: Callable[[], ErrorCode]) -> None:
@@ -173,6 +206,13 @@ def commit(topic: Topic) -> OffsetCommitRequest:
     return OffsetCommitRequest(group_id=GROUP, topics=topics)
 
 
+def offset_for_leader_epoch(topic: Topic) -> OffsetForLeaderEpochRequest:
+    asked = OffsetForLeaderPartition(partition=0, leader_epoch=0)
+    return OffsetForLeaderEpochRequest(
+        replica_id=-1, topics=[OffsetForLeaderTopic(topic=topic.name, partitions=[asked])]
+    )
+
+
 def list_offsets(topic: Topic) -> ListOffsetsRequest:
     partition = ListOffsetsPartition(partition_index=0, timestamp=EARLIEST_TIMESTAMP)
     return ListOffsetsRequest(
@@ -187,6 +227,18 @@ def delete_records(topic: Topic) -> DeleteRecordsRequest:
     )
 
 
+def acl(topic: Topic) -> AclCreation:
+    """That anybody may read the topic."""
+    return AclCreation(
+        resource_type=2,
+        resource_name=topic.name,
+        principal="User:*",
+        host="*",
+        operation=3,
+        permission_type=3,
+    )
+
+
 def describe_configs(topic: Topic) -> DescribeConfigsRequest:
     resource = DescribeConfigsResource(
         resource_type=TOPIC_RESOURCE, resource_name=topic.name, configuration_keys=["retention.ms"]
@@ -194,11 +246,34 @@ def describe_configs(topic: Topic) -> DescribeConfigsRequest:
     return DescribeConfigsRequest(resources=[resource])
 
 
+def txn_offset_commit(topic: Topic) -> TxnOffsetCommitRequest:
+    partition = TxnOffsetCommitRequestPartition(
+        partition_index=0, committed_offset=7, committed_metadata="note"
+    )
+    topics = [TxnOffsetCommitRequestTopic(name=topic.name, partitions=[partition])]
+    return TxnOffsetCommitRequest(group_id=TRANSACTION, topics=topics, **NOBODY)
+
+
+TRANSACTION = f"transaction-{uuid.uuid4().hex[:8]}"
+NOBODY: dict[str, Any] = {"transactional_id": TRANSACTION, "producer_id": 123_456_789, "producer_epoch": 3}
+"""A producer that no coordinator has heard of."""
 GROUP = f"group-{uuid.uuid4().hex[:8]}"
+STRANGER: dict[str, Any] = {"group_id": f"members-{uuid.uuid4().hex[:8]}", "member_id": str(uuid.uuid4())}
+"""A member that no coordinator has heard of."""
 REQUESTS: dict[type[Request[Any]], Callable[[Topic], Request[Any]]] = {
+    AddOffsetsToTxnRequest: lambda _: AddOffsetsToTxnRequest(group_id=GROUP, **NOBODY),
+    AddPartitionsToTxnRequest: lambda topic: AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=TRANSACTION,
+        v3_and_below_producer_id=123_456_789,
+        v3_and_below_producer_epoch=3,
+        v3_and_below_topics=[AddPartitionsToTxnTopic(name=topic.name, partitions=[0, 1])],
+    ),
+    EndTxnRequest: lambda _: EndTxnRequest(committed=True, **NOBODY),
+    TxnOffsetCommitRequest: txn_offset_commit,
     ApiVersionsRequest: lambda _: ApiVersionsRequest(
         client_software_name="test", client_software_version="1"
     ),
+    CreateAclsRequest: lambda topic: CreateAclsRequest(creations=[acl(topic)]),
     CreatePartitionsRequest: lambda topic: CreatePartitionsRequest(
         topics=[CreatePartitionsTopic(name=topic.name, count=3, assignments=None)],
         timeout_ms=10_000,
@@ -209,20 +284,40 @@ REQUESTS: dict[type[Request[Any]], Callable[[Topic], Request[Any]]] = {
     DeleteTopicsRequest: lambda topic: DeleteTopicsRequest(
         topics=[DeleteTopicState(name=f"{topic.name}-never")], timeout_ms=10_000
     ),
+    ConsumerGroupHeartbeatRequest: lambda _: ConsumerGroupHeartbeatRequest(member_epoch=3, **STRANGER),
     DescribeClusterRequest: lambda _: DescribeClusterRequest(),
     DescribeConfigsRequest: describe_configs,
     FetchRequest: fetch,
     FindCoordinatorRequest: lambda _: FindCoordinatorRequest(coordinator_keys=[GROUP]),
+    HeartbeatRequest: lambda _: HeartbeatRequest(generation_id=3, **STRANGER),
     InitProducerIdRequest: lambda _: InitProducerIdRequest(
         transactional_id=None, transaction_timeout_ms=60_000
+    ),
+    JoinGroupRequest: lambda _: JoinGroupRequest(
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+        **STRANGER,
+    ),
+    LeaveGroupRequest: lambda _: LeaveGroupRequest(
+        group_id=STRANGER["group_id"], members=[MemberIdentity(member_id=STRANGER["member_id"])]
     ),
     ListOffsetsRequest: list_offsets,
     MetadataRequest: lambda topic: MetadataRequest(topics=[MetadataRequestTopic(name=topic.name)]),
     OffsetCommitRequest: commit,
+    OffsetForLeaderEpochRequest: offset_for_leader_epoch,
     OffsetFetchRequest: lambda topic: OffsetFetchRequest(
         groups=[OffsetFetchRequestGroup(group_id=GROUP, topics=offsets(topic))]
     ),
     ProduceRequest: produce,
+    SaslAuthenticateRequest: lambda _: SaslAuthenticateRequest(auth_bytes=b"who"),
+    SaslHandshakeRequest: lambda _: SaslHandshakeRequest(mechanism="PLAIN"),
+    SyncGroupRequest: lambda _: SyncGroupRequest(
+        generation_id=3, protocol_type="consumer", protocol_name="range", assignments=[], **STRANGER
+    ),
+} | {
+    kind: lambda topic, kind=kind: admin_requests(topic.name, GROUP)[kind] for kind in admin_requests("", "")
 }
 
 
@@ -271,7 +366,22 @@ CHECKS: dict[type[Request[Any]], Callable[[Any, Topic, int], None]] = {
     DescribeConfigsRequest: check_configs,
     FindCoordinatorRequest: check_coordinator,
 }
-EXPECTED = {DeleteTopicsRequest: {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}}
+EXPECTED = {
+    AddOffsetsToTxnRequest: {ErrorCode.INVALID_PRODUCER_ID_MAPPING},
+    AddPartitionsToTxnRequest: {ErrorCode.INVALID_PRODUCER_ID_MAPPING},
+    EndTxnRequest: {ErrorCode.INVALID_PRODUCER_ID_MAPPING},
+    TxnOffsetCommitRequest: {ErrorCode.INVALID_PRODUCER_ID_MAPPING},
+    ConsumerGroupHeartbeatRequest: {ErrorCode.GROUP_ID_NOT_FOUND},
+    HeartbeatRequest: {ErrorCode.UNKNOWN_MEMBER_ID},
+    JoinGroupRequest: {ErrorCode.UNKNOWN_MEMBER_ID},
+    LeaveGroupRequest: {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.NONE},  # since version 3 of each member
+    SyncGroupRequest: {ErrorCode.UNKNOWN_MEMBER_ID},
+    CreateAclsRequest: {ErrorCode.SECURITY_DISABLED},  # the broker has no authorizer
+    DeleteTopicsRequest: {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION},
+    SaslAuthenticateRequest: {ErrorCode.ILLEGAL_SASL_STATE},  # nor SASL on this listener
+    SaslHandshakeRequest: {ErrorCode.ILLEGAL_SASL_STATE},
+    **ADMIN_REFUSALS,
+}
 EACH_VERSION = [
     pytest.param(request_class, version, id=f"{request_class.api_name()}-v{version}")
     for request_class in all_requests().values()

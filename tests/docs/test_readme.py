@@ -15,6 +15,7 @@ def python_blocks(markdown: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", markdown, flags=re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.spark
 @pytest.mark.broker
 def test_the_python_blocks_of_the_readme_run(tmp_path: Path) -> None:
@@ -31,7 +32,7 @@ def test_the_python_blocks_of_the_readme_run(tmp_path: Path) -> None:
         env=os.environ | activated,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=840,
     )
 
     assert ran.returncode == 0, ran.stderr[-5000:]

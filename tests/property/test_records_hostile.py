@@ -86,6 +86,23 @@ def hostile_batch(rng: random.Random, codec: Codec, base_offset: int) -> bytes:
     return bytes(mend_crc(data))
 
 
+def hostile_set(rng: random.Random, codec: Codec) -> bytes:
+    """Up to 20 batches (few and many are checked in different ways), few of them hostile where there are
+    many."""
+    count = rng.choice([1, 2, 3, 7, 8, 20])
+    hostile = rng.choices(range(count), k=min(count, 3))
+    batches = []
+    for index in range(count):
+        if index in hostile:
+            batches.append(hostile_batch(rng, codec, base_offset=20 * index))
+        else:
+            body, records = good_body(rng)
+            some = rng.choice([codec, Codec.NONE])
+            packed = bytes(compress(some, body))
+            batches.append(batch(body=packed, count=records, attributes=some, base_offset=20 * index))
+    return b"".join(batches)
+
+
 def outcome(data: bytes, kernel, **options):
     """What a kernel makes of ``data``: the columns as Python objects, or the error."""
     with using_kernel(kernel):
@@ -114,7 +131,7 @@ def test_mutated_batches(codec: Codec) -> None:
     tracemalloc.start()
     try:
         for _ in range(ROUNDS):
-            data = b"".join(hostile_batch(rng, codec, base_offset=20 * i) for i in range(rng.randrange(1, 4)))
+            data = hostile_set(rng, codec)
             options = rng.choice(
                 [{}, {"columns": frozenset({"offset"})}, {"until_offset": 3}, {"max_records": 2}]
             )

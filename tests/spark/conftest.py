@@ -6,8 +6,8 @@ import json
 import os
 import subprocess
 import sys
-import zipfile
-from collections.abc import Callable, Iterable, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +16,10 @@ import pyspark
 import pytest
 from confluent_kafka import Producer
 
-import spark_kafka_native
+from spark_kafka_native.cli.zip import write_zip
+from spark_kafka_native.kafka.admin import Admin
+from spark_kafka_native.kafka.cluster.router import Router
+from spark_kafka_native.kafka.config import ClientConfig
 from spark_kafka_native.testing import StandaloneSpark
 
 
@@ -58,7 +61,7 @@ def write(
                 break
             except BufferError:
                 producer.poll(0.1)
-    assert producer.flush(60) == 0
+    assert producer.flush(240) == 0
     assert not failures, failures[:3]
 
 
@@ -102,49 +105,116 @@ def peer() -> SimpleNamespace:
     return SimpleNamespace(**{function.__name__: function for function in functions})
 
 
-def make_zip(path: Path) -> Path:
-    """The package as ``--py-files`` takes it: pure Python."""
-    package = Path(spark_kafka_native.__file__).parent
-    with zipfile.ZipFile(path, "w") as archive:
-        for file in package.rglob("*.py"):
-            archive.write(file, Path(package.name) / file.relative_to(package))
-    return path
-
-
 @pytest.fixture
 def script_environment() -> dict[str, str]:
     """For a script with a Spark of its own: the session of the other tests leaves traces in the environment,
     which a Connect client refuses."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
-    return clean | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    quick = {"SPARK_SUBMIT_OPTS": os.environ["SPARK_SUBMIT_OPTS"]}
+    return clean | quick | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 @pytest.fixture
-def run_on_two_workers(tmp_path: Path, script_environment: dict[str, str]) -> Callable[..., dict[str, Any]]:
-    """``run_on_two_workers(script, *arguments)``: submit a script, with the package as a zip, to a cluster
-    of two workers that has it from nowhere else; what it printed as JSON behind ``RESULT``."""
+def run_on_two_workers(
+    spark_cluster: StandaloneSpark, tmp_path: Path, script_environment: dict[str, str]
+) -> Callable[..., dict[str, Any]]:
+    """``run_on_two_workers(script, *arguments)``: submit a script, with the package as a zip, to the module's
+    cluster of two workers, which has it from nowhere else; what it printed as JSON behind ``RESULT``."""
 
-    def run(script: str, *arguments: str) -> dict[str, Any]:
+    def run(script: str, *arguments: str, timeout_s: float = 600) -> dict[str, Any]:
         job = tmp_path / "job.py"
         job.write_text(script)
-        archive = make_zip(tmp_path / "spark_kafka_native.zip")
-        with StandaloneSpark(workers=2) as cluster:
-            done = subprocess.run(
-                [
-                    str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
-                    *("--master", cluster.master_url, "--py-files", str(archive)),
-                    *(f"--conf={name}={value}" for name, value in cluster.conf.items()),
-                    *(str(job), *arguments),
-                ],
-                env=script_environment,
-                cwd=tmp_path,
-                capture_output=True,
-                text=True,
-                timeout=300,
-                check=False,
-            )
+        archive = tmp_path / "spark_kafka_native.zip"
+        write_zip(archive)
+        done = subprocess.run(
+            [
+                str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+                *("--master", spark_cluster.master_url, "--py-files", str(archive)),
+                *(f"--conf={name}={value}" for name, value in spark_cluster.conf.items()),
+                f"--conf=spark.executor.extraJavaOptions={script_environment['SPARK_SUBMIT_OPTS']}",
+                *(str(job), *arguments),
+            ],
+            env=script_environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr[-4000:]
         line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT "))
         return dict(json.loads(line.removeprefix("RESULT ")))
 
     return run
+
+
+@pytest.fixture
+def admin(kafka: Any) -> Iterator[Admin]:
+    """Of the broker."""
+    router = Router(ClientConfig(bootstrap_servers=(kafka.bootstrap_servers,)))
+    yield Admin(router)
+    router.close()
+
+
+class Stream:
+    """A streaming read of one topic and checkpoint, run as often as a test wants; keeps what came."""
+
+    def __init__(
+        self, spark: Any, kafka: Any, checkpoint: Path, topic: str | None, options: dict[str, str]
+    ) -> None:
+        self.spark = spark
+        self.checkpoint = checkpoint
+        self.options = {
+            "kafka.bootstrap.servers": kafka.bootstrap_servers,
+            "startingOffsets": "earliest",
+        } | options
+        if topic is not None:
+            self.options["subscribe"] = topic
+        self.batches: list[list[str]] = []
+        self.ids: list[int] = []
+        self.crash: Callable[[int], bool] = lambda _batch: False
+
+    def frame(self, **options: str) -> Any:
+        return self.spark.readStream.format("pykafka").options(**(self.options | options)).load()
+
+    def start(self, trigger: dict[str, Any] | None = None, **options: str) -> Any:
+        """Start it with further options (``__`` for a dot)."""
+        given = {name.replace("__", "."): value for name, value in options.items()}
+        frame = self.frame(**given).selectExpr("topic", "partition", "offset", "cast(value as string) value")
+        writer = frame.writeStream.foreachBatch(self._take).option("checkpointLocation", str(self.checkpoint))
+        return writer.trigger(**(trigger or {"processingTime": "0 seconds"})).start()
+
+    def run(self, trigger: dict[str, Any] | None = None, **options: str) -> list[list[str]]:
+        """Run to the end of what is there; the batches of this run."""
+        before = len(self.batches)
+        query = self.start(trigger or {"availableNow": True}, **options)
+        try:
+            assert query.awaitTermination(300), f"it still runs: {query.lastProgress}"
+        finally:
+            query.stop()
+        return self.batches[before:]
+
+    def values(self) -> list[str]:
+        return sorted((value for batch in self.batches for value in batch), key=lambda value: int(value[1:]))
+
+    def offsets_log(self, batch: int) -> dict[str, Any]:
+        """The end of a batch as the checkpoint has it."""
+        return dict(json.loads((self.checkpoint / "offsets" / str(batch)).read_text().splitlines()[2]))
+
+    def _take(self, frame: Any, batch: int) -> None:
+        rows = frame.collect()
+        if self.crash(batch):
+            raise RuntimeError(f"crash in batch {batch}")
+        self.batches.append([row.value for row in rows])
+        self.ids.append(batch)
+
+
+@pytest.fixture
+def stream(spark: Any, kafka: Any, tmp_path: Path, topic: str) -> Callable[..., Stream]:
+    """``stream(topic, **options)``: see `Stream`; the test's own topic unless told."""
+
+    def make(name: str | None = topic, **options: str) -> Stream:
+        given = {option.replace("__", "."): value for option, value in options.items()}
+        return Stream(spark, kafka, tmp_path / f"checkpoint-{uuid.uuid4().hex[:6]}", name, given)
+
+    return make

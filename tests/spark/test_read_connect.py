@@ -1,4 +1,4 @@
-"""Spark Connect: a client without a JVM of its own reads and writes through the same source."""
+"""Spark Connect: a client without a JVM of its own reads, writes and streams through the same source."""
 
 import subprocess
 import sys
@@ -10,10 +10,10 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 SCRIPT = """
 import sys
 from pyspark.sql import SparkSession
-from spark_kafka_native import register
+from spark_kafka_native import lag, register
 
-bootstrap_servers, topic = sys.argv[1:]
-spark = SparkSession.builder.remote("local[2]").getOrCreate()
+bootstrap_servers, topic, folder = sys.argv[1:]
+spark = SparkSession.builder.remote("local[2]").config("spark.sql.shuffle.partitions", "2").getOrCreate()
 assert "connect" in type(spark).__module__
 register(spark)
 numbers = spark.range(1000).selectExpr("cast(id as string) as key", "cast(id * 2 as string) as value")
@@ -27,6 +27,29 @@ assert back.exceptAll(numbers).count() == 0 and numbers.exceptAll(back).count() 
 back.createOrReplaceTempView("back")
 doubled = spark.sql("select count(*) from back where int(value) = 2 * int(key)")
 print("rows", doubled.first()[0])
+copy = topic + "-copy"
+stream = spark.readStream.format("pykafka").options(**options).option("startingOffsets", "earliest")
+stream = stream.option("maxOffsetsPerTrigger", "400").load()
+def run():
+    query = (
+        stream.select("key", "value", "partition").writeStream.format("pykafka")
+        .option("kafka.bootstrap.servers", bootstrap_servers).option("topic", copy)
+        .option("checkpointLocation", folder).trigger(availableNow=True).start()
+    )
+    assert lag(query).records >= 0
+    assert query.awaitTermination(300)
+    return query
+query = run()
+behind = lag(query)
+print("lag", len(behind.partitions), behind.records, "<table>" in behind._repr_html_())
+(
+    numbers.limit(10).write.format("pykafka").mode("append")
+    .option("kafka.bootstrap.servers", bootstrap_servers).option("topic", topic).save()
+)
+run()
+copied = spark.read.format("pykafka").options(**options | {"subscribe": copy})
+copied = copied.schema("key string, value string").load()
+print("copied", copied.count(), copied.distinct().count())
 try:
     spark.read.format("pykafka").option("subscribe", topic).load().count()
 except Exception as error:
@@ -35,19 +58,23 @@ spark.stop()
 """
 
 
-def test_a_local_connect_server_reads_and_writes(peer, kafka, topic, tmp_path, script_environment):
-    peer.create(kafka, topic, 3)
+@pytest.mark.timeout(900)
+def test_a_local_connect_server_reads_writes_and_streams(peer, kafka, topic, tmp_path, script_environment):
+    for name in (topic, f"{topic}-copy"):
+        peer.create(kafka, name, 3)
     script = tmp_path / "connect.py"
     script.write_text(SCRIPT)
     done = subprocess.run(
-        [sys.executable, str(script), kafka.bootstrap_servers, topic],
+        [sys.executable, str(script), kafka.bootstrap_servers, topic, str(tmp_path / "checkpoint")],
         env=script_environment,
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=840,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert "rows 1000" in done.stdout
+    assert "lag 3 0 True" in done.stdout
+    assert "copied 1010 1000" in done.stdout
     assert "error True" in done.stdout

@@ -62,14 +62,12 @@ def test_records_deleted_between_planning_and_reading(peer, spark, kafka, topic,
         from_zero.count()
 
 
-def test_an_end_beyond_the_log_fails_at_once(peer, spark, kafka, topic):
+def test_an_end_beyond_the_log_fails(peer, spark, kafka, topic):
     peer.create(kafka, topic)
     peer.write(kafka.bootstrap_servers, topic, peer.numbered(10))
     end = f'{{"{topic}":{{"0":15}}}}'
-    began = time.monotonic()
     with pytest.raises(Exception) as caught:
         peer.read(spark, kafka, topic, endingOffsets=end).count()
-    assert time.monotonic() - began < 10
     assert "Could not read records in offset [0, 15)" in peer.message_of(caught)
     assert "The log has [0, 10)." in peer.message_of(caught)
     frame = peer.read(spark, kafka, topic, endingOffsets=end, failOnDataLoss="false")
@@ -96,7 +94,6 @@ def test_a_topic_that_was_deleted_and_created_again(peer, spark, kafka, topic, a
     assert [frame.count() for frame in (open_ended, open_ended_split)] == [20, 20]
     assert [frame.count() for frame in (lenient_fixed, lenient_fixed_split, lenient_until)] == [8, 8, 18]
     admin.delete_topics([topic])
-    time.sleep(0.5)
     peer.create(kafka, topic)
     # More records than before: only the topic id tells.
     peer.write(kafka.bootstrap_servers, topic, peer.numbered(30))
@@ -112,6 +109,28 @@ def test_a_topic_that_was_deleted_and_created_again(peer, spark, kafka, topic, a
     assert sorted(peer.offsets(open_ended_split)[0]) == list(range(30))
 
 
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_workers_that_know_the_former_topic_read_the_one_that_was_planned(
+    peer, spark, kafka, topic, admin, fail
+):
+    peer.create(kafka, topic)
+    peer.write(kafka.bootstrap_servers, topic, peer.numbered(20))
+    # As many tasks as workers, so that each of them knows the topic.
+    assert peer.read(spark, kafka, topic, minPartitions=4).count() == 20
+    admin.delete_topics([topic])
+    peer.create(kafka, topic)
+    peer.write(kafka.bootstrap_servers, topic, peer.numbered(20, start=100))
+
+    def values(**options):
+        frame = peer.read(spark, kafka, topic, "value string", failOnDataLoss=fail, **options)
+        return sorted(int(row.value[1:]) for row in frame.collect())
+
+    assert values(endingOffsets=f'{{"{topic}":{{"0":10}}}}') == list(range(100, 110))
+    assert values(startingOffsets=f'{{"{topic}":{{"0":15}}}}') == list(range(115, 120))
+    assert values(startingOffsets="latest-5") == list(range(115, 120))
+    assert values() == list(range(100, 120))
+
+
 @pytest.mark.parametrize("count", [4, 10])
 def test_a_topic_that_was_created_again_and_is_no_longer_than_the_start(
     peer, spark, kafka, topic, admin, count
@@ -124,7 +143,6 @@ def test_a_topic_that_was_created_again_and_is_no_longer_than_the_start(
     split = peer.read(spark, kafka, topic, minPartitions=4)
     assert [frame.count() for frame in (strict, lenient, split)] == [10, 10, 20]
     admin.delete_topics([topic])
-    time.sleep(0.5)
     peer.create(kafka, topic)
     peer.write(kafka.bootstrap_servers, topic, peer.numbered(count))
     with pytest.raises(Exception, match="The topic was deleted and created again"):
@@ -152,7 +170,7 @@ def transactional(kafka, name, **config):
     producer = Producer(
         {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": name, "log_level": 0} | config
     )
-    producer.init_transactions(30)
+    producer.init_transactions(120)
     return producer
 
 
@@ -160,9 +178,9 @@ def produce(producer, topic, values, *, commit):
     producer.begin_transaction()
     for value in values:
         producer.produce(topic, value, partition=0)
-    producer.flush(30)
+    producer.flush(120)
     if commit is not None:
-        (producer.commit_transaction if commit else producer.abort_transaction)(30)
+        (producer.commit_transaction if commit else producer.abort_transaction)(120)
 
 
 def test_read_committed_hides_aborted_records_and_ends_at_the_last_stable_offset(peer, spark, kafka, topic):
@@ -193,7 +211,7 @@ def test_read_committed_hides_aborted_records_and_ends_at_the_last_stable_offset
     peer.write(kafka.bootstrap_servers, topic, peer.numbered(3))
     assert values(**committed) == [b"a", b"b", b"c"]
     assert len(values()) == 10
-    open_one.commit_transaction(30)
+    open_one.commit_transaction(120)
     assert len(values(**committed)) == 7
 
 

@@ -63,7 +63,7 @@ def test_times_must_list_exactly_the_partitions(peer, spark, kafka, times):
         peer.read(spark, kafka, times, startingOffsetsByTimestamp=f'{{"{times}":{{"0":1}}}}').count()
     assert (
         "[KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED] Partitions specified for Kafka timestamp based "
-        "starting" in (peer.message_of(caught))
+        "start offsets" in (peer.message_of(caught))
     )
 
 

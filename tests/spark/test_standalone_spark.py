@@ -11,28 +11,10 @@ from spark_kafka_native.testing import StandaloneSpark
 
 pytestmark = pytest.mark.spark
 
-# In a process of its own, because a process has one Spark session and the other tests have theirs.
-JOB = """
-import sys
-from pyspark.sql import SparkSession
-builder = SparkSession.builder.master(sys.argv[1])
-for setting in sys.argv[2:]:
-    builder = builder.config(*setting.split("=", 1))
-spark = builder.getOrCreate()
-import os
-def where(rows):
-    import pandas
-    for _ in rows:
-        yield pandas.DataFrame({"directory": [os.getcwd()]})
-found = spark.range(100, numPartitions=4).mapInPandas(where, "directory string").distinct().collect()
-print(sorted(row.directory for row in found))
-spark.stop()
-"""
-
 PARENT = """
 import json, time
 from spark_kafka_native.testing import StandaloneSpark
-cluster = StandaloneSpark(1).__enter__()
+cluster = StandaloneSpark(1, startup_timeout_s=180).__enter__()
 print(json.dumps([str(cluster.folder), [p.pid for p in [cluster.master, *cluster.workers]]]), flush=True)
 time.sleep(600)
 """
@@ -46,15 +28,11 @@ def running(pid: int) -> bool:
     return True
 
 
-def test_a_job_runs_on_two_workers_and_nothing_is_left():
-    with StandaloneSpark(workers=2) as cluster:
+def test_nothing_is_left_of_a_cluster():
+    """Jobs run on one in test_two_workers.py."""
+    with StandaloneSpark(workers=1, startup_timeout_s=180) as cluster:
         folder, pids = cluster.folder, [process.pid for process in [cluster.master, *cluster.workers]]
-        settings = [f"{name}={value}" for name, value in cluster.conf.items()]
-        command = [sys.executable, "-c", JOB, cluster.master_url, *settings]
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
-        assert ran.returncode == 0, ran.stderr
-        directories = json.loads(ran.stdout.replace("'", '"'))
-        assert all(directory.startswith(str(folder)) for directory in directories)
+        assert len(pids) == 2
         assert all(map(running, pids))
     assert not any(map(running, pids))
     assert not folder.exists()
@@ -64,8 +42,8 @@ def test_the_cluster_goes_with_a_killed_parent():
     parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
     folder, pids = json.loads(parent.stdout.readline())
     parent.kill()
-    parent.communicate(timeout=10)
-    deadline = time.monotonic() + 15
+    parent.communicate(timeout=60)
+    deadline = time.monotonic() + 60
     while any(map(running, pids)) or Path(folder).exists():
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -219,7 +219,7 @@ def test_columns_are_checked_at_save_in_the_words_of_the_jvm(spark, save, schema
             "com.acme.Mine",
             "partitioner.class='com.acme.Mine' is not a partitioner",
         ),
-        ("createTopics.partitions", "3", "means nothing without createTopics=true"),
+        ("createTopics.partitions", "3", "has no effect without createTopics=true"),
     ],
 )
 def test_options_are_checked_at_save(spark, save, option, value, message):

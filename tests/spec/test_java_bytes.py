@@ -15,6 +15,10 @@ import pytest
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.protocol.catalogue import all_requests
 from spark_kafka_native.kafka.protocol.codec import codec
+from spark_kafka_native.kafka.protocol.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+)
 from spark_kafka_native.kafka.protocol.message import (
     ArrayOf,
     Field,
@@ -25,7 +29,7 @@ from spark_kafka_native.kafka.protocol.message import (
     declared_fields,
 )
 from spark_kafka_native.kafka.protocol.wire import Blob, Error, Fixed, Int32, String
-from spark_kafka_native.testing.java import run_java
+from spark_kafka_native.testing.java_programs import run_java
 
 JAVA = """
 import java.io.*;
@@ -47,7 +51,8 @@ public class Echo {
 
     static String echo(String name, short version, byte[] bytes) {
         try {
-            Message message = (Message) Class.forName("org.apache.kafka.common.message." + name + "Data")
+            Message message = (Message) Class.forName("org.apache.kafka.common.message."
+                    + (name.endsWith("Request") || name.endsWith("Response") ? name + "Data" : name))
                 .getDeclaredConstructor().newInstance();
             ByteBuffer buffer = ByteBuffer.wrap(bytes);
             message.read(new ByteBufferAccessor(buffer), version);
@@ -89,9 +94,11 @@ class DescribeTopicPartitionsRequest(
     cursor: Cursor | None
 
 
-MESSAGES: list[type[Message]] = [DescribeTopicPartitionsRequest] + [
-    message for request in all_requests().values() for message in (request, request.response)
-]
+MESSAGES: list[type[Message]] = [
+    DescribeTopicPartitionsRequest,
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+] + [message for request in all_requests().values() for message in (request, request.response)]
 EXAMPLES_PER_VERSION = 8
 
 

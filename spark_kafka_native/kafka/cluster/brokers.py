@@ -4,36 +4,45 @@ from __future__ import annotations
 
 import os
 import random
-import threading
+import time
 from collections.abc import Callable
 
-from ..config import ClientConfig, split_address
-from ..errors import KafkaError, NetworkError, SecurityError
+from ..config import CANONICAL, ClientConfig, split_address
+from ..errors import AuthenticationError, KafkaError, NetworkError, SecurityError
+from ..metrics import catalogue as metric
+from ..metrics.registry import MetricsRegistry
+from ..metrics.snapshot import Observed
 from ..model import Broker
 from ..network.connection import Connection
 from ..network.deadline import Deadline
+from ..network.name_lookup import canonical_names
+from ..network.turns import Turns
 
 Open = Callable[[str, int, ClientConfig, Deadline], Connection]
 
-BOOTSTRAP = -1
-"""Stands for a node id that is not known yet."""
-
 
 class Brokers:
-    """Opens a connection when it is first needed, and anew when it has died. A forked child never uses its
+    """Opens a connection when it is first needed, and another when it has died. A forked child never uses its
     parent's.
     """
 
-    def __init__(self, config: ClientConfig, open_connection: Open = Connection.open) -> None:
+    def __init__(
+        self,
+        config: ClientConfig,
+        open_connection: Open = Connection.open,
+        metrics: MetricsRegistry | None = None,
+    ) -> None:
         self._config = config
         self._open = open_connection
+        self.metrics = metrics or MetricsRegistry()
+        """Where its connections count."""
         self._start_empty()
 
     def _start_empty(self) -> None:
         self._pid = os.getpid()
         self._connections: dict[tuple[int, str], tuple[Connection, str, int]] = {}
         self._bootstrapped: Connection | None = None
-        self._locks: dict[tuple[int, str], threading.Lock] = {}
+        self._connecting: dict[tuple[int, str], Turns] = {}
 
     def connection(self, broker: Broker, deadline: Deadline, channel: str = "") -> Connection:
         """A live connection to ``broker``; to another ``channel``, another one (a long fetch holds up what is
@@ -44,9 +53,9 @@ class Brokers:
         """
         self._check_process()
         key = (broker.node_id, channel)
-        # One lock per connection: a broker that does not answer must not hold up the way to the others.
-        with self._locks.setdefault(key, threading.Lock()):
-            if (found := self._find(key, broker)) is not None:
+
+        def connect() -> Connection:
+            if (found := self._find(key, broker, deadline)) is not None:
                 return found
             connection = self._adopt(broker) if not channel else None
             if connection is None:
@@ -54,33 +63,69 @@ class Brokers:
             self._connections[key] = (connection, broker.host, broker.port)
             return connection
 
+        # One at a time for each connection: a broker that does not answer must not hold up the way to others.
+        turns = self._connecting.setdefault(key, Turns())
+        return turns.run(connect, deadline, f"connecting to broker {broker.node_id}")
+
     def live(self) -> list[Connection]:
         """Connections that may be asked anything, without a wait for connecting; the bootstrap one
         included.
         """
         self._check_process()
-        found = [connection for connection, _, _ in list(self._connections.values()) if connection.alive()]
-        if self._bootstrapped is not None and self._bootstrapped.alive():
-            found.append(self._bootstrapped)
-        return found
+        known = [connection for connection, _, _ in list(self._connections.values())]
+        if self._bootstrapped is not None:
+            known.append(self._bootstrapped)
+        return [connection for connection in known if connection.alive() and not connection.renewal_due]
 
     def bootstrap(self, deadline: Deadline) -> Connection:
         """A connection to any bootstrap address that answers, tried in random order.
 
-        Raises `NetworkError` with the cause of each; the one of TLS or version if that is what all of them
-        failed of.
+        Raises `NetworkError` with the cause of each; of TLS or of the version, if all of them failed for that
+        reason.
         """
         self._check_process()
-        addresses = random.sample(self._config.bootstrap_servers, len(self._config.bootstrap_servers))
+        left = random.sample(self._config.bootstrap_servers, len(self._config.bootstrap_servers))
+        canonical = self._config.client_dns_lookup == CANONICAL
         failures: dict[str, KafkaError] = {}
-        for i, address in enumerate(addresses):
-            share = deadline.within_ms(deadline.remaining_ms / (len(addresses) - i))
+        while left:
+            share = deadline.within_ms(deadline.remaining_ms / len(left))
+            address = left.pop(0)
             try:
-                self._bootstrapped = self._open(*split_address(address), self._config, share)
+                hosts = self._hosts(address, share) if canonical else [split_address(address)]
+                self._bootstrapped = self._open_any(hosts, share)
                 return self._bootstrapped
             except (NetworkError, SecurityError) as error:
+                if isinstance(error, AuthenticationError):
+                    raise  # the other brokers would refuse it as well, and the account might be locked
                 failures[address] = error
         raise _joined(failures, self._config.bootstrap_servers)
+
+    def _hosts(self, address: str, deadline: Deadline) -> list[tuple[str, int]]:
+        """The servers behind a bootstrap address, each under its canonical name."""
+        host, port = split_address(address)
+        return [(name, port) for name in canonical_names(host, port, self._config, deadline)]
+
+    def _open_any(self, hosts: list[tuple[str, int]], deadline: Deadline) -> Connection:
+        """A connection to the first of ``hosts`` that answers."""
+        failures: dict[str, KafkaError] = {}
+        for i, (host, port) in enumerate(hosts):
+            share = deadline.within_ms(deadline.remaining_ms / (len(hosts) - i))
+            try:
+                return self._dial(host, port, share)
+            except (NetworkError, SecurityError) as error:
+                if isinstance(error, AuthenticationError) or len(hosts) == 1:
+                    raise
+                failures[f"{host}:{port}"] = error
+        raise _joined(failures, tuple(failures))
+
+    def observed(self) -> list[Observed]:
+        """What its metrics do not count, but show: no request is made."""
+        self._check_process()
+        known = [connection for connection, _, _ in list(self._connections.values())]
+        bootstrapped = self._bootstrapped
+        if bootstrapped is not None:
+            known.append(bootstrapped)
+        return [Observed(metric.CONNECTIONS, sum(not connection.closed for connection in known))]
 
     def close(self) -> None:
         """Close every connection."""
@@ -102,13 +147,18 @@ class Brokers:
         for connection in inherited:
             connection.forget()
 
-    def _find(self, key: tuple[int, str], broker: Broker) -> Connection | None:
+    def _find(self, key: tuple[int, str], broker: Broker, deadline: Deadline) -> Connection | None:
         found = self._connections.get(key)
         if found is None:
             return None
         connection, host, port = found
         if (host, port) == (broker.host, broker.port) and connection.alive():
-            return connection
+            if not connection.renewal_due:
+                return connection
+            # Its session ends (KIP-368). Nothing is sent on another connection before everything sent on this
+            # one is answered.
+            connection.retire(deadline)
+            return None
         connection.close()
         return None
 
@@ -121,14 +171,26 @@ class Brokers:
             connection is None
             or connection.address != f"{broker.host}:{broker.port}"
             or not connection.alive()
+            or connection.renewal_due
         ):
             return None
         self._bootstrapped = None
         return connection
 
+    def _dial(self, host: str, port: int, deadline: Deadline) -> Connection:
+        began, outcome = time.monotonic(), "failed"
+        try:
+            connection = self._open(host, port, self._config, deadline)
+            outcome = "connected"
+        finally:
+            self.metrics.count(metric.DIALS, 1, outcome)
+            self.metrics.measure(metric.DIAL_DURATION, time.monotonic() - began, outcome)
+        connection.metrics = self.metrics
+        return connection
+
     def _connect(self, broker: Broker, deadline: Deadline) -> Connection:
         try:
-            return self._open(broker.host, broker.port, self._config, deadline)
+            return self._dial(broker.host, broker.port, deadline)
         except NetworkError as error:
             address = f"{broker.host}:{broker.port}"
             hint = ""

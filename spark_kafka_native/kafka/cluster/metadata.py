@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 from uuid import UUID
@@ -17,13 +17,13 @@ NO_TOPIC_ID = UUID(int=0)
 
 
 class Partition(NamedTuple):
-    """One partition; a tuple, for a cluster has many thousands of them."""
+    """One partition; a tuple, as a cluster has many thousands of them."""
 
     partition: int
     leader: int | None
     """Node id; None while there is no leader."""
     leader_epoch: int
-    """-1 where the broker does not tell."""
+    """-1 where the broker does not say."""
     replica_nodes: tuple[int, ...]
     isr_nodes: tuple[int, ...]
     error_code: ErrorCode
@@ -42,7 +42,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterMetadata:
-    """What the cluster said last. ``generation`` grows with every answer that was taken in."""
+    """What the cluster last reported. ``generation`` grows with every answer."""
 
     brokers: Mapping[int, Broker] = field(default_factory=dict)
     controller_id: int | None = None
@@ -58,7 +58,7 @@ class ClusterMetadata:
         if topic is None:
             raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name}")
         if topic.error_code:
-            raise BrokerError(topic.error_code, f"topic {name}")
+            raise BrokerError(topic.error_code, f"topic {name}", operation="Describe")
         return topic
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
@@ -71,9 +71,7 @@ class ClusterMetadata:
         return partition
 
     def updated(self, response: MetadataResponse, asked: Collection[str] | None) -> ClusterMetadata:
-        """This snapshot with ``response`` taken in; ``asked`` are the topics it is about, None for all there
-        are.
-        """
+        """This snapshot updated with ``response``; ``asked`` are the topics that it covers, None for all."""
         topics = {t.name: self._topic(t) for t in response.topics if t.name is not None}
         if asked is not None:
             kept = {name: topic for name, topic in self.topics.items() if name not in asked}
@@ -104,6 +102,20 @@ class ClusterMetadata:
             error_code=told.error_code,
             internal=told.is_internal,
         )
+
+
+def leader_changes(before: ClusterMetadata, after: ClusterMetadata) -> Iterator[str]:
+    """Each partition of both whose leader is another one now, in words."""
+    for name, topic in after.topics.items():
+        known = before.topics.get(name)
+        for index, partition in topic.partitions.items():
+            former = None if known is None else known.partitions.get(index)
+            if former is not None and former.leader != partition.leader:
+                yield f"{name}-{index}: led by {_words(partition.leader)}, before by {_words(former.leader)}"
+
+
+def _words(leader: int | None) -> str:
+    return "nobody" if leader is None else f"broker {leader}"
 
 
 def _newer(known: Partition | None, told: MetadataResponsePartition) -> Partition:

@@ -5,44 +5,49 @@ Any thread may use it. `router_for` shares one per process and config, so that t
 
 from __future__ import annotations
 
+import logging
 import os
+import random
 import threading
 import time
+import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import fields
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from ..config import ClientConfig
 from ..error_code import ErrorCode
-from ..errors import BrokerError, HandshakeClosedError, KafkaError, NetworkError
+from ..errors import BrokerError, ConfigError, KafkaError, NetworkError
+from ..metrics import catalogue as metric
+from ..metrics.error_tag import error_tag
+from ..metrics.registry import MetricsRegistry
+from ..metrics.snapshot import Observed
 from ..model import TopicPartition
 from ..network.connection import Connection
 from ..network.deadline import Deadline
-from ..network.retry import Backoff, is_retriable, retry
-from ..protocol.api.find_coordinator import GROUP_KEY_TYPE, FindCoordinatorRequest
+from ..network.retry import Backoff, retry
+from ..network.turns import Turns
 from ..protocol.api.metadata import MetadataRequest, MetadataRequestTopic
 from ..protocol.message import Request, Response
 from .brokers import Brokers
-from .metadata import ClusterMetadata
+from .coordinators import Coordinators
+from .metadata import ClusterMetadata, leader_changes
+from .patience import GoneTopics, Patience
 
 R = TypeVar("R", bound=Response)
 T = TypeVar("T")
+_LOG = logging.getLogger("spark_kafka_native.cluster")
 
-NEW_TOPIC_WAIT_MS = 5_000
-"""How long a topic that was never seen may stay unknown: a created one reaches every broker within about a
-second.
-"""
-KNOWN_TOPIC_WAIT_MS = 30_000
-"""How long a topic that was there may be missing: a restarting broker can answer without it for some seconds.
-"""
-HANDSHAKES_HUNG_UP = 3
-"""After so many connections closed in the first exchange, it is the wrong security.protocol, not a broker
-that stops.
-"""
+WARM_ROUTERS = 8
+"""How many unused routers of a process are kept connected."""
+SHOWN_CHANGES = 5
+"""A broker that stops leaves thousands of partitions to others: the log names the first."""
 
 
 class Leader(NamedTuple):
-    """Who leads a partition, and since when."""
+    """Who leads a partition, and in which epoch."""
 
     node_id: int
     leader_epoch: int
@@ -54,16 +59,22 @@ class Router:
 
     def __init__(self, config: ClientConfig, brokers: Brokers | None = None) -> None:
         self.config = config
-        self._brokers = brokers or Brokers(config)
+        self.metrics = MetricsRegistry()
+        """What all who share this router count together."""
+        self._brokers = brokers or Brokers(config, metrics=self.metrics)
         self._start_empty()
 
     def _start_empty(self) -> None:
         self._pid = os.getpid()
-        self._lock = threading.RLock()  # one refresh at a time
+        self._refreshes = Turns()
         self._metadata = ClusterMetadata()
         self._fetched_at: dict[str | None, float] = {}  # by topic; None: all of them
-        self._coordinators: dict[tuple[int, str], int] = {}
-        self._gone: dict[str, float] = {}  # topics that a whole wait did not bring back, and when it ended
+        self.coordinators = Coordinators()
+        self._gone = GoneTopics(self.config.metadata_max_age_ms)
+
+    def __repr__(self) -> str:
+        brokers = len(self._metadata.brokers)
+        return f"<Router to {', '.join(self.config.bootstrap_servers)}: {brokers} brokers known>"
 
     def deadline(self, timeout_ms: float | None = None) -> Deadline:
         """``timeout_ms`` from now, or the config's time for an operation with its retries."""
@@ -80,41 +91,45 @@ class Router:
         *,
         refresh: bool = False,
         deadline: Deadline | None = None,
+        create: bool = False,
     ) -> ClusterMetadata:
         """Metadata that covers ``topics`` (None: all of the cluster), asked for when missing, old or
-        ``refresh``.
+        ``refresh``. ``create``: brokers may create those that are missing, if they are configured to.
 
-        A topic that can't be described is in it with its error code. Raises what kept every broker from
-        answering.
+        A topic that can't be described is in it with its error code. Raises the reason why no broker
+        answered.
         """
         self._check_process()
         # Without the lock: whoever holds it may be waiting for a broker that does not answer.
         if not refresh and self._fresh(topics):
             return self._metadata
+        limit = deadline or self.deadline()
         return self.retry(
-            lambda: self.refresh(topics, deadline or self.deadline()),
-            what="asking for metadata",
-            deadline=deadline,
+            lambda: self.refresh(topics, limit, create=create), what="asking for metadata", deadline=limit
         )
 
-    def refresh(self, topics: Collection[str] | None, deadline: Deadline) -> ClusterMetadata:
+    def refresh(
+        self, topics: Collection[str] | None, deadline: Deadline, *, create: bool = False
+    ) -> ClusterMetadata:
         """One attempt at new metadata for ``topics``, from whichever broker answers first."""
         self._check_process()
         wanted = None if topics is None else sorted(set(topics))
         asked = None if wanted is None else [MetadataRequestTopic(name=name) for name in wanted]
-        request = MetadataRequest(topics=asked, allow_auto_topic_creation=False)
-        with self._lock:
-            response = self._ask_any(request, deadline)
+        request = MetadataRequest(topics=asked, allow_auto_topic_creation=create)
+
+        def ask() -> ClusterMetadata:
+            response = self.ask_any(request, deadline)
             if response.error_code:
                 raise BrokerError(response.error_code, "Metadata")
-            self._metadata = self._metadata.updated(response, wanted)
+            self._learn(self._metadata.updated(response, wanted))
             now = time.monotonic()
             if wanted is None:
                 self._fetched_at = dict.fromkeys(self._metadata.topics, now)
             self._fetched_at.update(dict.fromkeys([None] if wanted is None else wanted, now))
-            for name in self._gone.keys() - self._unknown(self._gone):
-                del self._gone[name]
+            self._gone.learn(self._metadata)
             return self._metadata
+
+        return self._refreshes.run(ask, deadline, "asking for metadata")
 
     def leader(self, topic_partition: TopicPartition) -> Leader:
         """Who leads ``topic_partition``. Raises `BrokerError`: no such topic or partition, or no leader
@@ -147,38 +162,46 @@ class Router:
             )
         return self._brokers.connection(broker, deadline or self.deadline(), channel)
 
-    def send_to(self, node_id: int, request: Request[R], deadline: Deadline | None = None) -> R:
-        """One attempt at ``request`` to that broker."""
+    def send_to(
+        self,
+        node_id: int,
+        request: Request[R],
+        deadline: Deadline | None = None,
+        timeout_ms: float | None = None,
+        at_most: int | None = None,
+    ) -> R:
+        """One attempt at ``request`` to that broker, which has ``timeout_ms`` (None: the config's) to
+        answer. ``at_most`` caps the version.
+        """
         limit = deadline or self.deadline()
-        timeout_ms = min(self.config.request_timeout_ms, limit.remaining_ms)
-        return self.connection(node_id, limit).send(request, timeout_ms)
+        connection = self.connection(node_id, limit)
+        if at_most is None:
+            return connection.send(request, timeout_ms, limit)
+        return connection.send(request, timeout_ms, limit, at_most)
 
     def send_any(self, request: Request[R], deadline: Deadline | None = None) -> R:
         """``request`` to whichever broker answers, tried again until one does or ``deadline`` passes."""
         self._check_process()
         limit = deadline or self.deadline()
-        return self.retry(lambda: self._ask_any(request, limit), what=request.api_name(), deadline=limit)
+        return self.retry(lambda: self.ask_any(request, limit), what=request.api_name(), deadline=limit)
 
-    def coordinator(self, key: str, key_type: int = GROUP_KEY_TYPE, deadline: Deadline | None = None) -> int:
-        """The node id of the coordinator of a group or transactional id. One attempt; its failures are
-        retriable.
+    def ask_any(self, request: Request[R], deadline: Deadline) -> R:
+        """One attempt at ``request``: live connections, then the brokers known, then bootstrap anew (KIP-899:
+        all of them may have moved). Raises the failures of all.
         """
         self._check_process()
-        if (known := self._coordinators.get((key_type, key))) is not None:
-            return known
-        limit = deadline or self.deadline()
-        response = self._ask_any(FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key]), limit)
-        found = response.coordinators[0]
-        if found.error_code:
-            raise BrokerError(found.error_code, f"coordinator of {key}", found.error_message)
-        if found.node_id not in self._metadata.brokers:
-            self.refresh((), limit)
-        self._coordinators[key_type, key] = found.node_id
-        return found.node_id
-
-    def forget_coordinator(self, key: str, key_type: int = GROUP_KEY_TYPE) -> None:
-        """The coordinator turned out to be another; `coordinator` asks again."""
-        self._coordinators.pop((key_type, key), None)
+        failures: list[KafkaError] = []
+        for connect in self._ways(deadline):
+            if deadline.expired:
+                break
+            try:
+                return connect().send(request, deadline=deadline)
+            except NetworkError as error:
+                failures.append(error)
+        if len(failures) == 1:
+            raise failures[0]
+        causes = "; ".join(dict.fromkeys(str(error) for error in failures)) or "no time was left"
+        raise NetworkError(f"no broker answered {request.api_name()}: {causes}")
 
     def retry(
         self,
@@ -192,22 +215,33 @@ class Router:
         """`network.retry.retry` with this config's backoff; refreshes the metadata of ``topics`` after each
         failure.
 
-        Unknown topics and hung-up handshakes end it sooner than ``deadline``: see the constants above. A
-        topic that was waited for in vain is not waited for again while it stays unknown.
+        Unknown topics, hung-up handshakes and addresses that refuse end it sooner than ``deadline``: see
+        `Patience`. A topic that was waited for in vain is not waited for again while it stays unknown.
         """
         limit = deadline or self.deadline()
-        patience = _Patience(self, topics, knows_cluster=self._knows_cluster())
+        patience = Patience(topics, self._metadata, self._gone, self.config)
 
         def told(error: KafkaError) -> None:
+            self.metrics.count(metric.RETRIES, 1, error_tag(error))
             if between is not None:
                 between(error)
             if topics:
                 self.refresh(topics, limit)
 
-        backoff = Backoff(first_ms=self.config.retry_backoff_ms, most_ms=self.config.retry_backoff_max_ms)
-        return retry(
-            operation, what=what, deadline=limit, backoff=backoff, retriable=patience.lasts, between=told
-        )
+        backoff = Backoff(first_ms=self.config.retry_backoff_ms, max_ms=self.config.retry_backoff_max_ms)
+        with patience.told(limit, self._knows_cluster):
+            return retry(
+                operation,
+                what=what,
+                deadline=limit,
+                backoff=backoff,
+                retriable=lambda error: patience.lasts(error, self._metadata),
+                between=told,
+            )
+
+    def observed(self) -> list[Observed]:
+        """What its metrics do not count, but show."""
+        return self._brokers.observed()
 
     def close(self) -> None:
         """Close every connection; the router may be used again and then starts anew."""
@@ -219,23 +253,13 @@ class Router:
         if self._pid != os.getpid():
             self._start_empty()
 
-    def _unknown(self, topics: Iterable[str]) -> set[str]:
-        """Those of ``topics`` that the last answer about them called unknown."""
-        known = self._metadata.topics
-        return {
-            name
-            for name in topics
-            if name in known and known[name].error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        }
-
-    def _are_gone(self, topics: Iterable[str]) -> bool:
-        # Not for ever: a topic that is created again may take a moment to reach every broker.
-        since = time.monotonic() - self.config.metadata_max_age_ms / 1000
-        return all(self._gone.get(name, since) > since for name in topics)
-
-    def _note_gone(self, topics: Iterable[str]) -> None:
-        with self._lock:
-            self._gone.update(dict.fromkeys(topics, time.monotonic()))
+    def _learn(self, metadata: ClusterMetadata) -> None:
+        if _LOG.isEnabledFor(logging.INFO):
+            changes = list(leader_changes(self._metadata, metadata))
+            more = f", and {len(changes) - SHOWN_CHANGES} more" if len(changes) > SHOWN_CHANGES else ""
+            if changes:
+                _LOG.info("other leaders: %s%s", "; ".join(changes[:SHOWN_CHANGES]), more)
+        self._metadata = metadata
 
     def _knows_cluster(self) -> bool:
         return bool(self._metadata.brokers)
@@ -251,26 +275,10 @@ class Router:
             for name in topics
         )
 
-    def _ask_any(self, request: Request[R], deadline: Deadline) -> R:
-        """Ask live connections, then the brokers known, then bootstrap anew (KIP-899: all of them may have
-        moved).
-        """
-        failures: list[KafkaError] = []
-        for connect in self._ways(deadline):
-            if deadline.expired:
-                break
-            try:
-                timeout_ms = min(self.config.request_timeout_ms, deadline.remaining_ms)
-                return connect().send(request, timeout_ms)
-            except NetworkError as error:
-                failures.append(error)
-        if len(failures) == 1:
-            raise failures[0]
-        causes = "; ".join(dict.fromkeys(str(error) for error in failures)) or "no time was left"
-        raise NetworkError(f"no broker answered {request.api_name()}: {causes}")
-
     def _ways(self, deadline: Deadline) -> Iterable[Callable[[], Connection]]:
-        for connection in sorted(self._brokers.live(), key=lambda c: c.in_flight):
+        # Any of those that are idle: the same one each time may be the one that lags behind for ever.
+        live = sorted(self._brokers.live(), key=lambda c: (c.muted_ms, c.in_flight, random.random()))
+        for connection in live:
             yield lambda connection=connection: connection  # type: ignore[misc]
         # Half of what is left at most, so that brokers which are gone for good leave time for the bootstrap
         # servers.
@@ -280,66 +288,57 @@ class Router:
         yield lambda: self._brokers.bootstrap(deadline)
 
 
-class _Patience:
-    """Which failures are worth another attempt, where that depends on how often or how long they came
-    already.
+def check_shared(router: Router | None, config: ClientConfig) -> None:
+    """Raise `ConfigError` where ``config``, of a client that uses a ``router`` which it was given, says
+    something else than the router's own: it would be ignored.
     """
-
-    def __init__(self, router: Router, topics: Collection[str], *, knows_cluster: bool) -> None:
-        self._router = router
-        self._topics = topics
-        self._seen = set(router._metadata.topics).issuperset(topics)
-        self._unknown_until = Deadline.after_ms(KNOWN_TOPIC_WAIT_MS if self._seen else NEW_TOPIC_WAIT_MS)
-        self._always_unknown = set(topics)
-        self._hang_ups_left = None if knows_cluster else HANDSHAKES_HUNG_UP - 1
-
-    def lasts(self, error: KafkaError) -> bool:
-        """Whether to try again after ``error``."""
-        if isinstance(error, BrokerError) and error.error_code in (
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            ErrorCode.UNKNOWN_TOPIC_ID,
-        ):
-            return self._lasts_unknown()
-        if isinstance(error, BrokerError) and error.error_code is ErrorCode.BROKER_NOT_AVAILABLE:
-            return True  # `Router.connection`'s word for a broker that has just gone from the metadata
-        if isinstance(error, HandshakeClosedError) and self._hang_ups_left is not None:
-            self._hang_ups_left -= 1
-            return self._hang_ups_left >= 0
-        return is_retriable(error)
-
-    def _lasts_unknown(self) -> bool:
-        unknown = self._router._unknown(self._topics)
-        self._always_unknown &= unknown
-        if unknown and self._router._are_gone(unknown):
-            return False
-        if not self._unknown_until.expired:
-            return True
-        # Each task of a read asks anew: one wait in a process is enough for a topic that was deleted.
-        if self._seen:
-            self._router._note_gone(self._always_unknown)
-        return False
+    if router is None or router.config == config:
+        return
+    other = [f.name for f in fields(config) if getattr(router.config, f.name) != getattr(config, f.name)]
+    raise ConfigError(f"{', '.join(other)}: a router that is given has settings of its own, and those count")
 
 
-_routers: dict[tuple[int, ClientConfig], Router] = {}
+_warm: OrderedDict[ClientConfig, tuple[Router, float]] = OrderedDict()
+"""The routers that were asked for last, and when; the newest at the end."""
+_routers: weakref.WeakValueDictionary[ClientConfig, Router] = weakref.WeakValueDictionary()
+"""All that are warm or in use."""
 _routers_lock = threading.Lock()
 
 
 def router_for(config: ClientConfig) -> Router:
     """This process's router for ``config``: Spark reuses its Python workers, and the next task starts
     connected.
+
+    One that nobody holds and that was not asked for lately (`WARM_ROUTERS`, ``connections.max.idle.ms``) is
+    closed; one in use never is.
     """
-    key = (os.getpid(), config)
-    router = _routers.get(key)
-    if router is None:
-        with _routers_lock:
-            router = _routers.setdefault(key, Router(config))
+    now = time.monotonic()
+    with _routers_lock:
+        router = _routers.get(config)
+        if router is None:
+            router = _routers[config] = Router(config)
+            weakref.finalize(router, router._brokers.close).atexit = False
+        _warm[config] = router, now
+        _warm.move_to_end(config)
+        dropped = _drop_cold(now)
+    dropped.clear()  # closes those that nobody holds, without the lock
     return router
+
+
+def _drop_cold(now: float) -> list[Router]:
+    dropped = []
+    for config, (router, asked_for) in list(_warm.items()):
+        if len(_warm) > WARM_ROUTERS or (now - asked_for) * 1000 > config.connections_max_idle_ms:
+            dropped.append(router)
+            del _warm[config]
+    return dropped
 
 
 def _after_fork() -> None:
     global _routers_lock
     _routers_lock = threading.Lock()
     inherited = list(_routers.values())
+    _warm.clear()
     _routers.clear()
     for router in inherited:
         router._brokers._check_process()

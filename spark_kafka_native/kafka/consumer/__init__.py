@@ -1,1 +1,1 @@
-"""Reading: where partitions begin and end, what a group has committed, and the records themselves."""
+"""Reading: where partitions begin and end, and the records themselves."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import struct
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from uuid import UUID
 
 from ..config import ConsumerConfig
-from ..model import TopicPartition
+from ..model import IsolationLevel, TopicPartition
 from ..protocol.api.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from .partition_state import PartitionState
 
@@ -19,16 +18,15 @@ LAST_EPOCH_SINCE = 12
 NAMES_UNTIL = 12
 """The last version that goes by topic names; after it by ids (KIP-516)."""
 
-_BATCH_PREFIX = struct.Struct(">qii")
-_LAST_OFFSET_DELTA = struct.Struct(">i")
-_LAST_OFFSET_DELTA_AT = 23
-_HEADER_BYTES = 61
-
 
 def build_fetch(
     states: Sequence[PartitionState], config: ConsumerConfig, rack: str, max_bytes: int, version: int
 ) -> FetchRequest:
     """One request for all ``states``, in their order: the broker fills the response from the front."""
+    probe = all(state.probe_until is not None for state in states)
+    # The records of a range exist: waiting for more than it has would be in vain.
+    bounded = any(not state.endless for state in states)
+    min_bytes = min(1, config.fetch_min_bytes) if bounded else config.fetch_min_bytes
     topics: dict[tuple[str, UUID | None], list[FetchPartition]] = defaultdict(list)
     for state in states:
         leader = state.leader
@@ -43,10 +41,10 @@ def build_fetch(
             )
         )
     return FetchRequest(
-        max_wait_ms=config.fetch_max_wait_ms,
-        min_bytes=config.fetch_min_bytes,
+        max_wait_ms=0 if probe else min(config.fetch_max_wait_ms, config.poll_timeout_ms // 2),
+        min_bytes=min_bytes,
         max_bytes=max_bytes,
-        isolation_level=config.isolation_level,
+        isolation_level=IsolationLevel.READ_UNCOMMITTED if probe else config.isolation_level,
         topics=[
             FetchTopic(topic=name, partitions=partitions)
             if topic_id is None
@@ -65,24 +63,3 @@ def read_fetch(
         name = topic.topic or names.get(topic.topic_id, "")
         for partition in topic.partitions:
             yield TopicPartition(name, partition.partition_index), partition
-
-
-def offset_after(records: memoryview) -> tuple[int, int] | None:
-    """The offset after the last complete batch of a record set and that batch's leader epoch; None when not
-    even one is complete.
-
-    Reads lengths only, 0.2 us per batch, so that the next request can be on its way before these records are
-    decoded (which checks everything, and has the last word).
-    """
-    position, last, size = 0, -1, len(records)
-    while size - position >= _HEADER_BYTES:
-        length = _BATCH_PREFIX.unpack_from(records, position)[1]
-        if length < _HEADER_BYTES - 12 or length > size - position - 12:
-            break
-        last = position
-        position += length + 12
-    if last < 0:
-        return None
-    base_offset, _, leader_epoch = _BATCH_PREFIX.unpack_from(records, last)
-    delta: int = _LAST_OFFSET_DELTA.unpack_from(records, last + _LAST_OFFSET_DELTA_AT)[0]
-    return base_offset + delta + 1, leader_epoch

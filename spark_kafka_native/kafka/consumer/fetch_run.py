@@ -1,364 +1,375 @@
-"""`FetchRun`: one fetch over several partitions, as a state machine: route, submit, wait, read the answers.
+"""`FetchRun`: a fetch that runs, over partitions that may be added, moved, paused and removed meanwhile.
 
-It moves requests and keeps the partitions' states; it decodes nothing. Three rules keep records from being
-lost or shown twice: a partition is in one request at a time; an answer counts only if it was asked at the
-partition's position; a failure never moves a position.
+It sends requests and hands out records; `fetch_answers` decides what an answer means, and `PartitionState`
+holds what is known of a partition. Three rules keep records from being lost or duplicated: a partition is in
+one request at a time; an answer counts only if it was asked at the partition's position; a failure never
+moves a position.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import time
-from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from uuid import UUID
 
-from ..cluster.router import KNOWN_TOPIC_WAIT_MS, NEW_TOPIC_WAIT_MS, Leader, Router
+from ..cluster.router import Router
 from ..config import ConsumerConfig
-from ..error_code import ErrorCode
 from ..errors import (
     BrokerError,
-    DeadlineExceededError,
-    EndOfLogError,
+    CorruptRecordError,
     KafkaError,
-    LogTruncatedError,
     OffsetOutOfRangeError,
-    TopicRecreatedError,
 )
+from ..metrics import catalogue as metric
+from ..metrics.registry import MetricsRegistry
 from ..model import IsolationLevel, TopicPartition
+from ..network.connection import Connection
 from ..network.deadline import Deadline
-from ..network.pending import Pending
-from ..network.retry import Backoff, is_retriable
+from ..network.retry import Backoff
 from ..network.wait import wait_for_any
-from ..protocol.api.fetch import FetchRequest, FetchResponse, PartitionData
-from .fetch_messages import NAMES_UNTIL, build_fetch, offset_after, read_fetch
-from .partition_state import PartitionState
+from ..network.wakeup import Wakeup
+from ..protocol.api.fetch import FetchRequest, PartitionData
+from .fetch_answers import Answer, FetchRules, fail, left_out, overdue, take_in
+from .fetch_messages import LAST_EPOCH_SINCE, NAMES_UNTIL, build_fetch, read_fetch
+from .fetched_records import FetchedRecords, decode_fetched
+from .find_leaders import find_leaders
+from .flight import Flight, Taken, told_where
+from .offsets import with_bounds
+from .partition_state import ENDLESS, PartitionState, probes_first
+from .run_clock import RunClock
+from .truncation import find_truncated
 
-LARGEST_WAIT_MS = 1_000
-"""A wait ends after this at the latest, to look after timeouts."""
-RECREATED_AFTER = 3
-"""So many metadata in a row must show another topic id: a broker that lags behind may still show
-the former one.
-"""
+MAX_WAIT_MS = 1_000
+"""A wait ends after this at the latest, to check timeouts."""
 FRAME_OVERHEAD = 64 * 1024
 """A response is larger than its record sets by this at most (headers of about 1 000 partitions)."""
 
-_GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID)
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Flight:
-    """A fetch request in flight and what it asked for."""
-
-    pending: Pending[FetchResponse]
-    node_id: int
-    asked: dict[TopicPartition, int]
-    """The offset that each partition was asked from."""
-    names: dict[UUID, str]
-    since: float
-    """On the run's clock."""
-
 
 class FetchRun:
-    """The partitions of one fetch. Used by one thread."""
+    """Fetches from the leaders (or followers in ``client_rack``). Used by one thread.
 
-    def __init__(self, router: Router, config: ConsumerConfig, states: list[PartitionState]) -> None:
+    A ``wakeup`` lets other threads end the wait of `next`; it takes connections that nobody else waits on,
+    which ``connect`` gives.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        config: ConsumerConfig,
+        columns: frozenset[str] | None = None,
+        connect: Callable[[int, Deadline], Connection] | None = None,
+        wakeup: Wakeup | None = None,
+    ) -> None:
         self._router = router
+        self._connect = connect or router.connection
+        self._wakeup = wakeup
         self._config = config
-        self._states = {state.topic_partition: state for state in states}
+        self._columns = columns
+        self._states: dict[TopicPartition, PartitionState] = {}
         self._flights: dict[int, Flight] = {}
-        self._backoff = Backoff(
-            first_ms=router.config.retry_backoff_ms, most_ms=router.config.retry_backoff_max_ms
-        )
+        self._answered: deque[Flight] = deque()
+        self._connections: set[Connection] = set()
+        self._records: Iterator[FetchedRecords] = iter(())
+        self._clock = RunClock()
         self._turns = itertools.count(1)
-        self._stale_topics: set[str] = set()
         self._muted_ms = 0.0
-        self._elsewhere = 0.0
-        most = max(1, router.config.max_response_bytes - FRAME_OVERHEAD)
-        self._max_bytes = min(config.fetch_max_bytes, most)
-        self._late_after_ms = router.config.request_timeout_ms + config.fetch_max_wait_ms
-        now = self.now()
-        for state in states:
-            state.progress_at = now
+        self.metrics: MetricsRegistry | None = None
+        """Where to measure the sizes of what is fetched."""
+        client = router.config
+        self._late_after_ms = client.request_timeout_ms + config.fetch_max_wait_ms
+        self._rules = FetchRules(
+            read_committed=config.isolation_level is IsolationLevel.READ_COMMITTED,
+            max_bytes=min(config.fetch_max_bytes, max(1, client.max_response_bytes - FRAME_OVERHEAD)),
+            end_of_log_wait_s=config.end_of_log_wait_ms / 1000,
+            replica_s=client.metadata_max_age_ms / 1000,
+            backoff=Backoff(first_ms=client.retry_backoff_ms, max_ms=client.retry_backoff_max_ms),
+        )
+
+    def __repr__(self) -> str:
+        left = sum(not state.finished for state in self._states.values())
+        return f"<FetchRun over {len(self._states)} partitions, {left} unfinished>"
 
     @property
     def unfinished(self) -> bool:
         """Whether any partition has not reached its end."""
-        return any(state.position < state.until_offset for state in self._states.values())
+        return any(not state.finished for state in self._states.values())
 
-    def now(self) -> float:
-        """Seconds that count: while the caller is busy with what it got, no broker is late."""
-        return time.monotonic() - self._elsewhere
+    def add(
+        self,
+        topic_partition: TopicPartition,
+        from_offset: int,
+        until_offset: int = ENDLESS,
+        topic_id: UUID | None = None,
+    ) -> None:
+        """Fetch ``[from_offset, until_offset)`` of a partition too, on and on without an end.
 
-    @contextlib.contextmanager
-    def elsewhere(self) -> Iterator[None]:
-        """Decoding, or the caller's own work: does not count as waiting for anybody."""
-        began = time.monotonic()
-        try:
-            yield
-        finally:
-            self._elsewhere += time.monotonic() - began
-
-    def submit(self) -> None:
-        """Find leaders for who has none, and send one request to every broker that has none in flight."""
-        self._route()
-        ready: dict[int, list[PartitionState]] = defaultdict(list)
-        self._muted_ms = 0.0
-        now = time.monotonic()
-        for state in self._states.values():
-            if state.replica is not None and now > state.replica_until:
-                state.replica = None  # the leader says again who is near
-            node_id = state.node_id
-            if node_id is not None and state.open and not state.in_flight:
-                ready[node_id].append(state)
-        for node_id, states in ready.items():
-            if node_id not in self._flights:
-                try:
-                    self._submit_to(node_id, states)
-                except KafkaError as error:
-                    for state in states:
-                        self.fail(state, error)
-
-    def wait(self) -> list[Flight]:
-        """Wait for answers, or until something is due. Raises when a partition waited in vain for
-        too long.
+        ``topic_id`` is the id that the offsets belong to; without it, that of the first answer. Raises
+        `ValueError` for a partition that is there already.
         """
+        if topic_partition in self._states:
+            raise ValueError(f"{topic_partition} is being fetched already; seek moves it")
+        self._states[topic_partition] = PartitionState(
+            topic_partition=topic_partition,
+            position=from_offset,
+            until_offset=until_offset,
+            max_bytes=self._config.max_partition_fetch_bytes,
+            topic_id=topic_id,
+        )
+
+    def remove(self, topic_partition: TopicPartition) -> None:
+        """Stop fetching a partition; what was fetched and not handed out is dropped."""
+        self._states.pop(topic_partition).pause(self._clock.now())
+
+    def seek(self, topic_partition: TopicPartition, offset: int, until_offset: int | None = None) -> None:
+        """Go on from ``offset`` (to the end there was, or a new one); also after an error about the
+        partition.
+        """
+        state = self._states[topic_partition]
+        state.seek(offset, state.until_offset if until_offset is None else until_offset)
+
+    def pause(self, topic_partition: TopicPartition) -> None:
+        """Fetch nothing of a partition until `resume`."""
+        self._states[topic_partition].pause(self._clock.now())
+
+    def resume(self, topic_partition: TopicPartition) -> None:
+        """Go on with a partition that was paused, at its position."""
+        self._states[topic_partition].resume()
+
+    def position(self, topic_partition: TopicPartition) -> int:
+        """The offset before which everything was handed out."""
+        return self._states[topic_partition].position
+
+    def next(self, deadline: Deadline | None = None) -> FetchedRecords | None:
+        """The next records of any partition; None when ``deadline`` or a wakeup comes first, or nothing is
+        left to fetch.
+
+        An error about a partition is raised once there are no records to hand out, and again until that
+        partition is moved (`seek`), paused or removed; the others can be read on. See `Fetcher.fetch` for
+        what may be raised.
+        """
+        while True:
+            if (fetched := next(self._records, None)) is not None:
+                return fetched
+            if self._answered:
+                self._records = self._read(self._answered.popleft())
+                continue
+            self._check_progress()
+            self._raise_broken()
+            if not any(not state.finished and not state.paused for state in self._states.values()):
+                return None
+            with self._clock.running():
+                self._submit()
+                self._wait(deadline)
+            # Not before: a caller that never waits has its requests sent and their answers read, too.
+            if not self._answered and self._is_over(deadline):
+                return None
+
+    def close(self) -> None:
+        """Nothing waits for the requests in flight any more."""
+        self._records = iter(())
+        for flight in [*self._flights.values(), *self._answered]:
+            flight.pending.abandon()
+        self._flights.clear()
+        self._answered.clear()
+        for connection in self._connections:
+            connection.buffers.trim()
+        self._connections.clear()
+
+    def broken(self) -> dict[TopicPartition, KafkaError]:
+        """The partitions that can't be read on as they stand, and why, but for those that are paused. The
+        first is the one that `next` raises an error about.
+        """
+        states = self._states.items()
+        return {tp: state.error for tp, state in states if state.error is not None and not state.paused}
+
+    def try_again(self, topic_partition: TopicPartition, after_ms: float = 0) -> None:
+        """Read on after an error about the partition, from the same position, ``after_ms`` from now."""
+        self._states[topic_partition].try_again()
+        self._states[topic_partition].pace(self._clock.now() + after_ms / 1000)
+
+    def _is_over(self, deadline: Deadline | None) -> bool:
+        woken = self._wakeup is not None and self._wakeup.is_set
+        return woken or (deadline is not None and deadline.expired)
+
+    def _raise_broken(self) -> None:
+        for error in self.broken().values():
+            raise with_bounds(self._router, error) if isinstance(error, OffsetOutOfRangeError) else error
+
+    def _submit(self) -> None:
+        """Find the leaders that are not known, and send a request to every broker that has none in flight."""
+        find_leaders(self._router, self._states.values(), self._clock, self._rules)
+        now = self._clock.now()
+        self._muted_ms = 0.0
+        ready: dict[int, list[PartitionState]] = defaultdict(list)
+        for state in self._states.values():
+            if state.open and not state.in_flight and state.node_id is not None and state.retry_at <= now:
+                ready[state.node_id].append(state)
+        for node_id, states in ready.items():
+            if node_id in self._flights:
+                for state in states:
+                    state.hold(now)
+                continue
+            try:
+                self._submit_to(node_id, probes_first(states, now))
+            except KafkaError as error:
+                self._fail_all(states, error)
+
+    def _submit_to(self, node_id: int, states: list[PartitionState]) -> None:
+        connection = self._connect(node_id, self._router.deadline())
+        if connection.muted_ms:
+            self._muted_ms = max(self._muted_ms, connection.muted_ms)
+            for state in states:
+                state.hold(self._clock.now())
+            return
+        by_name = any(state.leader is not None and state.leader.topic_id is None for state in states)
+        version = connection.version_of(FetchRequest, NAMES_UNTIL if by_name else None)
+        if version < LAST_EPOCH_SINCE:
+            states = self._check_epochs(connection, states)
+        if states:
+            self._fetch_from(node_id, connection, states, version)
+
+    def _check_epochs(self, connection: Connection, states: list[PartitionState]) -> list[PartitionState]:
+        """Those of ``states`` whose log is known to be the one that was read so far; the others are told what
+        is wrong with them.
+        """
+        timeout_ms = self._router.config.request_timeout_ms
+        for state, error in find_truncated(connection, states, timeout_ms):
+            fail(state, error, self._clock.now(), self._rules)
+        return [state for state in states if state.open and state.leader is not None]
+
+    def _fetch_from(
+        self, node_id: int, connection: Connection, states: list[PartitionState], version: int
+    ) -> None:
+        now = self._clock.now()
+        states.sort(key=lambda state: state.turn)
+        # Only a request without a rack is served by the leader itself for certain.
+        shunned = any(state.wants_leader(now) or state.probe_until is not None for state in states)
+        rack = "" if shunned else self._router.config.client_rack
+        request = build_fetch(states, self._config, rack, self._rules.max_bytes, version)
+        pending = connection.submit(request, version)
+        self._connections.add(connection)
+        for state in states:
+            state.asked(now)
+        self._flights[node_id] = Flight(
+            pending=pending,
+            node_id=node_id,
+            asked={state.topic_partition: (state, state.ask_from) for state in states},
+            names={topic.topic_id: topic.topic for topic in request.topics},
+            since=now,
+            sent_at=time.monotonic(),
+        )
+
+    def _wait(self, deadline: Deadline | None) -> None:
+        """Wait for answers, or until something is due."""
         flights = list(self._flights.values())
-        deadline = Deadline.after_ms(self._wait_ms())
-        done = set(wait_for_any([flight.pending for flight in flights], deadline))
+        until = Deadline.after_ms(self._wait_ms())
+        if deadline is not None:
+            until = until.within_ms(deadline.remaining_ms)
+        done = set(wait_for_any([flight.pending for flight in flights], until, self._wakeup))
         for flight in flights:
             if flight.pending not in done and self._late(flight):
                 flight.pending.connection.give_up(flight.pending, self._late_after_ms)
                 done.add(flight.pending)
-        self._check_progress()
-        answered = [flight for flight in flights if flight.pending in done]
-        for flight in answered:
-            del self._flights[flight.node_id]
-        return answered
+        for flight in flights:
+            if flight.pending in done:
+                del self._flights[flight.node_id]
+                self._answered.append(flight)
 
-    def read(self, flight: Flight) -> list[tuple[PartitionState, PartitionData]]:
-        """The partitions of an answer that have records for where they stand; everything else becomes state.
+    def _wait_ms(self) -> float:
+        now = self._clock.now()
+        waits = [
+            max(0.0, (state.retry_at - now) * 1000)
+            for state in self._states.values()
+            if state.open and not state.in_flight and (state.leader is None or state.retry_at > now)
+        ]
+        if self._muted_ms:
+            waits.append(self._muted_ms)
+        return min([MAX_WAIT_MS, *waits])
 
-        Their ``ask_from`` is past these records already, so that `submit` may send the next request before
-        they are decoded.
+    def _late(self, flight: Flight) -> bool:
+        return (self._clock.now() - flight.since) * 1000 > self._late_after_ms
+
+    def _check_progress(self) -> None:
+        """Break off a partition that has waited in vain for too long."""
+        now, limit_ms = self._clock.now(), self._config.poll_timeout_ms
+        for state in self._states.values():
+            waits = not state.finished and not state.paused and state.error is None
+            if waits and state.waited_s(now) * 1000 > limit_ms:
+                state.break_off(overdue(state, limit_ms))
+
+    def _read(self, flight: Flight) -> Iterator[FetchedRecords]:
+        """Hand out the records of an answer; everything else in it becomes state."""
+        with self._clock.running():
+            found = self._take_in(flight)
+            self._submit()  # the next request is on its way before these records are decoded
+        try:
+            for state, data, moves in found:
+                if state.moves != moves:
+                    continue
+                try:
+                    yield from decode_fetched(state, data, self._config, self._columns)
+                except CorruptRecordError as error:
+                    state.found_corrupt(error, self._clock.now(), self._rules.replica_s)
+        except BaseException:
+            # An interrupt, say: what was not handed out is asked for again.
+            for state, _, _ in found:
+                state.rewind()
+            raise
+        # Columns own their memory: nothing points into the response any more.
+        flight.pending.release()
+
+    def _take_in(self, flight: Flight) -> list[Taken]:
+        """The partitions of an answer that have records for where they stand.
+
+        Their ``ask_from`` is past these records already, so that the next request may be sent before they are
+        decoded.
         """
-        states = [self._states[tp] for tp in flight.asked]
+        states = [state for state, _ in flight.asked.values()]
         for state in states:
-            state.in_flight = False
+            state.answered()
         try:
             response = flight.pending.result(0)
             if response.error_code:
                 raise BrokerError(response.error_code, f"Fetch from broker {flight.node_id}")
         except KafkaError as error:
-            for state in states:
-                self.fail(state, error)
+            self._fail_all(states, told_where(error, flight))
             return []
-        found = []
-        for tp, data in read_fetch(response, flight.names):
-            asked_from = flight.asked.pop(tp, None)  # popped: a partition that comes twice counts once
-            if asked_from is None:
-                continue
-            state = self._states[tp]
-            if asked_from != state.position:
-                state.rewind()
-            elif self._take(state, data):
-                found.append((state, data))
+        told = list(read_fetch(response, flight.names))
+        if self.metrics is not None:
+            size = sum(len(data.records) for _, data in told if data.records)
+            self.metrics.measure(metric.FETCH_SIZE, size)
+        elapsed_ms = (time.monotonic() - flight.sent_at) * 1000
+        answer = Answer(
+            now=self._clock.now(),
+            turn=next(self._turns),
+            served=any(data.records for _, data in told),
+            throttled=response.throttle_time_ms > 0,
+            early=elapsed_ms < self._config.fetch_max_wait_ms / 2,
+            brokers=self._router.snapshot.brokers,
+        )
+        found = [taken for tp, data in told if (taken := self._take(flight, tp, data, answer)) is not None]
+        for state, _ in flight.asked.values():
+            left_out(state, answer, self._rules)
         return found
 
-    def fail(self, state: PartitionState, error: KafkaError) -> None:
-        """Note a failure that another attempt may mend; raises ``error`` if none can."""
-        if not is_retriable(error) and not (isinstance(error, BrokerError) and error.error_code in _RETRIED):
-            raise error
-        now = time.monotonic()
-        if state.failures == 0:
-            state.failing_since = now
-        if isinstance(error, BrokerError) and error.error_code in _GONE:
-            limit_ms = NEW_TOPIC_WAIT_MS if state.topic_id is None else KNOWN_TOPIC_WAIT_MS
-            if now - state.failing_since > limit_ms / 1000:
-                raise error
-        state.retry_at = now + self._backoff.delay_ms(state.failures) / 1000
-        state.failures += 1
-        state.last_failure = error
-        state.leader = state.replica = None
-        state.rewind()
-        self._stale_topics.add(state.topic_partition.topic)
-
-    def abandon(self) -> None:
-        """Nobody waits for what is in flight any more."""
-        for flight in self._flights.values():
-            flight.pending.abandon()
-        self._flights.clear()
-
-    def _route(self) -> None:
-        now = time.monotonic()
-        lost = [s for s in self._states.values() if s.leader is None and s.open and s.retry_at <= now]
-        if not lost:
-            return
-        topics = {state.topic_partition.topic for state in lost}
-        try:
-            if topics & self._stale_topics:
-                self._router.refresh(topics, self._router.deadline(self._router.config.request_timeout_ms))
-                self._stale_topics -= topics
-            else:
-                self._router.metadata(topics)
-        except KafkaError as error:
-            for state in lost:
-                self.fail(state, error)
-            return
-        for state in lost:
-            try:
-                state.leader = self._leader(state)
-            except KafkaError as error:
-                self.fail(state, error)
-
-    def _leader(self, state: PartitionState) -> Leader:
-        tp = state.topic_partition
-        leader = self._router.leader(tp)
-        if None not in (state.topic_id, leader.topic_id) and leader.topic_id != state.topic_id:
-            if state.failures < RECREATED_AFTER:
-                raise BrokerError(
-                    ErrorCode.INCONSISTENT_TOPIC_ID, f"fetching {tp} at offset {state.position}"
-                )
-            raise TopicRecreatedError(tp.topic, str(state.topic_id), str(leader.topic_id))
-        return leader
-
-    def _submit_to(self, node_id: int, states: list[PartitionState]) -> None:
-        connection = self._router.connection(node_id, self._router.deadline())
-        if connection.muted_ms:
-            self._muted_ms = max(self._muted_ms, connection.muted_ms)
-            return
-        states.sort(key=lambda state: state.turn)
-        by_name = any(state.leader is not None and state.leader.topic_id is None for state in states)
-        version = connection.version_of(FetchRequest, NAMES_UNTIL if by_name else None)
-        rack = self._router.config.client_rack
-        request = build_fetch(states, self._config, rack, self._max_bytes, version)
-        names = {topic.topic_id: topic.topic for topic in request.topics}
-        pending = connection.submit(request, version)
-        for state in states:
-            state.in_flight = True
-        asked = {state.topic_partition: state.ask_from for state in states}
-        self._flights[node_id] = Flight(
-            pending=pending, node_id=node_id, asked=asked, names=names, since=self.now()
-        )
-
-    def _wait_ms(self) -> float:
-        now = time.monotonic()
-        waits = [LARGEST_WAIT_MS] if not self._muted_ms else [LARGEST_WAIT_MS, self._muted_ms]
-        waits += [
-            max(0.0, (state.retry_at - now) * 1000)
-            for state in self._states.values()
-            if state.leader is None and state.open
-        ]
-        return min(waits)
-
-    def _late(self, flight: Flight) -> bool:
-        return (self.now() - flight.since) * 1000 > self._late_after_ms
-
-    def _check_progress(self) -> None:
-        limit_ms = self._config.poll_timeout_ms
-        since = self.now() - limit_ms / 1000
-        for state in self._states.values():
-            if state.position < state.until_offset and state.progress_at < since:
-                if isinstance(state.last_failure, EndOfLogError):
-                    raise state.last_failure
-                raise DeadlineExceededError(
-                    f"cannot fetch {state.topic_partition} at offset {state.position} "
-                    f"(until {state.until_offset}) in {limit_ms} ms; "
-                    f"the last failure: {state.last_failure or 'none'}"
-                ) from state.last_failure
-
-    def _take(self, state: PartitionState, data: PartitionData) -> bool:
-        """Take in what the broker says of one partition; whether there are records to decode."""
-        if data.error_code:
-            self._refused(state, data.error_code)
-            return False
-        if state.leader is not None and state.topic_id is None:
-            state.topic_id = state.leader.topic_id
-        state.failures = 0
-        if data.diverging_epoch.end_offset >= 0:
-            raise LogTruncatedError(state.topic_partition, state.position, data.diverging_epoch.end_offset)
-        if data.preferred_read_replica not in (-1, state.node_id):
-            self._prefer(state, data.preferred_read_replica)
-            return False
-        if not data.records:
-            self._wait_at_end(state, data)
-            return False
-        state.turn = next(self._turns)
-        after = offset_after(data.records)
-        if after is None or after[0] <= state.position:
-            self._grow(state)
-            return False
-        next_offset, state.last_epoch = after
-        state.bytes_per_offset = len(data.records) / (next_offset - state.position)
-        state.ask_from = next_offset
-        return True
-
-    def _refused(self, state: PartitionState, error_code: ErrorCode) -> None:
-        where = f"fetching {state.topic_partition} at offset {state.position}"
-        out_of_range = error_code is ErrorCode.OFFSET_OUT_OF_RANGE
-        if out_of_range and (state.replica is not None or state.last_epoch >= 0):
-            # A follower that lags behind, or a broker that does not know the epoch any more: once more, from
-            # the leader and without the epoch.
-            state.replica = None
+    def _take(
+        self, flight: Flight, topic_partition: TopicPartition, data: PartitionData, answer: Answer
+    ) -> Taken | None:
+        # Popped: a partition that comes twice counts once.
+        state, asked_from = flight.asked.pop(topic_partition, (None, -1))
+        if state is None or state.paused:
+            return None
+        if asked_from != state.position:
             state.rewind()
-            return
-        if out_of_range:
-            raise OffsetOutOfRangeError(state.topic_partition, state.position)
-        if error_code is ErrorCode.CORRUPT_MESSAGE:
-            raise BrokerError(error_code, where)
-        self.fail(state, BrokerError(error_code, where))
+            return None
+        probed = state.probe_until is not None
+        if take_in(state, data, answer, self._rules):
+            return Taken(state, replace(data, records=None) if probed else data, state.moves)
+        return None
 
-    def _prefer(self, state: PartitionState, node_id: int) -> None:
-        if node_id not in self._router.snapshot.brokers:
-            where = f"fetching {state.topic_partition} from broker {node_id}, which its leader prefers"
-            self.fail(state, BrokerError(ErrorCode.REPLICA_NOT_AVAILABLE, where))
-            return
-        state.replica = node_id
-        state.replica_until = time.monotonic() + self._router.config.metadata_max_age_ms / 1000
-
-    def _wait_at_end(self, state: PartitionState, data: PartitionData) -> None:
-        """No records: nothing fitted into the response, or the log ends here."""
-        end = data.high_watermark
-        if self._config.isolation_level is IsolationLevel.READ_COMMITTED:
-            end = min(end, data.last_stable_offset)
-        if state.replica is not None:
-            state.replica = None if state.position >= end else state.replica
-            return
-        if state.position < end:
-            return
-        stable = data.last_stable_offset if data.last_stable_offset >= 0 else None
-        error = EndOfLogError(
-            state.topic_partition, state.position, state.until_offset, data.high_watermark, stable
-        )
-        if error.in_open_transaction:
-            # All of the range is there, and shows once its producer commits: that is worth the whole poll
-            # timeout, after which `_check_progress` raises this.
-            state.last_failure, state.at_end_since = error, None
-        elif state.at_end_since is None:
-            state.at_end_since = self.now()
-        elif (self.now() - state.at_end_since) * 1000 >= self._config.end_of_log_wait_ms:
-            raise error
-
-    def _grow(self, state: PartitionState) -> None:
-        """Not one complete batch came: ask for more, first in line (brokers since KIP-74 then send
-        one whole).
-        """
-        if state.max_bytes >= self._max_bytes:
-            raise KafkaError(
-                f"{state.topic_partition} at offset {state.position}: no complete record batch in "
-                f"{state.max_bytes} bytes; raise fetch.max.bytes and receive.message.max.bytes"
-            )
-        state.max_bytes = min(state.max_bytes * 2, self._max_bytes)
-        state.bytes_per_offset = None
-        state.turn = 0
-
-
-_RETRIED = (
-    ErrorCode.UNKNOWN_TOPIC_ID,
-    ErrorCode.INCONSISTENT_TOPIC_ID,
-    ErrorCode.BROKER_NOT_AVAILABLE,
-    ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
-    ErrorCode.INVALID_FETCH_SESSION_EPOCH,
-)
+    def _fail_all(self, states: Collection[PartitionState], error: KafkaError) -> None:
+        for state in states:
+            fail(state, error, self._clock.now(), self._rules)

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..cluster.router import Leader, Router
 from ..error_code import ErrorCode
-from ..errors import BrokerError, KafkaError, ProtocolError, UnsupportedVersionError
+from ..errors import (
+    BrokerError,
+    IncompleteResponseError,
+    KafkaError,
+    OffsetOutOfRangeError,
+    ProtocolError,
+    UnsupportedVersionError,
+)
 from ..model import IsolationLevel, OffsetAt, TopicPartition
 from ..network.deadline import Deadline
 from ..network.pending import Pending
@@ -66,6 +74,58 @@ def list_offsets(
     return {tp: found[tp] for tp in places}
 
 
+class LogBounds(NamedTuple):
+    """The first offset that a partition has, and the end of its log: the offset that the next record gets."""
+
+    first: int
+    end: int
+
+
+def list_bounds(
+    router: Router,
+    topic_partitions: Collection[TopicPartition],
+    *,
+    isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    deadline: Deadline | None = None,
+) -> dict[TopicPartition, LogBounds]:
+    """Both ends of each partition, by two rounds of requests. Raises as `list_offsets`."""
+    first, end = (
+        list_offsets(
+            router, dict.fromkeys(topic_partitions, at), isolation_level=isolation_level, deadline=deadline
+        )
+        for at in (OffsetAt.EARLIEST, OffsetAt.LATEST)
+    )
+    return {tp: LogBounds(first[tp].offset or 0, end[tp].offset or 0) for tp in topic_partitions}
+
+
+def list_places(
+    router: Router,
+    places: Mapping[TopicPartition, OffsetAt],
+    isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    deadline: Deadline | None = None,
+) -> dict[TopicPartition, int]:
+    """The offset at each place; the log's end where no record is as late as its timestamp.
+
+    That end is asked for first: a record that is written between two look-ups is behind it, and not skipped.
+    """
+    limit = deadline or router.deadline()
+    sure = (OffsetAt.EARLIEST, OffsetAt.LATEST)
+    unsure = dict.fromkeys((tp for tp, place in places.items() if place not in sure), OffsetAt.LATEST)
+    ends, found = (
+        list_offsets(router, asked, isolation_level=isolation_level, deadline=limit) if asked else {}
+        for asked in (unsure, places)
+    )
+    told = {tp: found[tp].offset for tp in places}
+    return {tp: (ends[tp].offset if offset is None else offset) or 0 for tp, offset in told.items()}
+
+
+def with_bounds(router: Router, error: OffsetOutOfRangeError) -> OffsetOutOfRangeError:
+    """The error with the range that the leader has now, which its refusal does not say."""
+    tp = error.topic_partition
+    first, end = (list_offsets(router, {tp: at})[tp].offset for at in (OffsetAt.EARLIEST, OffsetAt.LATEST))
+    return OffsetOutOfRangeError(tp, error.offset, first, end)
+
+
 def _what(places: Mapping[TopicPartition, OffsetAt]) -> str:
     first = next(iter(places.items()), None)
     more = f" and {len(places) - 1} more" if len(places) > 1 else ""
@@ -87,23 +147,24 @@ def _ask_leaders(
     by_node: dict[int, dict[TopicPartition, Leader]] = defaultdict(dict)
     for tp, leader in leaders.items():
         by_node[leader.node_id][tp] = leader
-    pendings: list[Pending[ListOffsetsResponse]] = []
+    pendings: list[tuple[Pending[ListOffsetsResponse], dict[TopicPartition, OffsetAt]]] = []
     for node_id, led in by_node.items():
+        asked = {tp: places[tp] for tp in led}
         try:
             connection = router.connection(node_id, deadline)
-            request = build_list_offsets({tp: places[tp] for tp in led}, led, isolation_level, deadline)
+            request = build_list_offsets(asked, led, isolation_level, deadline)
             version = connection.version_of(ListOffsetsRequest)
-            if version < MAX_TIMESTAMP_SINCE and OffsetAt.MAX_TIMESTAMP in places.values():
+            if version < MAX_TIMESTAMP_SINCE and OffsetAt.MAX_TIMESTAMP in asked.values():
                 raise UnsupportedVersionError(
                     f"{connection.address} can't find the highest timestamp (KIP-734)"
                 )
-            pendings.append(connection.submit(request, version))
+            pendings.append((connection.submit(request, version, deadline), asked))
         except KafkaError as error:
             failures.append(error)
-    for pending in pendings:
+    for pending, asked in pendings:
         try:
             response = pending.result(min(router.config.request_timeout_ms, deadline.remaining_ms))
-            failures.extend(read_list_offsets(response, places, found))
+            failures.extend(read_list_offsets(response, asked, found))
         except KafkaError as error:
             failures.append(error)
     if failures:
@@ -138,29 +199,36 @@ def read_list_offsets(
     places: Mapping[TopicPartition, OffsetAt],
     found: dict[TopicPartition, FoundOffset],
 ) -> list[KafkaError]:
-    """Put what the response says about ``places`` into ``found``; the failures of the other partitions."""
+    """Put what the response says about ``places``, which were asked for, into ``found``; the failures of
+    the other partitions.
+    """
     failures: list[KafkaError] = []
+    missing = dict(places)
     for topic in response.topics:
         for partition in topic.partitions:
             tp = TopicPartition(topic.name, partition.partition_index)
-            if tp not in places:
+            if missing.pop(tp, None) is None:  # not asked for, or reported twice
                 continue
             if partition.error_code:
                 failures.append(_refusal(partition.error_code, places[tp], tp))
             else:
                 found[tp] = _found(partition, places[tp], tp)
+    for tp, place in missing.items():
+        failures.append(IncompleteResponseError(f"{place} offset of {tp}: the leader's answer lacks it"))
     return failures
 
 
-def _refusal(error_code: ErrorCode, place: OffsetAt, tp: TopicPartition) -> BrokerError:
-    return BrokerError(error_code, f"{place} offset of {tp}")
+def _refusal(error_code: ErrorCode, place: OffsetAt, topic_partition: TopicPartition) -> BrokerError:
+    return BrokerError(error_code, f"{place} offset of {topic_partition}", operation="Describe")
 
 
-def _found(partition: ListOffsetsPartitionResponse, place: OffsetAt, tp: TopicPartition) -> FoundOffset:
+def _found(
+    partition: ListOffsetsPartitionResponse, place: OffsetAt, topic_partition: TopicPartition
+) -> FoundOffset:
     offset = partition.offset
     by_timestamp = place not in (OffsetAt.EARLIEST, OffsetAt.LATEST)
     if offset < 0 and not (by_timestamp and offset == -1):
-        raise ProtocolError(f"the leader of {tp} answered with offset {offset} for {place}")
+        raise ProtocolError(f"the leader of {topic_partition} answered with offset {offset} for {place}")
     return FoundOffset(
         offset=offset if offset >= 0 else None,
         timestamp_ms=partition.timestamp if by_timestamp and offset >= 0 else None,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-import numpy as np
-
 POOLED_FROM = 64 * 1024
 """Smaller frames get memory of their own: they are cheap, and what is decoded from them may live on."""
 POOLED_FRAMES = 3
 """One is decoded, one arrives, one is spare."""
+KEPT_BYTES = 16 * 1024 * 1024
+"""Of a connection that nobody fetches on, one buffer of at most this size is kept."""
 ROUNDING = 256 * 1024
 """Pooled sizes are multiples of this, so that fetches of nearly equal size share a buffer."""
 
@@ -41,17 +41,25 @@ class FrameBuffers:
         except IndexError:
             whole = memoryview(b"")
         if len(whole) < length:  # a smaller one is dropped: fetches of one partition have about one size
-            whole = memoryview(np.empty(-(-length // ROUNDING) * ROUNDING, np.uint8).data).cast("B")
+            whole = _unwritten(-(-length // ROUNDING) * ROUNDING)
         return whole[:length]
 
     def give_back(self, frame: memoryview) -> None:
         """Let ``frame`` be overwritten by a later one. Nothing that points into it may be read any more."""
-        if (
-            len(frame) >= POOLED_FROM
-            and len(self._free) < POOLED_FRAMES
-            and isinstance(frame.obj, np.ndarray)
-        ):
-            self._free.append(memoryview(frame.obj.data).cast("B"))
+        if len(frame) >= POOLED_FROM and len(self._free) < POOLED_FRAMES:
+            self._free.append(memoryview(frame.obj).cast("B"))
+
+    def trim(self) -> None:
+        """Keep what a small fetch needs: a process may have many connections that do nothing."""
+        kept = [free for free in self._free if len(free) <= KEPT_BYTES][:1]
+        self._free = kept
+
+
+def _unwritten(length: int) -> memoryview:
+    """Memory that nobody has written to yet: a bytearray would be filled with zeros first."""
+    import numpy as np  # here: who only asks a broker about its topics never needs it
+
+    return memoryview(np.empty(length, np.uint8).data).cast("B")
 
 
 class FrameReader:

@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+import time
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from ..errors import KafkaError
 from ..protocol.message import Response
 from .deadline import Deadline
-
-if TYPE_CHECKING:
-    from .connection import Connection
+from .frames import FrameBuffers
 
 R = TypeVar("R", bound=Response)
+
+
+class Carrier(Protocol):
+    """What a `Pending` needs of the connection that it is in flight on."""
+
+    request_timeout_ms: int
+    buffers: FrameBuffers
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is dead."""
+
+    @property
+    def waits_for(self) -> int:
+        """What `poll` waits for: READ, WRITE or both."""
+
+    def fileno(self) -> int:
+        """The socket's file descriptor."""
+
+    def poll(self) -> None:
+        """Write and read what is possible without waiting."""
+
+    def wait_for(self, pending: Pending[Any], deadline: Deadline) -> bool:
+        """Read until ``pending`` is done; False when ``deadline`` came first."""
+
+    def give_up(self, pending: Pending[Any], waited_ms: float) -> None:
+        """Close the connection, as ``pending`` is too late."""
 
 
 class Pending(Generic[R]):
@@ -24,19 +50,26 @@ class Pending(Generic[R]):
         "_frame",
         "_response",
         "abandoned",
+        "api",
         "api_version",
         "connection",
         "correlation_id",
         "done",
+        "sent_at",
         "what",
     )
 
-    def __init__(self, connection: Connection, correlation_id: int, what: str, api_version: int) -> None:
+    def __init__(
+        self, connection: Carrier, correlation_id: int, what: str, api_version: int, api: str = ""
+    ) -> None:
         self.connection = connection
         self.correlation_id = correlation_id
         self.what = what
         self.api_version = api_version
         """The version that request and response are spoken in."""
+        self.api = api
+        """The request's name."""
+        self.sent_at = time.monotonic()
         self.done = False
         self.abandoned = False
         self._response: R | None = None

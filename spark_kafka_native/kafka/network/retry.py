@@ -2,44 +2,47 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ..errors import BrokerError, DeadlineExceededError, KafkaError, NetworkError
+from ..errors import BrokerError, DeadlineExceededError, IncompleteResponseError, KafkaError, NetworkError
 from .deadline import Deadline
+from .sparingly import Sparingly
 
 T = TypeVar("T")
+_SPARINGLY = Sparingly(logging.getLogger("spark_kafka_native.network"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Backoff:
     """Exponential backoff with jitter of 20 % (KIP-580): ``first_ms``, doubled per attempt up to
-    ``most_ms``.
+    ``max_ms``.
     """
 
     first_ms: int
-    most_ms: int
+    max_ms: int
 
     def delay_ms(self, attempt: int, uniform: Callable[[float, float], float] = random.uniform) -> float:
         """Milliseconds to wait after the ``attempt``-th failure (from 0)."""
         # 2**30 of the smallest first_ms is beyond any cap: the bound keeps the power from growing without
         # end.
-        return min(self.most_ms, self.first_ms * 2.0 ** min(attempt, 30)) * uniform(0.8, 1.2)
+        return min(self.max_ms, self.first_ms * 2.0 ** min(attempt, 30)) * uniform(0.8, 1.2)
 
 
 def is_retriable(error: KafkaError) -> bool:
-    """Whether the same request may succeed later: the network's fault, or an error code that Kafka calls
-    retriable.
+    """Whether the same request may succeed later: the network's fault, an error code that Kafka calls
+    retriable, or an answer that leaves something out.
     """
     if isinstance(error, BrokerError):
         return error.error_code.retriable or error.error_code.stale_metadata
-    return isinstance(error, NetworkError)
+    return isinstance(error, NetworkError | IncompleteResponseError)
 
 
-def retry(
+def retry(  # noqa: PLR0913 - time and randomness come in as arguments
     operation: Callable[[], T],
     *,
     what: str,
@@ -81,6 +84,7 @@ def retry(
             raise DeadlineExceededError(
                 f"{what} did not succeed in time ({tries}); the last: {telling}"
             ) from telling
+        _SPARINGLY.info(what, "%s: attempt %d failed, another in %d ms: %s", what, attempt, delay_ms, failure)
         sleep(delay_ms / 1000)
 
 

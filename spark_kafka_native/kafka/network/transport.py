@@ -13,9 +13,17 @@ import threading
 from collections.abc import Sequence
 
 from ..config import ClientConfig
-from ..errors import HandshakeClosedError, KafkaError, NetworkError, SecurityError
+from ..errors import (
+    AuthenticationError,
+    HandshakeClosedError,
+    KafkaError,
+    NetworkError,
+    SecurityError,
+)
+from ..security_config import SecurityConfig
 from .deadline import Deadline
-from .tls import tls_context
+from .dialing import Dialing
+from .name_lookup import look_up
 
 Buffer = bytes | bytearray | memoryview
 
@@ -37,6 +45,8 @@ def wait_for_streams(streams: Sequence[tuple[int, int]], deadline: Deadline) -> 
     """
     poller = select.poll()
     for descriptor, events in streams:
+        if descriptor < 0:
+            return True
         poller.register(descriptor, events)
     # Rounded up: poll(0) in the last millisecond would spin.
     return bool(poller.poll(int(deadline.remaining_ms) + 1))
@@ -56,34 +66,27 @@ class Transport:
 
     @classmethod
     def connect(cls, host: str, port: int, config: ClientConfig, deadline: Deadline) -> Transport:
-        """Connect to the first address of ``host`` that accepts, and speak TLS where ``config`` says so.
+        """Look ``host`` up, connect to one of its addresses (see `Dialing`), and speak TLS where ``config``
+        says so: all of it by ``deadline``.
 
-        Every address that the name resolves to is tried, each within its share of the time (one black hole
-        must not eat all of it). Raises `NetworkError` that lists each address with its cause, `SecurityError`
-        when TLS can't be agreed.
+        Raises `NetworkError` that lists each address with its cause (an `UnreachableError` if all of them
+        refused at once), `SecurityError` when TLS can't be agreed.
         """
-        context = tls_context(config.security) if config.security.encrypted else None
-        causes = []
-        addresses = _resolve(host, port)
-        for i, (family, kind, protocol, _, target) in enumerate(addresses):
-            share_ms = min(config.connection_setup_timeout_ms, deadline.remaining_ms / (len(addresses) - i))
-            try:
-                sock = _connect(socket.socket(family, kind, protocol), target, config, share_ms)
-            except OSError as error:
-                causes.append(f"{target[0]}: {_cause(error, share_ms)}")
-                continue
-            if context is not None:
-                limit = deadline.within_ms(config.connection_setup_timeout_ms)
+        context = _tls_context(config.security) if config.security.encrypted else None
+        where = f"{host}:{port}"
+        with Dialing(look_up(host, port, config, deadline), config, deadline) as dialing:
+            while (found := dialing.next()) is not None:
+                sock, address = found
+                if context is None:
+                    return cls(sock, where)
                 try:
-                    sock = _encrypt(sock, host, f"{host}:{port}", context, limit)
+                    limit = deadline.within_ms(config.connection_setup_timeout_ms)
+                    return cls(_encrypt(sock, host, where, context, limit), where)
                 except NetworkError as error:
-                    if i == len(addresses) - 1:
+                    if dialing.exhausted:
                         raise
-                    causes.append(f"{target[0]}: {error}")
-                    continue
-            sock.setblocking(False)
-            return cls(sock, f"{host}:{port}")
-        raise NetworkError(f"cannot connect to {host}:{port} ({'; '.join(causes)})")
+                    dialing.failed(address, str(error))
+            raise dialing.error(where)
 
     def fileno(self) -> int:
         """The socket's file descriptor; -1 once closed."""
@@ -158,11 +161,15 @@ class Transport:
         found = ready[0][1]
         return events if found & _GONE else found & events
 
-    def close(self) -> None:
-        """Close the socket; harmless when it is closed."""
-        # Without shutdown, a thread that waits in poll on this descriptor would sleep until its deadline.
+    def shut(self) -> None:
+        """End the stream, for both sides: whoever waits for it wakes up. Its descriptor stays what it is."""
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            # Not as an SSLSocket, which first forgets that it encrypts: another thread may be writing.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the socket, which nobody waits for any more; harmless when it is closed."""
+        self.shut()
         self._socket.close()
 
     def forget(self) -> None:
@@ -170,39 +177,10 @@ class Transport:
         self._socket.close()
 
 
-def _resolve(host: str, port: int) -> list[tuple[int, int, int, str, tuple[str, int]]]:
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        cause = error.strerror if isinstance(error, OSError) else error
-        raise NetworkError(f"cannot resolve the host of {host}:{port} ({cause})") from error
-    return found  # type: ignore[return-value]
-
-
-def _connect(
-    sock: socket.socket, target: tuple[str, int], config: ClientConfig, timeout_ms: float
-) -> socket.socket:
-    try:
-        # Sizes are set before connecting: the window scale is agreed in the handshake.
-        if config.receive_buffer_bytes >= 0:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.receive_buffer_bytes)
-        if config.send_buffer_bytes >= 0:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, config.send_buffer_bytes)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.settimeout(max(timeout_ms / 1000, 0.001))
-        sock.connect(target)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
 def _encrypt(
     sock: socket.socket, host: str, address: str, context: ssl.SSLContext, deadline: Deadline
 ) -> ssl.SSLSocket:
     try:
-        sock.setblocking(False)
         # Some resolvers take a name with a trailing dot; certificates never carry one.
         name = host.rstrip(".")
         encrypted = context.wrap_socket(sock, server_hostname=name, do_handshake_on_connect=False)
@@ -245,7 +223,33 @@ def _handshake_failure(error: Exception, address: str) -> KafkaError:
         return SecurityError(
             f"{address} does not speak TLS; set security.protocol=PLAINTEXT or use its TLS port"
         )
-    return SecurityError(f"{address}: TLS handshake failed: {_tls_reason(error)}")
+    return _refused_certificate(error, address) or SecurityError(
+        f"{address}: TLS handshake failed: {_tls_reason(error)}"
+    )
+
+
+_CERTIFICATE_ALERTS = (
+    "BAD_CERTIFICATE",
+    "CERTIFICATE_REQUIRED",
+    "CERTIFICATE_EXPIRED",
+    "CERTIFICATE_REVOKED",
+    "CERTIFICATE_UNKNOWN",
+    "UNSUPPORTED_CERTIFICATE",
+    "UNKNOWN_CA",
+    "ACCESS_DENIED",
+)
+
+
+def _refused_certificate(error: ssl.SSLError, address: str) -> AuthenticationError | None:
+    """What an alert of the broker about the client's certificate means."""
+    alert = (error.reason or "").partition("ALERT_")[2]
+    if alert not in _CERTIFICATE_ALERTS:
+        return None
+    return AuthenticationError(
+        f"{address}: the broker refused the client's certificate ({alert.replace('_', ' ').lower()}); "
+        "it wants one that an authority it trusts has issued: ssl.keystore.location, or "
+        "ssl.keystore.certificate.chain and ssl.keystore.key"
+    )
 
 
 def _drop(buffers: list[memoryview], sent: int) -> None:
@@ -261,15 +265,21 @@ def _drop(buffers: list[memoryview], sent: int) -> None:
 def _stream_failure(error: OSError, address: str, doing: str) -> KafkaError:
     if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         # TLS 1.3 tells of a missing or refused client certificate only here, after the handshake.
-        return SecurityError(f"{address}: TLS failed while {doing}: {_tls_reason(error)}")
+        return _refused_certificate(error, address) or SecurityError(
+            f"{address}: TLS failed while {doing}: {_tls_reason(error)}"
+        )
     return NetworkError(f"{address}: connection lost while {doing}: {_cause(error)}")
+
+
+def _tls_context(security: SecurityConfig) -> ssl.SSLContext:
+    from .tls import tls_context  # late: whoever speaks plaintext does not wait for its import
+
+    return tls_context(security)
 
 
 def _tls_reason(error: ssl.SSLError) -> str:
     return (error.reason or str(error)).replace("_", " ").lower()
 
 
-def _cause(error: OSError, timeout_ms: float | None = None) -> str:
-    if isinstance(error, TimeoutError) and timeout_ms is not None:
-        return f"no answer in {timeout_ms:.0f} ms"
+def _cause(error: OSError) -> str:
     return (error.strerror or str(error) or type(error).__name__).lower()

@@ -1,7 +1,7 @@
 """What became of records that were handed over: `Delivery` for one, `ColumnsDelivery` for a column of them.
 
-Both look into a `DeliveryBlock`, to which the sender reports whole batches: nothing is done per record
-until somebody asks for one.
+Both look into a `DeliveryBlock`, to which the sender reports whole batches: nothing is done per record until
+a caller asks for one.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import KafkaError
+from ..metrics import catalogue as metric
 from ..model import TopicPartition
 from ..network.deadline import Deadline
 from .errors import DeliveryError, DeliveryStatus
+from .waiters import Waiters
 
 _LOG = logging.getLogger("spark_kafka_native")
 Rows = npt.NDArray[np.int64]
@@ -28,7 +31,7 @@ class RecordMetadata:
 
     topic_partition: TopicPartition
     offset: int | None
-    """None where the broker did not tell: acks=0, or a batch that it recognised as one it had."""
+    """None where the broker did not say: acks=0, or a batch that it recognised as a duplicate."""
     timestamp_ms: int
     """The record's own (CreateTime) or the broker's (LogAppendTime)."""
     status: DeliveryStatus
@@ -49,39 +52,50 @@ class Outcome:
 
 
 class DeliveryBlock:
-    """``length`` records handed over together. The sender reports batches to it; any thread asks."""
+    """``length`` records handed over together. The sender reports batches to it; any thread may ask."""
 
-    __slots__ = ("_changed", "_left", "_segments", "callbacks", "length", "timestamps", "urgent", "wake")
+    __slots__ = ("_callbacks", "_hurry", "_left", "_lock", "_segments", "_waiters", "length", "timestamps")
 
-    def __init__(self, length: int, changed: threading.Condition, wake: Callable[[], None]) -> None:
+    def __init__(self, length: int, waiters: Waiters, hurry: Callable[[], None]) -> None:
         self.length = length
         self.timestamps: npt.NDArray[np.int64] | None = None
-        self.urgent = False
-        """Somebody waits: the records must not linger."""
-        self.wake = wake
-        self.callbacks: dict[int, list[Callable[[Delivery], None]]] = {}
-        self._changed = changed
+        self._hurry = hurry
+        self._callbacks: dict[int, list[Callable[[Delivery], None]]] = {}
+        self._lock = threading.Lock()
+        self._waiters = waiters
         self._left = length
         self._segments: list[tuple[Rows, int, Outcome]] = []
 
     def start(self, length: int, timestamps: npt.NDArray[np.int64] | None) -> None:
         """Single records have become ``length`` rows; none was reported before."""
-        with self._changed:
-            self.length = self._left = length
-            self.timestamps = timestamps
+        self.length = self._left = length
+        self.timestamps = timestamps
 
     def report(self, rows: Rows, first: int, outcome: Outcome) -> None:
         """``rows`` (ascending) are the records ``first``, ``first + 1``, ... of the batch that ended so."""
-        with self._changed:
+        with self._lock:
             self._segments.append((rows, first, outcome))
             self._left -= len(rows)
-            if self._left == 0 or self.callbacks or self.urgent:
-                self._changed.notify_all()
-            waiting = [row for row in rows.tolist() if row in self.callbacks] if self.callbacks else []
-            called = [(row, self.callbacks.pop(row)) for row in waiting]
+            called = []
+            if self._callbacks:
+                waiting = [row for row in rows.tolist() if row in self._callbacks]
+                called = [(row, self._callbacks.pop(row)) for row in waiting]
+        self._waiters.wake()
         for row, callbacks in called:
             for callback in callbacks:
-                _call(callback, Delivery(self, row))
+                _call_from_sender(callback, Delivery(self, row))
+
+    def call_back(self, row: int, callback: Callable[[Delivery], None]) -> None:
+        """Call ``callback`` once ``row`` has ended: now, if it has."""
+        self._waiters.check_process()
+        with self._lock:
+            if self.find(row) is None:
+                self._callbacks.setdefault(row, []).append(callback)
+                return
+        try:
+            callback(Delivery(self, row))
+        except Exception:  # noqa: BLE001 - the same as if it were called later
+            _LOG.exception("a delivery callback failed")
 
     @property
     def done(self) -> bool:
@@ -91,8 +105,7 @@ class DeliveryBlock:
     @property
     def segments(self) -> list[tuple[Rows, int, Outcome]]:
         """What was reported so far: rows, their first place in the batch, and how it ended."""
-        with self._changed:
-            return list(self._segments)
+        return list(self._segments)
 
     def find(self, row: int) -> tuple[int, Outcome] | None:
         """The place of ``row`` in its batch and how that ended; None while it is under way."""
@@ -103,20 +116,16 @@ class DeliveryBlock:
         return None
 
     def wait(self, ended: Callable[[], bool], timeout_ms: float | None) -> bool:
-        """Wait until ``ended``; False when the time ran out first. Whoever waits wants the records sent at
-        once."""
+        """Wait until ``ended``; False when the timeout expired first. A thread that waits wants the records
+        sent at once.
+
+        Raises `ProducerClosedError` in a process forked from the producer's, where nothing will end any more.
+        """
         if ended():
             return True
-        self.urgent = True
-        self.wake()
-        deadline = None if timeout_ms is None else Deadline.after_ms(timeout_ms)
-        with self._changed:
-            while not ended():
-                if deadline is None:
-                    self._changed.wait()
-                elif deadline.expired or not self._changed.wait(deadline.remaining_ms / 1000):
-                    return ended()
-        return True
+        self._hurry()
+        with self._waiters.metrics.timed(metric.PRODUCER_WAIT, "delivery"):
+            return self._waiters.wait(ended, None if timeout_ms is None else Deadline.after_ms(timeout_ms))
 
 
 class Delivery:
@@ -128,11 +137,6 @@ class Delivery:
         self._block = block
         self._row = row
 
-    @property
-    def is_first(self) -> bool:
-        """Whether no record of its block came before."""
-        return self._row == 0
-
     def done(self) -> bool:
         """Whether the record has ended, well or not."""
         return self._block.find(self._row) is not None
@@ -142,6 +146,20 @@ class Delivery:
         """What is known about the record; None while it is under way."""
         found = self._block.find(self._row)
         return None if found is None else found[1].status
+
+    def __repr__(self) -> str:
+        found = self._block.find(self._row)
+        if found is None:
+            return "<Delivery under way>"
+        place, outcome = found
+        where, offset = outcome.topic_partition, outcome.base_offset
+        if outcome.error is not None:
+            return f"<Delivery failed: {outcome.error}>"
+        return (
+            f"<Delivery {outcome.status.name} {where}"
+            + ("" if offset is None else f" offset {offset + place}")
+            + ">"
+        )
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Wait (``timeout`` in seconds, as a Future's) for where the record is.
@@ -159,11 +177,7 @@ class Delivery:
 
     def add_done_callback(self, callback: Callable[[Delivery], None]) -> None:
         """Call ``callback(self)`` once the record has ended, in the sender's thread (or now, if it has)."""
-        with self._block._changed:
-            if self._block.find(self._row) is None:
-                self._block.callbacks.setdefault(self._row, []).append(callback)
-                return
-        _call(callback, self)
+        self._block.call_back(self._row, callback)
 
     def _wait(self, timeout: float | None) -> tuple[int, Outcome]:
         self._block.wait(self.done, None if timeout is None else timeout * 1000)
@@ -196,7 +210,7 @@ class DeliveredColumns:
     partition: npt.NDArray[np.int32]
     """int32[n]"""
     offset: npt.NDArray[np.int64]
-    """int64[n]; -1 where the broker did not tell."""
+    """int64[n]; -1 where the broker did not say."""
 
 
 class ColumnsDelivery:
@@ -209,6 +223,12 @@ class ColumnsDelivery:
 
     def __len__(self) -> int:
         return self._block.length
+
+    def __repr__(self) -> str:
+        status = self.status()
+        left = int((status < 0).sum())
+        failed = sum(len(rows) for rows, _, outcome in self._block.segments if outcome.error is not None)
+        return f"<ColumnsDelivery {len(status)} records, {left} under way, {failed} failed>"
 
     def done(self) -> bool:
         """Whether every record has ended, well or not."""
@@ -256,13 +276,42 @@ class ColumnsDelivery:
         return DeliveredColumns(topics=tuple(topics), topic=topic, partition=partition, offset=offset)
 
 
+class PartlyTakenError(KafkaError):
+    """Columns of which some rows were taken when the rest could not be; ``__cause__`` is why.
+
+    The ``taken`` rows are being delivered: sending all of them again would duplicate these. ``delivery`` (a
+    `ColumnsDelivery`; None after pickling) says what became of each row.
+    """
+
+    def __init__(self, reason: str, taken: int, rows: int, delivery: ColumnsDelivery | None = None) -> None:
+        super().__init__(reason, taken, rows)
+        self.reason = reason
+        self.taken = taken
+        self.rows = rows
+        self.delivery = delivery
+
+    def __reduce__(self) -> tuple[type[PartlyTakenError], tuple[str, int, int]]:
+        return type(self), (self.reason, self.taken, self.rows)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.taken:,} of {self.rows:,} rows were taken and are being delivered, the others were not: "
+            f"{self.reason}"
+        )
+
+
 def _find(rows: Rows, row: int) -> int:
     place = int(np.searchsorted(rows, row))
     return place if place < len(rows) and rows[place] == row else -1
 
 
-def _call(callback: Callable[[Delivery], None], delivery: Delivery) -> None:
+def _call_from_sender(callback: Callable[[Delivery], None], delivery: Delivery) -> None:
     try:
         callback(delivery)
-    except Exception:  # noqa: BLE001 - a callback's bug must not end the thread that delivers everybody's records
+    except BaseException:  # noqa: BLE001 - nor its sys.exit() may end the thread that delivers everybody's records
         _LOG.exception("a delivery callback failed")
+
+
+def words_of(error: Exception) -> str:
+    """What to say of ``error``: of a partitioner's, say, its kind too."""
+    return str(error) if isinstance(error, KafkaError) else repr(error)

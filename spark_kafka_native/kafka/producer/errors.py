@@ -1,16 +1,12 @@
-"""What sending a record may end in, one exception per decision a caller makes. All of them survive
-pickling."""
+"""How sending a record may fail: one exception per decision a caller makes. All of them can be pickled."""
 
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from ..errors import KafkaError
 from ..model import TopicPartition
-
-if TYPE_CHECKING:
-    from .delivery import ColumnsDelivery
 
 
 class DeliveryStatus(enum.IntEnum):
@@ -36,6 +32,32 @@ class ProducerClosedError(KafkaError):
     """The producer was closed, or failed for good (then ``__cause__`` is why); it takes no more records."""
 
 
+class TransactionStateError(KafkaError):
+    """A transactional producer was asked for what it can't do in its state: a mistake of the caller."""
+
+
+class TransactionAbortableError(KafkaError):
+    """The transaction can't be committed; nothing of it will be seen. Abort it, and do its work again in
+    another one; ``__cause__`` is what failed."""
+
+
+class TransactionFatalError(KafkaError):
+    """The producer is at its end: another one took its transactional id, its transaction expired, or it may
+    not go on. Make a new one.
+
+    ``possibly_committed``: the answer to an earlier attempt at committing was lost, and nobody can tell any
+    more what came of it.
+    """
+
+    def __init__(self, message: str, possibly_committed: bool = False) -> None:
+        super().__init__(message, possibly_committed)
+        self.message = message
+        self.possibly_committed = possibly_committed
+
+    def __str__(self) -> str:
+        return self.message
+
+
 class RecordError(KafkaError, ValueError):
     """A record that can't be sent as it is. ``row`` counts from 0 in what was handed over; None for a
     single one."""
@@ -48,10 +70,12 @@ class RecordError(KafkaError, ValueError):
 
     def moved(self, rows: int) -> RecordError:
         """The same error for a caller that had handed over ``rows`` rows before."""
-        if self.row is None:
-            return self
+        return self if self.row is None or not rows else self.at(self.row + rows)
+
+    def at(self, row: int | None) -> RecordError:
+        """The same error about ``row``."""
         arguments = list(self.args)
-        arguments[2] = self.row + rows
+        arguments[2] = row
         return type(self)(*arguments)
 
     def __str__(self) -> str:
@@ -61,7 +85,7 @@ class RecordError(KafkaError, ValueError):
 
 
 class RecordTooLargeError(RecordError):
-    """A record is over a limit; ``limit_name`` says whose."""
+    """A record exceeds a limit; ``limit_name`` says which."""
 
     def __init__(
         self, reason: str, topic: str | None, row: int | None, size: int, limit: int, limit_name: str
@@ -79,35 +103,12 @@ class RecordTooLargeError(RecordError):
         return cls(reason, topic, row, size, limit, limit_name)
 
 
-class PartlyTakenError(KafkaError):
-    """Columns of which some rows were taken when the rest could not be; ``__cause__`` is why.
-
-    The ``taken`` rows are being delivered: sending all of them again would double those. ``delivery`` (a
-    `ColumnsDelivery`; None after pickling) says of each row where it ended.
-    """
-
-    def __init__(self, reason: str, taken: int, rows: int, delivery: ColumnsDelivery | None = None) -> None:
-        super().__init__(reason, taken, rows)
-        self.reason = reason
-        self.taken = taken
-        self.rows = rows
-        self.delivery = delivery
-
-    def __reduce__(self) -> tuple[type[PartlyTakenError], tuple[str, int, int]]:
-        return type(self), (self.reason, self.taken, self.rows)
-
-    def __str__(self) -> str:
-        return (
-            f"{self.taken:,} of {self.rows:,} rows were taken and are being delivered, the others were not: "
-            f"{self.reason}"
-        )
-
-
 class DeliveryError(KafkaError):
     """Records that were accepted and could not be delivered; ``__cause__`` is what failed last.
 
     ``status`` is NOT_PERSISTED or POSSIBLY_PERSISTED; ``retriable`` says whether sending them again may help;
-    ``spilled`` whether they lie in the spill folder, from where the next producer sends them.
+    ``spilled`` whether they lie in the spill folder, from where this producer sends them again once the
+    leader takes records, or the next one does: sending them yourself would double them.
     """
 
     def __init__(

@@ -3,84 +3,18 @@ record."""
 
 from __future__ import annotations
 
-import math
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from ..metrics import catalogue as metric
+from ..metrics.error_tag import error_tag
+from ..metrics.histogram import NOTHING, Distribution
+from ..metrics.registry import MetricsRegistry
+from ..metrics.snapshot import Observed
 from ..model import TopicPartition
-
-_STEPS = 4
-"""Histogram buckets per doubling: a quantile is off by at most 9 %."""
-_BUCKETS = 40 * _STEPS
-_COUNTERS = (
-    "records",
-    "bytes",
-    "batches",
-    "requests",
-    "retries",
-    "splits",
-    "errors",
-    "failed_records",
-    "spilled_records",
-)
-_HISTOGRAMS = ("queue_ms", "latency_ms", "batch_records", "batch_bytes")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Distribution:
-    """Quantiles of something measured; all zero when it never was. Off by at most 9 %, ``most`` and
-    ``mean`` exact."""
-
-    count: int = 0
-    mean: float = 0.0
-    p50: float = 0.0
-    p95: float = 0.0
-    p99: float = 0.0
-    most: float = 0.0
-
-
-class Histogram:
-    """Counts in buckets that grow geometrically. Not thread-safe: its owner holds a lock."""
-
-    __slots__ = ("_count", "_counts", "_most", "_sum")
-
-    def __init__(self) -> None:
-        self._counts = [0] * _BUCKETS
-        self._count = 0
-        self._sum = 0.0
-        self._most = 0.0
-
-    def add(self, value: float) -> None:
-        """Count one value (>= 0; the smallest bucket holds everything below 0.001)."""
-        bucket = int(math.log2(value * 1000) * _STEPS) + 1 if value > 0.001 else 0
-        self._counts[min(bucket, _BUCKETS - 1)] += 1
-        self._count += 1
-        self._sum += value
-        self._most = max(self._most, value)
-
-    def distribution(self) -> Distribution:
-        """What was counted so far."""
-        if not self._count:
-            return Distribution()
-        return Distribution(
-            count=self._count,
-            mean=self._sum / self._count,
-            p50=self._quantile(0.50),
-            p95=self._quantile(0.95),
-            p99=self._quantile(0.99),
-            most=self._most,
-        )
-
-    def _quantile(self, share: float) -> float:
-        rank, seen = share * self._count, 0
-        for bucket, count in enumerate(self._counts):
-            seen += count
-            if seen >= rank:
-                # The geometric middle of the bucket.
-                return min(self._most, 2.0 ** ((bucket - 0.5) / _STEPS) / 1000 if bucket else 0.0)
-        return self._most
+from ..telemetry.event_source import EventSource
+from .acknowledgement import Acknowledgement
+from .errors import DeliveryError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +25,8 @@ class PartitionStats:
     bytes: int = 0
     """Of the record batches as they went over the wire."""
     first_offset: int | None = None
-    """Of the first record that was delivered; None when no broker told one (acks=0, or only duplicates)."""
+    """Of the first record that was delivered; None when no broker reported one (acks=0, or only
+    duplicates)."""
     last_offset: int | None = None
 
 
@@ -113,59 +48,97 @@ class ProducerStats:
     """Batches that could not be delivered."""
     failed_records: int = 0
     spilled_records: int = 0
+    last_error: str | None = None
+    """The last batch that could not be delivered, and why."""
     buffered_records: int = 0
     """Accepted and not yet delivered or failed, at the moment of the snapshot."""
     buffered_bytes: int = 0
-    queue_ms: Distribution = Distribution()
+    queue_ms: Distribution = NOTHING
     """From a batch's first record to its first sending."""
-    latency_ms: Distribution = Distribution()
+    latency_ms: Distribution = NOTHING
     """From sending a request to its answer."""
-    batch_records: Distribution = Distribution()
-    batch_bytes: Distribution = Distribution()
+    batch_records: Distribution = NOTHING
+    batch_bytes: Distribution = NOTHING
     partitions: Mapping[TopicPartition, PartitionStats] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
+class AcknowledgedOffsets:
+    """How far the brokers have acknowledged what a producer sent."""
+
+    sum: int
+    """Of all partitions."""
+    partitions: Mapping[TopicPartition, int]
+    """The offset behind the last acknowledged record of each."""
+
+
 class StatsRecorder:
-    """Collects what `ProducerStats` shows. Any thread."""
+    """Counts what `ProducerStats` and a producer's metrics show. Any thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._counts = dict.fromkeys(_COUNTERS, 0)
-        self._histograms = {name: Histogram() for name in _HISTOGRAMS}
+        self.metrics = MetricsRegistry()
+        self.acknowledgements: EventSource[Acknowledgement] = EventSource()
         self._partitions: dict[TopicPartition, list[int]] = {}
+        self._last_error: str | None = None
+        self.delivered_records = 0
+        """`ProducerStats.records`, without the rest."""
 
-    def count(self, **amounts: int) -> None:
-        """Add to counters, by the names of `ProducerStats`."""
-        with self._lock:
-            for name, amount in amounts.items():
-                self._counts[name] += amount
+    def sent(self, retries: int) -> None:
+        """A request was sent, with ``retries`` batches that were sent before."""
+        self.metrics.count(metric.PRODUCE_REQUESTS)
+        if retries:
+            self.metrics.count(metric.PRODUCE_RETRIES, retries)
 
-    def measure(self, **values: float) -> None:
-        """Add to histograms, by the names of `ProducerStats`."""
-        with self._lock:
-            for name, value in values.items():
-                self._histograms[name].add(value)
+    def failed(self, error: DeliveryError) -> None:
+        """A batch could not be delivered."""
+        with self.metrics.lock:
+            self.metrics.count(metric.FAILED_BATCHES, 1, error_tag(error.__cause__))
+            self.metrics.count(metric.FAILED_RECORDS, error.records)
+            self._last_error = str(error)
 
     def delivered(
         self, topic_partition: TopicPartition, records: int, size: int, base_offset: int | None
     ) -> None:
         """A batch of ``records`` is in the log, from ``base_offset`` on where that is known."""
-        with self._lock:
-            self._counts["records"] += records
-            self._counts["bytes"] += size
-            self._counts["batches"] += 1
-            self._histograms["batch_records"].add(records)
-            self._histograms["batch_bytes"].add(size)
-            row = self._partitions.setdefault(topic_partition, [0, 0, -1, -1])
+        metrics = self.metrics
+        with metrics.lock:
+            metrics.measure(metric.PRODUCE_BATCH_RECORDS, records)
+            metrics.measure(metric.PRODUCE_BATCH_SIZE, size)
+            self.delivered_records += records
+            row = self._partitions.setdefault(topic_partition, [0, 0, -1, -1, 0])
             row[0] += records
             row[1] += size
+            row[4] += 1
             if base_offset is not None:
                 row[2] = base_offset if row[2] < 0 else min(row[2], base_offset)
                 row[3] = max(row[3], base_offset + records - 1)
 
+    def offsets(self) -> AcknowledgedOffsets:
+        """As far as brokers told offsets."""
+        with self.metrics.lock:
+            behind = {where: row[3] + 1 for where, row in self._partitions.items() if row[3] >= 0}
+        return AcknowledgedOffsets(sum=sum(behind.values()), partitions=behind)
+
+    def observed(self) -> list[Observed]:
+        """What was delivered, by topic: it is counted by partition already."""
+        by_topic: dict[str, list[int]] = {}
+        with self.metrics.lock:
+            for where, (records, size, _, _, batches) in self._partitions.items():
+                row = by_topic.setdefault(where.topic, [0, 0, 0])
+                row[0] += records
+                row[1] += size
+                row[2] += batches
+        counted = (metric.PRODUCED_RECORDS, metric.PRODUCED_BYTES, metric.PRODUCED_BATCHES)
+        return [
+            Observed(one, amount, (topic,))
+            for topic, row in by_topic.items()
+            for one, amount in zip(counted, row, strict=True)
+        ]
+
     def snapshot(self, buffered_records: int, buffered_bytes: int) -> ProducerStats:
         """Everything so far."""
-        with self._lock:
+        metrics = self.metrics
+        with metrics.lock:
             partitions = {
                 where: PartitionStats(
                     records=records,
@@ -173,14 +146,24 @@ class StatsRecorder:
                     first_offset=first if first >= 0 else None,
                     last_offset=last if last >= 0 else None,
                 )
-                for where, (records, size, first, last) in self._partitions.items()
+                for where, (records, size, first, last, _) in self._partitions.items()
             }
-            measured: dict[str, Any] = {name: h.distribution() for name, h in self._histograms.items()}
-            counted: dict[str, Any] = dict(self._counts)
             return ProducerStats(
-                **counted,
-                **measured,
+                records=self.delivered_records,
+                bytes=sum(row[1] for row in self._partitions.values()),
+                batches=sum(row[4] for row in self._partitions.values()),
+                requests=metrics.total(metric.PRODUCE_REQUESTS),
+                retries=metrics.total(metric.PRODUCE_RETRIES),
+                splits=metrics.total(metric.SPLITS),
+                errors=metrics.total(metric.FAILED_BATCHES),
+                failed_records=metrics.total(metric.FAILED_RECORDS),
+                spilled_records=metrics.total(metric.SPILLED_RECORDS),
+                queue_ms=metrics.distribution(metric.QUEUE_DURATION).scaled(1000),
+                latency_ms=metrics.distribution(metric.PRODUCE_DURATION).scaled(1000),
+                batch_records=metrics.distribution(metric.PRODUCE_BATCH_RECORDS),
+                batch_bytes=metrics.distribution(metric.PRODUCE_BATCH_SIZE),
                 buffered_records=buffered_records,
                 buffered_bytes=buffered_bytes,
                 partitions=partitions,
+                last_error=self._last_error,
             )

@@ -37,8 +37,20 @@ class Codec(Generic[M]):
         Raises `ProtocolError` when the bytes break the rules. Bytes left over are an error before flexible
         versions; after, they are logged and dropped, for the tag section has told where the message ends.
         """
+        message, end = self.read_start(data)
+        if end != len(data):
+            left_over = f"{self._where}: {len(data) - end} bytes are left over after byte {end}"
+            if not self.flexible:
+                raise ProtocolError(left_over)
+            _log_once(self._where, left_over)
+        return message
+
+    def read_start(self, data: memoryview) -> tuple[M, int]:
+        """Read a message at the start of ``data``; where it ends. What follows may be fields of a later
+        version. Raises `ProtocolError` when the bytes break the rules.
+        """
         try:
-            message, end = self._read(data, 0)
+            return self._read(data, 0)
         except ProtocolError as error:
             raise ProtocolError(f"{self._where}, {len(data)} bytes: {error}") from error
         except (struct.error, IndexError) as error:
@@ -47,12 +59,6 @@ class Codec(Generic[M]):
             raise ProtocolError(
                 f"{self._where}, {len(data)} bytes: a string is not UTF-8 ({error})"
             ) from error
-        if end != len(data):
-            left_over = f"{self._where}: {len(data) - end} bytes are left over after byte {end}"
-            if not self.flexible:
-                raise ProtocolError(left_over)
-            _log_once(self._where, left_over)
-        return message  # type: ignore[no-any-return]
 
     def write(self, message: M) -> list[Buffer]:
         """Write a message as buffers to be sent one after the other; a long record set is not copied.

@@ -51,8 +51,8 @@ def _compile_struct(struct_class: type[Struct], version: int, *, flexible: bool)
         for write_next in writes:
             write_next(value, out)
 
-    least_size = sum(compiled[field.name].least_size for field in ordered) + (1 if flexible else 0)
-    return Compiled(read, write, least_size)
+    min_size = sum(compiled[field.name].min_size for field in ordered) + (1 if flexible else 0)
+    return Compiled(read, write, min_size)
 
 
 def _runs(fields: list[Field]) -> list[list[Field]]:
@@ -91,7 +91,7 @@ def _compile_type(
     return Compiled(
         field_type.reader(compact=flexible, nullable=nullable),
         field_type.writer(compact=flexible, nullable=nullable),
-        field_type.least_size(compact=flexible),
+        field_type.min_size(compact=flexible),
     )
 
 

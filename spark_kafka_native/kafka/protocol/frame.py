@@ -40,8 +40,8 @@ def read_frame_length(prefix: Buffer, max_frame_length: int = MAX_FRAME_BYTES) -
         raise ProtocolError(f"a frame of {length} bytes is too short to have a correlation id")
     if length > max_frame_length:
         raise ProtocolError(
-            f"a frame of {length} bytes is over the limit of {max_frame_length}: fetch less at once, "
-            "raise the limit, or check that the port speaks the Kafka protocol"
+            f"a frame of {length} bytes is over the limit of {max_frame_length}: raise "
+            "receive.message.max.bytes, or check that the port speaks the Kafka protocol"
         )
     return length
 

@@ -36,7 +36,7 @@ class _Rule:
     ignorable: bool = False
 
 
-def field(
+def field(  # noqa: PLR0913 - the attributes of a field in a Kafka message spec
     *,
     since: int = 0,
     until: int = FOREVER,
@@ -59,11 +59,31 @@ def field(
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
 class Struct:
-    """A structure of fields; a subclass is a frozen, keyword-only dataclass without being decorated."""
+    """A structure of fields; a subclass is a frozen, keyword-only dataclass without being decorated.
+
+    Comparing and showing them is code that all share: generated for each class, as `dataclass` does, it would
+    be a good part of the time that importing the protocol takes.
+    """
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        dataclass(frozen=True, kw_only=True)(cls)
+        dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
+
+    def __eq__(self, other: object) -> bool:
+        return _values(self) == _values(other) if type(self) is type(other) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(_values(self))
+
+    def __repr__(self) -> str:
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        shown = (f"{field.name}={value!r}" for field, value in zip(fields, _values(self), strict=True))
+        return f"{type(self).__qualname__}({', '.join(shown)})"
+
+
+def _values(struct: Any) -> tuple[Any, ...]:
+    """In the order of the declaration: one that was read has its attributes in another."""
+    return tuple(getattr(struct, field.name) for field in dataclasses.fields(struct))
 
 
 class Message(Struct):
@@ -74,6 +94,14 @@ class Message(Struct):
     """The lowest and the highest version that this client speaks."""
     flexible: ClassVar[int]
     """The first flexible version (KIP-482)."""
+
+
+class Data(Message):
+    """A structure with versions of its own that travels as bytes inside a message."""
+
+    def __init_subclass__(cls, *, versions: tuple[int, int], flexible: int = FOREVER, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.versions, cls.flexible = versions, flexible
 
 
 class Response(Message):

@@ -110,13 +110,13 @@ def _read_tags(data: memoryview, at: int, tags: dict[int, tuple[Field, Compiled]
 def array_reader(item: Compiled, *, compact: bool, nullable: bool) -> Read:
     """A reader of an array of anything that is not a plain number."""
     read_length = read_compact_length if compact else read_length32
-    read_item, least_size = item.read, item.least_size
-    if least_size == 0:
+    read_item, min_size = item.read, item.min_size
+    if min_size == 0:
         raise TypeError("an array of elements without bytes has no bound on its length")
 
     def read(data: memoryview, at: int) -> tuple[list[Any] | None, int]:
         length, at = read_length(data, at)
-        if length < 0 or length * least_size > len(data) - at:
+        if length < 0 or length * min_size > len(data) - at:
             if length == -1 and nullable:
                 return None, at
             raise refuse_length("an array", length, at, data)
@@ -133,7 +133,7 @@ def fixed_array_reader(fixed: Fixed, *, compact: bool, nullable: bool) -> Read:
     """Numbers: each of the usual lengths (replicas, partitions) has a `struct.Struct` and needs no call."""
     unpack_length = struct.Struct(">i").unpack_from
     read_length = read_compact_length if compact else read_length32
-    size = fixed.least_size(compact=compact)
+    size = fixed.min_size(compact=compact)
     usual = tuple(struct.Struct(f">{length}{fixed.format}").unpack_from for length in range(16))
 
     def read(data: memoryview, at: int) -> tuple[list[Any] | None, int]:

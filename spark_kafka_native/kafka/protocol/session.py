@@ -36,7 +36,7 @@ class Session:
 
     def __init__(self, client_id: str | None, *, max_frame_length: int = MAX_FRAME_BYTES) -> None:
         self._client_id = client_id
-        self._max_frame_length = max_frame_length
+        self.max_frame_length = max_frame_length
         self._next_correlation_id = 0
         self._in_flight: collections.deque[_InFlight] = collections.deque()
 
@@ -61,7 +61,7 @@ class Session:
 
     def frame_length(self, prefix: Buffer) -> int:
         """How many bytes follow these four; `ProtocolError` for what is no Kafka response or too long."""
-        return read_frame_length(prefix, self._max_frame_length)
+        return read_frame_length(prefix, self.max_frame_length)
 
     def receive(self, frame: memoryview) -> tuple[int, Response]:
         """The correlation id and the response in a frame (without its length); records are views of it."""

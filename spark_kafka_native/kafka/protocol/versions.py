@@ -44,6 +44,20 @@ def negotiate(
     return version
 
 
+def choose_version(broker_ranges: VersionRanges, api_key: int, min_version: int, max_version: int) -> int:
+    """The highest version from ``min_version`` to ``max_version`` of an API that the broker speaks: for
+    requests of a caller's own. Raises `UnsupportedVersionError` where there is none.
+    """
+    low, high = broker_ranges.get(api_key, (0, -1))
+    version = min(high, max_version)
+    if version < max(low, min_version):
+        speaks = f"speaks versions {low} to {high} of" if high >= low else "does not offer"
+        raise UnsupportedVersionError(
+            f"the broker {speaks} API key {api_key}; asked for were {min_version} to {max_version}"
+        )
+    return version
+
+
 def lower_api_versions(response: ApiVersionsResponse, tried: int) -> int | None:
     """The version to ask ApiVersions again with, or None where ``response`` is the answer.
 

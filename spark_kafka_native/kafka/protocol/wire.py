@@ -39,7 +39,7 @@ class Compiled:
 
     read: Read
     write: Write
-    least_size: int
+    min_size: int
 
 
 # --- lengths ------------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ class Fixed:
     from_wire: Callable[[Any], Any] | None = None
     to_wire: Callable[[Any], Any] | None = None
 
-    def least_size(self, *, compact: bool) -> int:
+    def min_size(self, *, compact: bool) -> int:
         """The number of bytes that the shortest value takes."""
         del compact
         return struct.calcsize(">" + self.format)
@@ -150,7 +150,7 @@ class Fixed:
         del compact, nullable
         unpack, size, from_wire = (
             struct.Struct(">" + self.format).unpack_from,
-            self.least_size(compact=True),
+            self.min_size(compact=True),
             self.from_wire,
         )
 
@@ -177,7 +177,7 @@ class Text:
 
     name: str = "string"
 
-    def least_size(self, *, compact: bool) -> int:
+    def min_size(self, *, compact: bool) -> int:
         """The number of bytes that the shortest value takes."""
         return 1 if compact else 2
 
@@ -221,7 +221,7 @@ class Blob:
     name: str
     copy: bool
 
-    def least_size(self, *, compact: bool) -> int:
+    def min_size(self, *, compact: bool) -> int:
         """The number of bytes that the shortest value takes."""
         return 1 if compact else 4
 

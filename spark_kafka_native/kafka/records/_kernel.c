@@ -8,6 +8,7 @@
 #include "_kernel_crc.h"
 #include "_kernel_decode.h"
 #include "_kernel_encode.h"
+#include "_kernel_hash.h"
 
 static PyMethodDef methods[] = {
     {"scan_records", scan_records, METH_VARARGS, "See compiled_kernel.scan_records."},
@@ -15,18 +16,21 @@ static PyMethodDef methods[] = {
     {"scan_headers", scan_headers, METH_VARARGS, "See compiled_kernel.scan_headers."},
     {"shift_crc32c", shift_crc32c, METH_VARARGS, "See compiled_kernel.renew_crc32c."},
     {"encode", encode, METH_VARARGS, "See compiled_kernel.encode_records."},
+    {"hash_keys", hash_keys, METH_VARARGS, "See compiled_kernel.hash_keys."},
+    {"group_rows", group_rows, METH_VARARGS, "See compiled_kernel.group_rows."},
     {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef module = {
     .m_base = PyModuleDef_HEAD_INIT,
     .m_name = "_kernel",
-    .m_doc = "The compiled loops over records.",
+    .m_doc = "The compiled loops over records and keys.",
     .m_size = 0,
     .m_methods = methods,
 };
 
 PyMODINIT_FUNC PyInit__kernel(void)
 {
+    build_crc_table();
     return PyModuleDef_Init(&module);
 }

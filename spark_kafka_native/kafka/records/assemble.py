@@ -10,11 +10,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..errors import CorruptRecordError
-from .bodies import Source
-from .columns import HEADERS_TYPE, RecordColumns
+from ..model import HeaderKeys
+from .columns import HEADERS_AS_BYTES_TYPE, HEADERS_TYPE, RecordColumns
 from .diagnose import explain_headers, explain_record
+from .header_keys import HeaderKeyError, read_header_keys
 from .kernel import chosen as kernel
-from .scanned import SAME_TIMESTAMP, BadRecord, ScannedRecords
+from .scanned import SAME_TIMESTAMP, BadRecord, Scan, ScannedRecords, Source
 
 I64 = npt.NDArray[np.int64]
 I32 = npt.NDArray[np.int32]
@@ -22,18 +23,13 @@ Batches = npt.NDArray[np.void]
 
 
 def assemble_columns(
-    sources: Sequence[Source],
-    batches: Batches,
-    scanned: ScannedRecords,
-    rows: tuple[int, int],
-    wanted: frozenset[str],
-    timestamp_types: npt.NDArray[np.int8],
+    scan: Scan, wanted: frozenset[str], timestamp_types: npt.NDArray[np.int8], header_keys: HeaderKeys
 ) -> RecordColumns:
-    """Build the ``wanted`` columns of rows [low, high) of what was scanned in ``batches``.
+    """Build the ``wanted`` columns of the rows that the reader asked for.
 
-    ``timestamp_types`` has one entry per batch.
+    ``timestamp_types`` has one entry per batch. `CorruptRecordError` where headers break the format.
     """
-    low, high = rows
+    sources, batches, scanned, low, high, _ = scan
     ends = (batches["count"].cumsum() - low).clip(0, high - low)
     owners = np.ascontiguousarray(batches["source"])
     picked = scanned.rows(low, high)
@@ -43,7 +39,7 @@ def assemble_columns(
     if picked.value_start is not None:
         value = kernel.gather_binary(sources, ends, owners, picked.value_start, picked.value_length)
     if picked.headers_start is not None:
-        headers = _build_headers(sources, ends, owners, picked)
+        headers = _build_headers(sources, ends, owners, picked, header_keys)
     if "timestamp_type" in wanted:
         types = np.repeat(timestamp_types, batches["count"])[low:high]
     return RecordColumns(
@@ -81,15 +77,18 @@ def raise_bad_record(
     raise CorruptRecordError(f"record {bad.record} of the batch is malformed: {reason}", base_offset)
 
 
-def _build_headers(sources: Sequence[Source], ends: I64, owners: I64, rows: ScannedRecords) -> pa.Array:
+def _build_headers(
+    sources: Sequence[Source], ends: I64, owners: I64, rows: ScannedRecords, header_keys: HeaderKeys
+) -> pa.Array:
     starts, limits, counts = rows.headers_start, rows.headers_end, rows.headers_count
     assert starts is not None
     assert limits is not None
     assert counts is not None
     has_headers = counts > 0
+    kind = HEADERS_AS_BYTES_TYPE if header_keys is HeaderKeys.BYTES else HEADERS_TYPE
     # Headers are rare: mostly this is all.
     if not has_headers.any():
-        return pa.nulls(len(counts), HEADERS_TYPE)
+        return pa.nulls(len(counts), kind)
     found = kernel.scan_headers(sources, ends, owners, starts, limits, counts)
     if isinstance(found, int):
         source = sources[int(owners[np.searchsorted(ends, found, side="right")])]
@@ -105,24 +104,13 @@ def _build_headers(sources: Sequence[Source], ends: I64, owners: I64, rows: Scan
     header_ends = edges[ends].astype(np.int64)
     key = kernel.gather_binary(sources, header_ends, owners, key_start, key_length)
     value = kernel.gather_binary(sources, header_ends, owners, value_start, value_length)
-    structs = pa.StructArray.from_arrays(
-        [_read_utf8(key, rows.offset, edges), value], fields=list(HEADERS_TYPE.value_type)
-    )
-    validity = None if has_headers.all() else pa.py_buffer(np.packbits(has_headers, bitorder="little"))
-    return pa.Array.from_buffers(
-        HEADERS_TYPE, len(counts), [validity, pa.py_buffer(edges)], children=[structs]
-    )
-
-
-def _read_utf8(keys: pa.Array, offset: I64, edges: I32) -> pa.Array:
     try:
-        return keys.cast(pa.string())
-    except pa.ArrowInvalid:
-        for index, key in enumerate(keys.to_pylist()):
-            try:
-                key.decode()
-            except UnicodeDecodeError as error:
-                row = int(np.searchsorted(edges, index, side="right")) - 1
-                message = f"the header key {key[:64]!r} of the record is not UTF-8: {error.reason}"
-                raise CorruptRecordError(message, int(offset[row])) from None
-        raise
+        key = read_header_keys(key, header_keys)
+    except HeaderKeyError as error:
+        row = int(np.searchsorted(edges, error.index, side="right")) - 1
+        raise CorruptRecordError(
+            f"a header key of the record is {error.reason}", int(rows.offset[row])
+        ) from None
+    structs = pa.StructArray.from_arrays([key, value], fields=list(kind.value_type))
+    validity = None if has_headers.all() else pa.py_buffer(np.packbits(has_headers, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(counts), [validity, pa.py_buffer(edges)], children=[structs])

@@ -37,9 +37,16 @@ HEADER = np.dtype(
 )
 """The header of a record batch v2, packed: 61 bytes."""
 
+
+def place_of(field: str) -> int:
+    """Return where in the header ``field`` begins (bytes)."""
+    assert HEADER.fields is not None
+    return HEADER.fields[field][1]
+
+
 HEADER_BYTES = HEADER.itemsize
-CRC_AT = 17
-CHECKED_FROM = 21
+CRC_AT = place_of("crc")
+CHECKED_FROM = place_of("attributes")
 """The checksum covers everything from the attributes to the end of the batch."""
 MAGIC = 2
 
@@ -54,9 +61,11 @@ least."""
 
 _FEW_BATCHES = 8
 _PREFIX = struct.Struct(">qi4xb")
-_LENGTH_COUNTS_FROM = 12
+_LAST_OFFSET = struct.Struct(">q4xi7xi")
+"""Base offset, leader epoch, last offset delta."""
+LENGTH_COUNTS_FROM = place_of("partition_leader_epoch")
 """``batch_length`` counts the bytes after itself."""
-_MIN_BATCH_LENGTH = HEADER_BYTES - _LENGTH_COUNTS_FROM
+_MIN_BATCH_LENGTH = HEADER_BYTES - LENGTH_COUNTS_FROM
 
 I64 = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -127,7 +136,7 @@ def read_batch_headers(data: memoryview, until_offset: int | None = None) -> Bat
     base_offset, last_offset_delta = column("base_offset"), column("last_offset_delta")
     return BatchHeaders(
         start=start,
-        end=start + column("batch_length") + _LENGTH_COUNTS_FROM,
+        end=start + column("batch_length") + LENGTH_COUNTS_FROM,
         base_offset=base_offset,
         last_offset=base_offset + last_offset_delta,
         last_offset_delta=last_offset_delta,
@@ -156,6 +165,31 @@ def check_batches(data: memoryview, headers: BatchHeaders, *, check_crcs: bool) 
         raise headers.fault
 
 
+def first_offset(data: memoryview) -> int | None:
+    """Return the base offset of the first batch of a record set; None where there is none."""
+    return _PREFIX.unpack_from(data)[0] if len(data) >= HEADER_BYTES else None
+
+
+def offset_after(data: memoryview) -> tuple[int, int] | None:
+    """Return the offset after the last complete batch of a record set and that batch's leader epoch; None
+    where not even one is complete.
+
+    Reads lengths only, 0.2 us per batch, so that the next request can be on its way before these records are
+    decoded (which checks everything, and has the last word).
+    """
+    position, last, size = 0, -1, len(data)
+    while size - position >= HEADER_BYTES:
+        length = _PREFIX.unpack_from(data, position)[1]
+        if length < _MIN_BATCH_LENGTH or length > size - position - LENGTH_COUNTS_FROM:
+            break
+        last = position
+        position += length + LENGTH_COUNTS_FROM
+    if last < 0:
+        return None
+    base_offset, leader_epoch, last_offset_delta = _LAST_OFFSET.unpack_from(data, last)
+    return base_offset + last_offset_delta + 1, leader_epoch
+
+
 class _Walk(NamedTuple):
     starts: list[int]
     fault: CorruptRecordError | None = None
@@ -177,11 +211,11 @@ def _walk(data: memoryview, until_offset: int | None) -> _Walk:
             return _Walk(starts, CorruptRecordError(message, base_offset))
         if until_offset is not None and base_offset >= until_offset:
             return _Walk(starts, reached_until=True)
-        if length > size - position - _LENGTH_COUNTS_FROM:
-            return _Walk(starts, incomplete_batch_bytes=length + _LENGTH_COUNTS_FROM)
+        if length > size - position - LENGTH_COUNTS_FROM:
+            return _Walk(starts, incomplete_batch_bytes=length + LENGTH_COUNTS_FROM)
         starts.append(position)
-        position += length + _LENGTH_COUNTS_FROM
-    # Too little is left to know the batch's length; a header is the least that it has.
+        position += length + LENGTH_COUNTS_FROM
+    # Too little is left to know the batch's length; it has a header at least.
     return _Walk(starts, incomplete_batch_bytes=HEADER_BYTES if position < size else None)
 
 
@@ -239,10 +273,20 @@ def _explain(headers: BatchHeaders, index: int) -> str | None:
     return None
 
 
-def _check_crcs(data: memoryview, headers: BatchHeaders, count: int) -> None:
+def has_valid_crc(data: memoryview, headers: BatchHeaders) -> Flags:
+    """Return for each batch whether its bytes have the checksum that it says."""
+    valid: Flags = _crcs(data, headers, len(headers.start)) == headers.crc
+    return valid
+
+
+def _crcs(data: memoryview, headers: BatchHeaders, count: int) -> I64:
     spans = zip(headers.start[:count].tolist(), headers.end[:count].tolist(), strict=True)
     # One call per batch, 0.2 us and then tens of GB/s.
-    computed = np.array([crc32c(data[start + CHECKED_FROM : end]) for start, end in spans], np.int64)
+    return np.array([crc32c(data[start + CHECKED_FROM : end]) for start, end in spans], np.int64)
+
+
+def _check_crcs(data: memoryview, headers: BatchHeaders, count: int) -> None:
+    computed = _crcs(data, headers, count)
     wrong = np.flatnonzero(computed != headers.crc[:count])
     if wrong.size:
         index = int(wrong[0])

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from ..errors import CorruptRecordError
 from .batch import HEADER_BYTES, LOG_APPEND_TIME, MIN_RECORD_BYTES, BatchHeaders
 from .compression import Codec, CompressionError, decompress
-from .scanned import BATCH, DENSE, SAME_TIMESTAMP
+from .scanned import BATCH, DENSE, SAME_TIMESTAMP, Source
 
 MAX_COLUMN_BYTES = 2**31 - 1
 """What the int32 offsets of one Arrow binary column can hold; bodies of one record set stay below it
@@ -18,11 +18,10 @@ together."""
 
 _PLAUSIBLE_RATIO = 16
 """A compressed batch may claim this many times the records its bytes would hold plain, and be believed
-unread."""
+without a look."""
 
 I64 = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
-Source = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +98,7 @@ def read_body(data: memoryview, headers: BatchHeaders, index: int, max_batch_byt
 
 
 def _build_table(headers: BatchHeaders, chosen: I64, dense: Flags) -> npt.NDArray[np.void]:
-    """Return what a kernel is told about the ``chosen`` batches, all of them lying in source 0."""
+    """Return what a kernel needs to know of the ``chosen`` batches, all of them in source 0."""
     all_of_them = len(chosen) == len(headers.start)
     which: I64 | slice = slice(None) if all_of_them else chosen
     batches = np.zeros(len(chosen), BATCH)

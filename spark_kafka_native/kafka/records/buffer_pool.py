@@ -1,4 +1,4 @@
-"""`BufferPool`: large buffers that are used again once nobody looks at them any more.
+"""`BufferPool`: large buffers that are reused once nothing refers to them any more.
 
 Memory that is fresh from the system costs a page fault for every 4 KiB on first touch, and allocators give
 freed memory of this size back within milliseconds. For 1 KiB records that was 1 us each on a small virtual
@@ -17,13 +17,14 @@ import pyarrow as pa
 U8 = npt.NDArray[np.uint8]
 
 SMALLEST = 64 * 1024
-"""What is smaller the C library keeps well enough; Arrow's allocator does not (0.1 ms each were seen)."""
+"""Smaller buffers are cached well enough by the C library; Arrow's allocator does not cache them (0.1 ms
+each)."""
 LARGEST = 32 * 1024 * 1024
-"""What is larger is rare, and not worth keeping."""
+"""Larger buffers are rare, and not worth keeping."""
 ROUNDING = 256 * 1024
 """Sizes are multiples of this, so that buffers of nearly equal size can stand in for each other."""
-MOST_BUFFERS = 32
-MOST_BYTES = 64 * 1024 * 1024
+MAX_BUFFERS = 32
+MAX_BYTES = 64 * 1024 * 1024
 """Kept in all; a worker that reads 4 MiB at a time needs less than half of it."""
 
 
@@ -34,10 +35,10 @@ class BufferPool:
     alone with it.
     """
 
-    def __init__(self, most_buffers: int = MOST_BUFFERS, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, max_buffers: int = MAX_BUFFERS, max_bytes: int = MAX_BYTES) -> None:
         self._kept: list[U8] = []
-        self._most_buffers = most_buffers
-        self._most_bytes = most_bytes
+        self._max_buffers = max_buffers
+        self._max_bytes = max_bytes
 
     def take(self, size: int) -> U8:
         """Return ``size`` bytes, contents undefined. They are the caller's while anything refers to them: the
@@ -69,9 +70,9 @@ class BufferPool:
         return sum(map(len, self._kept))
 
     def _make_room(self, size: int) -> None:
-        """Forget those that were used longest ago; who still uses one keeps it alive."""
+        """Drop the least recently used ones; a buffer in use stays alive."""
         kept = self._kept
-        while kept and (len(kept) >= self._most_buffers or self.kept_bytes + size > self._most_bytes):
+        while kept and (len(kept) >= self._max_buffers or self.kept_bytes + size > self._max_bytes):
             del kept[0]
 
 

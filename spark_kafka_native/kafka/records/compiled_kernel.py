@@ -26,6 +26,8 @@ Batches = npt.NDArray[np.void]
 Source = bytes | bytearray | memoryview
 
 _NOTHING = b""
+# An AttributeError at the import, rather than at the first key, tells a build of older sources.
+_hash_keys, _group_rows = _kernel.hash_keys, _kernel.group_rows
 
 
 def join_sources(sources: Sequence[Source], batches: Batches) -> tuple[Sequence[Source], Batches]:
@@ -80,7 +82,7 @@ def scan_headers(
     return found if bad < 0 else bad
 
 
-def encode_records(
+def encode_records(  # noqa: PLR0913 - the twin's signature
     rows: I64 | None,
     count: int,
     timestamps: I64 | None,
@@ -119,6 +121,22 @@ def renew_crc32c(checked: memoryview, crc: int, old: bytes, at: int) -> int:
     """
     end = at + len(old)
     return crc ^ _kernel.shift_crc32c(crc32c(old) ^ crc32c(checked[at:end]), len(checked) - end)
+
+
+def hash_keys(
+    kind: int, offsets: pa.Buffer, wide: bool, first: int, length: int, content: pa.Buffer | bytes
+) -> npt.NDArray[np.uint32]:
+    """As `numpy_hashing.hash_keys`."""
+    out = np.empty(length, np.uint32)
+    _hash_keys(kind, offsets, wide, first, length, content, out)
+    return out
+
+
+def group_rows(partition: npt.NDArray[np.int32], count: int) -> tuple[I64, I64]:
+    """As `numpy_hashing.group_rows`."""
+    order, bounds = np.empty(len(partition), np.int64), np.empty(count + 1, np.int64)
+    _group_rows(partition, count, order, bounds)
+    return order, bounds
 
 
 class _Layout(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import assert_never
 
@@ -72,12 +72,46 @@ class CompressionError(ValueError):
     """Compressed bytes are damaged, cut short, followed by others, or larger than the cap."""
 
 
+Compress = Callable[[Buffer, int | None], Buffer]
+"""``f(data, level)`` -> the compressed bytes, framed as Kafka frames that codec; ``level`` may be None."""
+Decompress = Callable[[Buffer, int], Buffer]
+"""``f(data, max_bytes)`` -> the bytes again. Data that would become longer than ``max_bytes`` is to be
+refused before it is."""
+
+_REGISTERED: dict[Codec, tuple[Compress, Decompress]] = {}
+
+
+def register_codec(name: str, compress: Compress, decompress: Decompress) -> None:
+    """Use another implementation of Kafka's codec ``name`` (gzip, snappy, lz4, zstd) in this process, for all
+    producers and consumers that are made from now on: one in hardware, say.
+
+    Brokers and other clients must be able to read it: Kafka has no room for codecs of one's own. What the
+    functions raise is a `CompressionError`. ValueError for an unknown name.
+    """
+    codec = Codec.of_name(name)
+    if codec is Codec.NONE:
+        raise ValueError("'none' is no codec: there is nothing to replace")
+    _REGISTERED[codec] = (compress, decompress)
+
+
+def _decompress_registered(decompress: Decompress, data: Buffer, max_bytes: int) -> Buffer:
+    try:
+        plain = decompress(data, max_bytes)
+    except Exception as error:
+        raise CompressionError(f"the registered codec can't read it: {error!r}") from error
+    if len(plain) > max_bytes:
+        raise _too_large(max_bytes)
+    return plain
+
+
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> Buffer:
     """Compress ``data`` (contiguous bytes) the way Kafka frames ``codec``.
 
     ``level`` as in Kafka's ``compression.<codec>.level`` (`LEVELS`); None is Kafka's default. ValueError for
     a level that the codec does not have.
     """
+    if codec in _REGISTERED:
+        return _REGISTERED[codec][0](data, level)
     if level is not None:
         _check_level(codec, level)
     match codec:
@@ -101,6 +135,8 @@ def decompress(codec: Codec, data: Buffer, max_bytes: int = MAX_DECOMPRESSED_BYT
 
     Several frames one after the other are one stream; anything else behind the last is an error.
     """
+    if codec in _REGISTERED:
+        return _decompress_registered(_REGISTERED[codec][1], data, max_bytes)
     try:
         match codec:
             case Codec.NONE:
@@ -120,11 +156,13 @@ def decompress(codec: Codec, data: Buffer, max_bytes: int = MAX_DECOMPRESSED_BYT
 
 
 def _check_level(codec: Codec, level: int) -> None:
-    least, most = LEVELS.get(codec, (0, -1))
-    if least > most:
+    lowest, highest = LEVELS.get(codec, (0, -1))
+    if lowest > highest:
         raise ValueError(f"{codec.name.lower()} has no compression levels, so not {level} either")
-    if not least <= level <= most:
-        raise ValueError(f"{codec.name.lower()} has no compression level {level}; expected {least} to {most}")
+    if not lowest <= level <= highest:
+        raise ValueError(
+            f"{codec.name.lower()} has no compression level {level}; expected {lowest} to {highest}"
+        )
 
 
 def _compress_whole(codec: pa.Codec, data: Buffer) -> bytes:
@@ -174,15 +212,15 @@ def _decompress_stream(name: str, data: Buffer, max_bytes: int) -> Buffer:
     """Decompress frames that may or may not say how long they are: what they say is never believed."""
     stream = pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), name)
     # One byte more than allowed tells "exactly the cap" from "too much".
-    most = max_bytes + 1
-    memory = BUFFERS.take(min(_LIKELY_RATIO * len(data) + _FIRST_BYTES, most))
+    limit = max_bytes + 1
+    memory = BUFFERS.take(min(_LIKELY_RATIO * len(data) + _FIRST_BYTES, limit))
     filled = 0
     while read := stream.readinto(memory[filled:]):
         filled += read
         if filled > max_bytes:
             raise _too_large(max_bytes)
         if filled == len(memory):
-            larger = BUFFERS.take(min(2 * filled, most))
+            larger = BUFFERS.take(min(2 * filled, limit))
             larger[:filled] = memory
             memory = larger
     return memoryview(memory[:filled])  # type: ignore[arg-type]
@@ -247,5 +285,5 @@ def _read_snappy_size(block: memoryview) -> int:
 def _too_large(max_bytes: int) -> CompressionError:
     return CompressionError(
         f"it decompresses to more than the {max_bytes} bytes allowed for one batch; "
-        "raise max_batch_bytes if it is genuine"
+        "raise max.decompressed.batch.bytes if it is genuine"
     )

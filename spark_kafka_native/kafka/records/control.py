@@ -60,7 +60,7 @@ def find_aborted_batches(
             continue
         if not control[index]:
             hidden[index] = True
-        elif _marker_type(headers, index, read_body) is ControlType.ABORT:
+        elif read_marker(headers, index, read_body) is ControlType.ABORT:
             del open_since[producer_id]
     left = [AbortedTransaction(producer_id=pid, first_offset=first) for pid, first in open_since.items()]
     left += [AbortedTransaction(producer_id=pid, first_offset=first) for first, pid in sorted(waiting)]
@@ -82,7 +82,8 @@ def read_control_type(body: memoryview) -> ControlType:
     return ControlType(control_type) if control_type in (0, 1) else ControlType.UNKNOWN
 
 
-def _marker_type(headers: BatchHeaders, index: int, read_body: Callable[[int], memoryview]) -> ControlType:
+def read_marker(headers: BatchHeaders, index: int, read_body: Callable[[int], memoryview]) -> ControlType:
+    """Return what the control batch ``index`` says. Raises `CorruptRecordError` where that can't be read."""
     if not headers.count[index]:
         return ControlType.UNKNOWN
     try:

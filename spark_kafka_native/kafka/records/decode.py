@@ -7,23 +7,22 @@ size of the record set and ``max_batch_bytes``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ..model import AbortedTransaction
+from ..model import AbortedTransaction, HeaderKeys
 from .assemble import assemble_columns, raise_bad_record
 from .batch import CONTROL, LOG_APPEND_TIME, BatchHeaders, check_batches, read_batch_headers
-from .bodies import Bodies, Source, load_bodies, read_body
+from .bodies import Bodies, load_bodies, read_body
 from .columns import RecordColumns
 from .compression import MAX_DECOMPRESSED_BYTES
 from .control import find_aborted_batches
 from .kernel import chosen as kernel
-from .scanned import ScannedRecords
+from .scanned import Scan, ScannedRecords
 
 I64 = npt.NDArray[np.int64]
 
@@ -50,12 +49,13 @@ class DecodedRecordSet:
     call."""
 
 
-def decode_record_set(
+def decode_record_set(  # noqa: PLR0913 - one call for a whole record set
     data: bytes | bytearray | memoryview,
     *,
     fetch_offset: int,
     until_offset: int | None = None,
     columns: frozenset[str] | None = None,
+    header_keys: HeaderKeys = HeaderKeys.STRICT,
     check_crcs: bool = True,
     max_batch_bytes: int = MAX_DECOMPRESSED_BYTES,
     aborted_transactions: Sequence[AbortedTransaction] | None = None,
@@ -67,10 +67,10 @@ def decode_record_set(
     Records before ``fetch_offset`` and from ``until_offset`` on are dropped, a batch cut off at the end is
     ignored, control batches are never shown. ``columns`` names the fields of RecordColumns that are wanted
     (None: all); what is not wanted is not built, and where offsets alone are wanted most records are not even
-    looked at. ``aborted_transactions`` is the fetch response's list for a read_committed reader (an empty one
-    too), None for read_uncommitted. No batch may decompress to more than ``max_batch_bytes``, and a call
-    stops, at a batch, once it has that much, or ``max_bytes`` where they are given; ``max_records`` stop it
-    after so many records.
+    looked at. ``header_keys`` says what becomes of a header key that is not UTF-8. ``aborted_transactions``
+    is the fetch response's list for a read_committed reader (an empty one too), None for read_uncommitted. No
+    batch may decompress to more than ``max_batch_bytes``, and a call stops, at a batch, once it has that
+    much, or ``max_bytes`` where they are given; ``max_records`` stop it after so many records.
 
     Raises `CorruptRecordError` with the offset for anything that breaks the format, and ValueError for
     misuse.
@@ -80,16 +80,11 @@ def decode_record_set(
     headers = read_batch_headers(data, until_offset)
     check_batches(data, headers, check_crcs=check_crcs)
     read = partial(read_body, data, headers, max_batch_bytes=max_batch_bytes)
-    shown = (headers.last_offset >= fetch_offset) & (headers.count > 0) & ~headers.has(CONTROL)
-    left = None
-    if aborted_transactions is not None:
-        hidden, left = find_aborted_batches(headers, aborted_transactions, read)
-        shown &= ~hidden
-    asked = shown.nonzero()[0]
+    asked, left = _find_shown(headers, fetch_offset, aborted_transactions, read)
     chosen = _cut_to_records(headers, asked, max_records)
     bodies = load_bodies(data, headers, chosen, wanted, max_batch_bytes, max_bytes or max_batch_bytes)
     scan = _scan(bodies, wanted, fetch_offset, until_offset, max_records)
-    types = _timestamp_types(headers, bodies)
+    types = headers.has(LOG_APPEND_TIME)[bodies.chosen].astype(np.int8)
     if scan.cut or len(bodies.chosen) < len(asked):
         # Reading stops within or behind the last batch that was scanned, whatever lies behind it.
         headers = headers.first(int(bodies.chosen[-1]) + 1)
@@ -97,31 +92,12 @@ def decode_record_set(
             left = find_aborted_batches(headers, aborted_transactions, read)[1]
     next_offset, consumed_bytes = _find_end(headers, scan, fetch_offset, until_offset)
     return DecodedRecordSet(
-        columns=assemble_columns(
-            scan.sources,
-            scan.batches,
-            scan.records,
-            (scan.low, scan.high),
-            wanted,
-            types,
-        ),
+        columns=assemble_columns(scan, wanted, types, header_keys),
         next_offset=next_offset,
         consumed_bytes=consumed_bytes,
         incomplete_batch_bytes=headers.incomplete_batch_bytes,
         aborted_transactions=left,
     )
-
-
-class _Scan(NamedTuple):
-    """Scanned records and which of their rows, [low, high), the reader asked for."""
-
-    sources: Sequence[Source]
-    batches: npt.NDArray[np.void]
-    records: ScannedRecords
-    low: int
-    high: int
-    cut: bool
-    """Whether ``max_records`` left out some of the last batch."""
 
 
 def _check_arguments(
@@ -139,6 +115,21 @@ def _check_arguments(
     return ALL_COLUMNS if columns is None else columns
 
 
+def _find_shown(
+    headers: BatchHeaders,
+    fetch_offset: int,
+    aborted_transactions: Sequence[AbortedTransaction] | None,
+    read: Callable[[int], memoryview],
+) -> tuple[I64, tuple[AbortedTransaction, ...] | None]:
+    """Return the batches that have records for the reader, and what is left of the aborted transactions."""
+    shown = (headers.last_offset >= fetch_offset) & (headers.count > 0) & ~headers.has(CONTROL)
+    left = None
+    if aborted_transactions is not None:
+        hidden, left = find_aborted_batches(headers, aborted_transactions, read)
+        shown &= ~hidden
+    return shown.nonzero()[0], left
+
+
 def _cut_to_records(headers: BatchHeaders, asked: I64, max_records: int | None) -> I64:
     """Return as many of the ``asked`` batches as it takes to have ``max_records`` (or more) records."""
     if max_records is None:
@@ -152,7 +143,7 @@ def _scan(
     fetch_offset: int,
     until_offset: int | None,
     max_records: int | None,
-) -> _Scan:
+) -> Scan:
     sources, batches = kernel.join_sources(bodies.sources, bodies.batches)
     records = ScannedRecords.allocate(int(batches["count"].sum()), wanted)
     bad = kernel.scan_records(sources, batches, records)
@@ -164,16 +155,11 @@ def _scan(
     cut = max_records is not None and high - low > max_records
     if max_records is not None and cut:
         high = low + max_records
-    return _Scan(sources, batches, records, low, high, cut)
-
-
-def _timestamp_types(headers: BatchHeaders, bodies: Bodies) -> npt.NDArray[np.int8]:
-    """Return the `TimestampType` of each chosen batch."""
-    return headers.has(LOG_APPEND_TIME)[bodies.chosen].astype(np.int8)
+    return Scan(sources, batches, records, low, high, cut)
 
 
 def _find_end(
-    headers: BatchHeaders, scan: _Scan, fetch_offset: int, until_offset: int | None
+    headers: BatchHeaders, scan: Scan, fetch_offset: int, until_offset: int | None
 ) -> tuple[int, int]:
     """Return the next offset to fetch and how many bytes are done with."""
     if scan.cut:

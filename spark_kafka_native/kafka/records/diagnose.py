@@ -1,4 +1,4 @@
-"""Says in words what is wrong with a record that a kernel refused. Slow and plain: it sees one record,
+"""Explains what is wrong with a record that a kernel refused. Slow and plain: it looks at one record,
 once."""
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class _Reader:
             raise ValueError(f"its {name} {error}") from None
         return value
 
-    def span(self, name: str, least: int) -> int:
-        """Read a length and skip what it measures; ``least`` is -1 where null is allowed."""
+    def span(self, name: str, min_length: int) -> int:
+        """Read a length and skip what it measures; ``min_length`` is -1 where null is allowed."""
         length = self.varint(f"{name} length")
-        if length < least:
+        if length < min_length:
             raise ValueError(f"its {name} length is {length}")
         if length > self.end - self.position:
             raise ValueError(f"its {name} length is {length}, {self.end - self.position} bytes are left")

@@ -13,7 +13,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..model import NO_TIMESTAMP_MS
-from .batch import CHECKED_FROM, CRC_AT, HEADER_BYTES, MAGIC, TRANSACTIONAL
+from .batch import (
+    CHECKED_FROM,
+    CRC_AT,
+    HEADER_BYTES,
+    LENGTH_COUNTS_FROM,
+    MAGIC,
+    TRANSACTIONAL,
+    place_of,
+)
 from .columns import RecordColumns
 from .compression import Codec, compress
 from .crc32c import crc32c
@@ -31,11 +39,11 @@ _NO_PRODUCER = -1
 # `batch.HEADER` field by field: struct fills one header in a tenth of the time that NumPy takes.
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _PRODUCER = struct.Struct(">qhi")
-_PRODUCER_AT = 43
+_PRODUCER_AT = place_of("producer_id")
 _CRC = struct.Struct(">I")
 
 
-def encode_record_batch(
+def encode_record_batch(  # noqa: PLR0913 - the fields of a batch header
     columns: RecordColumns,
     *,
     rows: I64 | slice | None = None,
@@ -58,29 +66,13 @@ def encode_record_batch(
     ValueError for no rows, an index out of bounds, columns of another type or length, a header key that is
     null or not UTF-8, more than 2 GiB, timestamps more than 64 bits apart.
     """
-    if isinstance(rows, slice):
-        columns, rows = _slice(columns, rows), None
-    count = columns.length if rows is None else len(rows)
-    _check(columns, rows, count)
-    headers = None if columns.headers is None else HeaderLists.read(columns.headers)
-    if rows is not None:
-        rows = np.ascontiguousarray(rows, np.int64)
-    timestamps = (
-        None if columns.timestamp_ms is None else np.ascontiguousarray(columns.timestamp_ms, np.int64)
-    )
-    base_timestamp, max_timestamp = _timestamp_bounds(timestamps, rows, now_ms)
-    try:
-        batch = kernel.encode_records(
-            rows, count, timestamps, columns.key, columns.value, headers, HEADER_BYTES, at_most
-        )
-    except OverflowError as error:
-        raise ValueError(f"cannot encode {count} records as one batch: {error}") from error
-    if codec is not Codec.NONE:
-        batch = _compress_body(batch, codec, level)
+    columns, rows, count = _checked(columns, rows)
+    base_timestamp, max_timestamp = _timestamp_bounds(columns.timestamp_ms, rows, now_ms)
+    data: memoryview = _compress_body(_encode_records(columns, rows, count, at_most), codec, level).data
     _HEADER.pack_into(
-        batch, 0,
+        data, 0,
         0,  # base offset: the broker's to say
-        len(batch) - 12,
+        len(data) - LENGTH_COUNTS_FROM,
         -1,  # leader epoch
         MAGIC,
         0,  # checksum
@@ -93,16 +85,15 @@ def encode_record_batch(
         base_sequence,
         count,
     )  # fmt: skip
-    _CRC.pack_into(batch, CRC_AT, crc32c(batch.data[CHECKED_FROM:]))
-    data: memoryview = batch.data
+    _CRC.pack_into(data, CRC_AT, crc32c(data[CHECKED_FROM:]))
     return data
 
 
 def record_sizes(columns: RecordColumns) -> I64:
-    """Return for each record the most bytes it takes in any uncompressed batch of distinct rows of
+    """Return an upper bound on the bytes of each record in any uncompressed batch of distinct rows of
     ``columns``.
 
-    A batch of them is at most `BATCH_OVERHEAD_BYTES` plus their sum; the bound is a few bytes from the truth.
+    A batch of them has at most `BATCH_OVERHEAD_BYTES` plus their sum; the bound is too high by a few bytes.
     """
     n = columns.length
     sizes = np.full(n, 1 + varint_size(n), np.int64)
@@ -115,7 +106,7 @@ def record_sizes(columns: RecordColumns) -> I64:
     if columns.headers is None:
         sizes += 1
     else:
-        headers = HeaderLists.read(columns.headers)
+        headers = HeaderLists.from_arrow(columns.headers)
         edges = np.zeros(len(headers.key) + 1, np.int64)
         np.cumsum(_sized(headers.key) + _sized(headers.value), out=edges[1:])
         sizes += varint_sizes(np.diff(headers.offsets)) + np.diff(edges[headers.offsets])
@@ -134,6 +125,15 @@ def set_producer(
     (crc,) = _CRC.unpack_from(batch, CRC_AT)
     _CRC.pack_into(batch, CRC_AT, kernel.renew_crc32c(checked, crc, old, at))
     return batch
+
+
+def _checked(columns: RecordColumns, rows: I64 | slice | None) -> tuple[RecordColumns, I64 | None, int]:
+    """Return the columns, the indexes of their rows (None: all) and the number of records."""
+    if isinstance(rows, slice):
+        columns, rows = _slice(columns, rows), None
+    count = columns.length if rows is None else len(rows)
+    _check(columns, rows, count)
+    return columns, None if rows is None else np.ascontiguousarray(rows, np.int64), count
 
 
 def _slice(columns: RecordColumns, rows: slice) -> RecordColumns:
@@ -156,8 +156,23 @@ def _check(columns: RecordColumns, rows: I64 | None, count: int) -> None:
             raise ValueError(f"column {name} is {column.type}; cast it to binary or string")
 
 
+def _encode_records(columns: RecordColumns, rows: I64 | None, count: int, at_most: int | None) -> U8:
+    """Return the records behind room for the header."""
+    headers = None if columns.headers is None else HeaderLists.from_arrow(columns.headers)
+    timestamps = columns.timestamp_ms
+    if timestamps is not None:
+        timestamps = np.ascontiguousarray(timestamps, np.int64)
+    try:
+        records: U8 = kernel.encode_records(
+            rows, count, timestamps, columns.key, columns.value, headers, HEADER_BYTES, at_most
+        )
+    except OverflowError as error:
+        raise ValueError(f"cannot encode {count} records as one batch: {error}") from error
+    return records
+
+
 def _timestamp_bounds(timestamps: I64 | None, rows: I64 | None, now_ms: int | None) -> tuple[int, int]:
-    """Return the first timestamp and the largest."""
+    """Return the first timestamp and the maximum."""
     if timestamps is None:
         if now_ms is None:
             raise ValueError("records without a timestamp column need now_ms")
@@ -167,6 +182,8 @@ def _timestamp_bounds(timestamps: I64 | None, rows: I64 | None, now_ms: int | No
 
 
 def _compress_body(batch: U8, codec: Codec, level: int | None) -> U8:
+    if codec is Codec.NONE:
+        return batch
     packed = compress(codec, batch.data[HEADER_BYTES:], level)
     out = np.empty(HEADER_BYTES + len(packed), np.uint8)
     out[HEADER_BYTES:] = np.frombuffer(packed, np.uint8)

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 
 class HeaderError(ValueError):
@@ -33,13 +32,15 @@ class HeaderLists(NamedTuple):
     value: pa.Array
 
     @classmethod
-    def read(cls, headers: pa.Array) -> HeaderLists:
+    def from_arrow(cls, headers: pa.Array) -> HeaderLists:
         """Take apart a list of structs of two fields: ``key`` and ``value`` in any order, or of other names
         and then in this order.
 
         Null lists are empty ones. ValueError for another type, `HeaderError` for a null header and for one
         whose key is null or not UTF-8.
         """
+        import pyarrow.compute as pc  # who only reads does not wait for its import
+
         kind = headers.type
         if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not _is_header(kind.value_type):
             raise ValueError(f"headers must be list<struct<key: string, value: binary>>, not {kind}")
@@ -68,8 +69,9 @@ def _row_of(header: int, offsets: npt.NDArray[np.int64]) -> int:
 
 
 def _check_utf8(keys: pa.Array, offsets: npt.NDArray[np.int64]) -> None:
-    """Refuse what readers in other languages replace or fail at, and what our own reader fails at: it could
-    be written, but not be read again. Arrow believes a string column unseen, so its bytes are looked at, too.
+    """Refuse what readers in other languages replace or fail at, as our own does (`HeaderKeys`): it could be
+    written, but would not be read as what it was. Arrow believes a string column unseen, so its bytes are
+    looked at, too.
     """
     large = pa.types.is_large_binary(keys.type) or pa.types.is_large_string(keys.type)
     contents = keys.cast(pa.large_binary() if large else pa.binary())

@@ -1,4 +1,5 @@
-"""The loops over records: compiled where the build had a compiler, and NumPy twins that are always there.
+"""The loops over records and keys: compiled where the build had a compiler, with NumPy twins that are always
+there.
 
 Both have the signatures of `numpy_kernel` and give the same results and refuse the same input. Set the
 environment variable ``SPARK_KAFKA_NATIVE_KERNEL=numpy`` to do without the compiled one.
@@ -22,7 +23,7 @@ def load_compiled() -> ModuleType | None:
     """Return the compiled kernel, or None where it was not built."""
     try:
         from . import compiled_kernel
-    except ImportError:
+    except (ImportError, AttributeError):  # not built, or built of older sources
         return None
     return compiled_kernel
 

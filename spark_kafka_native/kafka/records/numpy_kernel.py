@@ -6,17 +6,16 @@ per record); everything else is whole columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from .crc32c import crc32c
-from .header_lists import HeaderLists
+from .numpy_encoding import encode_records, indexes
+from .numpy_hashing import group_rows, hash_keys
 from .scanned import DENSE, SAME_TIMESTAMP, BadRecord, ScannedRecords
 from .varint import (
     VARINT_BYTES,
@@ -24,8 +23,6 @@ from .varint import (
     Varints,
     read_varint,
     read_varints,
-    varint_sizes,
-    write_varints,
 )
 from .walk import Walk, walk_records
 
@@ -36,8 +33,16 @@ Flags = npt.NDArray[np.bool_]
 Batches = npt.NDArray[np.void]
 Source = bytes | bytearray | memoryview
 
-MAX_ENCODED_BYTES = 2**31 - 1
-"""``batch_length`` is an int32."""
+__all__ = [
+    "encode_records",
+    "gather_binary",
+    "group_rows",
+    "hash_keys",
+    "join_sources",
+    "renew_crc32c",
+    "scan_headers",
+    "scan_records",
+]
 
 _FEW_ROWS = 16
 """Below this many rows a column-wise pass over headers costs more than a plain loop."""
@@ -46,16 +51,20 @@ _FEW_ROWS = 16
 def join_sources(sources: Sequence[Source], batches: Batches) -> tuple[Sequence[Source], Batches]:
     """Return the sources in the form that this kernel's other functions take, and the batches that fit them.
 
-    Here: one source. A column-wise pass costs the same for one record as for thousands, so there is one pass.
+    Here: one source, with the batches in their order, as `gather_binary` needs the rows in theirs. A
+    column-wise pass costs the same for one record as for thousands, so there is one pass.
     """
     if len(sources) == 1:
         return sources, batches
-    shifts = np.cumsum([0, *(len(source) for source in sources)])
+    views = [memoryview(source) for source in sources]
+    spans = (batches[name].tolist() for name in ("source", "start", "end"))
+    # A loop over batches, some of which were decompressed for far more.
+    parts = [views[source][start:end] for source, start, end in zip(*spans, strict=True)]
     joined = batches.copy()
-    joined["start"] += shifts[batches["source"]]
-    joined["end"] += shifts[batches["source"]]
+    joined["end"] = np.cumsum([len(part) for part in parts])
+    joined["start"] = joined["end"] - (batches["end"] - batches["start"])
     joined["source"] = 0
-    return [b"".join(sources)], joined
+    return [b"".join(parts)], joined
 
 
 def scan_records(sources: Sequence[Source], batches: Batches, out: ScannedRecords) -> BadRecord | None:
@@ -89,8 +98,8 @@ def gather_binary(
 ) -> pa.Array:
     """Copy slices of the sources into a binary array; length -1 is null.
 
-    Rows up to ``ends[i]`` (exclusive, increasing) lie in ``sources[owners[i]]``. The bytes of all rows
-    together must fit int32 offsets; the caller sees to it.
+    Rows up to ``ends[i]`` (exclusive, increasing) lie in ``sources[owners[i]]``, in their order. The bytes of
+    all rows together must fit int32 offsets; the caller sees to it.
     """
     n = len(starts)
     if not n:
@@ -105,7 +114,7 @@ def gather_binary(
     offset_type, kind = (np.int32, pa.binary()) if len(whole) < 2**31 else (np.int64, pa.large_binary())
     buffers = [None, pa.py_buffer(edges.astype(offset_type)), pa.py_buffer(whole)]
     slots = pa.Array.from_buffers(kind, 2 * n - 1, buffers)
-    picked = slots.take(_indexes(np.arange(0, 2 * n, 2), nulls))
+    picked = slots.take(indexes(np.arange(0, 2 * n, 2), nulls))
     return picked.cast(pa.binary())
 
 
@@ -128,24 +137,17 @@ def scan_headers(
     key_start, value_start = np.empty(total, np.int64), np.empty(total, np.int64)
     key_length, value_length = np.empty(total, np.int32), np.empty(total, np.int32)
     place = np.cumsum(counts, dtype=np.int64) - counts
+    found = key_start, key_length, value_start, value_length
     bad = np.zeros(len(starts), np.bool_)
     cursor = starts.copy()
     active = np.flatnonzero(counts > 0)
     taken = 0
     # One pass per header index, as long as that beats one step per header.
     while active.size >= _FEW_ROWS:
-        at, limit = place[active] + taken, limits[active]
-        keys = read_varints(data, cursor[active], max_bytes=VARINT_BYTES)
-        values = read_varints(data, keys.end + np.maximum(keys.value, 0), max_bytes=VARINT_BYTES)
-        wrong = (keys.value < 0) | (values.value < -1) | (values.end + np.maximum(values.value, 0) > limit)
-        wrong[keys.too_long] = wrong[values.too_long] = True
+        cursor[active], wrong = _scan_next(data, cursor[active], limits[active], place[active] + taken, found)
         bad[active[wrong]] = True
-        key_start[at], key_length[at] = keys.end, np.where(wrong, 0, keys.value)
-        value_start[at], value_length[at] = values.end, np.where(wrong, 0, values.value)
-        cursor[active] = values.end + np.maximum(value_length[at], 0)
         taken += 1
         active = active[~wrong & (counts[active] > taken)]
-    found = key_start, key_length, value_start, value_length
     for row in active.tolist():
         first = int(place[row])
         cursor[row] = _scan_row(
@@ -159,38 +161,6 @@ def scan_headers(
     if bad.any():
         return int(np.argmax(bad))
     return found
-
-
-def encode_records(
-    rows: I64 | None,
-    count: int,
-    timestamps: I64 | None,
-    key: pa.Array | None,
-    value: pa.Array | None,
-    headers: HeaderLists | None,
-    reserve: int,
-    at_most: int | None = None,  # noqa: ARG001 - it measures by the way
-) -> U8:
-    """Encode ``count`` records one after the other and return them behind ``reserve`` bytes left free.
-
-    ``rows`` says which rows of the columns, in which order (int64, within bounds; None: all). ``key`` and
-    ``value`` are of a binary kind; None is all null, and without timestamps every delta is 0. ``at_most``,
-    if somebody knows a bound of the records' size, saves measuring them. Raises
-    OverflowError where a timestamp delta leaves 64 bits or the records do not fit a batch.
-    """
-    keys, values = _pick(key, rows), _pick(value, rows)
-    blobs = None if headers is None else _pick(_header_blobs(headers), rows)
-    key_lengths, value_lengths = _lengths(keys, count), _lengths(values, count)
-    inner = [_timestamp_deltas(timestamps, rows, count), np.arange(count), key_lengths]
-    record_bytes = 1 + sum(
-        (varint_sizes(numbers) for numbers in (*inner, value_lengths)), _lengths(blobs, count, 1)
-    )
-    record_bytes += np.maximum(key_lengths, 0) + np.maximum(value_lengths, 0)
-    if int((record_bytes + varint_sizes(record_bytes)).sum()) >= MAX_ENCODED_BYTES - reserve:
-        raise OverflowError("the records do not fit one batch")
-    parts = [_join_varints(record_bytes, None, *inner), keys, _join_varints(value_lengths), values]
-    parts.append(_scalar(b"\0") if blobs is None else blobs)
-    return _behind(reserve, _join(part for part in parts if part is not None))
 
 
 def renew_crc32c(checked: memoryview, crc: int, old: bytes, at: int) -> int:  # noqa: ARG001 - it looks at all of it again
@@ -272,8 +242,8 @@ def _may_overflow(base: Any, deltas: I64) -> bool:
     """Whether the sum of a base timestamp and a delta may leave 64 bits."""
     if not len(deltas):
         return False
-    least, most = int(np.min(base)) + int(deltas.min()), int(np.max(base)) + int(deltas.max())
-    return least < -(2**63) or most >= 2**63
+    lowest, highest = int(np.min(base)) + int(deltas.min()), int(np.max(base)) + int(deltas.max())
+    return lowest < -(2**63) or highest >= 2**63
 
 
 def _skip_lengths(data: U8, starts: I64) -> I64:
@@ -307,6 +277,20 @@ def _read_lengths(data: U8, positions: I64, ends: I64, good: Flags) -> tuple[Var
     return key, value, counts
 
 
+def _scan_next(
+    data: U8, positions: I64, limits: I64, places: I64, found: tuple[I64, I32, I64, I32]
+) -> tuple[I64, Flags]:
+    """Find one header of each row; return where these end, and which of them break the format."""
+    key_start, key_length, value_start, value_length = found
+    keys = read_varints(data, positions, max_bytes=VARINT_BYTES)
+    values = read_varints(data, keys.end + np.maximum(keys.value, 0), max_bytes=VARINT_BYTES)
+    wrong = (keys.value < 0) | (values.value < -1) | (values.end + np.maximum(values.value, 0) > limits)
+    wrong[keys.too_long] = wrong[values.too_long] = True
+    key_start[places], key_length[places] = keys.end, np.where(wrong, 0, keys.value)
+    value_start[places], value_length[places] = values.end, np.where(wrong, 0, values.value)
+    return values.end + np.maximum(value_length[places], 0), wrong
+
+
 def _scan_row(
     source: Source, position: int, limit: int, places: range, found: tuple[I64, I32, I64, I32]
 ) -> int:
@@ -328,90 +312,3 @@ def _scan_row(
     except ValueError:
         return -1
     return position
-
-
-def _pick(column: pa.Array | None, rows: I64 | None) -> pa.Array | None:
-    if column is None:
-        return None
-    column = column.cast(pa.large_binary())
-    return column if rows is None else column.take(_indexes(rows))
-
-
-def _indexes(rows: I64, nulls: Flags | None = None) -> pa.Array:
-    """Return ``rows`` as an Arrow array. (`pa.array` would look whether this is a pandas object, and import
-    pandas.)"""
-    validity = None
-    if nulls is not None and nulls.any():
-        validity = pa.py_buffer(np.packbits(~nulls, bitorder="little"))
-    return pa.Array.from_buffers(pa.int64(), len(rows), [validity, pa.py_buffer(rows)])
-
-
-def _lengths(column: pa.Array | None, count: int, without: int = -1) -> I64:
-    """Return the lengths of a binary column, -1 for null; ``without`` for all where there is no column."""
-    if column is None:
-        return np.full(count, without, np.int64)
-    return np.asarray(pc.fill_null(pc.binary_length(column), -1), np.int64)
-
-
-def _timestamp_deltas(timestamps: I64 | None, rows: I64 | None, count: int) -> I64:
-    if timestamps is None:
-        return np.zeros(count, np.int64)
-    picked = timestamps if rows is None else timestamps[rows]
-    base = int(picked[0])
-    if int(picked.max()) - base >= 2**63 or int(picked.min()) - base < -(2**63):
-        raise OverflowError("two timestamps of one batch are more than 64 bits apart")
-    deltas: I64 = picked - base
-    return deltas
-
-
-def _header_blobs(headers: HeaderLists) -> pa.Array:
-    """Encode each record's headers: their count, then key and value of each with their lengths."""
-    key, value = _pick(headers.key, None), _pick(headers.value, None)
-    total = int(headers.offsets[-1])
-    joined = _join(
-        [_join_varints(_lengths(key, total)), key, _join_varints(_lengths(value, total)), value],
-    )
-    edges = np.frombuffer(joined.buffers()[1], np.int64, len(joined) + 1)[headers.offsets]
-    blobs = pa.Array.from_buffers(
-        pa.large_binary(),
-        len(edges) - 1,
-        [None, pa.py_buffer(edges), joined.buffers()[2] or pa.py_buffer(b"")],
-    )
-    return _join([_join_varints(np.diff(headers.offsets)), blobs])
-
-
-def _join_varints(*columns: I64 | None) -> pa.Array:
-    """Return a large_binary column of each row's numbers as varints, one after the other; None is a zero
-    byte."""
-    one = next(column for column in columns if column is not None)
-    sizes = sum(
-        (varint_sizes(column) for column in columns if column is not None), np.zeros(len(one), np.int64)
-    )
-    offsets = np.zeros(len(one) + 1, np.int64)
-    np.cumsum(sizes + sum(column is None for column in columns), out=offsets[1:])
-    out = np.zeros(int(offsets[-1]), np.uint8)
-    cursor: I64 = offsets[:-1]
-    for column in columns:
-        cursor = cursor + 1 if column is None else write_varints(out, cursor, column)
-    return pa.Array.from_buffers(
-        pa.large_binary(), len(one), [None, pa.py_buffer(offsets), pa.py_buffer(out)]
-    )
-
-
-def _join(parts: Iterable[pa.Array | pa.Scalar]) -> pa.Array:
-    return pc.binary_join_element_wise(*parts, _scalar(b""), null_handling="replace", null_replacement=b"")
-
-
-@cache
-def _scalar(data: bytes) -> pa.Scalar:
-    # As in `_indexes`: `pa.scalar` imports pandas.
-    buffers = [None, pa.py_buffer(np.array([0, len(data)])), pa.py_buffer(data)]
-    return pa.Array.from_buffers(pa.large_binary(), 1, buffers)[0]
-
-
-def _behind(reserve: int, joined: pa.Array) -> U8:
-    edges = np.frombuffer(joined.buffers()[1], np.int64, len(joined) + 1)
-    first, last = int(edges[0]), int(edges[-1])
-    out = np.empty(reserve + last - first, np.uint8)
-    out[reserve:] = np.frombuffer(joined.buffers()[2], np.uint8)[first:last]
-    return out

@@ -3,6 +3,7 @@ lie."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 I64 = npt.NDArray[np.int64]
 I32 = npt.NDArray[np.int32]
+Source = bytes | bytearray | memoryview
 
 BATCH = np.dtype(
     [
@@ -79,6 +81,20 @@ class ScannedRecords:
             array = getattr(self, field.name)
             picked[field.name] = None if array is None else array[low:high]
         return type(self)(**picked)
+
+
+class Scan(NamedTuple):
+    """Scanned records, and which of their rows the reader asked for."""
+
+    sources: Sequence[Source]
+    batches: npt.NDArray[np.void]
+    """dtype `BATCH`."""
+    records: ScannedRecords
+    low: int
+    high: int
+    """Rows [low, high)."""
+    cut: bool
+    """Whether ``max_records`` left out some of the last batch."""
 
 
 _SCANNED: dict[str, dict[str, type[np.signedinteger[Any]]]] = {

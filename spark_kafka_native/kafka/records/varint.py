@@ -19,7 +19,7 @@ I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
 
 _LAST_BYTE = {VARINT_BYTES: 0x0F, VARLONG_BYTES: 0x01}
-"""The most that the last possible byte may hold before the number leaves 32 or 64 bits."""
+"""The highest last byte before the number leaves 32 or 64 bits."""
 
 
 class Varints(NamedTuple):
@@ -79,9 +79,9 @@ def varint_sizes(values: I64) -> I64:
     sizes = np.ones(len(values), np.int64)
     if not len(values):
         return sizes
-    largest = int(raw.max())
+    highest = int(raw.max())
     for index in range(1, VARLONG_BYTES):
-        if largest >> (7 * index) == 0:
+        if highest >> (7 * index) == 0:
             break
         sizes += raw >= np.uint64(1 << (7 * index))
     return sizes

@@ -25,8 +25,8 @@ _SHORTEST_RUN = 32
 _SMALL_BATCH = 400
 """Smaller batches are stepped through only."""
 _FIRST_STEPS = 64
-_MOST_STEPS = 4096
-"""How many records are stepped through before a run is tried again: doubled each time there is none."""
+_MAX_STEPS = 4096
+"""How many records to step through before trying for a run again: doubled each time there is none."""
 _OUTSIDE = 1 << 40
 """A step that leads out of any buffer: what a negative length is taken for."""
 
@@ -112,7 +112,7 @@ def _walk_batch(data: _Data, position: int, end: int, count: int) -> I64:
         if len(stepped) <= min(count, steps):
             break
         count -= len(stepped) - 1
-        steps = min(2 * steps, _MOST_STEPS)
+        steps = min(2 * steps, _MAX_STEPS)
     parts.append(np.array([position], np.int64))
     return np.concatenate(parts)
 

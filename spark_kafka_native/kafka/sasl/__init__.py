@@ -1,1 +1,1 @@
-"""SASL mechanisms: challenge and response, no I/O. None yet."""
+"""SASL mechanisms, client side: challenge in, response out. No I/O, no clock, no thread."""

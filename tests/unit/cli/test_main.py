@@ -1,5 +1,5 @@
-import os
 import signal
+import socket
 import subprocess
 import sys
 
@@ -8,12 +8,13 @@ import pytest
 from spark_kafka_native.cli.main import main
 from spark_kafka_native.cli.progress import step
 from spark_kafka_native.cli.stopping import Stopped, stopping_on_signals
+from spark_kafka_native.testing import BrokerStartError
 
 
 def test_commands_are_listed(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
-    assert {"demo", "broker"} <= set(capsys.readouterr().out.split())
+    assert {"demo", "broker", "zip"} <= set(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(
@@ -50,10 +51,9 @@ def test_signals_end_with_blocks(number):
     def work():
         with stopping_on_signals():
             try:
-                os.kill(os.getpid(), number)
-                signal.pause()
+                signal.raise_signal(number)  # to this thread: os.kill might choose another one of the process
             finally:
-                os.kill(os.getpid(), number)  # an impatient second one does not keep us from cleaning up
+                signal.raise_signal(number)  # an impatient second one does not keep us from cleaning up
                 cleaned.append(True)
 
     with pytest.raises(Stopped) as raised:
@@ -70,3 +70,48 @@ def test_a_step_tells_how_it_ended(capsys):
     with pytest.raises(ValueError, match="lost"), step("counting"):
         raise ValueError("lost")
     assert capsys.readouterr().out == "  ... counting\n"
+
+
+def run_without(modules: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command where ``modules`` are not installed."""
+    script = f"import sys; sys.modules.update(dict.fromkeys({modules!r})); "
+    script += "from spark_kafka_native.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", script, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("arguments", [("broker", "--listeners", "SSL"), ("demo",)])
+def test_a_missing_extra_is_one_line(arguments):
+    ran = run_without(["pyspark", "trustme"], *arguments)
+    assert ran.returncode == 1
+    assert ran.stderr.endswith("pip install 'spark-kafka-native[testing]'\n")
+    assert len(ran.stderr.splitlines()) == 1
+
+
+def test_a_port_in_use_is_one_line(capfd):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["broker", "--port", str(port)]) == 1
+    assert capfd.readouterr().err == (
+        f"BrokerStartError: port {port} of 127.0.0.1 is taken (Address already in use): "
+        "choose another, or none at all\n"
+    )
+
+
+@pytest.mark.parametrize("port", ["0", "-1", "65536", "http"])
+def test_a_port_that_is_none(port, capsys):
+    with pytest.raises(SystemExit):
+        main(["broker", f"--port={port}"])
+    assert f"a port is a number from 1 to 65535, not '{port}'" in capsys.readouterr().err
+
+
+def test_of_a_brokers_log_the_cause_is_shown():
+    log = (
+        "INFO starting\norg.apache.kafka.common.config.ConfigException: bad\n  at Kafka.main\nINFO shut down"
+    )
+    error = BrokerStartError("broker 1 ended while starting", log)
+    assert error.reason == (
+        "broker 1 ended while starting: org.apache.kafka.common.config.ConfigException: bad"
+    )
+    assert str(error).endswith(log)
+    assert BrokerStartError("it ended", "INFO no word of a cause").reason == "it ended"

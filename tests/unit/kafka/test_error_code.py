@@ -35,6 +35,9 @@ def test_a_code_of_a_newer_broker_is_a_value_too() -> None:
     assert hash(code) == hash(ErrorCode(999))
     assert code.name == "UNKNOWN_CODE_999"
     assert "999" in code.description
+    assert not code.known
+    assert ErrorCode.NONE.known
+    assert ErrorCode.UNKNOWN_SERVER_ERROR.known
     assert not code.retriable
     assert not code.stale_metadata
     assert pickle.loads(pickle.dumps(code)) == code

@@ -21,8 +21,9 @@ def test_nothing_else_is_promised() -> None:
         _ = kafka.Consumr
 
 
-def test_the_door_is_light_and_knows_no_spark() -> None:
+@pytest.mark.parametrize("name", ["ClientConfig", "Admin", "Connection", "GroupConfig"])
+def test_the_door_is_light_and_knows_no_spark(name: str) -> None:
     heavy = "{'numpy', 'pyarrow', 'pyspark'}"
-    code = f"import sys, spark_kafka_native.kafka.config; print({heavy} & set(sys.modules))"
+    code = f"import sys; from spark_kafka_native.kafka import {name}; print({heavy} & set(sys.modules))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "set()"

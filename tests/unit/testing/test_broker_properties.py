@@ -54,7 +54,7 @@ def test_accounts_only_on_sasl_listeners():
         settings(listeners=("PLAINTEXT", "SASL_PLAINTEXT"), users={"bob": "b"}), 1, "/data"
     )
     prefix = "listener.name.sasl_plaintext."
-    assert made[f"{prefix}sasl.enabled.mechanisms"] == "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512"
+    assert made[f"{prefix}sasl.enabled.mechanisms"] == "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER"
     assert 'user_bob="b";' in made[f"{prefix}plain.sasl.jaas.config"]
     assert not [name for name in made if name.startswith("listener.name.plaintext.")]
 
@@ -80,7 +80,7 @@ def test_scram_records():
 
 @pytest.mark.parametrize(
     ("listeners", "complaint"),
-    [(["TLS"], "no listener 'TLS'"), ([], "at least one"), (["SSL", "SSL"], "none twice")],
+    [(["TLS"], "no listener 'TLS'"), ([], "at least one"), (["SSL", "SSL"], "each only once")],
 )
 def test_listeners_are_checked(listeners, complaint):
     with pytest.raises(ValueError, match=complaint):

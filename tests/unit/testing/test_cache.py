@@ -32,7 +32,7 @@ def test_lock_keeps_other_processes_out_until_its_holder_is_killed(tmp_path):
             "-c",
             "import sys, time; from pathlib import Path\n"
             "from spark_kafka_native.testing.cache import locked\n"
-            "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)",
+            "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)",
             str(lock),
         ],
         stdout=subprocess.PIPE,
@@ -57,7 +57,7 @@ def test_lock_keeps_other_processes_out_until_its_holder_is_killed(tmp_path):
     except subprocess.TimeoutExpired:
         pass
     holder.kill()
-    assert waiter.communicate(timeout=10)[0] == "held\n"
+    assert waiter.communicate(timeout=60)[0] == "held\n"
     holder.communicate()
     with locked(lock):
         pass

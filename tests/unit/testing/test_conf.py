@@ -7,17 +7,35 @@ import pytest
 
 from spark_kafka_native.cli.broker import _properties
 from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.spark.options.option import Scope
+from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.write.write_options import ExactlyOnce, WriteOptions
 
 CONF = Path(__file__).parents[3] / "conf"
 
 
-@pytest.mark.parametrize("path", sorted(CONF.glob("*.json")), ids=lambda path: path.name)
-def test_option_files_name_properties_of_the_client(path):
-    options = json.loads(path.read_text())
+@pytest.mark.parametrize("name", ["plaintext.json"])
+def test_option_files_name_properties_of_the_client(name):
+    options = json.loads((CONF / name).read_text())
     properties = {name.removeprefix("kafka."): value for name, value in options.items()}
     assert all(name.startswith("kafka.") for name in options)
     assert set(properties) <= ClientConfig.property_names()
     assert ClientConfig.from_properties(properties).bootstrap_servers
+
+
+def test_the_exactly_once_options_are_taken_by_a_write():
+    options = WriteOptions.parse(
+        OptionValues.parse(json.loads((CONF / "exactly-once.json").read_text()), Scope.WRITE)
+    )
+    assert options.warnings == ()
+    assert options.topic == "orders"
+    assert options.exactly_once == ExactlyOnce(
+        transactional_id_prefix="orders-job", is_prefix_given=True, transaction_timeout_ms=600_000
+    )
+
+
+def test_each_option_file_is_tested():
+    assert {path.name for path in CONF.glob("*.json")} == {"plaintext.json", "exactly-once.json"}
 
 
 @pytest.mark.broker

@@ -1,4 +1,4 @@
-"""DescribeConfigs: the configuration of topics and brokers."""
+"""DescribeConfigs, IncrementalAlterConfigs: the configuration of topics and brokers."""
 
 from __future__ import annotations
 
@@ -61,3 +61,44 @@ class DescribeConfigsRequest(Request[DescribeConfigsResponse], api_key=32, versi
     resources: list[DescribeConfigsResource]
     include_synonyms: Boolean = field(since=1, default=False)
     include_documentation: Boolean = field(since=3, default=False)
+
+
+class AlterConfigsResourceResponse(Struct):
+    """What came of one resource."""
+
+    error_code: Error
+    error_message: String | None
+    resource_type: Int8
+    resource_name: String
+
+
+class IncrementalAlterConfigsResponse(Response):
+    """One outcome per resource."""
+
+    throttle_time_ms: Int32
+    responses: list[AlterConfigsResourceResponse]
+
+
+class AlterableConfig(Struct):
+    """A change; ``config_operation`` 0: set, 1: delete, 2: append, 3: subtract (the last two on lists)."""
+
+    name: String
+    config_operation: Int8
+    value: String | None
+
+
+class AlterConfigsResource(Struct):
+    """The changes of one resource."""
+
+    resource_type: Int8
+    resource_name: String
+    configs: list[AlterableConfig]
+
+
+class IncrementalAlterConfigsRequest(
+    Request[IncrementalAlterConfigsResponse], api_key=44, versions=(0, 1), flexible=1
+):
+    """Topics to any broker; a broker's configuration to that broker."""
+
+    resources: list[AlterConfigsResource]
+    validate_only: Boolean

@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+import record_batches
 from scripted_broker import (
     Cut,
     HangUp,
@@ -36,9 +37,16 @@ from spark_kafka_native.kafka.errors import (
     OffsetOutOfRangeError,
     TopicRecreatedError,
 )
-from spark_kafka_native.kafka.model import IsolationLevel, TopicPartition
-from spark_kafka_native.kafka.protocol.api.fetch import EpochEndOffset, FetchRequest, FetchResponse
+from spark_kafka_native.kafka.model import HeaderKeys, IsolationLevel, TopicPartition
+from spark_kafka_native.kafka.protocol.api.fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchRequest,
+    FetchResponse,
+)
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
+
+pytestmark = pytest.mark.timed(0.1)
 
 
 @pytest.fixture
@@ -51,7 +59,7 @@ def fetcher(cluster: ScriptedCluster, **changed: Any) -> Fetcher:
     client = {
         name: changed.pop(name) for name in list(changed) if name in ("client_rack", "request_timeout_ms")
     }
-    quick = {"fetch_max_wait_ms": 10, "end_of_log_wait_ms": 100, "poll_timeout_ms": 5_000} | changed
+    quick = {"fetch_max_wait_ms": 10, "end_of_log_wait_ms": 100, "poll_timeout_ms": 60_000} | changed
     router = Router(ClientConfig.from_properties(properties(cluster.bootstrap_servers, **client)))
     return Fetcher(router, ConsumerConfig(**quick))
 
@@ -135,6 +143,25 @@ def test_no_partition_starves_when_responses_are_small(cluster: ScriptedCluster)
     assert all(sorted(served[i : i + 4]) == [0, 1, 2, 3] for i in range(0, 40, 4))
 
 
+def test_a_header_key_that_is_not_utf8_stops_nobody_who_did_not_ask_for_it(cluster: ScriptedCluster) -> None:
+    (tp,) = cluster.create("orders", 1)
+    cluster.logs[tp].batches.append(
+        record_batches.batch([record_batches.record(0), record_batches.record(1, headers=[(b"\xff", b"1")])])
+    )
+
+    def read_keys(**changed: Any) -> list[str | bytes]:
+        (fetched,) = fetcher(cluster, **changed).fetch({tp: (0, 2)})
+        assert fetched.columns.headers is not None
+        return [one["key"] for headers in fetched.columns.headers.to_pylist() for one in headers or ()]
+
+    assert read_keys() == ["\ufffd"]
+    assert read_keys(header_keys=HeaderKeys.BYTES) == [b"\xff"]
+    with pytest.raises(
+        CorruptRecordError, match="orders-0 at offset 1: a header key of the record is not UTF"
+    ):
+        read_keys(header_keys=HeaderKeys.STRICT)
+
+
 def test_a_leader_that_moves_is_followed(cluster: ScriptedCluster) -> None:
     tps = fill(cluster, partitions=1)
     records = fetcher(cluster, max_partition_fetch_bytes=1).fetch(whole(tps))
@@ -171,7 +198,7 @@ def test_passing_errors_are_retried_with_new_metadata(
 
     cluster[1].push(FetchRequest, refuse, refuse, one, refuse)
     assert read_all(fetcher(cluster, max_partition_fetch_bytes=1), whole(tps)) == complete(tps)
-    assert len(cluster[1].requests(MetadataRequest) + cluster[2].requests(MetadataRequest)) >= 1
+    assert any(broker.requests(MetadataRequest) for broker in cluster.brokers.values())
 
 
 @pytest.mark.parametrize("fault", [HangUp, Cut])
@@ -201,12 +228,14 @@ def test_a_broker_that_dies_before_it_is_asked_ahead(cluster: ScriptedCluster) -
 def test_a_silent_broker_holds_up_only_its_own_partitions(cluster: ScriptedCluster) -> None:
     tps = fill(cluster)
     cluster[1].push(FetchRequest, Silence)
-    began, done_at = time.monotonic(), {}
-    for fetched in fetcher(cluster, request_timeout_ms=400).fetch(whole(tps)):
-        done_at[fetched.topic_partition] = time.monotonic() - began
-    assert done_at[tps[1]] < 0.3
-    assert done_at[tps[2]] < 0.3
-    assert 0.4 < done_at[tps[0]] < 2
+    began = time.monotonic()
+    order = [
+        fetched.topic_partition for fetched in fetcher(cluster, request_timeout_ms=400).fetch(whole(tps))
+    ]
+    assert time.monotonic() - began > 0.4
+    first = order.index(tps[0])
+    assert set(order[:first]) == {tps[1], tps[2]}
+    assert set(order[first:]) == {tps[0]}
 
 
 def test_a_slow_caller_is_not_the_brokers_fault(cluster: ScriptedCluster) -> None:
@@ -228,7 +257,7 @@ def test_no_progress_ends_in_an_error_that_names_the_offset(cluster: ScriptedClu
         DeadlineExceededError, match=r"cannot fetch orders-0 at offset 7 \(until 50\) in 600 ms.*closed"
     ):
         list(fetcher(cluster, poll_timeout_ms=600).fetch({tps[0]: (7, 50)}))
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 30
 
 
 def test_all_brokers_gone_ends_in_an_error(cluster: ScriptedCluster) -> None:
@@ -349,6 +378,41 @@ def test_the_brokers_own_word_of_corruption_is_final(cluster: ScriptedCluster) -
         list(fetcher(cluster).fetch({tps[0]: (5, 50)}))
 
 
+def test_aborted_transactions_are_hidden_from_who_reads_what_is_committed(cluster: ScriptedCluster) -> None:
+    (tp,) = cluster.create("orders", 1, leader=1)
+    kinds = {"attributes": 0x10, "producer_id": 7}
+    log = cluster.logs[tp]
+    log.batches += [
+        record_batches.batch([record_batches.record(0), record_batches.record(1)], **kinds),
+        record_batches.control(2, 7, 1),  # committed
+        record_batches.batch([record_batches.record(0)], base_offset=3, **kinds),
+        record_batches.control(4, 7, 0),  # aborted
+        record_batches.batch([record_batches.record(0)], base_offset=5),
+    ]
+    log.end_offset = 6
+    serve = cluster.fetcher(1)
+
+    def tell(request: FetchRequest, version: int) -> FetchResponse:
+        response = serve(request, version)
+        assert request.isolation_level == IsolationLevel.READ_COMMITTED
+        topic = response.responses[0]
+        aborted = [AbortedTransaction(producer_id=7, first_offset=3)]
+        partitions = [replace(partition, aborted_transactions=aborted) for partition in topic.partitions]
+        return FetchResponse(responses=[replace(topic, partitions=partitions)])
+
+    cluster[1].on(FetchRequest, tell)
+    reader = fetcher(cluster, isolation_level=IsolationLevel.READ_COMMITTED)
+    found = [offset for fetched in reader.fetch({tp: (0, 6)}) for offset in offsets_of(fetched.columns)]
+    assert found == [0, 1, 5]
+
+
+def test_fetches_carry_the_leaders_epoch(cluster: ScriptedCluster) -> None:
+    tps = fill(cluster, partitions=1)
+    read_all(fetcher(cluster), whole(tps))
+    (request,) = cluster[1].requests(FetchRequest)
+    assert request.topics[0].partitions[0].current_leader_epoch == cluster.logs[tps[0]].leader_epoch
+
+
 def test_a_partition_that_comes_twice_counts_once(cluster: ScriptedCluster) -> None:
     tps = fill(cluster, partitions=1)
     serve = cluster.fetcher(1)
@@ -390,7 +454,7 @@ def test_a_range_beyond_the_end_of_the_log_is_an_error_soon(cluster: ScriptedClu
         offsets.extend(offset for fetched in records for offset in offsets_of(fetched.columns))
     assert sorted(offsets) == sorted([*range(50), *range(50)])
     assert raised.value.position == 50
-    assert 0.2 <= time.monotonic() - began < 2
+    assert 0.2 <= time.monotonic() - began < 30
 
 
 def test_records_that_come_while_waiting_at_the_end_are_read(cluster: ScriptedCluster) -> None:
@@ -447,7 +511,7 @@ def test_a_transaction_that_stays_open_is_named_after_the_poll_timeout(cluster: 
     with pytest.raises(EndOfLogError, match=held):
         offsets.extend(offset for fetched in records for offset in offsets_of(fetched.columns))
     assert offsets == list(range(20))
-    assert 0.6 <= time.monotonic() - began < 3
+    assert 0.6 <= time.monotonic() - began < 30
 
 
 def test_a_topic_id_that_changed_is_a_recreated_topic(cluster: ScriptedCluster) -> None:

@@ -17,7 +17,7 @@ from spark_kafka_native.kafka.errors import (
 from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.network.retry import Backoff, is_retriable, retry
 
-BACKOFF = Backoff(first_ms=100, most_ms=1_000)
+BACKOFF = Backoff(first_ms=100, max_ms=1_000)
 
 
 class Clock:

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_native.kafka.errors import ConfigError
-from spark_kafka_native.kafka.producer.errors import RecordError
-from spark_kafka_native.kafka.producer.partitioner import (
+from spark_kafka_native.kafka.producer.accumulating.partitioner import (
     PARTITIONERS,
     LeastBytesPartitioner,
     RoundRobinPartitioner,
@@ -18,7 +17,9 @@ from spark_kafka_native.kafka.producer.partitioner import (
     Targets,
     build_partitioner,
     partitioner_name,
+    per_record,
 )
+from spark_kafka_native.kafka.producer.errors import RecordError
 
 
 def keys(n, seed=1):
@@ -56,7 +57,7 @@ def test_fnv1a_takes_the_absolute_value_as_kafka_go_does():
     assert chosen.tolist() == [fnv1a(key) for key in some]
 
 
-@pytest.mark.parametrize("name", ["murmur2", "crc32", "fnv1a"])
+@pytest.mark.parametrize("name", ["murmur2", "crc32", "fnv1a", "consistent_random"])
 def test_what_has_no_key_is_spread(name):
     column = pa.array([b"k", None] * 500, pa.binary())
     chosen = build_partitioner(name, 10).assign(column, ones(1000), Targets.all("t", 4))
@@ -71,7 +72,14 @@ def test_an_empty_key_is_a_key_for_java_and_none_for_librdkafka():
         == 1
     )
     assert (
-        len(set(build_partitioner("crc32", 10).assign(column, ones(1000), Targets.all("t", 4)).tolist())) == 4
+        len(
+            set(
+                build_partitioner("consistent_random", 10)
+                .assign(column, ones(1000), Targets.all("t", 4))
+                .tolist()
+            )
+        )
+        == 4
     )
 
 
@@ -158,7 +166,7 @@ def test_a_function_that_misbehaves_is_named(returned, message):
     [
         ("murmur2", "murmur2"),
         ("Murmur2_Random", "murmur2"),
-        ("consistent_random", "crc32"),
+        ("hash", "fnv1a"),
         ("org.apache.kafka.clients.producer.internals.DefaultPartitioner", "murmur2"),
         ("org.apache.kafka.clients.producer.RoundRobinPartitioner", "round_robin"),
         ("org.apache.kafka.clients.producer.UniformStickyPartitioner", "sticky"),
@@ -166,6 +174,30 @@ def test_a_function_that_misbehaves_is_named(returned, message):
 )
 def test_names_of_other_clients(name, short):
     assert partitioner_name(name) == short
+
+
+def test_crc32_is_lua_resty_kafkas_without_a_key_and_with_an_empty_one():
+    column = pa.array([None, b"", b"k"] * 4, pa.binary())
+    chosen = build_partitioner("crc32", 10).assign(column, ones(12), Targets.all("t", 4)).tolist()
+    assert sorted(chosen[::3]) == [0, 1, 2, 3]  # in turn
+    assert set(chosen[1::3]) == {zlib.crc32(b"") % 4}
+    assert set(chosen[2::3]) == {zlib.crc32(b"k") % 4}
+
+
+def test_a_function_for_one_record_gets_one_key_at_a_time():
+    seen = []
+
+    def choose(topic, key, count):
+        seen.append((topic, key, count))
+        return len(key or b"") % count
+
+    column = pa.array([b"ab", None, b"abcd"], pa.binary())
+    partitioner = build_partitioner(per_record(choose), 10)
+    assert partitioner.assign(column, ones(3), Targets.all("t", 3)).tolist() == [2, 0, 1]
+    assert partitioner.assign(None, ones(1), Targets.all("t", 3)).tolist() == [0]
+    assert seen == [("t", b"ab", 3), ("t", None, 3), ("t", b"abcd", 3), ("t", None, 3)]
+    with pytest.raises(RecordError, match="chose partition 7 of 3"):
+        build_partitioner(per_record(lambda *_: 7), 10).assign(None, ones(1), Targets.all("t", 3))
 
 
 def test_an_unknown_name_lists_what_there_is():

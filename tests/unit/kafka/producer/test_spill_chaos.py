@@ -13,6 +13,8 @@ from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.producer import Producer
 
+pytestmark = pytest.mark.timed(0.1)
+
 TP = TopicPartition("t", 0)
 FAULTS = (
     LOST_ANSWER,
@@ -64,7 +66,7 @@ def test_each_record_is_there_once_and_in_order(seed, tmp_path):
         cluster.scripts[TP].clear()
         cluster.delay_s = 0
         for _ in range(2):
-            last = open_producer(cluster, tmp_path, delivery_timeout_ms=10_000)
-            last.flush(10_000)
+            last = open_producer(cluster, tmp_path, delivery_timeout_ms=60_000)
+            last.flush(60_000)
             last.close(5000)
         assert [value[:4] for value in cluster.values(TP)] == [b"%04d" % i for i in range(sent)]

@@ -3,7 +3,7 @@
 import pytest
 
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.producer.verdict import Verdict, judge
+from spark_kafka_native.kafka.producer.sending.verdict import Verdict, is_indefinite, judge
 
 E = ErrorCode
 
@@ -62,3 +62,22 @@ def test_every_code_has_a_verdict_and_only_retriable_ones_are_retried():
     for code in ErrorCode:
         if verdict(code) in (Verdict.RETRY, Verdict.REFRESH):
             assert code.retriable or code.stale_metadata
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (E.NOT_ENOUGH_REPLICAS, False),
+        (E.INVALID_RECORD, False),
+        (E.UNKNOWN_TOPIC_OR_PARTITION, False),
+        (E.NOT_ENOUGH_REPLICAS_AFTER_APPEND, True),
+        (E.REQUEST_TIMED_OUT, True),
+        (E.UNKNOWN_SERVER_ERROR, True),
+        (E.KAFKA_STORAGE_ERROR, True),
+        (E.NOT_LEADER_OR_FOLLOWER, True),
+        (E.NETWORK_EXCEPTION, True),
+        (E(999), True),
+    ],
+)
+def test_what_may_be_in_the_log_nevertheless(code, expected):
+    assert is_indefinite(code) is expected

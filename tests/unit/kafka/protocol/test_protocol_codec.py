@@ -222,6 +222,7 @@ class TestValues:
         assert one == Inner(number=5)
         assert repr(one) == "Inner(number=5)"
         assert hash(one) == hash(Inner(number=5))
+        assert one not in (Inner(number=6), 5)
 
 
 class TestRecords:

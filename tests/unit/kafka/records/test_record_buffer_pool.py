@@ -53,7 +53,7 @@ def test_what_is_small_or_huge_is_not_kept():
 
 
 def test_no_more_is_kept_than_allowed():
-    pool = BufferPool(most_buffers=3, most_bytes=4_000_000)
+    pool = BufferPool(max_buffers=3, max_bytes=4_000_000)
     held = [pool.take(1_000_000) for _ in range(10)]
     assert pool.kept_bytes <= 4_000_000
     assert len({address(one) for one in held}) == 10
@@ -88,7 +88,7 @@ def test_a_profiler_that_looks_at_the_locals_during_import_makes_no_buffer_look_
     # In a process of its own: only the first import counts the references.
     code = """
 import sys
-import numpy, pyarrow
+import numpy.typing, pyarrow  # Python 3.12.1 can't import numpy.typing under a profiler that does this
 
 sys.setprofile(lambda frame, event, argument: frame.f_locals and None)
 from spark_kafka_native.kafka.records.buffer_pool import BUFFERS

@@ -11,6 +11,7 @@ import cramjam
 import pytest
 import snappy
 
+from spark_kafka_native.kafka.records import compression
 from spark_kafka_native.kafka.records.compression import Codec, CompressionError, compress, decompress
 
 RNG = random.Random(1)
@@ -166,3 +167,38 @@ def test_names():
     assert Codec.of_name(" ZSTD ") is Codec.ZSTD
     with pytest.raises(ValueError, match="expected one of none, gzip, snappy, lz4, zstd"):
         Codec.of_name("brotli")
+
+
+@pytest.fixture
+def own_zstd(monkeypatch):
+    monkeypatch.setattr(compression, "_REGISTERED", {})
+    asked = []
+
+    def pack(data, level):
+        asked.append(level)
+        return b"own" + bytes(data)
+
+    def unpack(data, max_bytes):
+        if bytes(data[:3]) != b"own":
+            raise RuntimeError("not mine")
+        return bytes(data[3:])
+
+    compression.register_codec("ZSTD", pack, unpack)
+    return asked
+
+
+def test_a_registered_codec_takes_the_place_of_the_bundled_one(own_zstd):
+    assert compress(Codec.ZSTD, b"abc", 99) == b"ownabc"
+    assert compress(Codec.GZIP, b"abc") != b"ownabc"
+    assert decompress(Codec.ZSTD, b"ownabc", 3) == b"abc"
+    assert own_zstd == [99]
+    with pytest.raises(CompressionError, match="more than the 2 bytes"):
+        decompress(Codec.ZSTD, b"ownabc", 2)
+    with pytest.raises(CompressionError, match=r"can.t read it.*not mine"):
+        decompress(Codec.ZSTD, b"abc")
+
+
+def test_only_codecs_that_kafka_has_can_be_registered():
+    for name in ("none", "brotli"):
+        with pytest.raises(ValueError, match=name):
+            compression.register_codec(name, None, None)

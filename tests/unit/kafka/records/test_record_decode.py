@@ -9,7 +9,8 @@ import pytest
 from record_batches import EACH_KERNEL, batch, control, record, span, using_kernel, varint
 
 from spark_kafka_native.kafka.errors import CorruptRecordError
-from spark_kafka_native.kafka.model import AbortedTransaction, TopicPartition
+from spark_kafka_native.kafka.model import AbortedTransaction, HeaderKeys, TopicPartition
+from spark_kafka_native.kafka.records.columns import HEADERS_AS_BYTES_TYPE
 from spark_kafka_native.kafka.records.compression import Codec, compress
 from spark_kafka_native.kafka.records.decode import ALL_COLUMNS, DecodedRecordSet, decode_record_set
 
@@ -89,6 +90,21 @@ def test_many_batches_become_one_set_of_columns(codec):
     assert values(decoded) == [b"%d-%d" % (i, j) for i in range(7) for j in range(5)]
     assert offsets(decoded) == [10 * i + j for i in range(7) for j in range(5)]
     assert decoded.next_offset == 65
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
+@pytest.mark.parametrize("key", [None, b"", b"key"])
+def test_a_plain_batch_may_follow_a_compressed_one(codec, key):
+    # What was decompressed lies elsewhere than the record set; rows keep the order of the log all the same.
+    records = [record(0, b"a" * 50, key=key), record(1, None, key=key, headers=[(b"h", b"x")])]
+    packed = batch(body=bytes(compress(codec, b"".join(records))), count=2, attributes=codec)
+    plain = batch([record(0, None, key=key), record(1, b"b", key=key)], base_offset=2)
+    columns = decode_record_set(packed + plain, fetch_offset=0).columns
+    assert columns.key.to_pylist() == [key] * 4
+    assert columns.value.to_pylist() == [b"a" * 50, None, None, b"b"]
+    assert columns.headers.to_pylist() == [None, [{"key": "h", "value": b"x"}], None, None]
+    for column in (columns.key, columns.value, columns.headers):
+        column.validate(full=True)
 
 
 def test_log_append_time_is_the_batch_s():
@@ -396,6 +412,45 @@ def test_offsets_that_make_no_sense():
     refuse(batch([GOOD]) + batch([GOOD]), "after one up to 0", 0)
 
 
+HEADER_RULES = {
+    "a negative base offset": ({"base_offset": -1}, "a batch from offset -1"),
+    "a negative last offset delta": ({"last_offset_delta": -1, "count": 1}, "last offset delta -1"),
+    "a last offset beyond 64 bits": (
+        {"base_offset": 2**63 - 1, "last_offset_delta": 1},
+        "a batch from offset",
+    ),
+    "a negative count": ({"count": -1}, "a batch of -1 records"),
+    "more records than offsets": ({"count": 4, "last_offset_delta": 2}, "a batch of 4 records whose last"),
+    "more of them where no size tells": (
+        {"count": 2, "last_offset_delta": 0, "attributes": 4, "body": b"packed"},
+        "a batch of 2 records whose last offset delta is 0",
+    ),
+    "a codec that nobody knows": ({"attributes": 5}, "unknown compression codec 5"),
+    "more records than bytes": ({"count": 3, "last_offset_delta": 2}, "a batch of 3 records in"),
+    "bytes and no record": ({"count": 0}, "a batch of 0 records in"),
+    "an offset that was there": ({"base_offset": -2}, "after one up to"),
+}
+
+
+@pytest.mark.parametrize("behind", [0, 3, 20])
+@pytest.mark.parametrize("before", [0, 1, 6, 7, 8, 20])
+@pytest.mark.parametrize("rule", HEADER_RULES)
+def test_header_rules_hold_among_however_many_batches(rule, before, behind):
+    changed, reason = HEADER_RULES[rule]
+    good = [batch([record(0), record(1)], base_offset=2 * i) for i in range(before + 1 + behind)]
+    base_offset = changed.get("base_offset", 2 * before)
+    if rule == "an offset that was there":
+        if not before:
+            pytest.skip("there is none before the first")
+        base_offset = 2 * before - 1
+    # Two records of 8 bytes in all: room for no third.
+    changed = {"body": record(0, None) + record(1, None), "count": 2} | changed | {"base_offset": base_offset}
+    bad = batch(**changed)
+    data = b"".join([*good[:before], bad, *good[before + 1 :]])
+    refuse(data, reason, base_offset)
+    assert decode_record_set(b"".join(good), fetch_offset=0).columns.length == 2 * len(good)
+
+
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
@@ -439,7 +494,10 @@ def test_malformed_records(bad, reason):
     ("headers", "reason"),
     [
         ([(None, b"x")], "its header key length is -1"),
-        ([(b"ok", b"x"), (b"\xff\xfe", b"x")], "is not UTF-8"),
+        (
+            [(b"ok", b"x"), (b"\xff\xfe", b"x")],
+            r"a header key of the record is not UTF-8: b'\\xff\\xfe' \(invalid start byte\)",
+        ),
     ],
 )
 def test_malformed_headers_name_the_record(headers, reason):
@@ -448,6 +506,49 @@ def test_malformed_headers_name_the_record(headers, reason):
     # Who does not ask for headers does not trip over them.
     decoded = decode_record_set(data, fetch_offset=0, columns=frozenset({"value"}))
     assert decoded.columns.length == 3
+
+
+HEADERS_NOT_UTF8 = batch(
+    [
+        GOOD,
+        record(1, headers=[(b"ok", b"1"), (b"\xffk\xed\xa0\x80", b"2")]),
+        record(2, headers=[(b"ok", None)]),
+        record(3, headers=[(b"\xff", b"3"), (b"", b"4")]),
+    ]
+)
+
+
+def test_header_keys_that_are_not_utf8_are_replaced_where_asked():
+    headers = decode_record_set(
+        HEADERS_NOT_UTF8, fetch_offset=0, header_keys=HeaderKeys.REPLACE
+    ).columns.headers
+    headers.validate(full=True)
+    assert [row and [(one["key"], one["value"]) for one in row] for row in headers.to_pylist()] == [
+        None,
+        [("ok", b"1"), ("\ufffdk\ufffd", b"2")],
+        [("ok", None)],
+        [("\ufffd", b"3"), ("", b"4")],
+    ]
+    # The type is that of any other headers.
+    plain = decode_record_set(batch([record(0, headers=[(b"a", b"b")])]), fetch_offset=0).columns
+    assert headers.type == plain.headers.type
+
+
+@pytest.mark.parametrize("records", [[], [GOOD], [GOOD, record(1, headers=[(b"a", b"b")])]])
+def test_header_keys_may_stay_bytes(records):
+    data = HEADERS_NOT_UTF8 + (batch(records, base_offset=4) if records else b"")
+    for at in (0, 4):  # with headers, and without a record perhaps
+        headers = decode_record_set(data, fetch_offset=at, header_keys=HeaderKeys.BYTES).columns.headers
+        assert headers.type == HEADERS_AS_BYTES_TYPE
+        headers.validate(full=True)
+    keys = decode_record_set(data, fetch_offset=0, header_keys=HeaderKeys.BYTES).columns.headers.to_pylist()
+    assert [one["key"] for row in keys[:4] for one in row or ()] == [
+        b"ok",
+        b"\xffk\xed\xa0\x80",
+        b"ok",
+        b"\xff",
+        b"",
+    ]
 
 
 def test_headers_with_bytes_left_over():
@@ -467,7 +568,28 @@ def test_numbers_spelt_longer_than_needed_are_read():
     assert (columns.key.to_pylist(), columns.value.to_pylist()) == ([b"k"], [b"v"])
 
 
+def test_a_limit_that_is_not_reached_cuts_nothing():
+    data = batch([record(0, b"0"), record(1, b"1"), record(2, b"2")])
+    for limit in (3, 4, 100):
+        decoded = decode_record_set(data, fetch_offset=0, max_records=limit)
+        assert (decoded.columns.length, values(decoded)) == (3, [b"0", b"1", b"2"])
+        assert (decoded.next_offset, decoded.consumed_bytes) == (3, len(data))
+
+
+def test_consumed_is_all_that_lies_before_the_end_of_the_range():
+    first = batch([record(0), record(1)])
+    data = first + batch([record(0), record(1)], base_offset=2)
+    assert decode_record_set(data, fetch_offset=0, until_offset=4).consumed_bytes == len(data)
+    assert decode_record_set(data, fetch_offset=0, until_offset=3).consumed_bytes == len(first)
+    assert decode_record_set(data, fetch_offset=0, until_offset=2).consumed_bytes == len(first)
+    nothing = decode_record_set(b"", fetch_offset=9, until_offset=3)
+    assert (nothing.next_offset, nothing.consumed_bytes) == (9, 0)
+
+
 def test_misuse():
+    assert decode_record_set(b"", fetch_offset=0, max_batch_bytes=1).columns.length == 0
+    with pytest.raises(ValueError, match="max_batch_bytes"):
+        decode_record_set(b"", fetch_offset=0, max_batch_bytes=0)
     with pytest.raises(ValueError, match="fetch_offset"):
         decode_record_set(b"", fetch_offset=-1)
     with pytest.raises(ValueError, match="max_records"):

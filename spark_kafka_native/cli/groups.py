@@ -1,0 +1,113 @@
+"""``groups``: list groups, their members and how far they are behind; delete them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from ..kafka.errors import BrokerError
+from .command_parser import wrong_usage
+from .connecting import add_connection_options, add_json_option, connect
+from .output import note, print_rows
+
+if TYPE_CHECKING:
+    from ..kafka.admin.admin import Admin
+
+_LAG_COLUMNS = ("group", "topic", "partition", "committed", "end", "lag")
+_MEMBER_COLUMNS = ("group", "member", "client", "host", "instance", "partitions", "assignment")
+
+
+def add_command(commands: Any) -> None:
+    """Declare the command and its options."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "groups",
+        help="list groups, their lag and members; delete them",
+        description="Lists the groups of a cluster. With --lag: for each partition what a group has "
+        "committed, and how far the end is ahead of it.",
+    )
+    parser.add_argument("names", nargs="*", metavar="GROUP", help="names of groups (default: all)")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--lag", action="store_true", help="committed offsets, ends and lag, by partition")
+    what.add_argument("--members", action="store_true", help="members and what they read")
+    what.add_argument("--delete", action="store_true", help="delete the named groups and their offsets")
+    parser.add_argument("--state", action="append", default=[], help="only those in this state, as Empty")
+    add_json_option(parser)
+    add_connection_options(parser)
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what is asked for."""
+    if arguments.delete and not arguments.names:
+        wrong_usage(arguments, "--delete: which groups?")
+    with connect(arguments) as admin:
+        if arguments.delete:
+            admin.delete_groups(arguments.names)
+            for name in arguments.names:
+                note(f"{name}: deleted")
+        elif arguments.lag:
+            rows = lag_rows(admin, _names(admin, arguments))
+            print_rows(_LAG_COLUMNS, rows, as_json=arguments.json)
+        elif arguments.members:
+            print_rows(_MEMBER_COLUMNS, _members(admin, _names(admin, arguments)), as_json=arguments.json)
+        else:
+            _list(admin, arguments)
+    return 0
+
+
+def _names(admin: Admin, arguments: argparse.Namespace) -> list[str]:
+    if arguments.names:
+        return list(dict.fromkeys(arguments.names))
+    # Share groups commit no offsets, and are described by another request.
+    return [group.group_id for group in admin.list_groups(states=arguments.state) if group.type != "share"]
+
+
+def _list(admin: Admin, arguments: argparse.Namespace) -> None:
+    wanted = set(arguments.names)
+    found = [
+        {"group": one.group_id, "state": one.state, "type": one.type, "protocol": one.protocol_type}
+        for one in admin.list_groups(states=arguments.state)
+        if not wanted or one.group_id in wanted
+    ]
+    if missing := wanted - {str(one["group"]) for one in found}:
+        admin.describe_groups([min(missing)])  # which says why it is not there
+    print_rows(("group", "state", "type", "protocol"), found, as_json=arguments.json)
+
+
+def lag_rows(admin: Admin, names: list[str]) -> list[dict[str, Any]]:
+    """A row for each partition that one of these groups has committed."""
+    return [
+        {
+            "group": name,
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "committed": at.committed_offset,
+            "end": at.end_offset,
+            "lag": at.lag,
+        }
+        for name in names
+        for tp, at in admin.group_lag(name).items()
+    ]
+
+
+def _members(admin: Admin, names: list[str]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        try:
+            described = admin.describe_groups([name])[name]
+        except BrokerError as error:
+            note(f"warning: {error}")  # a streams group, or one that has just gone
+            continue
+        rows += [
+            {
+                "group": name,
+                "member": member.member_id,
+                "client": member.client_id,
+                "host": member.host,
+                "instance": member.instance_id,
+                "partitions": len(member.assignment),
+                "assignment": [str(tp) for tp in member.assignment],
+            }
+            for member in described.members
+        ]
+    return rows

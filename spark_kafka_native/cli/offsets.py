@@ -1,0 +1,62 @@
+"""``offsets``: where partitions begin and end, and where a time is in them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from .command_parser import number
+from .connecting import add_connection_options, add_json_option, consumer_configs
+from .output import print_rows
+from .places import PLACES, parse_place, partitions_of, resolve_place
+
+
+def add_command(commands: Any) -> None:
+    """Declare the command and its options."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "offsets",
+        help="first and last offsets of partitions, or those of a time",
+        description="The offsets between which each partition has records (the last is that of the next one "
+        "to be written), or the one at a place.",
+    )
+    parser.add_argument("names", nargs="+", metavar="TOPIC", help="names of topics")
+    parser.add_argument("-p", "--partition", type=number(0), action="append", help="only these; repeatable")
+    parser.add_argument("--at", type=parse_place, metavar="PLACE", help=PLACES)
+    add_json_option(parser)
+    add_connection_options(parser)
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Look them up and print them."""
+    from ..kafka.cluster.router import Router
+
+    client, consumer = consumer_configs(arguments)
+    router = Router(client)
+    try:
+        found = partitions_of(router, list(dict.fromkeys(arguments.names)), arguments.partition)
+        level = consumer.isolation_level
+
+        def at(text: str) -> dict[Any, int]:
+            return resolve_place(router, found, parse_place(text), isolation_level=level)
+
+        if arguments.at is not None:
+            offsets = resolve_place(router, found, arguments.at, isolation_level=level)
+            rows = [{"topic": tp.topic, "partition": tp.partition, "offset": offsets[tp]} for tp in found]
+            print_rows(("topic", "partition", "offset"), rows, as_json=arguments.json)
+            return 0
+        first, end = at("earliest"), at("latest")
+        rows = [
+            {
+                "topic": tp.topic,
+                "partition": tp.partition,
+                "first": first[tp],
+                "end": end[tp],
+                "offsets": end[tp] - first[tp],
+            }
+            for tp in found
+        ]
+        print_rows(("topic", "partition", "first", "end", "offsets"), rows, as_json=arguments.json)
+    finally:
+        router.close()
+    return 0

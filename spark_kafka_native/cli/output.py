@@ -1,0 +1,108 @@
+"""What commands print: tables on a terminal, tab-separated lines in a pipe, JSON where it is asked for.
+
+Names and records come from others: control characters in them never reach a terminal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TextIO
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Also what changes the direction of text, and halves of surrogate pairs, which have no UTF-8."""
+BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
+_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def on_terminal(stream: TextIO | None = None) -> bool:
+    """Whether a person is looking (at standard output, by default)."""
+    return (stream or sys.stdout).isatty()
+
+
+def printable(text: str) -> str:
+    """``text`` with every control character spelled out."""
+    return _CONTROL.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    letter = found[0]
+    code = ord(letter)
+    return _ESCAPES.get(letter) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")
+
+
+def print_rows(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
+    """Print ``rows``, which have ``columns`` and, for JSON, may have more."""
+    kept = list(rows)
+    if as_json:
+        print_json(kept)
+    elif on_terminal():
+        print("\n".join(table(columns, kept)))
+    else:
+        for row in kept:
+            print("\t".join(cell(row.get(column)) for column in columns))
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON document; indented for people."""
+    print(json.dumps(value, indent=2 if on_terminal() else None, ensure_ascii=on_terminal(), default=str))
+
+
+def table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The lines of a table with a heading; numbers to the right."""
+    cells = [[cell(row.get(column)) for column in columns] for row in rows]
+    widths = [
+        max(len(column), *(len(line[i]) for line in cells)) if cells else len(column)
+        for i, column in enumerate(columns)
+    ]
+    right = [all(isinstance(row.get(column), int | float | None) for row in rows) for column in columns]
+    lines = [bold(_line([column.upper().replace("_", " ") for column in columns], widths, right))]
+    return lines + [_line(line, widths, right) for line in cells]
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+    aligned = (
+        one.rjust(width) if to_right else one.ljust(width)
+        for one, width, to_right in zip(cells, widths, right, strict=True)
+    )
+    return "  ".join(aligned).rstrip()
+
+
+def cell(value: Any) -> str:
+    """One value of a table; nothing is a hyphen, for the sake of those who split lines at spaces."""
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    if isinstance(value, list | tuple | set | frozenset):
+        return ",".join(cell(one) for one in value) or "-"
+    return printable(str(value))
+
+
+def bold(text: str) -> str:
+    """``text`` as a heading, where that can be seen."""
+    return f"{BOLD}{text}{PLAIN}" if on_terminal() and not os.environ.get("NO_COLOR") else text
+
+
+def note(text: str) -> None:
+    """Say something that is not the result: on standard error. That nobody listens changes no exit code."""
+    with contextlib.suppress(OSError):
+        print(printable(text), file=sys.stderr, flush=True)
+
+
+def human_bytes(count: float | None) -> str | None:
+    """As ``1.5 MiB``."""
+    if count is None:
+        return None
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

@@ -1,0 +1,106 @@
+"""Places in a topic as a person says them (``earliest``, ``+10``, ``1h``, a date), and their offsets."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..kafka.errors import ConfigError
+from ..kafka.model import IsolationLevel, OffsetAt, TopicPartition
+from ..spark.options.timestamps import parse_timestamp_ms
+from .output import note
+
+if TYPE_CHECKING:
+    from ..kafka.cluster.router import Router
+
+PLACES = (
+    "earliest, latest, max-timestamp, an offset, +N from the beginning, -N from the end, a time as "
+    "2026-05-01T12:00 (UTC) or @MILLISECONDS, or how long ago: 90s, 15m, 1h, 2d"
+)
+_NAMED = {
+    "earliest": OffsetAt.EARLIEST,
+    "beginning": OffsetAt.EARLIEST,
+    "latest": OffsetAt.LATEST,
+    "end": OffsetAt.LATEST,
+    "now": OffsetAt.LATEST,
+    "max-timestamp": OffsetAt.MAX_TIMESTAMP,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Somewhere in each partition: where ``at`` is, and ``shift`` offsets on; or at the offset ``shift``."""
+
+    at: OffsetAt | None = None
+    shift: int = 0
+
+
+def parse_place(text: str) -> Place:
+    """The type of an option."""
+    word = text.strip()
+    if word.lower() in _NAMED:
+        return Place(at=_NAMED[word.lower()])
+    if re.fullmatch(r"[0-9]{1,19}", word):
+        return Place(shift=int(word))
+    if re.fullmatch(r"[+-][0-9]{1,19}", word):
+        start = OffsetAt.EARLIEST if word[0] == "+" else OffsetAt.LATEST
+        return Place(at=start, shift=int(word))
+    return Place(at=OffsetAt.timestamp(parse_time_ms(word)))
+
+
+def parse_time_ms(text: str) -> int:
+    """Milliseconds since the epoch; the type of an option."""
+    word = text.removeprefix("@")
+    ago = re.fullmatch(r"-?\s*([0-9]+\s*[a-z]+)(\s+ago)?", word, re.IGNORECASE)
+    try:
+        return parse_timestamp_ms(f"-{ago[1]}" if ago else word, now_ms=int(time.time() * 1000))
+    except ConfigError:
+        raise argparse.ArgumentTypeError(f"{text!r} is none of: {PLACES}") from None
+
+
+def resolve_place(
+    router: Router,
+    topic_partitions: Collection[TopicPartition],
+    place: Place,
+    *,
+    isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> dict[TopicPartition, int]:
+    """The offset of ``place`` in each partition, within what that has; a time after all is the end."""
+    from ..kafka.consumer.offsets import list_offsets
+
+    def find(at: OffsetAt) -> dict[TopicPartition, int | None]:
+        found = list_offsets(router, dict.fromkeys(topic_partitions, at), isolation_level=isolation_level)
+        return {tp: one.offset for tp, one in found.items()}
+
+    outside = []
+    first, end = find(OffsetAt.EARLIEST), find(OffsetAt.LATEST)
+    start = dict.fromkeys(topic_partitions, 0) if place.at is None else find(place.at)
+    offsets: dict[TopicPartition, int] = {}
+    for tp in topic_partitions:
+        low, high = first[tp] or 0, end[tp] or 0
+        at = start[tp]
+        offsets[tp] = high if at is None else max(low, min(high, at + place.shift))
+        if place.at is None and place.shift and offsets[tp] != place.shift:
+            outside.append(f"{tp} (it has {low} to {high})")
+    if outside and len(outside) == len(topic_partitions):  # in one of many it is nothing unusual
+        more = f" and {len(outside) - 1} more" if len(outside) > 1 else ""
+        note(f"warning: there is no offset {place.shift} in {outside[0]}{more}: the nearest is taken")
+    return offsets
+
+
+def partitions_of(
+    router: Router, topics: Collection[str], partitions: Collection[int] | None = None
+) -> list[TopicPartition]:
+    """The partitions of ``topics``, or those with these numbers. Raises `BrokerError` for what is unknown."""
+    metadata = router.metadata(topics)
+    found = []
+    for name in topics:
+        there = sorted(metadata.topic(name).partitions)
+        for index in there if partitions is None else sorted(set(partitions)):
+            metadata.partition(TopicPartition(name, index))
+            found.append(TopicPartition(name, index))
+    return found

@@ -1,0 +1,276 @@
+"""``produce``: lines or files become records."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import contextlib
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+from ..kafka.errors import KafkaError
+from .command_parser import number, pair, wrong_usage
+from .connecting import add_connection_options, producer_configs
+from .output import note, on_terminal, print_json
+
+if TYPE_CHECKING:
+    from ..kafka.producer.producer import Producer
+
+_MAX_LINE_BYTES = 256 * 1024 * 1024
+"""A longer line is no record; without an end a stream of zeros would fill the memory."""
+_PROGRESS_S = 0.2
+_LAST_CHANCE_MS = 5_000
+"""Records that were accepted get so long to arrive when the command is told to stop."""
+
+
+class _NewRecord(NamedTuple):
+    key: bytes | None
+    value: bytes | None
+    partition: int | None = None
+    timestamp_ms: int | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class InputError(Exception):
+    """A line can't be made a record; what was sent before it is sent."""
+
+
+def add_command(commands: Any) -> None:
+    """Declare the command and its options."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "produce",
+        help="write lines or files to a topic",
+        description="Writes each line of standard input, or of the files, as a record. Ends with success "
+        "only when the brokers have confirmed every one of them.",
+    )
+    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("files", nargs="*", metavar="FILE", help="read these instead; - is standard input")
+    parser.add_argument("-k", "--key", help="the key of every record")
+    parser.add_argument(
+        "-K", "--key-separator", metavar="TEXT", help="the text between key and value in a line"
+    )
+    parser.add_argument(
+        "-H", "--header", action="append", type=pair, default=[], metavar="NAME=VALUE",
+        help="a header of every record; repeatable",
+    )  # fmt: skip
+    parser.add_argument("-p", "--partition", type=number(0), help="write every record to this partition")
+    parser.add_argument(
+        "--timestamp", type=number(0), metavar="MILLISECONDS", help="the timestamp of every record"
+    )
+    parser.add_argument("-D", "--delimiter", default="\\n", help=r"between records (default \n; \0 for null)")
+    parser.add_argument(
+        "-z", "--empty-is-null", action="store_true", help="write an empty value (or key) as null"
+    )
+    parser.add_argument("--whole", action="store_true", help="each file is one record")
+    parser.add_argument(
+        "--input",
+        choices=("lines", "json"),
+        default="lines",
+        help="json: what tail --json prints, one object a line",
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_connection_options(parser)
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Send everything; 0 only if all of it is confirmed."""
+    if arguments.key is not None and arguments.key_separator is not None:
+        wrong_usage(arguments, "--key is the key of every record: there is nothing to separate")
+    if arguments.whole and arguments.input == "json":
+        wrong_usage(arguments, "--whole and --input json contradict each other")
+    from ..kafka.producer.producer import Producer
+
+    client, config = producer_configs(arguments)
+    counts = _Counts()
+    producer = Producer(client, config)
+    problem = ""
+    try:
+        try:
+            _send_all(producer, arguments, counts)
+        except InputError as error:
+            problem = str(error)
+        except KafkaError as error:  # this record can't be sent; those before it can
+            problem = f"record {counts.sent + 1} and what follows was not sent: {error}"
+        counts.show(over=True)
+        producer.close()
+    except BaseException:
+        producer.close(timeout_ms=_LAST_CHANCE_MS)
+        note(f"Ended early: {counts.confirmed} of the {counts.sent} records sent are confirmed.")
+        raise
+    return _tell(arguments, counts, problem)
+
+
+def _tell(arguments: argparse.Namespace, counts: _Counts, problem: str) -> int:
+    failed = counts.sent - counts.confirmed
+    if arguments.json:
+        told = {
+            "topic": arguments.topic,
+            "confirmed": counts.confirmed,
+            "failed": failed,
+            "error": problem or counts.first_error or None,
+        }
+        with contextlib.suppress(BrokenPipeError):  # which says nothing of the records
+            print_json(told)
+    else:
+        note(f"{counts.confirmed} records are in {arguments.topic}.")
+    if failed:
+        note(f"error: {failed} records are not; the first failure: {counts.first_error}")
+    if problem:
+        note(f"error: {problem}")
+    return 1 if failed or problem else 0
+
+
+class _Counts:
+    """What was sent and what became of it; the sender's thread counts, too."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.confirmed = 0
+        self.first_error = ""
+        self._lock = threading.Lock()
+        self._shown_at = 0.0
+        self._shows = on_terminal(sys.stderr) and not (sys.stdin and sys.stdin.isatty())
+
+    def ended(self, delivery: Any) -> None:
+        """Called when a record has ended, well or not."""
+        error = delivery.exception(0)
+        with self._lock:
+            if error is None:
+                self.confirmed += 1
+            elif not self.first_error:
+                self.first_error = str(error)
+
+    def show(self, *, over: bool = False) -> None:
+        """The progress line, from time to time."""
+        now = time.monotonic()
+        if self._shows and (over or now - self._shown_at > _PROGRESS_S):
+            self._shown_at = now
+            line = "" if over else f"  {self.sent:,} sent, {self.confirmed:,} confirmed"
+            sys.stderr.write(f"\r\x1b[K{line}")
+            sys.stderr.flush()
+
+
+def _send_all(producer: Producer, arguments: argparse.Namespace, counts: _Counts) -> None:
+    make = _maker(arguments)
+    for data in _records(arguments):
+        record = make(data)
+        delivery = producer.send(
+            arguments.topic,
+            key=record.key,
+            value=record.value,
+            partition=record.partition,
+            timestamp_ms=record.timestamp_ms,
+            headers=record.headers,
+        )
+        counts.sent += 1
+        delivery.add_done_callback(counts.ended)
+        counts.show()
+
+
+def _maker(arguments: argparse.Namespace) -> Callable[[bytes], _NewRecord]:
+    headers = tuple((name, value.encode()) for name, value in arguments.header)
+    if arguments.input == "json":
+        return lambda data: _from_json(data, arguments, headers)
+    separator = None if arguments.key_separator is None else _unescaped(arguments, arguments.key_separator)
+    fixed = None if arguments.key is None else arguments.key.encode()
+    empty = None if arguments.empty_is_null else b""
+
+    def make(data: bytes) -> _NewRecord:
+        key, value = fixed, data
+        if separator is not None:
+            before, found, after = data.partition(separator)
+            if not found:
+                raise InputError(f"a line has no separator {separator!r}: {data[:60]!r}")
+            key, value = before or empty, after
+        return _NewRecord(key, value or empty, arguments.partition, arguments.timestamp, headers)
+
+    return make
+
+
+def _from_json(
+    data: bytes, arguments: argparse.Namespace, headers: tuple[tuple[str, bytes | None], ...]
+) -> _NewRecord:
+    try:
+        told = json.loads(data)
+        if not isinstance(told, dict):
+            raise ValueError("it is no object")
+        own = tuple((str(one["name"]), _json_bytes(one, "value")) for one in told.get("headers") or ())
+        timestamp_ms = told.get("timestamp_ms")
+        return _NewRecord(
+            _json_bytes(told, "key"),
+            _json_bytes(told, "value"),
+            arguments.partition,
+            arguments.timestamp if timestamp_ms is None else int(timestamp_ms),
+            own + headers,
+        )
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise InputError(f"a line is no record in JSON ({error}): {data[:60]!r}") from None
+
+
+def _json_bytes(told: dict[str, Any], name: str) -> bytes | None:
+    if (encoded := told.get(f"{name}_base64")) is not None:
+        return base64.b64decode(encoded, validate=True)
+    value = told.get(name)
+    if value is None or isinstance(value, str):
+        return None if value is None else value.encode()
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _records(arguments: argparse.Namespace) -> Iterator[bytes]:
+    delimiter = _unescaped(arguments, arguments.delimiter)
+    for name in arguments.files or ["-"]:
+        try:
+            with _opened(name) as file:
+                if arguments.whole:
+                    yield file.read()
+                else:
+                    yield from _split(file, delimiter)
+        except OSError as error:
+            raise InputError(f"{name} can't be read: {error.strerror}") from None
+
+
+class _Standing:
+    """Standard input, which is not closed after use."""
+
+    def __enter__(self) -> BinaryIO:
+        if sys.stdin is None:
+            raise InputError("standard input is closed")
+        return sys.stdin.buffer
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def _opened(name: str) -> Any:
+    return _Standing() if name == "-" else open(name, "rb")
+
+
+def _split(file: BinaryIO, delimiter: bytes) -> Iterator[bytes]:
+    """The parts between delimiters, as soon as they are there; a last one without an end counts, too."""
+    if delimiter == b"\n":
+        for line in iter(lambda: file.readline(_MAX_LINE_BYTES + 1), b""):
+            if len(line) > _MAX_LINE_BYTES:
+                raise InputError(f"a line is longer than {_MAX_LINE_BYTES} bytes")
+            yield line.removesuffix(b"\n")
+        return
+    rest = b""
+    read = getattr(file, "read1", file.read)
+    while data := read(1 << 16):
+        *parts, rest = (rest + data).split(delimiter)
+        if len(rest) > _MAX_LINE_BYTES:
+            raise InputError(f"a record is longer than {_MAX_LINE_BYTES} bytes")
+        yield from parts
+    if rest:
+        yield rest
+
+
+def _unescaped(arguments: argparse.Namespace, text: str) -> bytes:
+    told = {r"\n": b"\n", r"\t": b"\t", r"\0": b"\0", r"\r\n": b"\r\n", r"\r": b"\r"}.get(text, text.encode())
+    if not told:
+        wrong_usage(arguments, "a delimiter and a separator must not be empty")
+    return told

@@ -1,0 +1,173 @@
+"""Records as lines of output: text, raw, hex, JSON, or a format of the user's own. Pure."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from .output import printable
+
+FORMAT_HELP = (
+    "%%t topic, %%p partition, %%o offset, %%T timestamp (milliseconds), %%k key, %%s value, %%K and %%S "
+    "their lengths (-1 for null), %%h headers, %%%% a percent sign, \\n \\t \\\\ \\xNN"
+)
+_TOKEN = re.compile(r"%(.)|\\x([0-9a-fA-F]{2})|\\(.)", re.DOTALL)
+_ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class ShownRecord(NamedTuple):
+    """A record with where it is."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+Render = Callable[[ShownRecord], bytes]
+
+
+def raw_line(record: ShownRecord) -> bytes:
+    """The value as it is, and a newline. Nothing for a null value but the newline."""
+    return (record.value or b"") + b"\n"
+
+
+def text_line(record: ShownRecord) -> bytes:
+    """Where and when, key and value, for people; nothing in it controls a terminal."""
+    when = "no time" if record.timestamp_ms < 0 else _time(record.timestamp_ms)
+    key = "" if record.key is None else f"{_readable(record.key)}  "
+    headers = "".join(f"  {name}={_readable(value)}" for name, value in record.headers)
+    where = f"{record.topic}-{record.partition}@{record.offset}"
+    line = f"{where}  {when}  {key}{_readable(record.value)}{'  #' if headers else ''}{headers}"
+    return f"{printable(line)}\n".encode(errors="backslashreplace")
+
+
+def hex_line(record: ShownRecord) -> bytes:
+    """Where it is, and its value as a hex dump."""
+    lines = [f"{record.topic}-{record.partition}@{record.offset}  key {_hex(record.key)}"]
+    value = record.value
+    if value is None:
+        lines.append("  null")
+    else:
+        for at in range(0, len(value), 16):
+            row = value[at : at + 16]
+            shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+            lines.append(f"  {at:08x}  {row.hex(' '):47}  {shown}")
+    return printable_lines(lines)
+
+
+def json_line(record: ShownRecord) -> bytes:
+    """One JSON object; what is not UTF-8 is base64, under a name that says so. `produce` reads it back."""
+    told: dict[str, Any] = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms if record.timestamp_ms >= 0 else None,
+    }
+    told |= json_bytes("key", record.key) | json_bytes("value", record.value)
+    if record.headers:
+        told["headers"] = [{"name": name} | json_bytes("value", value) for name, value in record.headers]
+    return json.dumps(told).encode() + b"\n"
+
+
+def json_bytes(name: str, data: bytes | None) -> dict[str, str | None]:
+    """``data`` as a member called ``name``, or ``<name>_base64``."""
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode()}
+
+
+def parse_format(text: str) -> Render:
+    """A format of the user's own (`FORMAT_HELP`). Raises `ValueError` for a letter that means nothing."""
+    parts: list[bytes | Render] = []
+    at = 0
+    for found in _TOKEN.finditer(text):
+        parts.append(text[at : found.start()].encode())
+        parts.append(_part(found))
+        at = found.end()
+    parts.append(text[at:].encode())
+    return lambda record: b"".join(part if isinstance(part, bytes) else part(record) for part in parts)
+
+
+def _part(found: re.Match[str]) -> bytes | Render:
+    letter, code, escape = found.groups()
+    if code is not None:
+        return bytes.fromhex(code)
+    if escape is not None:
+        if escape not in _ESCAPES:
+            raise ValueError(f"\\{escape} means nothing in a format")
+        return _ESCAPES[escape]
+    if letter == "%":
+        return b"%"
+    if letter not in _FIELDS:
+        raise ValueError(
+            f"%{letter} means nothing in a format: it has {', '.join('%' + one for one in _FIELDS)}"
+        )
+    return _FIELDS[letter]
+
+
+def _number(value: int) -> bytes:
+    return str(value).encode()
+
+
+def _length(data: bytes | None) -> bytes:
+    return b"-1" if data is None else str(len(data)).encode()
+
+
+_FIELDS: dict[str, Render] = {
+    "t": lambda record: record.topic.encode(),
+    "p": lambda record: _number(record.partition),
+    "o": lambda record: _number(record.offset),
+    "T": lambda record: _number(record.timestamp_ms),
+    "k": lambda record: record.key or b"",
+    "s": lambda record: record.value or b"",
+    "K": lambda record: _length(record.key),
+    "S": lambda record: _length(record.value),
+    "h": lambda record: b",".join(
+        name.encode(errors="surrogateescape") + b"=" + (value or b"") for name, value in record.headers
+    ),
+}
+
+
+def escaped(render: Render) -> Render:
+    """``render`` for a terminal: control characters are spelled out, but newlines and tabs."""
+
+    def safe(record: ShownRecord) -> bytes:
+        text = render(record).decode(errors="backslashreplace")
+        kept = re.split("([\n\t])", text)
+        return "".join(part if part in ("\n", "\t") else printable(part) for part in kept).encode()
+
+    return safe
+
+
+def printable_lines(lines: Sequence[str]) -> bytes:
+    """Lines without any control characters of others."""
+    return "".join(f"{printable(line)}\n" for line in lines).encode(errors="backslashreplace")
+
+
+def _readable(data: bytes | None) -> str:
+    return "null" if data is None else data.decode(errors="backslashreplace")
+
+
+def _hex(data: bytes | None) -> str:
+    return "null" if data is None else data.hex(" ") or "empty"
+
+
+def _time(timestamp_ms: int) -> str:
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"@{timestamp_ms}"
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{timestamp_ms % 1000:03d}Z"

@@ -1,0 +1,90 @@
+"""``reset``: move a group to another place."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from ..kafka.model import TopicPartition
+from .command_parser import number, wrong_usage
+from .connecting import add_connection_options, add_json_option, connect
+from .output import note, print_rows
+from .places import PLACES, Place, parse_place, partitions_of, resolve_place
+
+if TYPE_CHECKING:
+    from ..kafka.admin.admin import Admin
+
+
+def add_command(commands: Any) -> None:
+    """Declare the command and its options."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "reset",
+        help="move a group to another offset",
+        description="Shows where a group would go on, and with --execute commits that. The group must have "
+        "no members. Without --topic everything that it has committed is meant.",
+    )
+    parser.add_argument("group", metavar="GROUP")
+    parser.add_argument("--to", type=parse_place, metavar="PLACE", help=PLACES)
+    parser.add_argument(
+        "--shift-by",
+        type=int,
+        metavar="N",
+        help="instead of --to: move by N offsets from what is committed (negative: back)",
+    )
+    parser.add_argument("--topic", action="append", default=[], help="only this; repeatable")
+    parser.add_argument("-p", "--partition", type=number(0), action="append", help="only these of the topics")
+    parser.add_argument("--execute", action="store_true", help="do it")
+    add_json_option(parser)
+    add_connection_options(parser)
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show the change, and commit it if it is to be."""
+    if (arguments.to is None) == (arguments.shift_by is None):
+        wrong_usage(arguments, "where to? Give --to PLACE, or --shift-by N")
+    if arguments.partition and not arguments.topic:
+        wrong_usage(arguments, "--partition: of which topic? Give --topic, too")
+    with connect(arguments) as admin:
+        before = {tp: at.offset for tp, at in admin.group_offsets(arguments.group).items()}
+        wanted = _wanted(admin, arguments, before)
+        if not wanted:
+            note(f"Group {arguments.group} has committed nothing: say with --topic what it shall read.")
+            return 1
+        offsets = _offsets(admin, arguments, wanted, before)
+        if arguments.execute:
+            admin.reset_offsets(arguments.group, offsets)
+    rows = [
+        {"topic": tp.topic, "partition": tp.partition, "before": before.get(tp), "after": offset}
+        for tp, offset in sorted(offsets.items())
+    ]
+    print_rows(("topic", "partition", "before", "after"), rows, as_json=arguments.json)
+    if not arguments.execute:
+        note("Nothing was changed: --execute does it.")
+    return 0
+
+
+def _wanted(
+    admin: Admin, arguments: argparse.Namespace, before: dict[TopicPartition, int]
+) -> list[TopicPartition]:
+    if not arguments.topic:
+        return sorted(before)
+    return partitions_of(admin.router, list(dict.fromkeys(arguments.topic)), arguments.partition)
+
+
+def _offsets(
+    admin: Admin,
+    arguments: argparse.Namespace,
+    wanted: list[TopicPartition],
+    before: dict[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    if arguments.to is not None:
+        return resolve_place(admin.router, wanted, arguments.to)
+    missing = [tp for tp in wanted if tp not in before]
+    if missing:
+        wrong_usage(arguments, f"--shift-by: group {arguments.group} has committed nothing for {missing[0]}")
+    offsets = {}
+    for tp in wanted:
+        there = Place(shift=max(0, before[tp] + arguments.shift_by))
+        offsets.update(resolve_place(admin.router, [tp], there))
+    return offsets

@@ -1,0 +1,187 @@
+"""``top``: a live view of topics, groups, lag and throughput."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..kafka.errors import KafkaError
+from ..kafka.model import OffsetAt, TopicPartition
+from .command_parser import number, wrong_usage
+from .connecting import add_connection_options, add_json_option, connect
+from .output import BOLD, PLAIN, bold, on_terminal, print_json, table
+
+if TYPE_CHECKING:
+    from ..kafka.admin.admin import Admin
+
+_INTERVAL_S = 2.0
+_TOPIC_COLUMNS = ("topic", "partitions", "end_offsets", "records_per_s")
+_GROUP_COLUMNS = ("group", "state", "members", "lag", "committed_per_s", "behind")
+_HOME, _CLEAR_BELOW, _CLEAR_LINE = "\x1b[H", "\x1b[J", "\x1b[K"
+_HIDE, _SHOW = "\x1b[?25l", "\x1b[?25h"
+
+
+@dataclass
+class _Moment:
+    """What the cluster looked like at one time."""
+
+    at: float
+    brokers: int = 0
+    ends: dict[TopicPartition, int] = field(default_factory=dict)
+    groups: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
+    states: dict[str, str] = field(default_factory=dict)
+    members: dict[str, int] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+def add_command(commands: Any) -> None:
+    """Declare the command and its options."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "top",
+        help="a live view of topics, groups, lag and throughput",
+        description="Shows what is written and read, busiest first, until Ctrl-C. In a pipe it prints a "
+        "table (with --json one object a line) for each interval.",
+    )
+    parser.add_argument("names", nargs="*", metavar="TOPIC", help="only these topics, and who reads them")
+    parser.add_argument(
+        "-i",
+        "--interval",
+        type=float,
+        default=_INTERVAL_S,
+        metavar="SECONDS",
+        help=f"(default {_INTERVAL_S:g})",
+    )
+    parser.add_argument("-c", "--count", type=number(1), help="stop after this many updates")
+    add_json_option(parser)
+    add_connection_options(parser)
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show one view after the other."""
+    if not 0.1 <= arguments.interval <= 3600:
+        wrong_usage(arguments, "--interval must be from 0.1 to 3600 seconds")
+    live = on_terminal() and not arguments.json
+    with connect(arguments) as admin:
+        before = _look(admin, arguments.names)
+        if live:
+            sys.stdout.write(_HIDE + _HOME + _CLEAR_BELOW)
+        try:
+            shown = 0
+            while arguments.count is None or shown < arguments.count:
+                time.sleep(arguments.interval)  # a view of what was done in this time
+                now = _look(admin, arguments.names)
+                _show(now, before, arguments.json, live)
+                before, shown = now, shown + 1
+        finally:
+            if live:
+                sys.stdout.write(_SHOW)
+                sys.stdout.flush()
+    return 0
+
+
+def _look(admin: Admin, names: list[str]) -> _Moment:
+    from ..kafka.consumer.offsets import list_offsets
+
+    moment = _Moment(at=time.monotonic())
+    topics = admin.describe_topics(names or None)
+    partitions = [
+        TopicPartition(name, one.partition)
+        for name, topic in topics.items()
+        if not topic.internal and not topic.error_code
+        for one in topic.partitions.values()
+        if one.leader is not None
+    ]
+    ends = list_offsets(admin.router, dict.fromkeys(partitions, OffsetAt.LATEST))
+    moment.brokers = len(admin.router.snapshot.brokers)
+    moment.ends = {tp: found.offset or 0 for tp, found in ends.items()}
+    for group in admin.list_groups():
+        if group.type in ("share", "streams"):
+            continue
+        try:
+            _look_at_group(admin, group.group_id, group.state, moment, bool(names))
+        except KafkaError as error:  # one that is not ours to see, or has just gone
+            moment.problems.append(str(error))
+    return moment
+
+
+def _look_at_group(admin: Admin, name: str, state: str, moment: _Moment, only_these: bool) -> None:
+    committed = {tp: one.offset for tp, one in admin.group_offsets(name).items() if tp in moment.ends}
+    if only_these and not committed:
+        return
+    moment.groups[name], moment.states[name] = committed, state
+    moment.members[name] = 0 if state == "Empty" else len(admin.describe_groups([name])[name].members)
+
+
+def _show(now: _Moment, before: _Moment, as_json: bool, live: bool) -> None:
+    topics, groups = topic_rows(now, before), group_rows(now, before)
+    if as_json:
+        print_json({"brokers": now.brokers, "topics": topics, "groups": groups, "problems": now.problems})
+        sys.stdout.flush()
+        return
+    heading = f"{now.brokers} brokers, {len(topics)} topics, {len(groups)} groups"
+    lines = [bold(heading), "", *table(_TOPIC_COLUMNS, topics), "", *table(_GROUP_COLUMNS, groups)]
+    lines += [f"! {problem}" for problem in now.problems]
+    if live:
+        size = shutil.get_terminal_size()
+        kept = [_cut(line, size.columns) for line in lines[: size.lines - 1]]
+        painted = f"{_CLEAR_LINE}\n".join(kept)
+        sys.stdout.write(f"{_HOME}{painted}{_CLEAR_LINE}{_CLEAR_BELOW}")
+    else:
+        sys.stdout.write("\n".join(lines) + "\n\n")
+    sys.stdout.flush()
+
+
+def _cut(line: str, columns: int) -> str:
+    """``line`` as wide as the terminal: what wraps would push the rest off the screen."""
+    bare = line.removeprefix(BOLD).removesuffix(PLAIN)
+    return bare[:columns] if bare == line else f"{BOLD}{bare[:columns]}{PLAIN}"
+
+
+def topic_rows(now: _Moment, before: _Moment) -> list[dict[str, Any]]:
+    """A row for each topic, the busiest first."""
+    ends: dict[str, int] = defaultdict(int)
+    written: dict[str, int] = defaultdict(int)
+    partitions: dict[str, int] = defaultdict(int)
+    for tp, end in now.ends.items():
+        ends[tp.topic] += end
+        partitions[tp.topic] += 1
+        # An end that goes back is another topic of the same name.
+        written[tp.topic] += max(0, end - before.ends.get(tp, end))
+    seconds = max(0.001, now.at - before.at)
+    rows = [
+        {
+            "topic": name,
+            "partitions": partitions[name],
+            "end_offsets": ends[name],
+            "records_per_s": round(written[name] / seconds, 1),
+        }
+        for name in ends
+    ]
+    return sorted(rows, key=lambda row: (-float(str(row["records_per_s"])), str(row["topic"])))
+
+
+def group_rows(now: _Moment, before: _Moment) -> list[dict[str, Any]]:
+    """A row for each group, the one that is furthest behind first."""
+    seconds = max(0.001, now.at - before.at)
+    rows = []
+    for name, committed in now.groups.items():
+        lag = sum(max(0, now.ends[tp] - offset) for tp, offset in committed.items())
+        earlier = before.groups.get(name, {})
+        moved = sum(max(0, offset - earlier.get(tp, offset)) for tp, offset in committed.items()) / seconds
+        rows.append(
+            {
+                "group": name,
+                "state": now.states[name],
+                "members": now.members[name],
+                "lag": lag,
+                "committed_per_s": round(moved, 1),
+                "behind": None if not lag else f"{lag / moved:.0f} s" if moved else "for ever",
+            }
+        )
+    return sorted(rows, key=lambda row: (-int(str(row["lag"])), str(row["group"])))

@@ -1,0 +1,140 @@
+"""``topics``: list, create, delete and grow topics."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from .command_parser import number, pair, wrong_usage
+from .connecting import add_connection_options, add_json_option, connect
+from .output import note, print_rows
+
+_COLUMNS = ("topic", "partitions", "replicas", "under_replicated", "leaderless")
+
+
+def add_command(commands: Any) -> None:
+    """Declare the command and its options."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "topics",
+        help="list, create, delete and grow topics",
+        description="Lists the topics of a cluster, or creates, deletes or grows the named ones.",
+    )
+    parser.add_argument(
+        "action",
+        nargs="?",
+        default="list",
+        choices=("list", "create", "delete", "grow"),
+        help="(default list)",
+    )
+    parser.add_argument("names", nargs="*", metavar="TOPIC", help="names of topics")
+    parser.add_argument("--internal", action="store_true", help="list Kafka's own topics, too")
+    parser.add_argument(
+        "--partitions", type=number(1, 2**31 - 1), help="how many (create: default the broker's)"
+    )
+    parser.add_argument("--replication-factor", type=number(1, 32_767), help="default: the broker's")
+    parser.add_argument(
+        "--replicas",
+        metavar="1:2,2:3",
+        help="instead of both: the brokers of each partition, the leader first",
+    )
+    parser.add_argument(
+        "--set", action="append", type=pair, default=[], metavar="NAME=VALUE", dest="settings",
+        help="a setting of a new topic, such as retention.ms=86400000; repeatable",
+    )  # fmt: skip
+    parser.add_argument("--if-not-exists", action="store_true", help="leave a topic that exists as it is")
+    parser.add_argument("--if-exists", action="store_true", help="ignore topics that do not exist")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="let the cluster check the change without making it"
+    )
+    add_json_option(parser)
+    add_connection_options(parser)
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what is asked for."""
+    if arguments.action != "list" and not arguments.names:
+        wrong_usage(arguments, f"topics {arguments.action}: which topics?")
+    if "" in arguments.names:
+        wrong_usage(arguments, "a topic has a name that is not empty")
+    actions = {"list": _list, "create": _create, "delete": _delete, "grow": _grow}
+    actions[arguments.action](arguments)
+    return 0
+
+
+def _list(arguments: argparse.Namespace) -> None:
+    with connect(arguments) as admin:
+        topics = admin.describe_topics(arguments.names or None)
+    rows = []
+    for name, topic in topics.items():
+        if topic.internal and not (arguments.internal or arguments.names):
+            continue
+        partitions = topic.partitions.values()
+        rows.append(
+            {
+                "topic": name,
+                "partitions": len(partitions),
+                "replicas": max((len(one.replica_nodes) for one in partitions), default=0),
+                "under_replicated": sum(len(one.isr_nodes) < len(one.replica_nodes) for one in partitions),
+                "leaderless": sum(one.leader is None for one in partitions),
+                "topic_id": None if topic.topic_id is None else str(topic.topic_id),
+                "internal": topic.internal,
+            }
+        )
+    print_rows(_COLUMNS, rows, as_json=arguments.json)
+
+
+def _create(arguments: argparse.Namespace) -> None:
+    from ..kafka.admin.topics import NewTopic
+
+    if arguments.replicas and (arguments.partitions or arguments.replication_factor):
+        wrong_usage(arguments, "--replicas says how many partitions and replicas there are")
+    new = [
+        NewTopic(
+            name=name,
+            partitions=arguments.partitions,
+            replication_factor=arguments.replication_factor,
+            configs=dict(arguments.settings),
+            replicas=_replicas(arguments),
+        )
+        for name in dict.fromkeys(arguments.names)
+    ]
+    with connect(arguments) as admin:
+        admin.create_topics(new, exist_ok=arguments.if_not_exists, validate_only=arguments.dry_run)
+    done = "is there" if arguments.if_not_exists else "created"
+    _told(arguments, "would be created" if arguments.dry_run else done)
+
+
+def _delete(arguments: argparse.Namespace) -> None:
+    if arguments.dry_run:
+        wrong_usage(arguments, "Kafka can't check a deletion: --dry-run is for create and grow")
+    with connect(arguments) as admin:
+        admin.delete_topics(arguments.names, missing_ok=arguments.if_exists)
+    _told(arguments, "is not there" if arguments.if_exists else "deleted")
+
+
+def _grow(arguments: argparse.Namespace) -> None:
+    if arguments.partitions is None:
+        wrong_usage(arguments, "grow: to how many partitions in all? Give --partitions N")
+    counts = dict.fromkeys(arguments.names, arguments.partitions)
+    with connect(arguments) as admin:
+        admin.create_partitions(counts, validate_only=arguments.dry_run)
+    _told(arguments, "would grow" if arguments.dry_run else f"has {arguments.partitions} partitions now")
+
+
+def _replicas(arguments: argparse.Namespace) -> list[list[int]] | None:
+    if arguments.replicas is None:
+        return None
+    try:
+        node_id = number(0, 2**31 - 1)
+        return [[node_id(node) for node in one.split(":")] for one in arguments.replicas.split(",")]
+    except argparse.ArgumentTypeError:
+        wrong_usage(arguments, f"--replicas: {arguments.replicas!r} is not of the form 1:2,2:3")
+
+
+def _told(arguments: argparse.Namespace, what: str) -> None:
+    if arguments.json:
+        print_rows((), [{"topic": name, "result": what} for name in arguments.names], as_json=True)
+    else:
+        for name in arguments.names:
+            note(f"{name}: {what}")

@@ -1,0 +1,261 @@
+"""`AclAdmin`: who may do what to which resource (KIP-140, KIP-290)."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+
+from ..errors import BrokerError, KafkaError, ProtocolError
+from ..network.deadline import Deadline
+from ..protocol.api.acls import (
+    AclCreation,
+    CreateAclsRequest,
+    DeleteAclsFilter,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
+)
+from .family import AdminFamily, Outcome, refuse, with_refused
+
+E = TypeVar("E", bound=enum.IntEnum)
+
+
+class _Numbered(enum.IntEnum):
+    """Words that Kafka numbers; 0 is UNKNOWN in each kind, and stands for the numbers of newer brokers."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self:
+        if not isinstance(value, int):
+            raise ValueError(f"{value!r} is no {cls.__name__}")
+        return cls(0)
+
+
+class AclResource(_Numbered):
+    """What an ACL is about; numbered as Java's ``ResourceType``."""
+
+    UNKNOWN = 0
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+class AclPattern(_Numbered):
+    """How the name of an ACL's resource is meant; numbered as Java's ``PatternType``."""
+
+    UNKNOWN = 0
+    ANY = 1
+    MATCH = 2
+    """Only to search: every pattern that fits the name, prefixes and ``*`` too."""
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class AclOperation(_Numbered):
+    """What may be done, or not; numbered as Java's."""
+
+    UNKNOWN = 0
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+
+class AclPermission(_Numbered):
+    """Whether it may; numbered as Java's ``AclPermissionType``. A denial wins over every allowance."""
+
+    UNKNOWN = 0
+    ANY = 1
+    DENY = 2
+    ALLOW = 3
+
+
+CLUSTER_NAME = "kafka-cluster"
+"""The name of the one resource of the type cluster."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acl:
+    """One rule. Its words may be given as texts: ``operation="read"``."""
+
+    resource: AclResource | str
+    name: str = CLUSTER_NAME
+    principal: str
+    """As ``User:alice``; ``User:*`` is everybody."""
+    operation: AclOperation | str
+    permission: AclPermission | str = AclPermission.ALLOW
+    pattern: AclPattern | str = AclPattern.LITERAL
+    host: str = "*"
+
+    def __post_init__(self) -> None:
+        _become_words(self)
+        if ":" not in self.principal:
+            raise ValueError(f"a principal is written as User:name, not {self.principal!r}")
+
+    def __str__(self) -> str:
+        of = "" if self.pattern is AclPattern.LITERAL else f"{_word(self.pattern)} "
+        return (
+            f"{_word(self.permission)} {self.principal} from {self.host} to {_word(self.operation)} "
+            f"{of}{_word(self.resource)} {self.name}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclFilter:
+    """Which rules are meant: None, or ANY, is every one."""
+
+    resource: AclResource | str = AclResource.ANY
+    name: str | None = None
+    principal: str | None = None
+    operation: AclOperation | str = AclOperation.ANY
+    permission: AclPermission | str = AclPermission.ANY
+    pattern: AclPattern | str = AclPattern.ANY
+    host: str | None = None
+
+    def __post_init__(self) -> None:
+        _become_words(self)
+
+
+class AclAdmin(AdminFamily):
+    """ACLs. The brokers need an authorizer (`ErrorCode.SECURITY_DISABLED` else)."""
+
+    def create_acls(self, acls: Collection[Acl], deadline: Deadline | None = None) -> None:
+        """Add rules; one that is there already does no harm. Raises `BrokerError` for the first refused."""
+        rules = [acls] if isinstance(acls, Acl) else list(acls)
+        request = CreateAclsRequest(
+            creations=[
+                AclCreation(
+                    resource_type=_number(acl.resource),
+                    resource_name=acl.name,
+                    resource_pattern_type=_number(acl.pattern),
+                    principal=acl.principal,
+                    host=acl.host,
+                    operation=_number(acl.operation),
+                    permission_type=_number(acl.permission),
+                )
+                for acl in rules
+            ]
+        )
+        results = self._router.send_any(request, deadline).results
+        if len(results) != len(rules):
+            raise ProtocolError(f"CreateAcls: {len(results)} results for {len(rules)} rules")
+        refused: list[KafkaError] = [
+            BrokerError(result.error_code, f"creating the ACL {acl}", result.error_message or None, "Alter")
+            for acl, result in zip(rules, results, strict=True)
+            if result.error_code
+        ]
+        if refused:
+            raise with_refused(refused[0], refused[1:])
+
+    def describe_acls(self, where: AclFilter | None = None, deadline: Deadline | None = None) -> list[Acl]:
+        """The rules that ``where`` means (None: all). Raises `BrokerError`."""
+        request = DescribeAclsRequest(**_filter(where or AclFilter()))
+        response = self._router.send_any(request, deadline)
+        refuse(Outcome("ACLs", response.error_code, response.error_message), "describing", "Describe")
+        return [
+            _acl(found, resource.resource_type, resource.resource_name, resource.pattern_type)
+            for resource in response.resources
+            for found in resource.acls
+        ]
+
+    def delete_acls(
+        self, where: AclFilter | Acl | Collection[AclFilter | Acl], deadline: Deadline | None = None
+    ) -> list[Acl]:
+        """Delete the rules that ``where`` means, one filter or rule or several; those that were deleted.
+
+        Raises `BrokerError` for the first that could not be; its notes name the others, and what was deleted
+        nevertheless.
+        """
+        filters = [where] if isinstance(where, AclFilter | Acl) else list(where)
+        request = DeleteAclsRequest(filters=[DeleteAclsFilter(**_filter(one)) for one in filters])
+        deleted: list[Acl] = []
+        refused: list[KafkaError] = []
+        for result in self._router.send_any(request, deadline).filter_results:
+            if result.error_code:
+                refused.append(_refusal("deleting ACLs", result))
+            for found in result.matching_acls:
+                acl = _acl(found, found.resource_type, found.resource_name, found.pattern_type)
+                if found.error_code:
+                    refused.append(_refusal(f"deleting the ACL {acl}", found))
+                else:
+                    deleted.append(acl)
+        if refused:
+            for acl in deleted:
+                refused[0].add_note(f"deleted nevertheless: {acl}")
+            raise with_refused(refused[0], refused[1:])
+        return deleted
+
+
+def _refusal(where: str, result: Any) -> BrokerError:
+    return BrokerError(result.error_code, where, result.error_message or None, "Alter")
+
+
+def _filter(where: AclFilter | Acl) -> dict[str, Any]:
+    return {
+        "resource_type_filter": _number(where.resource),
+        "resource_name_filter": where.name,
+        "pattern_type_filter": _number(where.pattern),
+        "principal_filter": where.principal,
+        "host_filter": where.host,
+        "operation": _number(where.operation),
+        "permission_type": _number(where.permission),
+    }
+
+
+def _acl(found: Any, resource_type: int, name: str, pattern: int) -> Acl:
+    return Acl(
+        resource=AclResource(resource_type),
+        name=name,
+        principal=found.principal,
+        operation=AclOperation(found.operation),
+        permission=AclPermission(found.permission_type),
+        pattern=AclPattern(pattern),
+        host=found.host,
+    )
+
+
+def _become_words(rule: Acl | AclFilter) -> None:
+    kinds: Iterable[tuple[str, type[enum.IntEnum]]] = (
+        ("resource", AclResource),
+        ("operation", AclOperation),
+        ("permission", AclPermission),
+        ("pattern", AclPattern),
+    )
+    for name, kind in kinds:
+        object.__setattr__(rule, name, _parse(kind, getattr(rule, name), name))
+
+
+def _parse(kind: type[E], given: object, what: str) -> E:
+    if isinstance(given, kind):
+        return given
+    if isinstance(given, str):
+        spelled = given.strip().upper().replace("-", "_")
+        for member in kind:
+            if member.name.replace("_", "") == spelled.replace("_", "") and member.value:
+                return member
+    words = ", ".join(member.name.lower() for member in kind if member.value)
+    raise ValueError(f"the {what} of an ACL is one of {words}, not {given!r}")
+
+
+def _number(word: enum.IntEnum | str) -> int:
+    assert isinstance(word, enum.IntEnum), "words were parsed when the rule was made"
+    return word.value
+
+
+def _word(word: enum.IntEnum | str) -> str:
+    return word.name.lower() if isinstance(word, enum.IntEnum) else word

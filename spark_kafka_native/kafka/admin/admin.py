@@ -1,0 +1,59 @@
+"""`Admin`: the one class of all families."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+from ..cluster.router import Router
+from ..config_from import Bootstrap, configs_from
+from .acls import AclAdmin
+from .cluster import ClusterAdmin
+from .configs import ConfigAdmin
+from .groups import GroupAdmin
+from .scram_users import ScramAdmin
+from .topics import TopicAdmin
+from .transactions import TransactionAdmin
+
+
+class Admin(TopicAdmin, ConfigAdmin, GroupAdmin, ClusterAdmin, AclAdmin, ScramAdmin, TransactionAdmin):
+    """Describes and changes a cluster: ``Admin("localhost:9092")``.
+
+    ``bootstrap`` is what `Producer` and `Consumer` take, with the fields of `ClientConfig` and
+    `SecurityConfig` as keywords; or a `Router`, which then stays the caller's. Connects when it is first
+    needed. Any thread may use it.
+
+    Every method takes a ``deadline`` (default: ``default.api.timeout.ms`` from its start), tries again what
+    may succeed later, and raises a `BrokerError` that names what was refused.
+    """
+
+    def __init__(self, bootstrap: Bootstrap | Router | None = None, **settings: Any) -> None:
+        self._owns_router = not isinstance(bootstrap, Router)
+        if isinstance(bootstrap, Router):
+            if settings:
+                raise TypeError(f"a router has its settings: {', '.join(settings)} can't be given with it")
+            super().__init__(bootstrap)
+        else:
+            (config,) = configs_from(bootstrap, settings)
+            super().__init__(Router(config))
+
+    @property
+    def router(self) -> Router:
+        """Metadata and connections, for what takes a router (`list_offsets`, `committed_offsets`)."""
+        return self._router
+
+    def close(self) -> None:
+        """Close the connections, unless they are those of a router that was given."""
+        if self._owns_router:
+            self._router.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Admin of {', '.join(self._router.config.bootstrap_servers)}>"

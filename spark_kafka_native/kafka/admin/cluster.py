@@ -1,0 +1,213 @@
+"""`ClusterAdmin`: the brokers, their disks, where replicas lie, and who leads."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..error_code import ErrorCode
+from ..model import Broker, TopicPartition
+from ..network.deadline import Deadline
+from ..protocol.api.elect_leaders import ElectLeadersRequest, TopicPartitions
+from ..protocol.api.log_dirs import DescribeLogDirsRequest, DescribeLogDirsResult
+from ..protocol.api.reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ListPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from .family import AdminFamily, Outcome, Task, broker_share, refuse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterDescription:
+    """The cluster, as a broker sees it."""
+
+    cluster_id: str | None
+    controller_id: int | None
+    """Of a KRaft cluster: a broker that forwards to the controller."""
+    brokers: tuple[Broker, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """What lies on a disk of one partition."""
+
+    size_bytes: int
+    offset_lag: int
+    """How far it is behind the high watermark (or, of a ``future`` one, behind the current replica)."""
+    future: bool
+    """Whether it is being moved here from another directory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogDir:
+    """A directory of a broker."""
+
+    node_id: int
+    path: str
+    error_code: ErrorCode
+    """KAFKA_STORAGE_ERROR where the disk has failed."""
+    total_bytes: int | None
+    usable_bytes: int | None
+    """Both None with brokers before 3.3."""
+    replicas: Mapping[TopicPartition, Replica]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reassignment:
+    """A partition whose replicas are being moved."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+
+class ClusterAdmin(AdminFamily):
+    """Brokers, disks, replicas and leaders."""
+
+    def describe_cluster(self, deadline: Deadline | None = None) -> ClusterDescription:
+        """Id, controller and brokers."""
+        metadata = self._router.metadata((), refresh=True, deadline=self._limit(deadline))
+        return ClusterDescription(
+            cluster_id=metadata.cluster_id,
+            controller_id=metadata.controller_id,
+            brokers=tuple(broker for _, broker in sorted(metadata.brokers.items())),
+        )
+
+    def describe_log_dirs(self, deadline: Deadline | None = None) -> list[LogDir]:
+        """The directories of every broker, and what lies in them. Raises `BrokerError`."""
+        limit = self._limit(deadline)
+
+        def ask(node_id: int) -> list[LogDir]:
+            response = self._router.send_to(node_id, DescribeLogDirsRequest(topics=None), limit)
+            outcome = Outcome(f"broker {node_id}", response.error_code)
+            refuse(outcome, "describing log directories of", "Describe")
+            return [_log_dir(node_id, result) for result in response.results]
+
+        return self._ask_every_broker(ask, "log directories", limit)
+
+    def reassign(
+        self, replicas: Mapping[TopicPartition, Sequence[int] | None], deadline: Deadline | None = None
+    ) -> None:
+        """Begin to move partitions to other brokers, the preferred leader first; None stops what is under
+        way and goes back. `list_reassignments` shows how it goes.
+
+        Raises `BrokerError` for the first partition that is refused; the others are moved.
+        """
+        limit = self._limit(deadline)
+        wanted = {TopicPartition(*tp): brokers for tp, brokers in replicas.items()}
+
+        def ask(pending: list[Any]) -> Iterable[Outcome]:
+            topics: dict[str, list[ReassignablePartition]] = defaultdict(list)
+            for tp in pending:
+                brokers = wanted[tp]
+                target = None if brokers is None else list(brokers)
+                topics[tp.topic].append(ReassignablePartition(partition_index=tp.partition, replicas=target))
+            request = AlterPartitionReassignmentsRequest(
+                timeout_ms=broker_share(limit),
+                topics=[ReassignableTopic(name=name, partitions=parts) for name, parts in topics.items()],
+            )
+            response = self._ask_controller(request, limit)
+            if response.error_code:
+                return [Outcome(tp, response.error_code, response.error_message) for tp in pending]
+            return [
+                Outcome(TopicPartition(topic.name, one.partition_index), one.error_code, one.error_message)
+                for topic in response.responses
+                for one in topic.partitions
+            ]
+
+        self._settle(wanted, ask, Task("reassigning", "Alter"), limit)
+
+    def list_reassignments(self, deadline: Deadline | None = None) -> dict[TopicPartition, Reassignment]:
+        """The partitions whose replicas are being moved now. Raises `BrokerError`."""
+        limit = self._limit(deadline)
+        found: dict[TopicPartition, Reassignment] = {}
+
+        def ask(pending: list[object]) -> list[Outcome]:
+            request = ListPartitionReassignmentsRequest(timeout_ms=broker_share(limit))
+            response = self._ask_controller(request, limit)
+            for topic in response.topics:
+                for one in topic.partitions:
+                    found[TopicPartition(topic.name, one.partition_index)] = Reassignment(
+                        replicas=tuple(one.replicas),
+                        adding=tuple(one.adding_replicas),
+                        removing=tuple(one.removing_replicas),
+                    )
+            return [Outcome(pending[0], response.error_code, response.error_message)]
+
+        self._settle(["reassignments"], ask, Task("listing", "Describe"), limit)
+        return found
+
+    def elect_leaders(
+        self,
+        topic_partitions: Collection[TopicPartition] | None = None,
+        deadline: Deadline | None = None,
+        *,
+        unclean: bool = False,
+    ) -> set[TopicPartition]:
+        """Make the preferred replica the leader of each partition (None: of all); those where it was not yet.
+
+        ``unclean`` makes a replica the leader that is not in sync, where no other is there: **records that
+        only the others have are lost**. Raises `BrokerError` for the first that is refused.
+        """
+        limit = self._limit(deadline)
+        elected: set[TopicPartition] = set()
+        wanted = None if topic_partitions is None else [TopicPartition(*tp) for tp in topic_partitions]
+
+        def ask(pending: list[Any]) -> Iterable[Outcome]:
+            asked = None if wanted is None else _by_topic(pending)
+            request = ElectLeadersRequest(
+                election_type=int(unclean), topic_partitions=asked, timeout_ms=broker_share(limit)
+            )
+            response = self._ask_controller(request, limit)
+            if response.error_code:
+                return [Outcome(tp, response.error_code) for tp in pending]
+            outcomes = []
+            for topic in response.replica_election_results:
+                for one in topic.partition_result:
+                    tp = TopicPartition(topic.topic, one.partition_id)
+                    if not one.error_code:
+                        elected.add(tp)
+                    needless = one.error_code is ErrorCode.ELECTION_NOT_NEEDED
+                    code = ErrorCode.NONE if needless else one.error_code
+                    outcomes.append(Outcome(tp, code, one.error_message))
+            return outcomes if wanted is not None else [*_refused(outcomes), Outcome("all", ErrorCode.NONE)]
+
+        self._settle(
+            ["all"] if wanted is None else wanted, ask, Task("electing the leader of", "Alter"), limit
+        )
+        return elected
+
+
+def _refused(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """All partitions were meant: the first that was refused speaks for them."""
+    return [
+        Outcome("all", one.error_code, f"{one.name}: {one.message}") for one in outcomes if one.error_code
+    ]
+
+
+def _by_topic(topic_partitions: Iterable[TopicPartition]) -> list[TopicPartitions]:
+    topics: dict[str, list[int]] = defaultdict(list)
+    for tp in topic_partitions:
+        topics[tp.topic].append(tp.partition)
+    return [TopicPartitions(topic=name, partitions=partitions) for name, partitions in topics.items()]
+
+
+def _log_dir(node_id: int, result: DescribeLogDirsResult) -> LogDir:
+    return LogDir(
+        node_id=node_id,
+        path=result.log_dir,
+        error_code=result.error_code,
+        total_bytes=result.total_bytes if result.total_bytes >= 0 else None,
+        usable_bytes=result.usable_bytes if result.usable_bytes >= 0 else None,
+        replicas={
+            TopicPartition(topic.name, one.partition_index): Replica(
+                size_bytes=one.partition_size, offset_lag=one.offset_lag, future=one.is_future_key
+            )
+            for topic in result.topics
+            for one in topic.partitions
+        },
+    )

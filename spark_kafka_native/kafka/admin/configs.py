@@ -1,0 +1,242 @@
+"""`ConfigAdmin`: describe and alter the configurations of topics, brokers and groups."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Self, TypeVar
+
+from ..cluster.configs import describe_broker_configs, describe_topic_configs
+from ..error_code import ErrorCode
+from ..errors import BrokerError
+from ..network.deadline import Deadline
+from ..protocol.api.configs import (
+    BROKER_RESOURCE,
+    TOPIC_RESOURCE,
+    AlterableConfig,
+    AlterConfigsResource,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+)
+from ..protocol.message import Request, Response
+from .family import AdminFamily, Outcome, names_of, refuse
+
+R = TypeVar("R", bound=Response)
+
+BROKER_LOGGER_RESOURCE = 8
+CLIENT_METRICS_RESOURCE = 16
+GROUP_RESOURCE = 32
+
+_WORDS = {
+    TOPIC_RESOURCE: "topic",
+    BROKER_RESOURCE: "broker",
+    BROKER_LOGGER_RESOURCE: "loggers of broker",
+    CLIENT_METRICS_RESOURCE: "client metrics",
+    GROUP_RESOURCE: "group",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigResource:
+    """What has a configuration. Made by `topic`, `broker`, `all_brokers`, `group`, `broker_loggers`."""
+
+    kind: int
+    name: str
+
+    @classmethod
+    def topic(cls, name: str) -> Self:
+        """A topic."""
+        return cls(TOPIC_RESOURCE, name)
+
+    @classmethod
+    def broker(cls, node_id: int) -> Self:
+        """One broker, as it is configured itself."""
+        return cls(BROKER_RESOURCE, str(int(node_id)))
+
+    @classmethod
+    def all_brokers(cls) -> Self:
+        """What holds for every broker that is not configured otherwise itself."""
+        return cls(BROKER_RESOURCE, "")
+
+    @classmethod
+    def group(cls, group_id: str) -> Self:
+        """A group of the consumer protocol (KIP-848)."""
+        return cls(GROUP_RESOURCE, group_id)
+
+    @classmethod
+    def broker_loggers(cls, node_id: int) -> Self:
+        """The log levels of one broker."""
+        return cls(BROKER_LOGGER_RESOURCE, str(int(node_id)))
+
+    @property
+    def node_id(self) -> int | None:
+        """The broker that has to be asked; None where any does."""
+        if self.kind in (BROKER_RESOURCE, BROKER_LOGGER_RESOURCE) and self.name:
+            return int(self.name)
+        return None
+
+    def __str__(self) -> str:
+        word = _WORDS.get(self.kind, f"resource of type {self.kind}")
+        return f"{word} {self.name}" if self.name else "all brokers"
+
+
+class ConfigSource(enum.IntEnum):
+    """Who has set a value, as in Kafka's ``ConfigEntry.ConfigSource``."""
+
+    UNKNOWN = -1
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_ALL_BROKERS = 3
+    BROKER_FILE = 4
+    DEFAULT = 5
+    BROKER_LOGGER = 6
+    CLIENT_METRICS = 7
+    GROUP = 8
+
+    @classmethod
+    def _missing_(cls, value: object) -> ConfigSource:
+        del value
+        return cls.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigEntry:
+    """One setting."""
+
+    name: str
+    value: str | None
+    """None where the broker keeps it to itself (``sensitive``), or there is none."""
+    source: ConfigSource
+    read_only: bool
+    sensitive: bool
+    documentation: str | None = None
+    """Kafka's own; only where it was asked for."""
+
+    @property
+    def is_default(self) -> bool:
+        """Whether nobody has set it."""
+        return self.source is ConfigSource.DEFAULT
+
+
+class _Change(enum.IntEnum):
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ConfigAdmin(AdminFamily):
+    """Configurations."""
+
+    def describe_topic_configs(
+        self, names: Collection[str], deadline: Deadline | None = None
+    ) -> dict[str, dict[str, str | None]]:
+        """Each topic's configuration by name; None where the broker keeps the value to itself."""
+        return describe_topic_configs(self._router, names_of(names, "topics"), deadline)
+
+    def describe_broker_configs(
+        self, node_id: int, deadline: Deadline | None = None
+    ) -> dict[str, str | None]:
+        """One broker's configuration, as that broker has it."""
+        self._router.metadata(())
+        return describe_broker_configs(self._router, node_id, deadline)
+
+    def describe_configs(
+        self,
+        resource: ConfigResource,
+        deadline: Deadline | None = None,
+        *,
+        names: Iterable[str] | None = None,
+        documentation: bool = False,
+    ) -> dict[str, ConfigEntry]:
+        """The settings of ``resource`` (or those called ``names``) by name, each with who has set it.
+
+        Raises `BrokerError` where the broker refuses, or the cluster has none with that id.
+        """
+        asked = DescribeConfigsResource(
+            resource_type=resource.kind,
+            resource_name=resource.name,
+            configuration_keys=None if names is None else names_of(names, "names"),
+        )
+        request = DescribeConfigsRequest(resources=[asked], include_documentation=documentation)
+        return _read(self._ask_resource(resource, request, self._limit(deadline)), resource)
+
+    def alter_configs(
+        self,
+        resource: ConfigResource,
+        values: Mapping[str, str | None] | None = None,
+        deadline: Deadline | None = None,
+        *,
+        append: Mapping[str, str] | None = None,
+        subtract: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Change settings of ``resource`` and leave the others as they are (KIP-339, all or none).
+
+        ``values`` are set; None takes a setting back to its default. ``append`` and ``subtract`` add to and
+        take from settings that are lists. Raises `BrokerError` where the broker refuses.
+        """
+        changes = _changes(values or {}, append or {}, subtract or {})
+        if not changes:
+            raise ValueError(f"altering configs of {resource}: there is nothing to change")
+        altered = AlterConfigsResource(
+            resource_type=resource.kind, resource_name=resource.name, configs=changes
+        )
+        request = IncrementalAlterConfigsRequest(resources=[altered], validate_only=validate_only)
+        for result in self._ask_resource(resource, request, self._limit(deadline)).responses:
+            outcome = Outcome(resource, result.error_code, result.error_message)
+            refuse(outcome, "altering configs of", "AlterConfigs")
+
+    def _ask_resource(self, resource: ConfigResource, request: Request[R], limit: Deadline) -> R:
+        node_id = resource.node_id
+        if node_id is None:
+            return self._router.send_any(request, limit)
+        if node_id not in self._router.metadata((), deadline=limit).brokers:
+            brokers = self._router.metadata((), refresh=True, deadline=limit).brokers
+            if node_id not in brokers:  # who asks for one that is starting can ask again
+                there = ", ".join(map(str, sorted(brokers))) or "none"
+                told = f"the cluster has no such broker just now; there are {there}"
+                raise BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, f"{request.api_name()} of {resource}", told)
+        return self._router.retry(
+            lambda: self._router.send_to(node_id, request, limit),
+            what=f"{request.api_name()} of {resource}",
+            deadline=limit,
+        )
+
+
+def _changes(
+    values: Mapping[str, str | None], append: Mapping[str, str], subtract: Mapping[str, str]
+) -> list[AlterableConfig]:
+    for name, value in (*values.items(), *append.items(), *subtract.items()):
+        if not isinstance(name, str) or not isinstance(value, str | None):
+            raise ValueError(f"names and values of settings are texts, not {name!r}: {value!r}")
+    kinds = [
+        *((_Change.DELETE if value is None else _Change.SET, name, value) for name, value in values.items()),
+        *((_Change.APPEND, name, value) for name, value in append.items()),
+        *((_Change.SUBTRACT, name, value) for name, value in subtract.items()),
+    ]
+    return [AlterableConfig(name=name, config_operation=kind, value=value) for kind, name, value in kinds]
+
+
+def _read(response: DescribeConfigsResponse, resource: ConfigResource) -> dict[str, ConfigEntry]:
+    entries: dict[str, ConfigEntry] = {}
+    for result in response.results:
+        outcome = Outcome(resource, result.error_code, result.error_message)
+        refuse(outcome, "describing configs of", "DescribeConfigs")
+        entries.update((config.name, _entry(config)) for config in result.configs)
+    return entries
+
+
+def _entry(config: DescribeConfigsResourceResult) -> ConfigEntry:
+    return ConfigEntry(
+        name=config.name,
+        value=config.value,
+        source=ConfigSource(config.config_source),
+        read_only=config.read_only,
+        sensitive=config.is_sensitive,
+        documentation=config.documentation or None,
+    )

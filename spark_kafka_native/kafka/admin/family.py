@@ -1,0 +1,186 @@
+"""`AdminFamily`: what the families of `Admin`'s methods share: a router, and how one request about many
+things is settled thing by thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import NamedTuple, TypeVar
+
+from ..cluster.controller_requests import ask_controller, learn_controller
+from ..cluster.router import Router
+from ..error_code import ErrorCode
+from ..errors import BrokerError, IncompleteResponseError, KafkaError
+from ..network.deadline import Deadline
+from ..protocol.message import Request, Response
+
+R = TypeVar("R", bound=Response)
+T = TypeVar("T")
+
+BROKER_SHARE = 0.8
+"""Of the time that is left a broker may spend this much waiting, so that its answer still arrives in time."""
+
+TRY_AGAIN = frozenset(
+    (
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    )
+)
+"""What is refused for these was not done. Of other retriable codes that is not sure (REQUEST_TIMED_OUT), or
+it is the controller's word and final (UNKNOWN_TOPIC_OR_PARTITION)."""
+
+
+class Outcome(NamedTuple):
+    """What a response says of one thing that was asked for."""
+
+    name: object
+    error_code: ErrorCode
+    message: str | None = None
+
+
+class AdminFamily:
+    """Base of the families; each has the methods for one kind of thing."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+
+    def _limit(self, deadline: Deadline | None) -> Deadline:
+        return deadline or self._router.deadline()
+
+    def _ask_controller(self, request: Request[R], deadline: Deadline) -> R:
+        return ask_controller(self._router, request, deadline)
+
+    def _ask_every_broker(self, ask: Callable[[int], Iterable[T]], what: str, deadline: Deadline) -> list[T]:
+        """What ``ask`` gives for each broker of the cluster, each tried again until it answers."""
+        self._router.metadata((), refresh=True, deadline=deadline)
+        found: list[T] = []
+        for node_id in sorted(self._router.snapshot.brokers):
+            answer = self._router.retry(
+                lambda node_id=node_id: list(ask(node_id)),  # type: ignore[misc]
+                what=f"{what} of broker {node_id}",
+                deadline=deadline,
+            )
+            found.extend(answer)
+        return found
+
+    def _settle(
+        self,
+        names: Iterable[object],
+        ask: Callable[[list[object]], Iterable[Outcome]],
+        task: Task,
+        deadline: Deadline,
+        between: Callable[[KafkaError], None] | None = None,
+    ) -> None:
+        """Have ``ask`` do ``task`` to each of ``names``, again to those that were put off (`TRY_AGAIN`).
+
+        Raises the refusal of the first that was refused, after all others were settled; its notes, and those
+        of an error that ends it before, name the others that were refused.
+        """
+        open_ones = _Settlement(names, task)
+        if open_ones.pending:
+            learn = between or (lambda error: learn_controller(self._router, error, deadline))
+            try:
+                self._router.retry(
+                    lambda: open_ones.attempt(ask),
+                    what=f"{task.doing} {_some(open_ones.pending)}",
+                    deadline=deadline,
+                    between=learn,
+                )
+            except KafkaError as error:
+                raise with_refused(error, open_ones.refused) from error.__cause__
+        if open_ones.refused:
+            raise with_refused(open_ones.refused[0], open_ones.refused[1:])
+
+
+class _Settlement:
+    """Which things are still open, and which were refused."""
+
+    def __init__(self, names: Iterable[object], task: Task) -> None:
+        self.pending = dict.fromkeys(names)
+        self._order = list(self.pending)
+        self._refused: dict[object, BrokerError] = {}
+        self._task = task
+        self._lost = False
+
+    @property
+    def refused(self) -> list[BrokerError]:
+        """What was refused, in the order in which it was asked for: brokers answer in one of their own."""
+        return [self._refused[name] for name in self._order if name in self._refused]
+
+    def attempt(self, ask: Callable[[list[object]], Iterable[Outcome]]) -> None:
+        """Ask about what is open. Raises a retriable error where something still is."""
+        try:
+            outcomes = list(ask(list(self.pending)))
+        except KafkaError:
+            self._lost = True  # what was asked for may have been done
+            raise
+        put_off = [error for one in outcomes if (error := self._take(one)) is not None]
+        if put_off:
+            raise put_off[0]
+        if self.pending:
+            raise IncompleteResponseError(
+                f"{self._task.doing} {next(iter(self.pending))}: the answer lacks it"
+            )
+
+    def _take(self, outcome: Outcome) -> BrokerError | None:
+        name, error_code, message = outcome
+        if name not in self.pending:
+            return None
+        error = BrokerError(error_code, f"{self._task.doing} {name}", message or None, self._task.operation)
+        if error_code in TRY_AGAIN:
+            return error
+        del self.pending[name]
+        if error_code and not (self._lost and error_code is self._task.done_by_lost):
+            self._refused[name] = error
+        return None
+
+
+class Task(NamedTuple):
+    """What is done to each thing."""
+
+    doing: str
+    """In words, as in "deleting topic"."""
+    operation: str | None = None
+    """What an ACL would have to allow for it."""
+    done_by_lost: ErrorCode | None = None
+    """The code that says, after an attempt whose answer was lost, that this attempt did it."""
+
+
+def broker_share(deadline: Deadline) -> int:
+    """Milliseconds that a broker may take for what it is asked."""
+    return int(deadline.remaining_ms * BROKER_SHARE)
+
+
+def names_of(given: Iterable[str], what: str) -> list[str]:
+    """``given`` as a list of distinct names. Raises `ValueError` for a single str, which would pass for a
+    collection of its letters, and for what is no str.
+    """
+    if isinstance(given, str | bytes):
+        raise ValueError(f"{what} must be a collection of names, as [{given!r}], not {given!r}")
+    names = list(dict.fromkeys(given))
+    for name in names:
+        if not isinstance(name, str):
+            raise ValueError(f"{what} must be names, not {name!r}")
+    return names
+
+
+def with_refused(error: KafkaError, others: Iterable[KafkaError]) -> KafkaError:
+    """``error`` with a note (PEP 678) for each of ``others``, which were refused beside it."""
+    for other in others:
+        error.add_note(f"also refused: {other}")
+    return error
+
+
+def refuse(outcome: Outcome, doing: str, operation: str | None = None) -> None:
+    """Raise `BrokerError` where ``outcome`` is one."""
+    if outcome.error_code:
+        where = f"{doing} {outcome.name}"
+        raise BrokerError(outcome.error_code, where, outcome.message or None, operation)
+
+
+def _some(names: Collection[object]) -> str:
+    first = str(next(iter(names)))
+    return first if len(names) == 1 else f"{first} and {len(names) - 1} more"

@@ -1,0 +1,97 @@
+"""`ScramAdmin`: the users of SASL/SCRAM that a cluster keeps itself (KIP-554)."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Collection
+from typing import Final
+
+from ..error_code import ErrorCode
+from ..network.deadline import Deadline
+from ..protocol.api.scram_users import (
+    AlterUserScramCredentialsRequest,
+    DescribeUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+    UserName,
+)
+from ..sasl.scram import MAX_ITERATIONS, MIN_ITERATIONS, SCRAM_HASHES
+from ..secret import Secret
+from .family import AdminFamily, Outcome, Task, names_of, refuse
+
+_NUMBERS: Final = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
+_MAX_BROKER_ITERATIONS: Final = 16_384
+_SALT_BYTES: Final = 24
+
+
+class ScramAdmin(AdminFamily):
+    """Users of SASL/SCRAM."""
+
+    def describe_scram_users(
+        self, users: Collection[str] | None = None, deadline: Deadline | None = None
+    ) -> dict[str, dict[str, int]]:
+        """For each user (None: all) its mechanisms with their iterations; {} for one that is unknown."""
+        names = None if users is None else [UserName(name=name) for name in names_of(users, "users")]
+        response = self._router.send_any(DescribeUserScramCredentialsRequest(users=names), deadline)
+        refuse(Outcome("SCRAM users", response.error_code, response.error_message), "describing", "Describe")
+        found: dict[str, dict[str, int]] = {}
+        for result in response.results:
+            if result.error_code is not ErrorCode.RESOURCE_NOT_FOUND:
+                outcome = Outcome(result.user, result.error_code, result.error_message)
+                refuse(outcome, "describing SCRAM user", "Describe")
+            found[result.user] = {
+                mechanism: one.iterations
+                for one in result.credential_infos
+                for mechanism, number in _NUMBERS.items()
+                if number == one.mechanism
+            }
+        return found
+
+    def set_scram_user(
+        self,
+        user: str,
+        password: str | Secret,
+        deadline: Deadline | None = None,
+        *,
+        mechanism: str = "SCRAM-SHA-512",
+        iterations: int = 8_192,
+    ) -> None:
+        """Create a user of ``mechanism``, or give it another password. The password itself is not sent.
+
+        Raises `BrokerError` where the controller refuses.
+        """
+        text = password.reveal() if isinstance(password, Secret) else password
+        if not user or not isinstance(text, str) or not text:
+            raise ValueError("the user and its password must be texts that are not empty")
+        most = min(MAX_ITERATIONS, _MAX_BROKER_ITERATIONS)
+        if not MIN_ITERATIONS <= iterations <= most:
+            raise ValueError(f"iterations must be from {MIN_ITERATIONS} to {most}, not {iterations}")
+        number, salt = _number(mechanism), secrets.token_bytes(_SALT_BYTES)
+        salted = hashlib.pbkdf2_hmac(SCRAM_HASHES[mechanism], text.encode(), salt, iterations)
+        upsertion = ScramCredentialUpsertion(
+            name=user, mechanism=number, iterations=iterations, salt=salt, salted_password=salted
+        )
+        self._alter(AlterUserScramCredentialsRequest(deletions=[], upsertions=[upsertion]), user, deadline)
+
+    def delete_scram_user(
+        self, user: str, deadline: Deadline | None = None, *, mechanism: str = "SCRAM-SHA-512"
+    ) -> None:
+        """Delete what ``user`` has for ``mechanism``. Raises `BrokerError` (RESOURCE_NOT_FOUND)."""
+        deletion = ScramCredentialDeletion(name=user, mechanism=_number(mechanism))
+        self._alter(AlterUserScramCredentialsRequest(deletions=[deletion], upsertions=[]), user, deadline)
+
+    def _alter(self, request: AlterUserScramCredentialsRequest, user: str, deadline: Deadline | None) -> None:
+        limit = self._limit(deadline)
+
+        def ask(_: list[object]) -> list[Outcome]:
+            results = self._ask_controller(request, limit).results
+            return [Outcome(one.user, one.error_code, one.error_message) for one in results]
+
+        self._settle([user], ask, Task("altering SCRAM user", "Alter"), limit)
+
+
+def _number(mechanism: str) -> int:
+    if mechanism not in _NUMBERS:
+        raise ValueError(f"the mechanism is one of {', '.join(_NUMBERS)}, not {mechanism!r}")
+    return _NUMBERS[mechanism]

@@ -1,0 +1,264 @@
+"""`TopicAdmin`: create, grow, empty, delete and describe topics."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..cluster.metadata import Topic
+from ..error_code import ErrorCode
+from ..errors import BrokerError, IncompleteResponseError
+from ..model import TopicPartition
+from ..network.deadline import Deadline
+from ..network.retry import is_retriable
+from ..protocol.api.topics import (
+    DEFAULT_COUNT,
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+)
+from .family import AdminFamily, Outcome, Task, broker_share, names_of, with_refused
+
+_CREATING = Task("creating topic", "Create")
+_DELETING = Task("deleting topic", "Delete", done_by_lost=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+_GROWING = Task("adding partitions to topic", "Alter")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewTopic:
+    """A topic to create; None leaves a count to the broker's default.
+
+    ``replicas`` says for each partition which brokers hold it, the preferred leader first; the counts then
+    follow from it.
+    """
+
+    name: str
+    partitions: int | None = None
+    replication_factor: int | None = None
+    configs: Mapping[str, str] = field(default_factory=dict)
+    replicas: Sequence[Sequence[int]] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ValueError(f"a topic's name must be a str that is not empty, not {self.name!r}")
+        for name, count in (("partitions", self.partitions), ("replication_factor", self.replication_factor)):
+            if count is not None and (type(count) is not int or count < 1):
+                raise ValueError(f"topic {self.name}: {name} must be a number from 1 on, not {count!r}")
+        if self.replicas is not None and (self.partitions or self.replication_factor):
+            raise ValueError(f"topic {self.name}: replicas say how many partitions and replicas there are")
+
+
+class TopicAdmin(AdminFamily):
+    """Topics, their partitions, and the records at their beginning."""
+
+    def create_topics(
+        self,
+        topics: Collection[NewTopic | str] | NewTopic,
+        deadline: Deadline | None = None,
+        *,
+        exist_ok: bool = False,
+        validate_only: bool = False,
+    ) -> None:
+        """Create ``topics`` and wait until the metadata of this client know all of them.
+
+        With ``exist_ok`` one that is there already is left as it is; with ``validate_only`` the broker only
+        checks. A name alone makes a topic of the broker's defaults. Raises `BrokerError` for the first topic
+        that is refused.
+        """
+        limit = self._limit(deadline)
+        wanted = {topic.name: topic for topic in _new_topics(topics)}
+
+        def ask(names: list[Any]) -> Iterable[Outcome]:
+            request = CreateTopicsRequest(
+                topics=[_creatable(wanted[name]) for name in names],
+                timeout_ms=broker_share(limit),
+                validate_only=validate_only,
+            )
+            for result in self._ask_controller(request, limit).topics:
+                there = exist_ok and result.error_code is ErrorCode.TOPIC_ALREADY_EXISTS
+                yield Outcome(
+                    result.name, ErrorCode.NONE if there else result.error_code, result.error_message
+                )
+
+        self._settle(wanted, ask, _CREATING, limit)
+        if wanted and not validate_only:
+            self._await_leaders(list(wanted), limit)
+
+    def delete_topics(
+        self, names: Collection[str], deadline: Deadline | None = None, *, missing_ok: bool = False
+    ) -> None:
+        """Delete ``names``; the brokers may still name them for a moment afterwards.
+
+        Raises `BrokerError` for the first topic that is refused.
+        """
+        limit = self._limit(deadline)
+
+        def ask(pending: list[Any]) -> Iterable[Outcome]:
+            request = DeleteTopicsRequest(
+                topics=[DeleteTopicState(name=name) for name in pending], timeout_ms=broker_share(limit)
+            )
+            for result in self._ask_controller(request, limit).responses:
+                gone = missing_ok and result.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                code = ErrorCode.NONE if gone else result.error_code
+                yield Outcome(result.name, code, result.error_message)
+
+        self._settle(names_of(names, "topics"), ask, _DELETING, limit)
+
+    def create_partitions(
+        self,
+        counts: Mapping[str, int],
+        deadline: Deadline | None = None,
+        *,
+        replicas: Mapping[str, Sequence[Sequence[int]]] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Grow each topic to so many partitions in all.
+
+        ``replicas`` says which brokers hold each *new* partition of a topic. Keyed records of a topic that
+        grows may go to other partitions than before. Raises `BrokerError` for the first that is refused.
+        """
+        limit = self._limit(deadline)
+
+        def ask(pending: list[Any]) -> Iterable[Outcome]:
+            topics = [
+                CreatePartitionsTopic(
+                    name=name, count=counts[name], assignments=_new_replicas((replicas or {}).get(name))
+                )
+                for name in pending
+            ]
+            request = CreatePartitionsRequest(
+                topics=topics, timeout_ms=broker_share(limit), validate_only=validate_only
+            )
+            for result in self._ask_controller(request, limit).results:
+                yield Outcome(result.name, result.error_code, result.error_message)
+
+        self._settle(counts, ask, _GROWING, limit)
+
+    def delete_records(
+        self, before: Mapping[TopicPartition, int], deadline: Deadline | None = None
+    ) -> dict[TopicPartition, int]:
+        """Delete the records before each offset (-1: all there are); the first offset that each partition has
+        afterwards. Raises `BrokerError` for the first partition that is refused, after the others were asked.
+        """
+        limit = self._limit(deadline)
+        before = {TopicPartition(*tp): offset for tp, offset in before.items()}
+        first: dict[TopicPartition, int] = {}
+
+        def attempt() -> None:
+            by_node: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
+            refused: list[BrokerError] = []
+            for tp, leader in self._router.leaders(tp for tp in before if tp not in first).items():
+                by_node[leader.node_id][tp] = before[tp]
+            for node_id, offsets in by_node.items():
+                response = self._router.send_to(node_id, _delete_records(offsets, limit), limit)
+                refused += _read_deleted(response, offsets, first)
+            refused.sort(key=is_retriable)
+            if refused:
+                raise with_refused(refused[0], refused[1:])
+            if left_out := [tp for tp in before if tp not in first]:
+                raise IncompleteResponseError(f"deleting records of {left_out[0]}: the answer lacks it")
+
+        topics = {tp.topic for tp in before}
+        self._router.retry(attempt, what="deleting records", deadline=limit, topics=topics)
+        return first
+
+    def list_topics(self, deadline: Deadline | None = None, *, internal: bool = False) -> list[str]:
+        """The names of all topics that this client may see, sorted; Kafka's own only if ``internal``."""
+        metadata = self._router.metadata(None, refresh=True, deadline=self._limit(deadline))
+        return sorted(name for name, topic in metadata.topics.items() if internal or not topic.internal)
+
+    def describe_topics(
+        self, names: Collection[str] | None = None, deadline: Deadline | None = None
+    ) -> dict[str, Topic]:
+        """Id, partitions, leaders and replicas of topics (None: of all), as a broker knows them now.
+
+        Raises `BrokerError` for the first that is unknown or not authorized.
+        """
+        wanted = None if names is None else names_of(names, "topics")
+        metadata = self._router.metadata(wanted, refresh=True, deadline=self._limit(deadline))
+        return {
+            name: metadata.topic(name) for name in (sorted(metadata.topics) if wanted is None else wanted)
+        }
+
+    def _await_leaders(self, names: list[str], limit: Deadline) -> None:
+        def all_led() -> None:
+            metadata = self._router.metadata(names, refresh=True, deadline=limit)
+            for name in names:
+                for partition in metadata.topic(name).partitions:
+                    self._router.leader(TopicPartition(name, partition))
+
+        what = f"waiting for new topics {', '.join(sorted(names))}"
+        self._router.retry(all_led, what=what, deadline=limit)
+
+
+def _new_topics(given: Collection[NewTopic | str] | NewTopic) -> list[NewTopic]:
+    if isinstance(given, NewTopic):
+        return [given]
+    if isinstance(given, str):
+        raise ValueError(f"topics must be a collection, as [{given!r}], not {given!r}")
+    topics = [NewTopic(name=topic) if isinstance(topic, str) else topic for topic in given]
+    names = [topic.name for topic in topics]
+    if len(set(names)) < len(names):
+        raise ValueError(f"a topic is to be created twice: {', '.join(sorted(names))}")
+    return topics
+
+
+def _creatable(topic: NewTopic) -> CreatableTopic:
+    return CreatableTopic(
+        name=topic.name,
+        num_partitions=DEFAULT_COUNT if topic.partitions is None else topic.partitions,
+        replication_factor=DEFAULT_COUNT if topic.replication_factor is None else topic.replication_factor,
+        assignments=[
+            CreatableReplicaAssignment(partition_index=index, broker_ids=list(replicas))
+            for index, replicas in enumerate(topic.replicas or ())
+        ],
+        configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
+    )
+
+
+def _new_replicas(replicas: Sequence[Sequence[int]] | None) -> list[CreatePartitionsAssignment] | None:
+    if replicas is None:
+        return None
+    return [CreatePartitionsAssignment(broker_ids=list(brokers)) for brokers in replicas]
+
+
+def _read_deleted(
+    response: DeleteRecordsResponse,
+    asked: Mapping[TopicPartition, int],
+    first: dict[TopicPartition, int],
+) -> list[BrokerError]:
+    """Note in ``first`` every partition that was done: -1 would mean more records if it were asked for again.
+    Gives the refusals.
+    """
+    refused = []
+    for topic in response.topics:
+        for partition in topic.partitions:
+            tp = TopicPartition(topic.name, partition.partition_index)
+            if partition.error_code:
+                where = f"deleting records of {tp} before offset {asked.get(tp)}"
+                refused.append(BrokerError(partition.error_code, where, operation="Delete"))
+            else:
+                first[tp] = partition.low_watermark
+    return refused
+
+
+def _delete_records(before: Mapping[TopicPartition, int], deadline: Deadline) -> DeleteRecordsRequest:
+    topics: dict[str, list[DeleteRecordsPartition]] = defaultdict(list)
+    for tp, offset in before.items():
+        topics[tp.topic].append(DeleteRecordsPartition(partition_index=tp.partition, offset=offset))
+    return DeleteRecordsRequest(
+        topics=[DeleteRecordsTopic(name=name, partitions=partitions) for name, partitions in topics.items()],
+        timeout_ms=broker_share(deadline),
+    )

@@ -1,0 +1,273 @@
+"""`TransactionAdmin`: transactions seen from outside, and the end of those that hang (KIP-664)."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from ..cluster.coordinator_requests import send_to_coordinator
+from ..cluster.coordinators import CoordinatorKey
+from ..errors import IncompleteResponseError
+from ..model import TopicPartition
+from ..network.deadline import Deadline
+from ..protocol.api.describe_transactions import (
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    ProducerState,
+    TopicRequest,
+)
+from ..protocol.api.list_transactions import ListTransactionsRequest
+from ..protocol.api.txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
+from .family import AdminFamily, Outcome, names_of, refuse
+
+HANGING_AFTER_MS = 15 * 60_000
+"""The longest timeout that brokers grant a transaction (``transaction.max.timeout.ms``) unless they are
+configured otherwise: what is open for longer has been forgotten by its coordinator."""
+_NOT_OVER = frozenset(("Ongoing", "PrepareCommit", "PrepareAbort"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionListing:
+    """A transactional id, as a list shows it."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+    """Kafka's word: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionDescription:
+    """The last transaction of a transactional id, as its coordinator knows it."""
+
+    transactional_id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    started_ms: int | None
+    """Milliseconds since the epoch; None where none is open."""
+    topic_partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveProducer:
+    """A producer that a partition remembers (one with a producer id)."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    transaction_start_offset: int | None
+    """Where its open transaction begins; None where none is open."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HangingTransaction:
+    """A transaction that is open in a partition and that no coordinator will end."""
+
+    topic_partition: TopicPartition
+    producer: ActiveProducer
+
+
+class TransactionAdmin(AdminFamily):
+    """Transactions."""
+
+    def list_transactions(
+        self,
+        deadline: Deadline | None = None,
+        *,
+        states: Collection[str] = (),
+        producer_ids: Collection[int] = (),
+    ) -> list[TransactionListing]:
+        """All transactional ids (in these states, of these producers). Raises `BrokerError`."""
+        limit = self._limit(deadline)
+        request = ListTransactionsRequest(
+            state_filters=names_of(states, "states"), producer_id_filters=list(producer_ids)
+        )
+
+        def ask(node_id: int) -> list[TransactionListing]:
+            response = self._router.send_to(node_id, request, limit)
+            refuse(Outcome(f"broker {node_id}", response.error_code), "listing transactions of", "Describe")
+            if response.unknown_state_filters:
+                raise ValueError(f"there is no state {', '.join(response.unknown_state_filters)}")
+            return [
+                TransactionListing(
+                    transactional_id=one.transactional_id,
+                    producer_id=one.producer_id,
+                    state=one.transaction_state,
+                )
+                for one in response.transaction_states
+            ]
+
+        found = self._ask_every_broker(ask, "listing transactions", limit)
+        return sorted(found, key=lambda one: one.transactional_id)
+
+    def describe_transactions(
+        self, transactional_ids: Collection[str], deadline: Deadline | None = None
+    ) -> dict[str, TransactionDescription]:
+        """What the coordinator of each id knows. Raises `BrokerError` (TRANSACTIONAL_ID_NOT_FOUND)."""
+        limit = self._limit(deadline)
+        return {
+            name: send_to_coordinator(
+                self._router,
+                CoordinatorKey.transaction(name),
+                DescribeTransactionsRequest(transactional_ids=[name]),
+                lambda response, name=name: _read_transaction(response, name),  # type: ignore[misc]
+                limit,
+            )
+            for name in names_of(transactional_ids, "transactional ids")
+        }
+
+    def describe_producers(
+        self, topic_partitions: Collection[TopicPartition], deadline: Deadline | None = None
+    ) -> dict[TopicPartition, list[ActiveProducer]]:
+        """The producers that each partition's leader remembers. Raises `BrokerError`."""
+        limit = self._limit(deadline)
+        wanted = [TopicPartition(*tp) for tp in topic_partitions]
+        found: dict[TopicPartition, list[ActiveProducer]] = {}
+
+        def attempt() -> None:
+            leaders = self._router.leaders(tp for tp in wanted if tp not in found)
+            for node_id in sorted({leader.node_id for leader in leaders.values()}):
+                led = [tp for tp, leader in leaders.items() if leader.node_id == node_id]
+                for topic in self._router.send_to(node_id, _describe_producers(led), limit).topics:
+                    for one in topic.partitions:
+                        tp = TopicPartition(topic.name, one.partition_index)
+                        refuse(Outcome(tp, one.error_code, one.error_message), "producers of", "Read")
+                        found[tp] = [_producer(state) for state in one.active_producers]
+            if missing := [tp for tp in wanted if tp not in found]:
+                raise IncompleteResponseError(f"producers of {missing[0]}: the leader's answer lacks it")
+
+        self._router.retry(
+            attempt, what="describing producers", deadline=limit, topics={tp.topic for tp in wanted}
+        )
+        return found
+
+    def hanging_transactions(
+        self,
+        topics: Collection[str],
+        deadline: Deadline | None = None,
+        *,
+        open_for_ms: int = HANGING_AFTER_MS,
+    ) -> list[HangingTransaction]:
+        """Transactions in ``topics`` that are open for longer, and that no coordinator knows of: readers of
+        committed records wait for them for ever.
+
+        Raises `BrokerError`.
+        """
+        limit = self._limit(deadline)
+        all_of_them = self._all_partitions(names_of(topics, "topics"), limit)
+        before_ms = int(time.time() * 1000) - open_for_ms
+        open_ones = [
+            HangingTransaction(topic_partition=tp, producer=producer)
+            for tp, producers in self.describe_producers(all_of_them, limit).items()
+            for producer in producers
+            if producer.transaction_start_offset is not None and producer.last_timestamp_ms <= before_ms
+        ]
+        if not open_ones:
+            return []
+        known = self.list_transactions(limit, producer_ids={one.producer.producer_id for one in open_ones})
+        ids = {one.producer_id: one.transactional_id for one in known}
+        told = self.describe_transactions(list(ids.values()), limit)
+        return [one for one in open_ones if not _is_known(one, ids, told)]
+
+    def abort_hanging(
+        self, topic_partition: TopicPartition, start_offset: int, deadline: Deadline | None = None
+    ) -> None:
+        """Abort the transaction that begins at ``start_offset`` in a partition (`hanging_transactions`).
+
+        For those that hang, only: one that its producer goes on with would be torn apart. Raises `ValueError`
+        where no such transaction is open, `BrokerError` where the leader refuses.
+        """
+        limit = self._limit(deadline)
+        tp = TopicPartition(*topic_partition)
+
+        def attempt() -> None:
+            producers = self.describe_producers([tp], limit)[tp]
+            found = [one for one in producers if one.transaction_start_offset == start_offset]
+            if not found:
+                raise ValueError(f"no transaction is open in {tp} that begins at offset {start_offset}")
+            node_id = self._router.leader(tp).node_id
+            response = self._router.send_to(node_id, _abort(tp, found[0]), limit)
+            for marker in response.markers:
+                for topic in marker.topics:
+                    for one in topic.partitions:
+                        outcome = Outcome(f"{tp} from offset {start_offset}", one.error_code)
+                        refuse(outcome, "aborting the transaction in", "ClusterAction")
+
+        self._router.retry(attempt, what=f"aborting in {tp}", deadline=limit, topics=[tp.topic])
+
+    def _all_partitions(self, topics: list[str], limit: Deadline) -> list[TopicPartition]:
+        metadata = self._router.metadata(topics, refresh=True, deadline=limit)
+        return [TopicPartition(name, index) for name in topics for index in metadata.topic(name).partitions]
+
+
+def _is_known(
+    hanging: HangingTransaction, ids: dict[int, str], told: dict[str, TransactionDescription]
+) -> bool:
+    """Whether a coordinator has this very transaction open: then it ends it."""
+    transaction = told.get(ids.get(hanging.producer.producer_id, ""))
+    return (
+        transaction is not None
+        and transaction.state in _NOT_OVER
+        and hanging.topic_partition in transaction.topic_partitions
+    )
+
+
+def _read_transaction(response: DescribeTransactionsResponse, name: str) -> TransactionDescription:
+    for one in response.transaction_states:
+        if one.transactional_id == name:
+            refuse(Outcome(name, one.error_code), "describing the transaction of", "Describe")
+            return TransactionDescription(
+                transactional_id=name,
+                state=one.transaction_state,
+                producer_id=one.producer_id,
+                producer_epoch=one.producer_epoch,
+                timeout_ms=one.transaction_timeout_ms,
+                started_ms=one.transaction_start_time_ms if one.transaction_start_time_ms >= 0 else None,
+                topic_partitions=tuple(
+                    TopicPartition(topic.topic, partition)
+                    for topic in one.topics
+                    for partition in topic.partitions
+                ),
+            )
+    raise IncompleteResponseError(f"describing the transaction of {name}: the answer lacks it")
+
+
+def _describe_producers(topic_partitions: Iterable[TopicPartition]) -> DescribeProducersRequest:
+    topics: dict[str, list[int]] = defaultdict(list)
+    for tp in topic_partitions:
+        topics[tp.topic].append(tp.partition)
+    return DescribeProducersRequest(
+        topics=[TopicRequest(name=name, partition_indexes=indexes) for name, indexes in topics.items()]
+    )
+
+
+def _producer(state: ProducerState) -> ActiveProducer:
+    start = state.current_txn_start_offset
+    return ActiveProducer(
+        producer_id=state.producer_id,
+        producer_epoch=state.producer_epoch,
+        last_sequence=state.last_sequence,
+        last_timestamp_ms=state.last_timestamp,
+        coordinator_epoch=state.coordinator_epoch,
+        transaction_start_offset=start if start >= 0 else None,
+    )
+
+
+def _abort(topic_partition: TopicPartition, producer: ActiveProducer) -> WriteTxnMarkersRequest:
+    topic = WritableTxnMarkerTopic(name=topic_partition.topic, partition_indexes=[topic_partition.partition])
+    marker = WritableTxnMarker(
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        transaction_result=False,
+        topics=[topic],
+        # -1 is what the leader tells of a producer that no marker has ever been written for.
+        coordinator_epoch=max(0, producer.coordinator_epoch),
+    )
+    return WriteTxnMarkersRequest(markers=[marker])

@@ -1,0 +1,60 @@
+"""The configs of topics and brokers: the one place that requests them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from ..errors import BrokerError
+from ..network.deadline import Deadline
+from ..protocol.api.configs import (
+    BROKER_RESOURCE,
+    TOPIC_RESOURCE,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from .router import Router
+
+Configs = dict[str, str | None]
+"""Values by name; None where the broker keeps the value to itself."""
+
+
+def describe_topic_configs(
+    router: Router,
+    topics: Collection[str],
+    deadline: Deadline | None = None,
+    *,
+    names: Sequence[str] | None = None,
+) -> dict[str, Configs]:
+    """Return the configuration of each topic, or of it what is called ``names``.
+
+    Raises `BrokerError` that names the topic which the broker refuses to describe.
+    """
+    request = _build(TOPIC_RESOURCE, topics, names)
+    return _read(router.send_any(request, deadline))
+
+
+def describe_broker_configs(router: Router, node_id: int, deadline: Deadline | None = None) -> Configs:
+    """Return one broker's configuration, as that broker has it; errors as `describe_topic_configs`."""
+    request = _build(BROKER_RESOURCE, [str(node_id)], None)
+    return _read(router.send_to(node_id, request, deadline))[str(node_id)]
+
+
+def _build(kind: int, resources: Collection[str], names: Sequence[str] | None) -> DescribeConfigsRequest:
+    keys = None if names is None else list(names)
+    return DescribeConfigsRequest(
+        resources=[
+            DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
+            for name in resources
+        ]
+    )
+
+
+def _read(response: DescribeConfigsResponse) -> dict[str, Configs]:
+    configs: dict[str, Configs] = {}
+    for result in response.results:
+        if result.error_code:
+            where = f"describing configs of {result.resource_name}"
+            raise BrokerError(result.error_code, where, result.error_message, operation="DescribeConfigs")
+        configs[result.resource_name] = {config.name: config.value for config in result.configs}
+    return configs

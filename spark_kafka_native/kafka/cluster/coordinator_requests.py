@@ -1,0 +1,90 @@
+"""`send_to_coordinator`: find the coordinator of a group or transactional id, send to it, and look for it
+again when it has moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from ..errors import BrokerError, IncompleteResponseError
+from ..network.deadline import Deadline
+from ..protocol.api.find_coordinator import FindCoordinatorRequest
+from ..protocol.message import Request, Response
+from .coordinators import CoordinatorKey
+from .router import Router
+
+R = TypeVar("R", bound=Response)
+T = TypeVar("T")
+
+
+def send_to_coordinator(
+    router: Router,
+    key: CoordinatorKey,
+    request: Request[R],
+    read: Callable[[R], T],
+    deadline: Deadline | None = None,
+) -> T:
+    """``read`` of the coordinator's response to ``request``, tried again while that may help.
+
+    ``read`` raises what the response says is wrong: a coordinator that has moved is looked up again, and one
+    that is still loading is asked again. Raises the first failure that is not retriable,
+    `DeadlineExceededError` for the others.
+    """
+    limit = deadline or router.deadline()
+    what = f"{request.api_name()} to the coordinator of {key}"
+    return retry_at_coordinator(
+        router, key, lambda: read(ask_coordinator(router, key, request, limit)), what, limit
+    )
+
+
+def retry_at_coordinator(
+    router: Router, key: CoordinatorKey, attempt: Callable[[], T], what: str, deadline: Deadline
+) -> T:
+    """`Router.retry` of an ``attempt`` that asks the coordinator of ``key``: one that has moved is looked up
+    again. Raises as `send_to_coordinator`.
+    """
+    return router.retry(
+        attempt,
+        what=what,
+        deadline=deadline,
+        between=lambda error: router.coordinators.learn(key, error),
+    )
+
+
+def ask_coordinator(
+    router: Router,
+    key: CoordinatorKey,
+    request: Request[R],
+    deadline: Deadline,
+    timeout_ms: float | None = None,
+    at_most: int | None = None,
+) -> R:
+    """One attempt at ``request`` to the coordinator of ``key``; report its failure to `Coordinators.learn`.
+
+    ``timeout_ms`` (None: the config's) is for requests that the coordinator may hold back, as JoinGroup;
+    ``at_most`` caps the version.
+    """
+    node_id = find_coordinator(router, key, deadline)
+    return router.send_to(node_id, request, deadline, timeout_ms, at_most)
+
+
+def find_coordinator(router: Router, key: CoordinatorKey, deadline: Deadline) -> int:
+    """The node id of the coordinator of ``key``, asked for when it is not known. One attempt; most of its
+    failures are retriable.
+    """
+    if (known := router.coordinators.get(key)) is not None:
+        return known
+    request = FindCoordinatorRequest(key_type=key.key_type, coordinator_keys=[key.name])
+    response = router.ask_any(request, deadline)
+    found = next((one for one in response.coordinators if one.key == key.name), None)
+    if found is None:
+        raise IncompleteResponseError(f"coordinator of {key}: the answer does not name it")
+    if found.error_code:
+        raise BrokerError(
+            found.error_code, f"coordinator of {key}", found.error_message or None, operation="Describe"
+        )
+    if found.node_id not in router.snapshot.brokers:
+        router.refresh((), deadline)
+    router.coordinators.note(key, found.node_id)
+    return found.node_id

@@ -1,0 +1,151 @@
+"""`Patience`: which failures of an operation are worth another attempt, where that depends on how often or
+for how long they have occurred.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+from ..config import ClientConfig
+from ..error_code import ErrorCode
+from ..errors import BrokerError, HandshakeClosedError, KafkaError, UnreachableError
+from ..network.deadline import Deadline
+from ..network.retry import is_retriable
+from .metadata import ClusterMetadata
+
+_LOG = logging.getLogger("spark_kafka_native")
+
+NEW_TOPIC_WAIT_MS = 5_000
+"""How long a topic that was never seen may stay unknown: a created one reaches every broker within about a
+second.
+"""
+KNOWN_TOPIC_WAIT_MS = 30_000
+"""How long a topic that was there may be missing: a restarting broker can answer without it for some seconds.
+"""
+HANDSHAKES_HUNG_UP = 3
+"""After so many connections closed in the first exchange, it is the wrong security.protocol, not a broker
+that stops.
+"""
+UNREACHABLE_WAIT_MS = 15_000
+"""How long first contact is tried while every address refuses at once: a wrong port stays wrong, and a broker
+that is being started beside us takes less.
+"""
+SAY_AFTER_S = 3.0
+"""First contact that takes longer is logged: a minute of silence helps nobody."""
+
+
+class GoneTopics:
+    """Topics that were there once, and those that a whole wait did not bring back, with when it ended. Any
+    thread may use it."""
+
+    def __init__(self, forget_after_ms: float) -> None:
+        self._forget_after_s = forget_after_ms / 1000
+        self._noted: dict[str, float] = {}
+        self._described: set[str] = set()
+
+    def note(self, topics: Iterable[str]) -> None:
+        """``topics`` were waited for in vain."""
+        self._noted.update(dict.fromkeys(topics, time.monotonic()))
+
+    def learn(self, metadata: ClusterMetadata) -> None:
+        """Forget those that ``metadata`` knows again."""
+        self._described.update(name for name, topic in metadata.topics.items() if not topic.error_code)
+        for name in self._noted.keys() - unknown_topics(metadata, self._noted):
+            self._noted.pop(name, None)
+
+    def have_been(self, topics: Iterable[str]) -> bool:
+        """Whether all ``topics`` were there once. One that was only ever asked for was not."""
+        return self._described.issuperset(topics)
+
+    def include(self, topics: Iterable[str]) -> bool:
+        """Whether all ``topics`` are gone.
+
+        Not for ever: a topic that is created again may take a moment to reach every broker.
+        """
+        since = time.monotonic() - self._forget_after_s
+        return all(self._noted.get(name, since) > since for name in topics)
+
+
+class Patience:
+    """The patience of one operation with its retries."""
+
+    def __init__(
+        self, topics: Collection[str], metadata: ClusterMetadata, gone: GoneTopics, config: ClientConfig
+    ) -> None:
+        self._topics = topics
+        self._gone = gone
+        self._servers = ", ".join(config.bootstrap_servers)
+        self._seen = gone.have_been(topics)
+        self._unknown_until = Deadline.after_ms(KNOWN_TOPIC_WAIT_MS if self._seen else NEW_TOPIC_WAIT_MS)
+        self._always_unknown = set(topics)
+        self._first_contact = not metadata.brokers
+        self._reachable_until = Deadline.after_ms(UNREACHABLE_WAIT_MS)
+        self._hang_ups_left = HANDSHAKES_HUNG_UP - 1
+        self._last: KafkaError | None = None
+
+    def lasts(self, error: KafkaError, metadata: ClusterMetadata) -> bool:
+        """Whether to try again after ``error``; ``metadata`` are what is known by now."""
+        self._last = error
+        if isinstance(error, BrokerError) and error.error_code in (
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ErrorCode.UNKNOWN_TOPIC_ID,
+        ):
+            return self._lasts_unknown(unknown_topics(metadata, self._topics))
+        if isinstance(error, BrokerError) and error.error_code is ErrorCode.BROKER_NOT_AVAILABLE:
+            return True  # `Router.connection`'s word for a broker that has just gone from the metadata
+        if self._first_contact and isinstance(error, HandshakeClosedError):
+            self._hang_ups_left -= 1
+            return self._hang_ups_left >= 0
+        if self._first_contact and isinstance(error, UnreachableError):
+            return not self._reachable_until.expired
+        return is_retriable(error)
+
+    @contextlib.contextmanager
+    def told(self, deadline: Deadline, knows_cluster: Callable[[], bool]) -> Iterator[None]:
+        """While first contact goes on for longer than `SAY_AFTER_S`, one line in the log says so."""
+        if not self._first_contact:
+            yield
+            return
+        timer = threading.Timer(SAY_AFTER_S, self._say, (deadline, knows_cluster))
+        timer.daemon = True
+        with contextlib.suppress(RuntimeError):  # no thread can be started while the interpreter ends
+            timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _say(self, deadline: Deadline, knows_cluster: Callable[[], bool]) -> None:
+        if isinstance(self._last, BrokerError) or (self._last is None and knows_cluster()):
+            return  # somebody has answered: it is the first operation that takes long, not first contact
+        until = self._reachable_until if isinstance(self._last, UnreachableError) else deadline
+        left_ms = min(until.remaining_ms, deadline.remaining_ms)
+        _LOG.warning(
+            "No Kafka broker has answered at %s in %.0f s; trying for %.0f s more. The last failure: %s",
+            self._servers, SAY_AFTER_S, left_ms / 1000, self._last or "none yet, nothing answers",
+        )  # fmt: skip
+
+    def _lasts_unknown(self, unknown: set[str]) -> bool:
+        self._always_unknown &= unknown
+        if unknown and self._gone.include(unknown):
+            return False
+        if not self._unknown_until.expired:
+            return True
+        # Each task of a read asks anew: one wait in a process is enough for a topic that was deleted.
+        if self._seen:
+            self._gone.note(self._always_unknown)
+        return False
+
+
+def unknown_topics(metadata: ClusterMetadata, topics: Iterable[str]) -> set[str]:
+    """Those of ``topics`` that the last answer about them called unknown."""
+    known = metadata.topics
+    return {
+        name
+        for name in topics
+        if name in known and known[name].error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    }

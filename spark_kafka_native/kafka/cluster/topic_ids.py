@@ -1,0 +1,106 @@
+"""`find_recreated`: which topics were deleted and created again, by their ids (KIP-516)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+from uuid import UUID
+
+from ..errors import BrokerError, IncompleteResponseError, KafkaError, NetworkError
+from ..model import TopicPartition
+from ..network.deadline import Deadline
+from ..network.retry import Backoff, retry
+from ..protocol.api.metadata import MetadataRequest, MetadataRequestTopic
+from .metadata import NO_TOPIC_ID, ClusterMetadata
+from .router import Router
+
+ANSWERS_NEEDED: Final = 3
+"""How many answers in a row must give another topic id: one broker may lag behind and still give the former
+one."""
+
+
+def find_recreated(
+    router: Router,
+    expected: Mapping[str, UUID],
+    *,
+    refresh: bool = False,
+    at: Collection[TopicPartition] = (),
+) -> dict[str, UUID]:
+    """The topics whose id is not the ``expected`` one any more, with the id they have.
+
+    A cached id may confirm the expected one (unless ``refresh``), but never refute it. That is for the
+    leaders to tell, of the partitions ``at`` (none: of all): who leads a partition of the topic that there is
+    knows its id, while any other broker may lag behind. They are asked until they agree, and `ANSWERS_NEEDED`
+    times before another id is believed. A topic that is missing, or has no id, is not another one. Raises
+    what kept the brokers from answering, or from agreeing.
+    """
+    if not expected or (not refresh and not _others(_known_ids(router.metadata(expected)), expected)):
+        return {}
+    deadline = router.deadline()
+    verdicts: list[dict[str, UUID]] = []
+
+    def ask() -> dict[str, UUID]:
+        router.refresh(expected, deadline)
+        told = _ask_leaders(router, expected, at, deadline)
+        if any(one != told[0] for one in told):
+            verdicts.clear()
+            raise IncompleteResponseError(f"the brokers disagree about the ids of {', '.join(expected)}")
+        verdicts[:] = [one for one in (*verdicts, *told) if one == told[0]]
+        if told[0] and len(verdicts) < ANSWERS_NEEDED:
+            raise IncompleteResponseError(f"{len(verdicts)} answers give other ids: {', '.join(told[0])}")
+        return told[0]
+
+    return retry(
+        ask,
+        what=f"asking for the ids of {', '.join(expected)}",
+        deadline=deadline,
+        backoff=Backoff(first_ms=router.config.retry_backoff_ms, max_ms=router.config.retry_backoff_max_ms),
+    )
+
+
+def _ask_leaders(
+    router: Router, expected: Mapping[str, UUID], at: Collection[TopicPartition], deadline: Deadline
+) -> list[dict[str, UUID]]:
+    """What each leader says are others; one that can't be asked is passed over if another answers."""
+    failure: KafkaError | None = None
+    told: list[dict[str, UUID]] = []
+    for node_id in _leaders(router.snapshot, expected, at):
+        try:
+            told.append(_others(_ask_broker(router, node_id, expected, deadline), expected))
+        except (BrokerError, NetworkError) as error:
+            failure = error
+    if not told:
+        raise failure or NetworkError("the metadata name no brokers")
+    return told
+
+
+def _leaders(metadata: ClusterMetadata, names: Collection[str], at: Collection[TopicPartition]) -> list[int]:
+    """Of the partitions ``at``, or of all; all brokers where there are none."""
+    led = {
+        partition.leader
+        for name in names
+        if (topic := metadata.topics.get(name)) is not None
+        for index, partition in topic.partitions.items()
+        if not at or TopicPartition(name, index) in at
+    }
+    return sorted(node_id for node_id in metadata.brokers if node_id in led) or sorted(metadata.brokers)
+
+
+def _others(told: Mapping[str, UUID], expected: Mapping[str, UUID]) -> dict[str, UUID]:
+    return {name: told[name] for name, topic_id in expected.items() if told.get(name, topic_id) != topic_id}
+
+
+def _known_ids(metadata: ClusterMetadata) -> dict[str, UUID]:
+    return {name: topic.topic_id for name, topic in metadata.topics.items() if topic.topic_id is not None}
+
+
+def _ask_broker(router: Router, node_id: int, topics: Collection[str], deadline: Deadline) -> dict[str, UUID]:
+    request = MetadataRequest(
+        topics=[MetadataRequestTopic(name=name) for name in topics], allow_auto_topic_creation=False
+    )
+    response = router.send_to(node_id, request, deadline)
+    return {
+        topic.name: topic.topic_id
+        for topic in response.topics
+        if topic.name is not None and topic.topic_id != NO_TOPIC_ID
+    }

@@ -1,0 +1,228 @@
+"""`Cluster`: looks at a cluster: brokers, topics, leaders, offsets, and single fetches. It changes nothing;
+that is `Admin`'s.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Self, TypeVar
+
+from .cluster.metadata import ClusterMetadata, Partition, Topic
+from .cluster.router import Router, check_shared
+from .config import ConsumerConfig
+from .config_from import Bootstrap, configs_from
+from .consumer.fetch_once import FetchedOnce, fetch_once
+from .consumer.offsets import FoundOffset, LogBounds, list_bounds, list_offsets
+from .consumer.places import offset_or_at
+from .model import Broker, OffsetAt, TopicPartition
+from .network.connection import Connection
+from .network.deadline import Deadline
+from .protocol.message import Request, Response
+
+R = TypeVar("R", bound=Response)
+When = int | str | OffsetAt | datetime | timedelta
+"""A timestamp in milliseconds; ``"earliest"``, ``"latest"`` or ``"max_timestamp"``; an `OffsetAt`; a time, or
+how long ago."""
+
+
+class Cluster:
+    """A view of one cluster. Any thread may use it; a context manager.
+
+    What it says of brokers, topics and leaders is at most ``metadata_max_age_ms`` old, as it asks again by
+    itself then; `refresh` asks at once. Every call takes at most ``timeout`` seconds (None:
+    ``default_api_timeout_ms``) with all its retries, and raises `DeadlineExceededError`, `NetworkError`,
+    `BrokerError` (with its error code: no such topic, not authorized) and their kin.
+    """
+
+    def __init__(self, router: Router, config: ConsumerConfig, *, owns_router: bool = True) -> None:
+        self._router = router
+        self._config = config
+        self._owns_router = owns_router
+        self._asked_at = float("-inf")
+
+    @classmethod
+    def connect(
+        cls,
+        bootstrap: Bootstrap | None = None,
+        *,
+        timeout: float | None = None,
+        router: Router | None = None,
+        **settings: Any,
+    ) -> Self:
+        """Find the cluster. ``bootstrap`` and keywords are as for `Consumer`; a ``router`` that is given is
+        shared and stays open.
+        """
+        given = router.config if bootstrap is None and router is not None else bootstrap
+        client, consumer = configs_from(given, settings, ConsumerConfig)
+        check_shared(router, client)
+        made = cls(router or Router(client), consumer, owns_router=router is None)
+        try:
+            made._metadata(timeout)
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    def __repr__(self) -> str:
+        known = self._router.snapshot
+        return f"<Cluster {known.cluster_id}: {len(known.brokers)} brokers>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close every connection."""
+        if self._owns_router:
+            self._router.close()
+
+    @property
+    def router(self) -> Router:
+        """What it stands on, for requests of your own; to be shared with others."""
+        return self._router
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The id that the cluster gave itself when it was formatted."""
+        return self._metadata(None).cluster_id
+
+    def brokers(self, timeout: float | None = None) -> tuple[Broker, ...]:
+        """The brokers that are up, by node id."""
+        found = self._metadata(timeout).brokers
+        return tuple(found[node_id] for node_id in sorted(found))
+
+    def controller(self, timeout: float | None = None) -> Broker | None:
+        """The broker that is named as the controller: with KRaft any one that passes on what is the
+        controller's."""
+        metadata = self._metadata(timeout)
+        return None if metadata.controller_id is None else metadata.brokers.get(metadata.controller_id)
+
+    def topics(self, *, internal: bool = False, timeout: float | None = None) -> tuple[str, ...]:
+        """The names of all topics that the client may describe, Kafka's own ones only if ``internal``."""
+        found = self._router.metadata(None, deadline=self._deadline(timeout)).topics.values()
+        return tuple(
+            sorted(one.name for one in found if not one.error_code and (internal or not one.internal))
+        )
+
+    def topic(self, name: str, timeout: float | None = None) -> Topic:
+        """What the cluster says of a topic; waits a moment for one that was just created."""
+        limit = self._deadline(timeout)
+        return self._router.retry(
+            lambda: self._router.metadata((name,), deadline=limit).topic(name),
+            what=f"describing topic {name}",
+            deadline=limit,
+            topics=(name,),
+        )
+
+    def partitions(self, topic: str, timeout: float | None = None) -> tuple[Partition, ...]:
+        """The partitions of a topic: leader, leader epoch, replicas and those in sync."""
+        found = self.topic(topic, timeout).partitions
+        return tuple(found[index] for index in sorted(found))
+
+    def leader(self, topic: str | TopicPartition, partition: int | None = None) -> Broker:
+        """The broker that leads a partition; waits for one that is being elected."""
+        tp = _topic_partition(topic, partition)
+        led = self._router.retry(
+            lambda: self._router.leader(tp), what=f"finding the leader of {tp}", topics=(tp.topic,)
+        )
+        return self._router.snapshot.brokers[led.node_id]
+
+    def refresh(self, topics: Collection[str] | None = None, timeout: float | None = None) -> None:
+        """Ask the cluster anew, for ``topics`` or (None) for all of them."""
+        self._router.metadata(topics, refresh=True, deadline=self._deadline(timeout))
+
+    def connection(self, node_id: int, timeout: float | None = None) -> Connection:
+        """A live connection to a broker of the cluster, shared with whatever else this object does."""
+        self._metadata(timeout)
+        return self._router.connection(node_id, self._deadline(timeout))
+
+    def send(self, request: Request[R], node_id: int | None = None, timeout: float | None = None) -> R:
+        """Send a request of your own and return its response, from one broker, or from whichever answers."""
+        limit = self._deadline(timeout)
+        if node_id is None:
+            return self._router.send_any(request, limit)
+        return self.connection(node_id, timeout).send(request, deadline=limit)
+
+    def list_offset(
+        self, topic: str, partition: int, when: When = OffsetAt.LATEST, timeout: float | None = None
+    ) -> FoundOffset:
+        """The offset of a place in a partition, with its timestamp where it was found by one; ``offset`` is
+        None where no record is as late. With ``isolation_level="read_committed"`` latest is the last stable
+        offset.
+        """
+        tp = TopicPartition(topic, partition)
+        return self._list({tp: _at(when)}, timeout)[tp]
+
+    def offsets(self, topic: str, partition: int, timeout: float | None = None) -> LogBounds:
+        """The first offset of a partition and the end of its log."""
+        tp = TopicPartition(topic, partition)
+        return list_bounds(
+            self._router, [tp], isolation_level=self._config.isolation_level, deadline=self._deadline(timeout)
+        )[tp]
+
+    def beginning_offsets(
+        self, topic_partitions: Collection[TopicPartition], timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """The first offset of each partition."""
+        return self._ends(topic_partitions, OffsetAt.EARLIEST, timeout)
+
+    def end_offsets(
+        self, topic_partitions: Collection[TopicPartition], timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """The end of each partition's log: the offset that the next record gets."""
+        return self._ends(topic_partitions, OffsetAt.LATEST, timeout)
+
+    def offsets_for_times(
+        self, times: Mapping[TopicPartition, When], timeout: float | None = None
+    ) -> dict[TopicPartition, FoundOffset]:
+        """For each partition the first record at or after a time; ``offset`` is None where there is none."""
+        return self._list({tp: _at(when) for tp, when in times.items()}, timeout)
+
+    def fetch(self, topic: str, partition: int, offset: int, timeout: float | None = None) -> FetchedOnce:
+        """Fetch once what there is from ``offset`` on; see `FetchedOnce` and `fetch_once`."""
+        tp = TopicPartition(topic, partition)
+        return fetch_once(self._router, tp, offset, self._config, self._deadline(timeout))
+
+    def _metadata(self, timeout: float | None) -> ClusterMetadata:
+        """What is known of the brokers, asked for anew once it is old."""
+        limit, age_s = self._deadline(timeout), time.monotonic() - self._asked_at
+        if age_s * 1000 < self._router.config.metadata_max_age_ms:
+            return self._router.metadata((), deadline=limit)
+        found = self._router.metadata((), refresh=True, deadline=limit)
+        self._asked_at = time.monotonic()
+        return found
+
+    def _list(
+        self, places: Mapping[TopicPartition, OffsetAt], timeout: float | None
+    ) -> dict[TopicPartition, FoundOffset]:
+        level = self._config.isolation_level
+        return list_offsets(self._router, places, isolation_level=level, deadline=self._deadline(timeout))
+
+    def _ends(
+        self, topic_partitions: Collection[TopicPartition], at: OffsetAt, timeout: float | None
+    ) -> dict[TopicPartition, int]:
+        found = self._list(dict.fromkeys(topic_partitions, at), timeout)
+        return {tp: one.offset or 0 for tp, one in found.items()}
+
+    def _deadline(self, timeout: float | None) -> Deadline:
+        return self._router.deadline(None if timeout is None else timeout * 1000)
+
+
+def _at(when: When) -> OffsetAt:
+    if isinstance(when, int) and not isinstance(when, bool):
+        return OffsetAt.timestamp(when)
+    at = offset_or_at(when)
+    assert isinstance(at, OffsetAt), "only numbers are offsets"
+    return at
+
+
+def _topic_partition(topic: str | TopicPartition, partition: int | None) -> TopicPartition:
+    if isinstance(topic, str):
+        if partition is None:
+            raise ValueError("which partition? leader(topic, partition) or leader(TopicPartition(...))")
+        return TopicPartition(topic, partition)
+    return TopicPartition(*topic)

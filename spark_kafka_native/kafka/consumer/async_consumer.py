@@ -1,0 +1,176 @@
+"""`AsyncConsumer`: a `Consumer` for asyncio.
+
+What may wait for a broker does so in a thread; records are taken in the event loop and never behind its back,
+so that a cancelled ``await`` loses none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any, Self, TypeVar
+
+from ..errors import ConsumerClosedError
+from ..metrics.snapshot import MetricsSnapshot
+from ..model import Record, TopicPartition
+from ..network.deadline import Deadline
+from ..telemetry.event_stream import EventStream
+from .consumer import Consumer
+from .fetched_records import FetchedRecords
+from .places import Place, Whence
+from .work_unit import WorkUnit
+
+T = TypeVar("T")
+
+
+class AsyncConsumer:
+    """Takes what `Consumer` takes; use it in one event loop.
+
+        async with AsyncConsumer("localhost:9092", "orders", start="earliest") as consumer:
+            async for record in consumer:
+                print(record.offset, record.value)
+
+    Errors are raised as by `Consumer`. A read that is cancelled has taken nothing: the next one gets what it
+    would have got.
+    """
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        self._build = functools.partial(Consumer, *args, **settings)
+        self._started: Consumer | None = None
+        self._news = asyncio.Event()
+
+    async def start(self) -> Self:
+        """Ask the cluster for partitions and offsets, as ``async with`` does. Raises as making a consumer."""
+        loop = asyncio.get_running_loop()
+        building = loop.run_in_executor(None, self._build)
+        try:
+            self._started = await asyncio.shield(building)
+        except asyncio.CancelledError:
+            building.add_done_callback(lambda built: _close_unwanted(loop, built))
+            raise
+        self._started.reader.tell(functools.partial(_wake, loop, self._news))
+        return self
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<AsyncConsumer over {self._started or 'nothing yet'}>"
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Record:
+        """The next record of any partition; ends once the consumer is closed."""
+        reader = self._consumer.reader
+        for record in reader.rows:
+            return record
+        await asyncio.sleep(0)  # others have their turn, however fast records come
+        try:
+            while (found := reader.next_record(Deadline.after_ms(0))) is None:
+                await self._wait(None)
+        except ConsumerClosedError as error:
+            if error.__cause__ is not None or not reader.closed:  # it failed, or this is a forked child
+                raise
+            raise StopAsyncIteration from None
+        return found
+
+    async def poll(self, timeout: float | None = None, max_records: int | None = None) -> list[Record]:
+        """As `Consumer.poll`: waits ``timeout`` seconds at most."""
+        reader, deadline = self._consumer.reader, _deadline(timeout)
+        while True:
+            found = reader.poll(max_records, Deadline.after_ms(0))
+            if found or not await self._wait(deadline):
+                return found
+
+    async def read_columns(self, timeout: float | None = None) -> FetchedRecords | None:
+        """As `Consumer.read_columns`: waits ``timeout`` seconds at most."""
+        reader, deadline = self._consumer.reader, _deadline(timeout)
+        while True:
+            found = reader.read_columns(Deadline.after_ms(0))
+            if found is not None or not await self._wait(deadline):
+                return found
+
+    async def seek(
+        self, place: Place, partition: int | TopicPartition | None = None, *, whence: Whence = "offset"
+    ) -> None:
+        """As `Consumer.seek`. Cancelled, it may happen all the same."""
+        await asyncio.to_thread(self._consumer.seek, place, partition, whence=whence)
+
+    async def lag(self, partition: int | TopicPartition | None = None) -> dict[TopicPartition, int]:
+        """As `Consumer.lag`."""
+        return await asyncio.to_thread(self._consumer.lag, partition)
+
+    @property
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """Those that are read."""
+        return self._consumer.partitions
+
+    @property
+    def paused(self) -> tuple[TopicPartition, ...]:
+        """Those that are paused."""
+        return self._consumer.paused
+
+    def position(self, partition: int | TopicPartition | None = None) -> int:
+        """As `Consumer.position`; does not wait."""
+        return self._consumer.position(partition)
+
+    def pause(self, partition: int | TopicPartition | None = None) -> None:
+        """As `Consumer.pause`; does not wait."""
+        self._consumer.pause(partition)
+
+    def resume(self, partition: int | TopicPartition | None = None) -> None:
+        """As `Consumer.resume`; does not wait."""
+        self._consumer.resume(partition)
+
+    def metrics(self) -> MetricsSnapshot:
+        """As `Consumer.metrics`; does not wait."""
+        return self._consumer.metrics()
+
+    def work_units(self, capacity: int = 1_000) -> EventStream[WorkUnit]:
+        """As `Consumer.work_units`. `EventStream.drain` does not wait; its other ways of reading do."""
+        return self._consumer.work_units(capacity)
+
+    async def close(self) -> None:
+        """Stop reading: an ``async for`` of another task ends, and `poll` raises `ConsumerClosedError`."""
+        if self._started is not None:
+            await asyncio.shield(asyncio.to_thread(self._started.close))
+
+    @property
+    def _consumer(self) -> Consumer:
+        if self._started is None:
+            raise ConsumerClosedError("not started: use it as `async with`, or await start()")
+        return self._started
+
+    async def _wait(self, deadline: Deadline | None) -> bool:
+        """Wait until there may be something to take; False when ``deadline`` comes first."""
+        self._news.clear()
+        if self._consumer.reader.has_news:  # since before `clear`, which has forgotten it
+            return True
+        left_s = None if deadline is None else deadline.remaining_ms / 1000
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(left_s):
+                await self._news.wait()
+                return True
+        return False
+
+
+def _wake(loop: asyncio.AbstractEventLoop, news: asyncio.Event) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
+        loop.call_soon_threadsafe(news.set)
+
+
+def _close_unwanted(loop: asyncio.AbstractEventLoop, built: asyncio.Future[Consumer]) -> None:
+    """Whoever wanted it was cancelled before it was made."""
+    if not built.cancelled() and built.exception() is None:
+        close: Callable[[], None] = built.result().close
+        loop.run_in_executor(None, close)
+
+
+def _deadline(timeout: float | None) -> Deadline | None:
+    return None if timeout is None else Deadline.after_ms(timeout * 1000)

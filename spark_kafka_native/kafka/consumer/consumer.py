@@ -1,0 +1,297 @@
+"""`Consumer`: reads topics, or some of their partitions, without a group."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Self
+
+from ..cluster.router import Router, check_shared
+from ..config_from import Bootstrap, configs_from
+from ..errors import ConsumerClosedError
+from ..metrics.snapshot import MetricsSnapshot
+from ..model import OffsetAt, Record, TopicPartition
+from ..network.deadline import Deadline
+from ..records.decode import ALL_COLUMNS
+from ..telemetry.event_stream import EventStream
+from .fetched_records import FetchedRecords
+from .offsets import list_offsets
+from .partition_reader import PartitionReader
+from .places import Place, Whence, offset_or_at, resolve_places
+from .reader_config import ReaderConfig
+from .work_unit import WorkUnit
+
+Start = Place | Mapping[int, Place] | Mapping[TopicPartition, Place]
+
+
+class Consumer:
+    """Reads records one by one, in lists, or as columns, each partition in order.
+
+    ``bootstrap`` says how to reach the cluster, and keywords are the fields of `ReaderConfig`,
+    `ConsumerConfig`, `ClientConfig` and `SecurityConfig`, as for `Producer`. ``topic`` is one or several;
+    ``partitions`` are those of one topic to read (None: all, and new ones from their beginning, once
+    ``metadata.max.age.ms`` has shown them). ``start`` is where to begin: an offset, ``"earliest"``,
+    ``"latest"``, a `datetime`, a `timedelta` ago, an `OffsetAt`, or a mapping of partitions to those.
+    ``columns`` are the fields of `RecordColumns` to fill, with ``offset`` always (None: all): what is not
+    read is not decoded.
+
+        with Consumer("localhost:9092", "orders", start="earliest") as consumer:
+            for record in consumer:
+                print(record.offset, record.value)
+
+    Making one asks the cluster for partitions and offsets, and raises `BrokerError` (no such topic, not
+    authorized), `DeadlineExceededError`, `NetworkError` and their kin. Records are fetched ahead in a thread
+    (``prefetch_max_bytes``). One thread reads; others may close, pause, seek and ask at the same time.
+
+    Reading raises errors about one partition when nothing of it is left to hand out; the others can be read
+    on. `OffsetOutOfRangeError` (without ``auto_offset_reset``), `LogTruncatedError`, `TopicRecreatedError`
+    and `CorruptRecordError` are raised again until `seek` moves that partition or `pause` leaves it alone;
+    after other errors the next call tries again.
+    """
+
+    def __init__(
+        self,
+        bootstrap: Bootstrap | None = None,
+        topic: str | Collection[str] = (),
+        *,
+        partitions: Collection[int] | None = None,
+        start: Start = OffsetAt.EARLIEST,
+        columns: Collection[str] | None = None,
+        router: Router | None = None,
+        **settings: Any,
+    ) -> None:
+        given = router.config if bootstrap is None and router is not None else bootstrap
+        client, self._config = configs_from(given, settings, ReaderConfig)
+        check_shared(router, client)
+        self.topics = (topic,) if isinstance(topic, str) else tuple(topic)
+        if not self.topics or not all(isinstance(name, str) and name for name in self.topics):
+            raise ValueError(f"topic must be the name of a topic, or some, not {topic!r}")
+        self._owns_router = router is None
+        self._router = router or Router(client)
+        if columns is not None and (unknown := set(columns) - ALL_COLUMNS):
+            raise ValueError(f"no such columns: {sorted(unknown)}; there are {sorted(ALL_COLUMNS)}")
+        try:
+            found = self._find_partitions(partitions)
+            offsets = self._resolve(_starts(start, found))
+        except BaseException:
+            self._close_router()
+            raise
+        self._known = set(found)
+        wanted = None if columns is None else frozenset(columns)
+        watch = _watch(weakref.WeakMethod(self._add_new)) if partitions is None else None
+        self._reader = PartitionReader(self._router, self._config, wanted, watch)
+        for topic_partition, offset in offsets.items():
+            self._reader.add(topic_partition, offset)
+
+    @property
+    def reader(self) -> PartitionReader:
+        """What it stands on."""
+        return self._reader
+
+    def __repr__(self) -> str:
+        state = " (closed)" if self._reader.closed else ""
+        count = len(self._reader.partitions)
+        return f"<Consumer of {', '.join(self.topics)}: {count} partitions at {self._at()}{state}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Record:
+        """The next record of any partition; waits for it. Ends once the consumer is closed."""
+        for record in self._reader.rows:
+            return record
+        try:
+            found = self._reader.next_record()
+        except ConsumerClosedError as error:
+            if error.__cause__ is not None or not self._reader.closed:  # it failed, or this is a forked child
+                raise
+            raise StopIteration from None
+        assert found is not None, "it waits without a deadline"
+        return found
+
+    def poll(self, timeout: float | None = None, max_records: int | None = None) -> list[Record]:
+        """The next records: waits for the first, for ``timeout`` seconds (None: for ever), and takes those
+        that are there, up to ``max_records`` (None: ``max_poll_records``). An empty list after the timeout.
+        """
+        return self._reader.poll(max_records, _deadline(timeout))
+
+    def read_columns(self, timeout: float | None = None) -> FetchedRecords | None:
+        """The next records of one partition as columns: ``read_columns().columns.to_arrow()`` is an Arrow
+        record batch. None after ``timeout`` seconds (None: never).
+        """
+        return self._reader.read_columns(_deadline(timeout))
+
+    @property
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """Those that are read."""
+        return tuple(sorted(self._reader.partitions))
+
+    @property
+    def paused(self) -> tuple[TopicPartition, ...]:
+        """Those that are paused."""
+        return tuple(sorted(tp for tp, paused in self._reader.partitions.items() if paused))
+
+    def seek(
+        self, place: Place, partition: int | TopicPartition | None = None, *, whence: Whence = "offset"
+    ) -> None:
+        """Go on reading elsewhere: one partition, or (None) all of them.
+
+        ``place`` is what ``start`` takes. With ``whence`` it is a number of offsets that counts from the
+        ``"start"`` or the ``"end"`` of the log or from the ``"current"`` position, at most to the log's ends:
+        ``seek(-10, whence="end")`` is ten offsets before the end. Raises as making a `Consumer` does.
+        """
+        chosen = self._chosen(partition)
+        if whence == "offset":
+            at = offset_or_at(place)
+            offsets = self._resolve(dict.fromkeys(chosen, at))
+        else:
+            offsets = self._resolve_relative(place, chosen, whence)
+        for topic_partition, offset in offsets.items():
+            self._reader.seek(topic_partition, offset)
+
+    def position(self, partition: int | TopicPartition | None = None) -> int:
+        """The offset behind the record that was handed out last. ``partition`` may be left out where there is
+        but one.
+        """
+        return self._reader.position(self._one(partition))
+
+    def lag(self, partition: int | TopicPartition | None = None) -> dict[TopicPartition, int]:
+        """How many offsets lie between the position and the log's end (read_committed: its last stable
+        offset), for one partition or (None) all; asks the leaders.
+        """
+        chosen = self._chosen(partition)
+        ends = self._resolve(dict.fromkeys(chosen, OffsetAt.LATEST))
+        return {tp: max(0, end - self._reader.position(tp)) for tp, end in ends.items()}
+
+    def pause(self, partition: int | TopicPartition | None = None) -> None:
+        """Hand out nothing of one partition, or (None) of all, until `resume`; what was fetched is kept."""
+        for topic_partition in self._chosen(partition):
+            self._reader.pause(topic_partition)
+
+    def resume(self, partition: int | TopicPartition | None = None) -> None:
+        """Go on with what was paused."""
+        for topic_partition in self._chosen(partition):
+            self._reader.resume(topic_partition)
+
+    def metrics(self) -> MetricsSnapshot:
+        """What was counted and measured so far: `MetricsSnapshot.since` an earlier one tells the time in
+        between. A ``router`` that is shared counts ``kafka.client.*`` for all who share it."""
+        return self._reader.metrics()
+
+    def work_units(self, capacity: int = 1_000) -> EventStream[WorkUnit]:
+        """What happens to the ranges of offsets that are fetched, from now on. At most ``capacity`` events
+        wait for whoever reads them, and the oldest are dropped for newer ones."""
+        return self._reader.work_units.subscribe(capacity)
+
+    def close(self) -> None:
+        """Stop reading; iteration in another thread ends, and `poll` raises `ConsumerClosedError` there. May
+        be called twice.
+        """
+        self._reader.close()
+        self._close_router()
+
+    def _close_router(self) -> None:
+        if self._owns_router:
+            self._router.close()
+
+    def _at(self) -> str:
+        places = [f"{tp} {self._reader.position(tp)}" for tp in self.partitions[:3]]
+        return ", ".join([*places, "..."] if len(self.partitions) > len(places) else places) or "none"
+
+    def _find_partitions(self, partitions: Collection[int] | None) -> list[TopicPartition]:
+        if partitions is not None and len(self.topics) > 1:
+            raise ValueError("partitions= is for one topic; make a Consumer for each topic otherwise")
+        if partitions is not None and not partitions:
+            raise ValueError("partitions= names none: it would read nothing, for ever (None: all of them)")
+
+        def attempt() -> list[TopicPartition]:
+            metadata = self._router.metadata(self.topics)
+            if partitions is None:
+                topics = [metadata.topic(name) for name in self.topics]
+                return [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
+            chosen = [TopicPartition(self.topics[0], partition) for partition in sorted(set(partitions))]
+            for topic_partition in chosen:
+                metadata.partition(topic_partition)
+            return chosen
+
+        what = f"finding the partitions of {', '.join(self.topics)}"
+        return self._router.retry(attempt, what=what, topics=self.topics)
+
+    def _resolve(self, places: Mapping[TopicPartition, int | OffsetAt]) -> dict[TopicPartition, int]:
+        return resolve_places(self._router, places, self._config.isolation_level, self._router.deadline())
+
+    def _resolve_relative(
+        self, number: Place, chosen: Collection[TopicPartition], whence: Whence
+    ) -> dict[TopicPartition, int]:
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise TypeError(f"with whence={whence!r} a number of offsets is wanted, not {number!r}")
+        first = self._resolve(dict.fromkeys(chosen, OffsetAt.EARLIEST))
+        end = self._resolve(dict.fromkeys(chosen, OffsetAt.LATEST))
+        match whence:
+            case "start":
+                base = first
+            case "end":
+                base = end
+            case "current":
+                base = {tp: self._reader.position(tp) for tp in chosen}
+            case _:
+                raise ValueError(f"whence is offset, start, end or current, not {whence!r}")
+        return {tp: min(max(base[tp] + number, first[tp]), end[tp]) for tp in chosen}
+
+    def _chosen(self, partition: int | TopicPartition | None) -> tuple[TopicPartition, ...]:
+        return self.partitions if partition is None else (self._one(partition),)
+
+    def _one(self, partition: int | TopicPartition | None) -> TopicPartition:
+        if isinstance(partition, int) and len(self.topics) == 1:
+            return TopicPartition(self.topics[0], partition)
+        if partition is None and len(self.partitions) == 1:
+            return self.partitions[0]
+        if isinstance(partition, tuple):
+            return TopicPartition(*partition)
+        raise ValueError(f"name the partition as a TopicPartition, not {partition!r}: several are read")
+
+    def _add_new(self) -> None:
+        """Read partitions that were added to the topics meanwhile, from their beginning."""
+        # One attempt: the thread that fetches waits for it, and there will be another one.
+        limit = self._router.deadline(self._router.config.request_timeout_ms)
+        known = self._router.refresh(self.topics, limit).topics
+        topics = [known[name] for name in self.topics if name in known and not known[name].error_code]
+        found = [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
+        new = [tp for tp in found if tp not in self._known]
+        if not new:
+            return
+        first = list_offsets(self._router, dict.fromkeys(new, OffsetAt.EARLIEST), deadline=limit)
+        for topic_partition in new:
+            self._reader.add(topic_partition, first[topic_partition].offset or 0)
+            self._known.add(topic_partition)
+
+
+def _watch(add_new: weakref.WeakMethod[Callable[[], None]]) -> Callable[[], None]:
+    """What the fetching thread calls: it must not keep a consumer alive that nobody holds."""
+
+    def watch() -> None:
+        if (call := add_new()) is not None:
+            call()
+
+    return watch
+
+
+def _starts(start: Start, found: Collection[TopicPartition]) -> dict[TopicPartition, int | OffsetAt]:
+    if not isinstance(start, Mapping):
+        return dict.fromkeys(found, offset_or_at(start))
+    given: dict[Any, Place] = dict(start)
+    by_index = {} if len({tp.topic for tp in found}) > 1 else {tp.partition: tp for tp in found}
+    by_name = {by_index.get(name, name): place for name, place in given.items()}
+    if unknown := by_name.keys() - set(found):
+        raise ValueError(f"start names partitions that are not read: {', '.join(map(str, unknown))}")
+    return {tp: offset_or_at(by_name.get(tp, OffsetAt.EARLIEST)) for tp in found}
+
+
+def _deadline(timeout: float | None) -> Deadline | None:
+    return None if timeout is None else Deadline.after_ms(timeout * 1000)

@@ -1,0 +1,346 @@
+"""`PartitionReader`: reads partitions on and on, which may be added, moved, paused and removed meanwhile."""
+
+from __future__ import annotations
+
+import operator
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from itertools import islice
+from uuid import UUID
+
+from ..cluster.router import Router
+from ..errors import ConsumerClosedError
+from ..metrics import catalogue as metric
+from ..metrics.registry import MetricsRegistry
+from ..metrics.snapshot import MetricsSnapshot, Observed
+from ..model import IsolationLevel, Record, TopicPartition
+from ..network.deadline import Deadline
+from ..telemetry.event_source import EventSource
+from .fetched_records import FetchedRecords
+from .prefetched import Prefetched
+from .prefetching import Prefetching
+from .reader_config import ReaderConfig
+from .work_unit import WorkUnit
+
+ROWS = 1_024
+"""So many records become Python objects at a time: they are still in the CPU's cache when they are used."""
+CLOSE_MS = 1_000
+"""`close` waits for the fetching thread so long: it may be waiting for a broker, and ends by itself then."""
+
+
+class PartitionReader:
+    """What `Consumer` and a consumer of a group stand on. It knows no group, and asks for no start offset.
+
+    Records are fetched ahead in a thread of its own (`Prefetching`), bounded to
+    `ReaderConfig.prefetch_max_bytes`; each partition comes in order, without loss or duplicate. **Any thread
+    may call any method, also while another one waits in a read**, and none of them waits for a broker but the
+    reads (`read_columns`, `poll`, `next_record`), which wait until their deadline at most. Reading itself is
+    for one thread at a time.
+
+    What holds from the moment a call returns:
+
+    - `remove`, `seek`: no read that begins afterwards returns a record that was fetched for the partition
+      before. A read that another thread is in at that moment took its records either before or after.
+    - `pause`: the same, but what was fetched is kept for `resume`.
+    - `position`: the offset behind the record that was handed out last (or behind what is hidden after it:
+      markers, aborted transactions, compaction). It is what to commit for "everything that was read so far
+      is done": with `poll` and iteration it includes what the caller was given last.
+
+    An error about one partition is raised once nothing else is to be handed out. One that no other attempt
+    mends (`OffsetOutOfRangeError` without ``auto.offset.reset``, `LogTruncatedError`, `TopicRecreatedError`,
+    `CorruptRecordError`) is raised again until that partition is moved, paused or removed; after others
+    fetching goes on by itself. The rest is read on in any case.
+
+    ``columns`` names the fields of `RecordColumns` to fill besides ``offset`` (None: all).
+    ``watch`` is called in the fetching thread once per ``metadata.max.age.ms``, to look for new partitions.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        config: ReaderConfig,
+        columns: frozenset[str] | None = None,
+        watch: Callable[[], None] | None = None,
+    ) -> None:
+        self._process_id = os.getpid()
+        self._config = config
+        committed = config.isolation_level is IsolationLevel.READ_COMMITTED
+        self._shared = Prefetched(config.prefetch_max_bytes, read_committed=committed)
+        self._waited_s = 0.0
+        """How long its reader has waited since there was something last."""
+        self._lock = threading.Lock()
+        self._fetched: FetchedRecords | None = None
+        """What is handed out row by row just now."""
+        self._unpacked = 0
+        """How many of its rows have been in `rows`."""
+        self.rows: Iterator[Record] = iter(())
+        """What iteration takes from; empty once it is closed."""
+        self._unpacked_rows = self.rows
+        """The same, also then: where reading has come to is known by what is left of it."""
+        columns = None if columns is None else columns | {"offset"}  # positions are counted by it
+        prefetching = Prefetching(router, config, columns, self._shared, watch)
+        self._router, self._brokers = router, prefetching.brokers
+        prefetching.thread.start()
+        # Nothing more: a finalizer may run anywhere, where locks are held too.
+        weakref.finalize(self, setattr, self._shared, "closed", True).atexit = False
+        _READERS.add(self)
+
+    def __repr__(self) -> str:
+        state = " (closed)" if self.closed else ""
+        return f"<PartitionReader of {len(self._shared.partitions())} partitions{state}>"
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._shared.closed
+
+    @property
+    def partitions(self) -> dict[TopicPartition, bool]:
+        """Those that are read, and whether each is paused."""
+        return self._shared.partitions()
+
+    def add(self, topic_partition: TopicPartition, offset: int, topic_id: UUID | None = None) -> None:
+        """Read a partition too, from ``offset`` on.
+
+        ``topic_id`` is the id that the offset belongs to (`TopicRecreatedError` where the topic has another);
+        without it, that of the first answer. Raises `ValueError` where it is there already.
+        """
+        self._check_process()
+        self._shared.add(topic_partition, offset, topic_id)
+
+    def remove(self, topic_partition: TopicPartition) -> int:
+        """Drop a partition and what was fetched of it; returns its `position`."""
+        self._check_process()
+        with self._lock:
+            self._give_back_rows(topic_partition)
+            return self._shared.remove(topic_partition)
+
+    def seek(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Go on from ``offset``; also after an error about the partition."""
+        self._check_process()
+        with self._lock:
+            # Not dropped here: an interrupt before the seek must not let them be skipped.
+            self._give_back_rows(topic_partition)
+            self._shared.seek(topic_partition, offset)
+
+    def pause(self, topic_partition: TopicPartition) -> None:
+        """Hand out nothing of a partition until `resume`. What was fetched is kept, as far as
+        ``prefetch_max_bytes`` go for all that are paused.
+        """
+        self._check_process()
+        with self._lock:
+            self._give_back_rows(topic_partition)
+            self._shared.pause(topic_partition)
+
+    def resume(self, topic_partition: TopicPartition) -> None:
+        """Go on with a partition that was paused, at its position."""
+        self._check_process()
+        self._shared.resume(topic_partition)
+
+    def position(self, topic_partition: TopicPartition) -> int:
+        """The offset before which everything was handed out."""
+        with self._lock:
+            return self._position(topic_partition)
+
+    def read_columns(self, deadline: Deadline | None = None) -> FetchedRecords | None:
+        """The next records of any partition as columns; None when ``deadline`` (None: never) comes first.
+
+        Raises `ConsumerClosedError` when it is closed meanwhile too, and errors as said above.
+        """
+        fetched = None
+        try:
+            while True:
+                with self._lock:
+                    self._give_back_rows()
+                    self._check_open()
+                    self._shared.check(again=False)
+                    fetched = self._shared.take()
+                if fetched is not None or not self._wait(deadline):
+                    return fetched
+        except BaseException:
+            if fetched is not None:  # an interrupt: nobody gets these
+                self._shared.give_back(fetched)
+            raise
+
+    def poll(self, max_records: int | None = None, deadline: Deadline | None = None) -> list[Record]:
+        """The next records of any partitions: waits for the first, and takes those that are there, up to
+        ``max_records`` (None: ``max.poll.records``). None are there when ``deadline`` comes first.
+        """
+        limit = self._config.max_poll_records if max_records is None else max_records
+        found: list[Record] = []
+        try:
+            while True:
+                self._shared.check(again=False, but=self._half_read)
+                with self._lock:
+                    while len(found) < limit and self._unpack():
+                        found.extend(islice(self.rows, limit - len(found)))
+                if found or limit < 1 or not self._wait(deadline):
+                    return found
+        except BaseException:
+            self._take_back(found)
+            raise
+
+    def next_record(self, deadline: Deadline | None = None) -> Record | None:
+        """The next record of any partition; None when ``deadline`` (None: never) comes first."""
+        while True:
+            for record in self.rows:
+                return record
+            self._shared.check(again=False, but=self._half_read)
+            with self._lock:
+                more = self._unpack()
+            if not more and not self._wait(deadline):
+                return None
+
+    @property
+    def registry(self) -> MetricsRegistry:
+        """Where whoever stands on it may count, too."""
+        return self._shared.metrics
+
+    @property
+    def work_units(self) -> EventSource[WorkUnit]:
+        """What happens to the ranges that are fetched."""
+        return self._shared.work_units
+
+    def metrics(self, observed: Iterable[Observed] = ()) -> MetricsSnapshot:
+        """What was counted and measured so far, with what was ``observed`` elsewhere."""
+        seen = [*observed, *self._shared.observed()]
+        with self._lock:
+            for tp, end in self._shared.ends().items():
+                lag = max(0, end - self._position(tp))
+                seen.append(Observed(metric.LAG, lag, (tp.topic, str(tp.partition))))
+        for brokers in (self._brokers, self._router):
+            seen += brokers.observed()
+        return self._shared.metrics.snapshot(seen, [self._router.metrics])
+
+    @property
+    def has_news(self) -> bool:
+        """Whether a read would not have to wait."""
+        return self._shared.has_news
+
+    def tell(self, listener: Callable[[], None] | None) -> None:
+        """Have ``listener`` called, by any thread, whenever `has_news` may have become true."""
+        self._shared.listener = listener
+
+    def close(self) -> None:
+        """End; a read in another thread raises `ConsumerClosedError`. May be called twice."""
+        self.rows = iter(())
+        if self._process_id != os.getpid():  # the thread is the parent's, and so may be its locks
+            self._shared.closed = True
+        else:
+            self._shared.close()
+            self._shared.naps.wait(lambda: self._shared.ended, Deadline.after_ms(CLOSE_MS))
+
+    def _wait(self, deadline: Deadline | None) -> bool:
+        """Wait for something to hand out; False when ``deadline`` comes first."""
+        self._check_open()
+        self._shared.check(again=True)
+        began = time.monotonic()
+        found = self._shared.naps.wait(lambda: self._shared.has_news, deadline)
+        self._waited_s += time.monotonic() - began
+        if found:  # reads that ended before in vain waited for the same
+            self._shared.metrics.measure(metric.CONSUMER_WAIT, self._waited_s)
+            self._waited_s = 0.0
+        return found
+
+    def _check_open(self) -> None:
+        self._check_process()
+        failure = self._shared.failure
+        if failure is not None:
+            raise ConsumerClosedError(f"the thread that fetches failed: {failure!r}") from failure
+        if self._shared.closed:
+            raise ConsumerClosedError("the consumer is closed")
+
+    def _check_process(self) -> None:
+        if self._process_id != os.getpid():
+            raise ConsumerClosedError(
+                "the consumer was made in another process (before a fork); make one in this process"
+            )
+
+    def _disown(self) -> None:
+        """This is a forked child: the parent goes on with what was fetched."""
+        self._lock = threading.Lock()
+        self.rows = iter(())
+        self._shared.disown()
+
+    # Rows of one `FetchedRecords`, a part of them as Python objects; changed with `_lock` held. An interrupt
+    # comes where something is called, never between plain assignments: that no record is lost hangs on it.
+
+    def _unpack(self) -> bool:
+        """See to it that `rows` has any; False where none are there just now."""
+        if operator.length_hint(self.rows):
+            return True
+        self._check_open()
+        if self._fetched is None or self._unpacked == self._fetched.columns.length:
+            self._fetched = None
+            self._fetched, self._unpacked = self._shared.take(), 0
+        if self._fetched is None:
+            return False
+        end = min(self._unpacked + ROWS, self._fetched.columns.length)
+        columns = self._fetched.columns.slice(self._unpacked, end)
+        rows = iter(list(columns.records(*self._fetched.topic_partition)))
+        self.rows, self._unpacked_rows, self._unpacked = rows, rows, end
+        return True
+
+    def _row(self) -> int:
+        """The index of the row that is handed out next."""
+        return self._unpacked - operator.length_hint(self._unpacked_rows)
+
+    @property
+    def _half_read(self) -> TopicPartition | None:
+        """The partition of which rows are left to hand out."""
+        fetched = self._fetched
+        if fetched is None or self._row() == fetched.columns.length:
+            return None
+        return fetched.topic_partition
+
+    def _position(self, topic_partition: TopicPartition) -> int:
+        position, fetched = self._shared.position(topic_partition), self._fetched
+        if fetched is None or fetched.topic_partition != topic_partition:
+            return position
+        row = self._row()
+        return position if row == fetched.columns.length else _offset_before(fetched, row)
+
+    def _give_back_rows(self, topic_partition: TopicPartition | None = None) -> None:
+        """What is left of the rows goes back to the rest, if it is of that partition (None: of any)."""
+        fetched, row, none = self._fetched, self._row(), iter(())
+        if fetched is None or topic_partition not in (None, fetched.topic_partition):
+            return
+        if row < (length := fetched.columns.length):
+            columns = fetched.columns.slice(row, length)
+            rest = replace(fetched, columns=columns, from_offset=_offset_before(fetched, row))
+            try:
+                self._shared.give_back(rest)
+            except BaseException:  # an interrupt: before, within or after it
+                self._shared.give_back(rest)
+                self.rows, self._unpacked_rows, self._fetched = none, none, None
+                raise
+        self.rows, self._unpacked_rows, self._fetched = none, none, None
+
+    def _take_back(self, found: list[Record]) -> None:
+        """An interrupt: nobody gets these."""
+        first = {record.topic_partition: record.offset for record in reversed(found)}
+        for topic_partition, offset in first.items():
+            self.seek(topic_partition, offset)
+
+
+_READERS: weakref.WeakSet[PartitionReader] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for reader in list(_READERS):
+        reader._disown()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _offset_before(fetched: FetchedRecords, row: int) -> int:
+    """The offset before which everything was handed out, once the first ``row`` rows were."""
+    offsets = fetched.columns.offset
+    if not row or offsets is None:
+        return fetched.from_offset
+    return int(offsets[row - 1]) + 1

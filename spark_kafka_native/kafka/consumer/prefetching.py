@@ -1,0 +1,206 @@
+"""`Prefetching`: the thread that fetches ahead of a reader, into a `Prefetched`.
+
+It alone uses the `FetchRun`, and connections of its own: a fetch that waits for records at the end of a log
+holds up nobody else's request. Whatever takes long (a broker that does not answer, a leader that is being
+elected) takes long here, while the reader's calls keep their deadlines.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..cluster.brokers import Brokers
+from ..cluster.router import Router
+from ..error_code import ErrorCode
+from ..errors import BrokerError, KafkaError, OffsetOutOfRangeError, TopicRecreatedError
+from ..metrics import catalogue as metric
+from ..metrics.error_tag import error_tag
+from ..model import TopicPartition
+from ..network.connection import Connection
+from ..network.deadline import Deadline
+from ..network.transport import READ, wait_for_streams
+from .fetch_run import FetchRun
+from .fetched_records import FetchedRecords
+from .offsets import list_places
+from .prefetched import Prefetched, Wanted
+from .reader_config import ReaderConfig
+
+_LOG = logging.getLogger("spark_kafka_native.consumer")
+IDLE_MS = 1_000
+"""How long it waits when nothing is to be fetched; whoever changes that wakes it."""
+REFUSALS_IN_DOUBT = 5
+"""So often in a row a refusal is asked again that the leader's own bounds contradict, which may be new."""
+
+
+@dataclass(slots=True, eq=False)
+class _Fetched:
+    """A partition as the run has it."""
+
+    wanted: Wanted
+    moves: int
+    tries: int
+    active: bool = True
+    recreated: bool = False
+    """Whether it was told that the topic is another one: only as a new partition it can be read on."""
+    doubts: int = 0
+
+
+class Prefetching:
+    """Runs until its `Prefetched` is closed."""
+
+    def __init__(
+        self,
+        router: Router,
+        config: ReaderConfig,
+        columns: frozenset[str] | None,
+        shared: Prefetched,
+        watch: Callable[[], None] | None,
+    ) -> None:
+        self._router = router
+        self._config = config
+        self._shared = shared
+        self._metrics = shared.metrics
+        self.brokers = Brokers(router.config, metrics=shared.metrics)
+        """Connections of its own."""
+        self._run = FetchRun(router, config, columns, self._connect, shared.wakeup)
+        self._run.metrics = shared.metrics
+        self._fetched: dict[TopicPartition, _Fetched] = {}
+        self._watch = watch
+        self._watched_at = time.monotonic()
+        self.thread = threading.Thread(target=self._work, name="kafka-reader", daemon=True)
+
+    def _work(self) -> None:
+        shared = self._shared
+        try:
+            while True:
+                shared.wakeup.clear()  # first: what comes after it is seen, or ends the next wait
+                if shared.closed:
+                    break
+                self._follow()
+                self._fetch()
+                self._look_around()
+        except BaseException as error:  # noqa: BLE001 - the reader must hear of a bug, whatever it is
+            _LOG.exception("the thread that fetches ahead failed")
+            shared.fail(error)
+        finally:
+            self._run.close()
+            self.brokers.close()
+            shared.wakeup.close()
+            shared.work_units.close()
+            shared.ended = True
+            shared.wake_readers()
+
+    def _connect(self, node_id: int, deadline: Deadline) -> Connection:
+        broker = self._router.snapshot.brokers.get(node_id)
+        if broker is None:
+            raise BrokerError(
+                ErrorCode.BROKER_NOT_AVAILABLE, f"broker {node_id}", "the metadata do not name it"
+            )
+        return self.brokers.connection(broker, deadline)
+
+    def _follow(self) -> None:
+        """Do what the reader wants."""
+        for topic_partition, wanted in self._shared.changes():
+            known = self._fetched.get(topic_partition)
+            if known is not None and known.wanted is not wanted:
+                self._run.remove(topic_partition)
+                del self._fetched[topic_partition]
+                known = None
+            if wanted is not None:
+                self._adjust(topic_partition, wanted, known)
+
+    def _adjust(self, topic_partition: TopicPartition, wanted: Wanted, known: _Fetched | None) -> None:
+        start, moves, tries, active = self._shared.wish(wanted)
+        if known is None:
+            known = self._fetched[topic_partition] = _Fetched(wanted, moves, tries)
+            self._run.add(topic_partition, start, topic_id=wanted.topic_id)
+        elif known.moves != moves and known.recreated:
+            self._run.remove(topic_partition)
+            self._run.add(topic_partition, start)
+            known.active, known.recreated = True, False
+        elif known.moves != moves:
+            self._run.seek(topic_partition, start)
+        elif known.tries != tries:
+            self._run.try_again(topic_partition)
+        known.moves, known.tries = moves, tries
+        if active != known.active:
+            (self._run.resume if active else self._run.pause)(topic_partition)
+            known.active = active
+
+    def _fetch(self) -> None:
+        shared = self._shared
+        if shared.full or not any(one.active for one in self._fetched.values()):
+            wait_for_streams([(shared.wakeup.fileno(), READ)], Deadline.after_ms(IDLE_MS))
+            return
+        try:
+            fetched = self._run.next(Deadline.after_ms(IDLE_MS))
+        except KafkaError as error:
+            self._judge(error)
+            return
+        if fetched is not None:
+            known = self._fetched[fetched.topic_partition]
+            known.doubts = 0
+            self._count(fetched)
+            shared.put(known.wanted, known.moves, fetched)
+
+    def _count(self, fetched: FetchedRecords) -> None:
+        topic, records = fetched.topic_partition.topic, fetched.columns.length
+        self._metrics.count(metric.CONSUMED_RECORDS, records, topic)
+        self._metrics.count(metric.CONSUMED_BYTES, fetched.nbytes, topic)
+        self._metrics.measure(metric.CONSUME_BATCH_RECORDS, records)
+
+    def _judge(self, error: KafkaError) -> None:
+        """An error about one partition: the reset policy mends it, or the reader hears of it."""
+        # An error about others than it is raised for may say why there are no bounds to tell.
+        topic_partition = next(iter(self._run.broken()), None)
+        if topic_partition is None:
+            raise error
+        if isinstance(error, OffsetOutOfRangeError):
+            try:
+                if self._mended(error):
+                    return
+            except KafkaError as failure:
+                error = failure
+        known = self._fetched[topic_partition]
+        known.active, known.recreated = False, isinstance(error, TopicRecreatedError)
+        self._run.pause(topic_partition)
+        self._metrics.count(metric.CONSUMER_ERRORS, 1, error_tag(error))
+        self._shared.broke(known.wanted, known.moves, error)
+
+    def _mended(self, error: OffsetOutOfRangeError) -> bool:
+        """Whether the partition goes on: the leader's own bounds contradict its refusal, or the reset policy
+        says from where.
+        """
+        tp, known = error.topic_partition, self._fetched[error.topic_partition]
+        low, high = error.log_start_offset, error.high_watermark
+        if low is not None and high is not None and low <= error.offset <= high:
+            known.doubts += 1
+            if known.doubts <= REFUSALS_IN_DOUBT:
+                self._run.try_again(tp, self._router.config.retry_backoff_ms)
+                return True
+        place = self._config.auto_offset_reset.place(time.time() * 1000)
+        if place is None:
+            return False
+        offset = list_places(self._router, {tp: place}, self._config.isolation_level)[tp]
+        _LOG.warning(
+            "%s; going on at %d (auto.offset.reset=%s)", error, offset, self._config.auto_offset_reset
+        )
+        self._metrics.count(metric.OFFSET_RESETS)
+        self._run.seek(tp, offset)
+        self._shared.skip(known.wanted, known.moves, offset)
+        return True
+
+    def _look_around(self) -> None:
+        """Call what is to be done once per ``metadata.max.age.ms``; a failure is tried again next time."""
+        age_ms = (time.monotonic() - self._watched_at) * 1000
+        if self._watch is None or age_ms < self._router.config.metadata_max_age_ms:
+            return
+        self._watched_at = time.monotonic()
+        try:
+            self._watch()
+        except KafkaError as error:
+            _LOG.warning("looking for new partitions failed, and is tried again: %s", error)

@@ -1,0 +1,394 @@
+"""`ClassicMembership`: a member of a group that assigns among its members (JoinGroup, SyncGroup). Sans-IO.
+
+| state | means | heartbeats | ends with |
+| --- | --- | --- | --- |
+| UNJOINED | in no generation | | the caller is there, and has dropped what is lost: JOINING |
+| PREPARING | the group rebalances | yes | the caller has given up what it must (eager: everything): JOINING |
+| JOINING | JoinGroup is in flight | held back | the generation begins: ASSIGNING (leader) or SYNCING |
+| ASSIGNING | the leader looks up the partitions | | they are found: SYNCING |
+| SYNCING | SyncGroup is in flight | held back | the assignment: TAKING |
+| TAKING | the caller is to take it | yes | it has: STABLE; it gave something up (cooperative): PREPARING |
+| STABLE | | yes | a rebalance, another subscription, other partitions: PREPARING |
+
+What an error code means is in the three tables below. From every state an unknown member, an illegal
+generation, a session timeout or a caller that is too slow lead to UNJOINED with everything lost.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from ..error_code import ErrorCode
+from ..errors import BrokerError, ProtocolError
+from ..model import TopicPartition
+from ..protocol.api.group_membership import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    LeaveGroupRequest,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
+)
+from ..protocol.consumer_protocol import (
+    PROTOCOL_TYPE,
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    read_versioned,
+    write_versioned,
+)
+from ..protocol.message import Request
+from .assignor import Assignor, SubscribedMember
+from .membership import (
+    NEVER,
+    Ask,
+    Change,
+    FindPartitions,
+    Identity,
+    Membership,
+    MembershipRules,
+    Step,
+    Then,
+    Wait,
+)
+from .sticky_assignor import by_topic, from_topics
+
+NO_GENERATION: Final = -1
+JOIN_GRACE_MS: Final = 5_000
+"""A JoinGroup is answered once the rebalance timeout is over, at the latest, and a little."""
+
+
+class State(enum.Enum):
+    """Where a member is, see the module."""
+
+    UNJOINED = enum.auto()
+    PREPARING = enum.auto()
+    JOINING = enum.auto()
+    ASSIGNING = enum.auto()
+    SYNCING = enum.auto()
+    TAKING = enum.auto()
+    STABLE = enum.auto()
+
+
+_JOIN: Final = {
+    ErrorCode.UNKNOWN_MEMBER_ID: Then.RENEW,
+    ErrorCode.ILLEGAL_GENERATION: Then.LOSE,
+    ErrorCode.REBALANCE_IN_PROGRESS: Then.RETRY,
+}
+"""MEMBER_ID_REQUIRED is no failure: it brings the id to join with."""
+_SYNC: Final = {
+    ErrorCode.REBALANCE_IN_PROGRESS: Then.REJOIN,
+    ErrorCode.ILLEGAL_GENERATION: Then.LOSE,
+    ErrorCode.UNKNOWN_MEMBER_ID: Then.RENEW,
+}
+_HEARTBEAT: Final = {
+    ErrorCode.REBALANCE_IN_PROGRESS: Then.REJOIN,
+    ErrorCode.ILLEGAL_GENERATION: Then.LOSE,
+    ErrorCode.UNKNOWN_MEMBER_ID: Then.RENEW,
+}
+
+
+class ClassicMembership(Membership):
+    """A member by the classic protocol. ``assignors`` in the order of preference."""
+
+    def __init__(
+        self, rules: MembershipRules, topics: Collection[str], assignors: Sequence[Assignor], now: float
+    ) -> None:
+        super().__init__(rules, topics, now)
+        self.state = State.UNJOINED
+        self.generation_id = NO_GENERATION
+        self.leads = False
+        """Whether it assigns for the group."""
+        self._assignors = {assignor.name: assignor for assignor in assignors}
+        # Java's rule: one assignor that is not cooperative makes all of them eager.
+        self._cooperative = all(assignor.cooperative for assignor in assignors)
+        self._target: frozenset[TopicPartition] = frozenset()
+        self._protocol_name: str | None = None
+        self._members: Sequence[JoinGroupResponseMember] = ()
+        self._group_topics: frozenset[str] = frozenset()
+        self._counts: dict[str, int] | None = None
+        """The partitions that the group's assignment is of, as far as this leader knows."""
+        self._joined_topics = self.topics
+        self._assignments: list[SyncGroupRequestAssignment] = []
+        self._last: tuple[frozenset[TopicPartition], int] = (frozenset(), NO_GENERATION)
+        self._reason = "joining"
+
+    def __repr__(self) -> str:
+        who = self.rules.group_instance_id or self.member_id or "not yet named"
+        return f"<ClassicMembership {who} in {self.rules.group_id}: {self.state.name}, {self.generation_id}>"
+
+    @property
+    def identity(self) -> Identity | None:
+        """As `Membership.identity`."""
+        if self.generation_id == NO_GENERATION:
+            return None
+        return Identity(self.member_id, self.generation_id, self.rules.group_instance_id)
+
+    @property
+    def watched(self) -> frozenset[str]:
+        """As `Membership.watched`: the leader's eyes are the group's."""
+        return self.topics | self._group_topics if self.leads else self.topics
+
+    def subscribe(self, topics: Collection[str]) -> None:
+        """As `Membership.subscribe`: the group rebalances."""
+        self.topics = frozenset(topics)
+        if self.topics != self._joined_topics:
+            self._rejoin("the subscription has changed")
+
+    def leaving(self) -> Request[Any] | None:
+        """As `Membership.leaving`: static members just stay away."""
+        if not self.rules.dynamic or not self.member_id:
+            return None
+        return LeaveGroupRequest(
+            group_id=self.rules.group_id,
+            members=[MemberIdentity(member_id=self.member_id, reason="the consumer is closed or too slow")],
+        )
+
+    # What is to be done.
+
+    def _next(self, now: float) -> Step:
+        match self.state:
+            case State.UNJOINED | State.PREPARING if self._may_join():
+                return self._join()
+            case State.ASSIGNING:
+                return FindPartitions(self.watched)
+            case State.JOINING:
+                return self._join()
+            case State.SYNCING:
+                return self._sync()
+            case State.UNJOINED:
+                return Wait(NEVER)
+        due = self._heard_at + self.rules.heartbeat_interval_s
+        return Wait(due) if now < due else self._heartbeat()
+
+    def _may_join(self) -> bool:
+        return self._applying is None and not self._too_slow and not self.change()
+
+    def _join(self) -> Step:
+        self.state = State.JOINING
+        self._joined_topics = self.topics
+        rebalance_ms = int(self.rules.max_poll_interval_s * 1000)
+        request = JoinGroupRequest(
+            group_id=self.rules.group_id,
+            session_timeout_ms=int(self.rules.session_timeout_s * 1000),
+            rebalance_timeout_ms=rebalance_ms,
+            member_id=self.member_id,
+            group_instance_id=self.rules.group_instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocols=[
+                JoinGroupRequestProtocol(name=name, metadata=self._metadata(assignor))
+                for name, assignor in self._assignors.items()
+            ],
+            reason=self._reason,
+        )
+        return Ask(request, rebalance_ms + JOIN_GRACE_MS)
+
+    def _metadata(self, assignor: Assignor) -> bytes:
+        return write_versioned(
+            ConsumerProtocolSubscription(
+                topics=sorted(self.topics),
+                user_data=assignor.user_data(*self._last),
+                owned_partitions=by_topic(self.owned),
+                generation_id=self._last[1],
+                rack_id=self.rules.rack,
+            )
+        )
+
+    def _sync(self) -> Step:
+        request = SyncGroupRequest(
+            group_id=self.rules.group_id,
+            generation_id=self.generation_id,
+            member_id=self.member_id,
+            group_instance_id=self.rules.group_instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocol_name=self._protocol_name,
+            assignments=self._assignments,
+        )
+        return Ask(request, self.rules.max_poll_interval_s * 1000 + JOIN_GRACE_MS)
+
+    def _heartbeat(self) -> Step:
+        request = HeartbeatRequest(
+            group_id=self.rules.group_id,
+            generation_id=self.generation_id,
+            member_id=self.member_id,
+            group_instance_id=self.rules.group_instance_id,
+        )
+        return Ask(request)
+
+    # What came of it.
+
+    def answered(self, response: Any, now: float) -> BrokerError | None:
+        """As `Membership.answered`."""
+        match response:
+            case JoinGroupResponse():
+                return self._joined(response, now)
+            case SyncGroupResponse():
+                return self._synced(response, now)
+            case HeartbeatResponse():
+                if not response.error_code:
+                    self._succeeded(self._asked_at)  # when it answered, nobody knows: this process may sleep
+                    return None
+                return self._refused(response.error_code, "Heartbeat", _HEARTBEAT, now)
+        return None  # it left: whatever the coordinator says
+
+    def _joined(self, response: JoinGroupResponse, now: float) -> BrokerError | None:
+        if response.error_code is ErrorCode.MEMBER_ID_REQUIRED and response.member_id != self.member_id:
+            self.member_id = response.member_id
+            return None
+        if response.error_code:
+            return self._refused(response.error_code, "JoinGroup", _JOIN, now)
+        self._succeeded(now)
+        self.member_id, self.generation_id = response.member_id, response.generation_id
+        self._protocol_name = response.protocol_name
+        self.leads = response.leader == response.member_id
+        self._assignments = []
+        self.state = State.SYNCING
+        if response.protocol_name not in self._assignors:
+            chosen = f"the coordinator chose {response.protocol_name!r}, which this member does not have"
+            self._fail(ProtocolError(f"JoinGroup of group {self.rules.group_id}: {chosen}"))
+        elif self.leads:
+            self._members = response.members
+            self._read_members(skip_assignment=response.skip_assignment)
+        return None
+
+    def _read_members(self, *, skip_assignment: bool) -> None:
+        try:
+            subscribed = [_subscribed(member) for member in self._members]
+        except ProtocolError as error:
+            self._fail(error)
+            return
+        self._group_topics = frozenset[str]().union(*(member.topics for member in subscribed))
+        self._counts = None
+        if not skip_assignment:  # a static leader that comes back finds its group as it left it (KIP-814)
+            self.state = State.ASSIGNING
+
+    def found(self, counts: Mapping[str, int], topic_ids: Mapping[UUID, str], now: float) -> None:
+        """As `Membership.found`: assigns, or sees that it has to be done again."""
+        del topic_ids, now
+        relevant = {topic: count for topic, count in counts.items() if topic in self._group_topics and count}
+        if self.state is State.ASSIGNING:
+            self._counts = relevant
+            assignor = self._assignors[self._protocol_name or ""]
+            assigned = assignor.assign([_subscribed(member) for member in self._members], relevant)
+            self._assignments = [
+                SyncGroupRequestAssignment(
+                    member_id=member_id,
+                    assignment=write_versioned(
+                        ConsumerProtocolAssignment(assigned_partitions=by_topic(found))
+                    ),
+                )
+                for member_id, found in assigned.items()
+            ]
+            self.state = State.SYNCING
+        elif self.leads and self._counts is None:
+            self._counts = relevant
+        elif self.leads and relevant != self._counts:
+            self._rejoin("the topics' partitions have changed")
+
+    def _synced(self, response: SyncGroupResponse, now: float) -> BrokerError | None:
+        if response.error_code:
+            return self._refused(response.error_code, "SyncGroup", _SYNC, now)
+        self._succeeded(now)
+        try:
+            self._target = _assigned(response.assignment)
+        except ProtocolError as error:
+            self._fail(error)
+            return None
+        self.rebalances += 1
+        self._last = self._target, self.generation_id
+        self.state = State.TAKING
+        if self.topics != self._joined_topics:
+            self._rejoin("the subscription has changed")
+        elif self._applying is None and not self.change():
+            self._took(Change())
+        return None
+
+    def _refused(
+        self, code: ErrorCode, api: str, table: Mapping[ErrorCode, Then], now: float
+    ) -> BrokerError | None:
+        error = BrokerError(code, f"{api} of group {self.rules.group_id}{_advice(code)}", operation="Read")
+        match self._judge(error, table):
+            case Then.RETRY:
+                self._back_off(now)
+                return error
+            case Then.REJOIN:
+                self._heard_at = now
+                self._rejoin("the group rebalances")
+            case Then.LOSE:
+                self._lose(renew=False)
+            case Then.RENEW:
+                self._lose(renew=True)
+            case Then.FAIL:
+                self._fail(error)
+        return None
+
+    # Transitions.
+
+    def _rejoin(self, reason: str) -> None:
+        self._reason = reason
+        if self.state in (State.STABLE, State.TAKING, State.SYNCING, State.ASSIGNING):
+            self.state = State.PREPARING
+
+    def _wanted_change(self) -> Change:
+        match self.state:
+            case State.PREPARING if self._cooperative:
+                return Change(revoked=frozenset(tp for tp in self.owned if tp.topic not in self.topics))
+            case State.PREPARING:
+                return Change(revoked=self.owned)
+            case State.TAKING:
+                return Change(revoked=self.owned - self._target, assigned=self._target - self.owned)
+        return Change()
+
+    def _took(self, change: Change) -> None:
+        if self.state is not State.TAKING:
+            return
+        self.state = State.STABLE
+        if change.revoked:
+            # They can be given to others now, in another round.
+            self._rejoin("partitions were given up")
+
+    def _reset(self, *, renew: bool) -> None:
+        self.state = State.UNJOINED
+        self.generation_id = NO_GENERATION
+        self.leads = False
+        self._last = frozenset(), NO_GENERATION
+        self._reason = "the membership was lost"
+        if renew:
+            self.member_id = ""
+
+
+def _subscribed(member: JoinGroupResponseMember) -> SubscribedMember:
+    """A member as it describes itself. Raises `ProtocolError`: nobody can assign to it then."""
+    told = read_versioned(ConsumerProtocolSubscription, member.metadata)
+    return SubscribedMember(
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        topics=frozenset(told.topics),
+        user_data=told.user_data,
+        owned=from_topics(told.owned_partitions),
+        generation_id=told.generation_id,
+    )
+
+
+def _assigned(data: bytes) -> frozenset[TopicPartition]:
+    """The assignment; the coordinator has no bytes for a member that the leader left out."""
+    if not data:
+        return frozenset()
+    return frozenset(from_topics(read_versioned(ConsumerProtocolAssignment, data).assigned_partitions))
+
+
+def _advice(code: ErrorCode) -> str:
+    if code is ErrorCode.FENCED_INSTANCE_ID:
+        return " (another consumer has joined with the same group.instance.id)"
+    if code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
+        return " (its members share no partition.assignment.strategy with this one)"
+    if code is ErrorCode.INVALID_SESSION_TIMEOUT:
+        return " (session.timeout.ms is outside the brokers' group.min/max.session.timeout.ms)"
+    return ""

@@ -1,0 +1,126 @@
+"""`committed_offsets`: where a consumer group stands, without joining it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+
+from ..cluster.coordinator_requests import send_to_coordinator
+from ..cluster.coordinators import CoordinatorKey
+from ..cluster.router import Router
+from ..error_code import ErrorCode
+from ..errors import BrokerError, IncompleteResponseError
+from ..model import OffsetToCommit, TopicPartition
+from ..network.deadline import Deadline
+from ..protocol.api.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
+
+
+def committed_offsets(
+    router: Router,
+    group_id: str,
+    topic_partitions: Collection[TopicPartition],
+    deadline: Deadline | None = None,
+) -> dict[TopicPartition, int | None]:
+    """The offset that ``group_id`` has committed for each partition; None where it has committed none.
+
+    Offsets of a transaction that is still open are waited for (KIP-447), up to ``deadline``. A group that
+    does not exist has committed nothing. Raises `BrokerError` (not authorized), `DeadlineExceededError`.
+
+    A coordinator whose last commits are not replicated yet keeps its answer back for its own
+    ``offsets.commit.timeout.ms`` (5 s by default), then says NOT_COORDINATOR, and is asked again. Where
+    ``request.timeout.ms`` is not longer than that, it looks like silence.
+    """
+    return send_to_coordinator(
+        router,
+        CoordinatorKey.group(group_id),
+        build_offset_fetch(group_id, topic_partitions),
+        lambda response: read_offset_fetch(response, group_id, topic_partitions),
+        deadline,
+    )
+
+
+def all_committed_offsets(
+    router: Router, group_id: str, deadline: Deadline | None = None
+) -> dict[TopicPartition, OffsetToCommit]:
+    """Everything that ``group_id`` has committed, with its metadata; raises as `committed_offsets`.
+
+    Waits for open transactions where the group has committed something already; of those that commit to
+    other partitions the coordinator says nothing: ask `committed_offsets` for these.
+    """
+    group = OffsetFetchRequestGroup(group_id=group_id, topics=None)
+    return send_to_coordinator(
+        router,
+        CoordinatorKey.group(group_id),
+        OffsetFetchRequest(groups=[group], require_stable=True),
+        lambda response: read_all_offsets(response, group_id),
+        deadline,
+    )
+
+
+def read_all_offsets(response: OffsetFetchResponse, group_id: str) -> dict[TopicPartition, OffsetToCommit]:
+    """All committed offsets in the response. Raises as `read_offset_fetch`."""
+    committed: dict[TopicPartition, OffsetToCommit] = {}
+    named = False
+    for group in response.groups:
+        named = named or group.group_id == group_id
+        _check(group.error_code, f"committed offsets of group {group_id}")
+        for topic in group.topics:
+            for partition in topic.partitions:
+                tp = TopicPartition(topic.name, partition.partition_index)
+                _check(partition.error_code, f"committed offset of {tp} in group {group_id}")
+                if partition.committed_offset >= 0:
+                    committed[tp] = OffsetToCommit(
+                        offset=partition.committed_offset,
+                        leader_epoch=partition.committed_leader_epoch,
+                        metadata=partition.metadata or "",
+                    )
+    if not named:
+        raise IncompleteResponseError(f"committed offsets of group {group_id}: the answer does not name it")
+    return committed
+
+
+def _check(code: ErrorCode, where: str) -> None:
+    if code:
+        raise BrokerError(code, where, operation="Describe")
+
+
+def build_offset_fetch(group_id: str, topic_partitions: Collection[TopicPartition]) -> OffsetFetchRequest:
+    """The request for the group's coordinator."""
+    topics: dict[str, list[int]] = defaultdict(list)
+    for topic, partition in topic_partitions:
+        topics[topic].append(partition)
+    group = OffsetFetchRequestGroup(
+        group_id=group_id,
+        topics=[
+            OffsetFetchRequestTopics(name=name, partition_indexes=indexes) for name, indexes in topics.items()
+        ],
+    )
+    return OffsetFetchRequest(groups=[group], require_stable=True)
+
+
+def read_offset_fetch(
+    response: OffsetFetchResponse, group_id: str, topic_partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, int | None]:
+    """The committed offsets in the response. Raises `BrokerError` for the first error in it,
+    `IncompleteResponseError` where it leaves a partition out: that is not the same as none committed.
+    """
+    committed: dict[TopicPartition, int | None] = {}
+    for group in response.groups:
+        _check(group.error_code, f"committed offsets of group {group_id}")
+        for topic in group.topics:
+            for partition in topic.partitions:
+                tp = TopicPartition(topic.name, partition.partition_index)
+                _check(partition.error_code, f"committed offset of {tp} in group {group_id}")
+                offset = partition.committed_offset
+                committed[tp] = offset if offset >= 0 else None
+    for tp in topic_partitions:
+        if tp not in committed:
+            raise IncompleteResponseError(
+                f"committed offset of {tp} in group {group_id}: the answer lacks it"
+            )
+    return {tp: committed[tp] for tp in topic_partitions}

@@ -1,0 +1,262 @@
+"""`ConsumerMembership`: a member of a group whose coordinator assigns (KIP-848). Sans-IO.
+
+| state | means | ends with |
+| --- | --- | --- |
+| epoch 0 | it joins: everything is told; what was lost is dropped first | an epoch of its own |
+| target unlike owned | the caller gives up what is not in it, and takes the rest | it has: acknowledged |
+| stable | heartbeats that say only what has changed | another target, another subscription |
+
+The coordinator gives a partition to another member only once this one has acknowledged that it owns it no
+more. FENCED_MEMBER_EPOCH, UNKNOWN_MEMBER_ID and a session timeout lead to epoch 0 with everything lost.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+from uuid import UUID
+
+from ..error_code import ErrorCode
+from ..errors import BrokerError
+from ..model import TopicPartition
+from ..protocol.api.consumer_group import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    LEAVE_STATIC_EPOCH,
+    Assignment,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
+from ..protocol.message import Request
+from .membership import (
+    NEVER,
+    Ask,
+    Change,
+    FindPartitions,
+    Identity,
+    Membership,
+    MembershipRules,
+    Step,
+    Then,
+    Wait,
+)
+
+_HEARTBEAT: Final = {
+    ErrorCode.FENCED_MEMBER_EPOCH: Then.LOSE,
+    ErrorCode.UNKNOWN_MEMBER_ID: Then.LOSE,
+}
+"""UNRELEASED_INSTANCE_ID fails: the instance id is another consumer's, or a killed one's for a while."""
+
+
+class ConsumerMembership(Membership):
+    """A member by the consumer protocol. ``assignor`` is the name of the coordinator's (None: its choice)."""
+
+    def __init__(
+        self, rules: MembershipRules, topics: Collection[str], assignor: str | None, now: float
+    ) -> None:
+        super().__init__(rules, topics, now)
+        self.member_id = str(uuid.uuid4())
+        self.member_epoch = JOIN_EPOCH
+        self._assignor = assignor
+        self._interval_s = rules.heartbeat_interval_s
+        self._told_by_ids: dict[UUID, list[int]] | None = None
+        """The last assignment; None before there is one."""
+        self._names: dict[UUID, str] = {}
+        self._looked_for: frozenset[UUID] = frozenset()
+        self._target: frozenset[TopicPartition] = frozenset()
+        self._tell_all = True
+        self._told_topics: frozenset[str] | None = None
+        self._told_owned: frozenset[TopicPartition] | None = None
+        self._sent: tuple[frozenset[str], frozenset[TopicPartition], bool] = (frozenset(), frozenset(), False)
+        self._acknowledge = False
+        """Whether the coordinator is to hear what is owned once the last assignment is applied, even if it
+        has heard the same before: a partition that it gave and withdrew waits for that."""
+        self._in_doubt = False
+        """Whether the coordinator may have heard what is owned, and its answer is not there yet: it may have
+        given what is not among that to others, whatever it assigned before."""
+
+    def __repr__(self) -> str:
+        who = self.rules.group_instance_id or self.member_id
+        return f"<ConsumerMembership {who} in {self.rules.group_id}: epoch {self.member_epoch}>"
+
+    @property
+    def identity(self) -> Identity | None:
+        """As `Membership.identity`."""
+        if self.member_epoch <= JOIN_EPOCH:
+            return None
+        return Identity(self.member_id, self.member_epoch, self.rules.group_instance_id)
+
+    def subscribe(self, topics: Collection[str]) -> None:
+        """As `Membership.subscribe`: the next heartbeat says so."""
+        self.topics = frozenset(topics)
+
+    def leaving(self) -> Request[Any] | None:
+        """As `Membership.leaving`: a static member says that it means to come back.
+
+        Also before it knows that it has joined: the coordinator may have given it partitions.
+        """
+        if self.member_epoch <= JOIN_EPOCH and not self._in_doubt:
+            return None
+        return ConsumerGroupHeartbeatRequest(
+            group_id=self.rules.group_id,
+            member_id=self.member_id,
+            instance_id=self.rules.group_instance_id,
+            member_epoch=LEAVE_EPOCH if self.rules.dynamic else LEAVE_STATIC_EPOCH,
+        )
+
+    # What is to be done.
+
+    def _next(self, now: float) -> Step:
+        joins = self.member_epoch <= JOIN_EPOCH
+        if joins and (self._applying is not None or self._too_slow or self.change()):
+            return Wait(NEVER)
+        if self._unnamed() - self._looked_for:
+            return FindPartitions(self.topics)
+        news = self._applying is None and (self._told_owned != self.owned or self._is_settled())
+        due = self._heard_at + self._interval_s
+        if joins or news or self._tell_all or self._told_topics != self.topics or now >= due:
+            return Ask(self._heartbeat())
+        return Wait(due)
+
+    def _heartbeat(self) -> ConsumerGroupHeartbeatRequest:
+        # What the caller is about to take counts: nobody else may be given it.
+        owned = self.owned if self._applying is None else self.owned | self._applying.assigned
+        settled = self._is_settled()
+        self._sent = self.topics, owned, settled
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=self.rules.group_id,
+            member_id=self.member_id,
+            member_epoch=self.member_epoch,
+            instance_id=self.rules.group_instance_id,
+        )
+        everything = self._tell_all or self.member_epoch <= JOIN_EPOCH
+        if everything:
+            request = dataclasses.replace(
+                request,
+                rack_id=self.rules.rack,
+                rebalance_timeout_ms=int(self.rules.max_poll_interval_s * 1000),
+                server_assignor=self._assignor,
+            )
+        if everything or self._told_topics != self.topics:
+            request = dataclasses.replace(request, subscribed_topic_names=sorted(self.topics))
+        if everything or settled or self._told_owned != owned:
+            self._in_doubt = True
+            request = dataclasses.replace(request, topic_partitions=self._by_topic_id(owned))
+        return request
+
+    def _is_settled(self) -> bool:
+        """Whether an assignment is applied that has not been acknowledged."""
+        return self._acknowledge and self._applying is None and not self._wanted_change()
+
+    def _by_topic_id(self, partitions: Collection[TopicPartition]) -> list[TopicPartitions]:
+        ids = {name: topic_id for topic_id, name in self._names.items()}
+        found: dict[UUID, list[int]] = defaultdict(list)
+        for topic, index in sorted(partitions):
+            found[ids[topic]].append(index)
+        return [TopicPartitions(topic_id=topic_id, partitions=indexes) for topic_id, indexes in found.items()]
+
+    # What came of it.
+
+    def answered(self, response: Any, now: float) -> BrokerError | None:
+        """As `Membership.answered`."""
+        if not isinstance(response, ConsumerGroupHeartbeatResponse) or self._has_left(response):
+            return None
+        if response.error_code:
+            return self._refused(response, now)
+        self._succeeded(self._asked_at)  # when it answered, nobody knows: this process may sleep
+        self.member_id = response.member_id or self.member_id
+        self.member_epoch = response.member_epoch
+        self._interval_s = max(0.1, response.heartbeat_interval_ms / 1000)
+        self._tell_all = self._in_doubt = False
+        self._told_topics, self._told_owned, acknowledged = self._sent
+        self._acknowledge &= not acknowledged
+        self._looked_for = frozenset()
+        if response.assignment is not None:
+            self._take_in(response.assignment)
+        return None
+
+    def _has_left(self, response: ConsumerGroupHeartbeatResponse) -> bool:
+        return response.member_epoch < JOIN_EPOCH or (self._too_slow and self.member_epoch == JOIN_EPOCH)
+
+    def _take_in(self, assignment: Assignment) -> None:
+        told = {one.topic_id: one.partitions for one in assignment.topic_partitions}
+        self._acknowledge |= told != self._told_by_ids
+        self._told_by_ids = told
+        self.rebalances += 1
+        self._resolve()
+
+    def found(self, counts: Mapping[str, int], topic_ids: Mapping[UUID, str], now: float) -> None:
+        """As `Membership.found`: names for the topics of the assignment.
+
+        One that has none yet is asked for again after the next heartbeat; the rest is read meanwhile.
+        """
+        del counts, now
+        self._names.update(topic_ids)
+        self._looked_for = self._unnamed()
+        self._resolve()
+
+    def _unnamed(self) -> frozenset[UUID]:
+        return frozenset(self._told_by_ids or ()) - self._names.keys()
+
+    def _resolve(self) -> None:
+        if self._told_by_ids is None:
+            return
+        self._target = frozenset(
+            TopicPartition(self._names[topic_id], index)
+            for topic_id, indexes in self._told_by_ids.items()
+            if topic_id in self._names
+            for index in indexes
+        )
+
+    def _refused(self, response: ConsumerGroupHeartbeatResponse, now: float) -> BrokerError | None:
+        code = response.error_code
+        where = f"ConsumerGroupHeartbeat of group {self.rules.group_id}{_advice(code)}"
+        error = BrokerError(code, where, response.error_message or None, operation="Read")
+        match self._judge(error, _HEARTBEAT):
+            case Then.RETRY:
+                self._tell_all = True
+                self._back_off(now)
+                return error
+            case Then.FAIL:
+                self._fail(error)
+            case _:
+                self._lose(renew=False)
+        return None
+
+    def failed(self, error: Any, retriable: bool, now: float) -> None:
+        """As `Membership.failed`: nobody knows what the coordinator has heard, so it is told everything."""
+        self._tell_all = True
+        super().failed(error, retriable, now)
+
+    # Transitions.
+
+    def _wanted_change(self) -> Change:
+        if self._told_by_ids is None or self.member_epoch <= JOIN_EPOCH:
+            return Change()
+        assigned = frozenset[TopicPartition]() if self._in_doubt else self._target - self.owned
+        return Change(revoked=self.owned - self._target, assigned=assigned)
+
+    def _took(self, change: Change) -> None:
+        """The next heartbeat acknowledges it: see ``news`` in `_next`."""
+
+    def _reset(self, *, renew: bool) -> None:
+        del renew  # the id is the consumer's own, for as long as it lives
+        self.member_epoch = JOIN_EPOCH
+        self._told_by_ids, self._target = None, frozenset()
+        self._told_owned, self._told_topics = None, None
+        self._tell_all, self._in_doubt, self._acknowledge = True, False, False
+
+
+def _advice(code: ErrorCode) -> str:
+    if code is ErrorCode.UNRELEASED_INSTANCE_ID:
+        return (
+            " (another consumer is in the group with the same group.instance.id; after a crash, that is "
+            "until group.consumer.session.timeout.ms is over)"
+        )
+    if code is ErrorCode.UNSUPPORTED_VERSION:
+        return " (the brokers do not offer group.protocol=consumer; use classic)"
+    return ""

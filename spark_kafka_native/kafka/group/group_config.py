@@ -1,0 +1,117 @@
+"""`GroupConfig`: how a consumer is a member of a group, beside how it reads (`ReaderConfig`)."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from ..consumer.offset_reset import OffsetReset
+from ..consumer.reader_config import ReaderConfig
+from ..errors import ConfigError
+from ..properties import INT32_MAX, property_field
+from .assignor import Assignor, RangeAssignor, RoundRobinAssignor
+from .sticky_assignor import CooperativeStickyAssignor, StickyAssignor
+
+ASSIGNORS: dict[str, Assignor] = {
+    assignor.name: assignor
+    for assignor in (RangeAssignor(), RoundRobinAssignor(), StickyAssignor(), CooperativeStickyAssignor())
+}
+
+
+class GroupProtocol(enum.Enum):
+    """Who assigns the partitions."""
+
+    CLASSIC = "classic"
+    """One of the members, by ``partition.assignment.strategy``."""
+    CONSUMER = "consumer"
+    """The coordinator (KIP-848, Kafka 4.0 and later)."""
+
+
+def _protocol(text: str) -> GroupProtocol:
+    try:
+        return GroupProtocol(text.strip().lower())
+    except ValueError:
+        raise ValueError("must be classic or consumer") from None
+
+
+def _strategy(text: str) -> tuple[str, ...]:
+    """The assignors' names, from themselves or from those of Java's classes."""
+    java = {type(assignor).__name__: name for name, assignor in ASSIGNORS.items()}
+    words = [word.strip().rpartition(".")[2] for word in text.split(",") if word.strip()]
+    names = tuple(dict.fromkeys(java.get(word, word) for word in words))
+    if not names or not all(name in ASSIGNORS for name in names):
+        raise ValueError(f"must be one or more of {', '.join(ASSIGNORS)}")
+    return names
+
+
+def _boolean(text: str) -> bool:
+    try:
+        return {"true": True, "false": False}[text.strip().lower()]
+    except KeyError:
+        raise ValueError("must be true or false") from None
+
+
+def _text(text: str) -> str:
+    return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupConfig(ReaderConfig):
+    """A `ReaderConfig` with what a group takes besides. Names and defaults are Java's, but for
+    ``auto.offset.reset``.
+    """
+
+    group_id: str = property_field("group.id", "", _text)
+    """The group. Required."""
+    group_instance_id: str | None = property_field("group.instance.id", None, _text)
+    """Makes it a static member (KIP-345): one that is back within the session timeout finds its partitions
+    as it left them, and the group does not rebalance. No two consumers at a time may have the same."""
+    group_protocol: GroupProtocol = property_field(  # noqa: RUF009 - it returns a field
+        "group.protocol", GroupProtocol.CLASSIC, _protocol
+    )
+    """``classic``, or ``consumer``: the coordinator assigns (KIP-848, Kafka 4.0 and later)."""
+    partition_assignment_strategy: tuple[str, ...] = property_field(
+        "partition.assignment.strategy", ("range", "cooperative-sticky"), _strategy
+    )
+    """``range``, ``roundrobin``, ``sticky``, ``cooperative-sticky``, in the order of preference; the group
+    takes one that all its members have. Only a list of cooperative ones makes rebalances cooperative. For the
+    classic protocol."""
+    group_remote_assignor: str | None = property_field("group.remote.assignor", None, _text)
+    """The coordinator's assignor, ``uniform`` or ``range``; by default its first. For ``consumer``."""
+    session_timeout_ms: int = property_field("session.timeout.ms", 45_000, min_value=1, max_value=INT32_MAX)
+    """A member that is not heard of for so long is dead to the coordinator (with ``consumer``, that is the
+    broker's setting), and one that hears nothing for so long takes its partitions for lost."""
+    heartbeat_interval_ms: int = property_field(
+        "heartbeat.interval.ms", 3_000, min_value=1, max_value=INT32_MAX
+    )
+    """How often a member is heard of; so late it learns of a rebalance. With ``consumer`` the broker says."""
+    max_poll_interval_ms: int = property_field(
+        "max.poll.interval.ms", 300_000, min_value=1, max_value=INT32_MAX
+    )
+    """A caller that does not come back for more for so long has its partitions taken away, and so long a
+    rebalance waits for it."""
+    enable_auto_commit: bool = property_field("enable.auto.commit", True, _boolean)
+    """Whether what `GroupConsumer.read` and iteration handed out is committed once the caller is back."""
+    auto_commit_interval_ms: int = property_field(
+        "auto.commit.interval.ms", 5_000, min_value=0, max_value=INT32_MAX
+    )
+    """How often, in the background. 0: each time, before anything else is handed out."""
+    auto_offset_reset: OffsetReset = property_field(  # noqa: RUF009 - it returns a field
+        "auto.offset.reset", OffsetReset.EARLIEST, OffsetReset.parse
+    )
+    """Where to begin with a partition of which nothing is committed, or that lacks the committed offset.
+
+    ``earliest`` where other clients say ``latest``: that skips, without a word, what was written before the
+    first commit."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.group_id:
+            raise ConfigError('group.id must name the group: GroupConsumer(..., group="name")')
+        if self.group_instance_id == "":
+            raise ConfigError("group.instance.id must not be empty; None makes a dynamic member")
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            raise ConfigError(
+                f"heartbeat.interval.ms ({self.heartbeat_interval_ms}) must be less than session.timeout.ms "
+                f"({self.session_timeout_ms}), a third of it at most to survive a lost heartbeat"
+            )

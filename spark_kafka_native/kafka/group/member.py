@@ -1,0 +1,234 @@
+"""`Member`: runs a `Membership` in a thread of its own, as heartbeats must not wait for the caller."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from ..cluster.coordinator_requests import ask_coordinator, find_coordinator
+from ..cluster.coordinators import CoordinatorKey
+from ..cluster.metadata import ClusterMetadata
+from ..cluster.router import Router
+from ..error_code import ErrorCode
+from ..errors import BrokerError, KafkaError
+from ..network.connection import Connection
+from ..network.deadline import Deadline
+from ..network.naps import Naps
+from ..network.retry import is_retriable
+from ..protocol.message import Request
+from .membership import Ask, Change, FindPartitions, Identity, Membership
+from .subscription import Subscription
+
+_LOG = logging.getLogger("spark_kafka_native.group")
+
+CHANNEL = "membership"
+"""The coordinator holds a JoinGroup back until all have joined, and with it whatever is behind it on the
+connection.
+"""
+UNKNOWN_LOOK_S = 1.0
+"""How often a topic is looked for that does not exist yet."""
+LOOK_MS = 5_000
+"""Limit of a look at the metadata: heartbeats wait for it."""
+
+
+class Member:
+    """A membership, shared between the caller's thread and the one that it runs. Starts at once."""
+
+    def __init__(self, router: Router, membership: Membership, subscription: Subscription) -> None:
+        self._router = router
+        self._membership = membership
+        self._subscription = subscription
+        self._key = CoordinatorKey.group(membership.rules.group_id)
+        self._lock = threading.Lock()  # guards the membership; never held while waiting
+        self._naps = Naps()
+        self._news = False
+        self._stopping = False
+        self._connection: Connection | None = None
+        self._look_at = 0.0
+        self.attention = False
+        """Whether the caller has to `begin` something, or to hear of a failure."""
+        self._thread = threading.Thread(target=self._work, name="kafka-group-member", daemon=True)
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        return f"<Member {self._membership!r}>"
+
+    # The caller's side.
+
+    @property
+    def membership(self) -> Membership:
+        """To look at; `change` and the others below are for what changes it."""
+        return self._membership
+
+    def poll_begins(self) -> None:
+        """As `Membership.poll_begins`."""
+        with self._lock:
+            was_too_slow = self._membership.too_slow
+            self._membership.poll_begins()
+        if was_too_slow:
+            self.wake()
+
+    def poll_ends(self) -> None:
+        """As `Membership.poll_ends`."""
+        with self._lock:
+            self._membership.poll_ends(time.monotonic())
+
+    def begin(self) -> Change | None:
+        """As `Membership.begin`."""
+        with self._changing():
+            return self._membership.begin()
+
+    def applied(self, change: Change) -> None:
+        """As `Membership.applied`."""
+        with self._changing():
+            self._membership.applied(change)
+        self.wake()
+
+    def put_off(self) -> None:
+        """As `Membership.put_off`."""
+        with self._changing():
+            self._membership.put_off()
+        self.wake()
+
+    def identity(self) -> Identity | None:
+        """As whom to commit; None where it is no member, or what it owned is lost."""
+        with self._lock:
+            return None if self._membership.losing else self._membership.identity
+
+    def look(self) -> None:
+        """The topics that are wanted may be others now."""
+        self._look_at = 0.0
+        self.wake()
+
+    def wake(self) -> None:
+        """There may be something to do."""
+        self._news = True
+        self._naps.wake()
+
+    def abandon(self) -> None:
+        """End without a word: nobody holds the consumer any more."""
+        self._stopping = True
+        self.wake()
+
+    def stop(self, deadline: Deadline) -> None:
+        """Leave the group, as far as ``deadline`` and the network allow."""
+        with self._lock:
+            request = self._membership.leaving()
+        self._stopping = True
+        self.wake()
+        connection = self._connection
+        if connection is not None:  # a JoinGroup may be on it that the coordinator holds back
+            connection.close()
+        self._thread.join(deadline.remaining_ms / 1000)
+        if request is not None:
+            with contextlib.suppress(KafkaError):
+                ask_coordinator(self._router, self._key, request, deadline)
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        with self._lock:
+            yield
+            membership = self._membership
+            self.attention = membership.failure is not None or membership.change() is not None
+
+    # The thread.
+
+    def _work(self) -> None:
+        try:
+            while not self._stopping:
+                self._news = False
+                self._step()
+        except BaseException as error:  # noqa: BLE001 - the caller must hear of a bug, whatever it is
+            _LOG.exception("the thread of a group's member failed")
+            with self._changing():
+                self._membership.failed(KafkaError(f"the member's thread failed: {error!r}"), False, 0.0)
+
+    def _step(self) -> None:
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._find(self._membership.watched)
+            return
+        with self._changing():
+            step = self._membership.next(now)
+        match step:
+            case Ask():
+                self._ask(step.request, step.timeout_ms)
+            case FindPartitions():
+                self._find(step.topics)
+            case _:
+                until = min(step.until, self._look_at)
+                self._naps.wait(lambda: self._news or self._stopping, Deadline(until))
+
+    def _ask(self, request: Request[Any], timeout_ms: float | None) -> None:
+        before = repr(self._membership)
+        limit = self._router.deadline()
+        try:
+            node_id = find_coordinator(self._router, self._key, limit)
+            self._connection = connection = self._router.connection(node_id, limit, CHANNEL)
+            if self._stopping:
+                return
+            response = connection.submit(request, deadline=limit).result(timeout_ms)
+        except KafkaError as error:
+            self._failed(error)
+            return
+        with self._changing():
+            refusal = self._membership.answered(response, time.monotonic())
+        if refusal is not None:
+            self._router.coordinators.learn(self._key, refusal)
+            _LOG.debug("%r: %s", self._membership, refusal)
+        if (after := repr(self._membership)) != before:
+            _LOG.info("%s", after)
+
+    def _find(self, topics: frozenset[str]) -> None:
+        limit = self._router.deadline(LOOK_MS)
+        wanted = None if self._subscription.by_pattern else topics | self._subscription.among(())
+        try:
+            metadata = self._router.metadata(wanted, refresh=True, deadline=limit)
+        except KafkaError as error:
+            self._failed(error)
+            return
+        if (refusal := self._refusal(metadata)) is not None:
+            self._failed(refusal)
+            return
+        known = {name: topic for name, topic in metadata.topics.items() if not topic.error_code}
+        now = time.monotonic()
+        with self._changing():
+            subscribed = self._subscription.among(_readable(metadata))
+            if subscribed != self._membership.topics:
+                self._membership.subscribe(subscribed)
+            self._membership.found(
+                {name: len(topic.partitions) for name, topic in known.items()},
+                {topic.topic_id: name for name, topic in known.items() if topic.topic_id is not None},
+                now,
+            )
+        unknown = not subscribed or not subscribed <= known.keys()
+        age_s = self._router.config.metadata_max_age_ms / 1000
+        self._look_at = now + (min(UNKNOWN_LOOK_S, age_s) if unknown else age_s)
+
+    def _refusal(self, metadata: ClusterMetadata) -> KafkaError | None:
+        """Why a topic that was named will never be read; one that matches a pattern need not be readable."""
+        for name in () if self._subscription.by_pattern else sorted(self._subscription.among(())):
+            code = metadata.topics[name].error_code if name in metadata.topics else ErrorCode.NONE
+            if code and not code.retriable:
+                return BrokerError(code, f"topic {name}", operation="Describe")
+        return None
+
+    def _failed(self, error: KafkaError) -> None:
+        if self._stopping:
+            return
+        self._router.coordinators.learn(self._key, error)
+        gone = isinstance(error, BrokerError) and error.error_code is ErrorCode.BROKER_NOT_AVAILABLE
+        now = time.monotonic()
+        with self._changing():
+            self._membership.failed(error, gone or is_retriable(error), now)
+        self._look_at = max(self._look_at, now + UNKNOWN_LOOK_S / 2)
+        _LOG.info("%r: %s", self._membership, error)
+
+
+def _readable(metadata: ClusterMetadata) -> Iterator[str]:
+    """What a pattern may match."""
+    return (name for name, topic in metadata.topics.items() if not topic.error_code and not topic.internal)

@@ -1,0 +1,250 @@
+"""`StickyAssignor`, `CooperativeStickyAssignor`: as even as can be, and with as few moves as that takes.
+
+Balance first: no member could take a partition from one that has two more, not even through others. Then
+stickiness (KIP-54, KIP-429): a partition stays with the member that has it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from ..errors import ProtocolError
+from ..model import TopicPartition
+from ..protocol.codec import codec
+from ..protocol.consumer_protocol import TopicPartition as TopicPartitions
+from ..protocol.message import Data, field
+from ..protocol.wire import Int32
+from .assignor import Assignments, SubscribedMember, all_partitions
+
+_GENERATION = struct.Struct(">i")
+
+
+class StickyAssignorUserData(Data, versions=(0, 1)):
+    """What a member tells the leader of its last assignment; version 0 lacks the generation. Not from a spec:
+    the structure stands in Java's StickyAssignor, and travels without its version.
+    """
+
+    previous_assignment: list[TopicPartitions]
+    generation: Int32 = field(since=1, default=-1)
+
+
+class _Claim(NamedTuple):
+    generation_id: int
+    partitions: tuple[TopicPartition, ...]
+
+
+class StickyAssignor:
+    """Sticky and eager: members give everything up before they join, and get most of it back."""
+
+    name = "sticky"
+    cooperative = False
+
+    def user_data(self, owned: Collection[TopicPartition], generation_id: int) -> bytes | None:
+        """As `Assignor.user_data`: the last assignment and its generation."""
+        if generation_id < 0:
+            return None
+        told = StickyAssignorUserData(previous_assignment=by_topic(owned), generation=generation_id)
+        return b"".join(codec(StickyAssignorUserData, 1).write(told))
+
+    def assign(
+        self, members: Collection[SubscribedMember], partition_counts: Mapping[str, int]
+    ) -> Assignments:
+        """As `Assignor.assign`."""
+        return _planned(members, partition_counts, {m.member_id: _told(m) for m in members}).result()
+
+
+class CooperativeStickyAssignor:
+    """Sticky and cooperative: members go on reading what they keep while the group rebalances."""
+
+    name = "cooperative-sticky"
+    cooperative = True
+
+    def user_data(self, owned: Collection[TopicPartition], generation_id: int) -> bytes | None:
+        """As `Assignor.user_data`: the generation, which older subscriptions lack a field for."""
+        del owned
+        return _GENERATION.pack(generation_id)
+
+    def assign(
+        self, members: Collection[SubscribedMember], partition_counts: Mapping[str, int]
+    ) -> Assignments:
+        """As `Assignor.assign`: what has to be given up by another member first goes to nobody."""
+        claims = {m.member_id: _Claim(_generation_of(m), m.owned) for m in members}
+        plan = _planned(members, partition_counts, claims)
+        holders: dict[TopicPartition, set[str]] = defaultdict(set)
+        for member in members:
+            for tp in member.owned:
+                holders[tp].add(member.member_id)
+        # Whoever has an outdated claim beside the owner's may not have it before the owner gives it up.
+        return {
+            member_id: [tp for tp in partitions if holders[tp] <= {member_id} or plan.had(tp) == member_id]
+            for member_id, partitions in plan.result().items()
+        }
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> list[TopicPartitions]:
+    """The partitions as members write them to each other."""
+    indexes: dict[str, list[int]] = defaultdict(list)
+    for topic, index in sorted(partitions):
+        indexes[topic].append(index)
+    return [TopicPartitions(topic=topic, partitions=found) for topic, found in indexes.items()]
+
+
+def from_topics(topics: Iterable[TopicPartitions]) -> tuple[TopicPartition, ...]:
+    """The reverse of `by_topic`."""
+    return tuple(TopicPartition(one.topic, index) for one in topics for index in one.partitions)
+
+
+def _planned(
+    members: Collection[SubscribedMember],
+    partition_counts: Mapping[str, int],
+    claims: Mapping[str, _Claim],
+) -> _Plan:
+    """The balanced assignment that keeps as much of what members claim to have as it can."""
+    plan = _Plan(members, partition_counts)
+    plan.keep(claims)
+    plan.shed()
+    plan.fill()
+    plan.even_out()
+    return plan
+
+
+class _Plan:
+    """An assignment in the making."""
+
+    def __init__(self, members: Collection[SubscribedMember], partition_counts: Mapping[str, int]) -> None:
+        ordered = sorted(members, key=lambda member: member.order)
+        self._rank = {member.member_id: rank for rank, member in enumerate(ordered)}
+        self._topics = {m.member_id: frozenset(m.topics & partition_counts.keys()) for m in ordered}
+        self._subscribers: dict[str, list[str]] = defaultdict(list)
+        for member_id, topics in self._topics.items():
+            for topic in topics:
+                self._subscribers[topic].append(member_id)
+        self._partitions = all_partitions(self._subscribers, partition_counts)
+        self._had: dict[TopicPartition, str] = {}
+        self._owned: dict[str, dict[str, set[int]]] = {m: defaultdict(set) for m in self._rank}
+        self._size = dict.fromkeys(self._rank, 0)
+
+    def keep(self, claims: Mapping[str, _Claim]) -> None:
+        """Everybody keeps what it has; of two that claim a partition, the one of the later generation, and
+        neither where that does not tell.
+        """
+        known = set(self._partitions)
+        best: dict[TopicPartition, int] = {}
+        for member_id in self._rank:
+            generation_id, partitions = claims[member_id]
+            for tp in dict.fromkeys(partitions):
+                if tp not in known or tp.topic not in self._topics[member_id]:
+                    continue
+                if generation_id > best.get(tp, -2):
+                    best[tp], self._had[tp] = generation_id, member_id
+                elif generation_id == best[tp]:
+                    self._had.pop(tp, None)
+        for tp, member_id in self._had.items():
+            self._give(member_id, tp)
+
+    def shed(self) -> None:
+        """Where all are subscribed to the same, nobody keeps more than its share."""
+        if len(set(self._topics.values())) > 1 or not self._rank:
+            return
+        share, more = divmod(len(self._partitions), len(self._rank))
+        largest_first = sorted(self._rank, key=lambda m: (-self._size[m], self._rank[m]))
+        for place, member_id in enumerate(largest_first):
+            surplus = self._size[member_id] - share - (place < more)
+            for tp in self._listed(member_id)[::-1][: max(0, surplus)]:
+                self._take(member_id, tp)
+
+    def fill(self) -> None:
+        """What nobody has goes to the member with the fewest, the partitions with the least choice first."""
+        given = {tp for member_id in self._rank for tp in self._listed(member_id)}
+        left = [tp for tp in self._partitions if tp not in given]
+        for tp in sorted(left, key=lambda tp: (len(self._subscribers[tp.topic]), tp)):
+            fewest = min(self._subscribers[tp.topic], key=lambda m: (self._size[m], self._rank[m]))
+            self._give(fewest, tp)
+
+    def even_out(self) -> None:
+        """Move partitions, through other members where need be, until nobody has two more than one that could
+        take of them. Each round brings a member closer to the others, so it comes to an end.
+        """
+        while any(
+            self._relieve(member_id)
+            for member_id in sorted(self._rank, key=lambda m: (-self._size[m], self._rank[m]))
+        ):
+            pass
+
+    def had(self, topic_partition: TopicPartition) -> str | None:
+        """The member whose claim to have had it counts."""
+        return self._had.get(topic_partition)
+
+    def result(self) -> Assignments:
+        """The assignment."""
+        return {member_id: self._listed(member_id) for member_id in self._rank}
+
+    def _relieve(self, member_id: str) -> bool:
+        """Move one partition away from ``member_id`` along the shortest way to one with two fewer."""
+        came_from: dict[str, tuple[str, str]] = {member_id: ("", "")}
+        queue = deque([member_id])
+        seen_topics: set[str] = set()
+        while queue:
+            giver = queue.popleft()
+            for topic in sorted(t for t, indexes in self._owned[giver].items() if indexes):
+                if topic in seen_topics:
+                    continue
+                seen_topics.add(topic)
+                for taker in sorted(self._subscribers[topic], key=lambda m: (self._size[m], self._rank[m])):
+                    if taker in came_from:
+                        continue
+                    came_from[taker] = (giver, topic)
+                    if self._size[taker] <= self._size[member_id] - 2:
+                        self._shift(taker, came_from)
+                        return True
+                    queue.append(taker)
+        return False
+
+    def _shift(self, taker: str, came_from: Mapping[str, tuple[str, str]]) -> None:
+        while (step := came_from[taker])[0]:
+            giver, topic = step
+            # What the giver did not have before, or what the taker did, moves for free.
+            moved = min(
+                (TopicPartition(topic, index) for index in self._owned[giver][topic]),
+                key=lambda tp: (self._had.get(tp) != taker, self._had.get(tp) == giver, -tp.partition),
+            )
+            self._take(giver, moved)
+            self._give(taker, moved)
+            taker = giver
+
+    def _give(self, member_id: str, tp: TopicPartition) -> None:
+        self._owned[member_id][tp.topic].add(tp.partition)
+        self._size[member_id] += 1
+
+    def _take(self, member_id: str, tp: TopicPartition) -> None:
+        self._owned[member_id][tp.topic].remove(tp.partition)
+        self._size[member_id] -= 1
+
+    def _listed(self, member_id: str) -> list[TopicPartition]:
+        return sorted(
+            TopicPartition(t, index) for t, found in self._owned[member_id].items() for index in found
+        )
+
+
+def _told(member: SubscribedMember) -> _Claim:
+    """What a member of an eager group had. What can't be read counts as nothing: it costs moves only."""
+    if not member.user_data:
+        return _Claim(-1, member.owned)
+    for version in (1, 0):
+        try:
+            told, _ = codec(StickyAssignorUserData, version).read_start(memoryview(member.user_data))
+        except ProtocolError:
+            continue
+        return _Claim(told.generation, from_topics(told.previous_assignment))
+    return _Claim(-1, ())
+
+
+def _generation_of(member: SubscribedMember) -> int:
+    if member.generation_id >= 0 or member.user_data is None:
+        return member.generation_id
+    if len(member.user_data) == _GENERATION.size:
+        return int(_GENERATION.unpack(member.user_data)[0])
+    return _told(member).generation_id

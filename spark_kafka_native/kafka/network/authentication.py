@@ -1,0 +1,109 @@
+"""`authenticate`: a SASL mechanism's messages over a connection that nobody uses yet (KIP-43, KIP-152,
+KIP-368).
+
+A failure is final, `AuthenticationError`: trying again with the same credentials would lock accounts.
+There is no
+falling back to another mechanism.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import Final
+
+from ..error_code import ErrorCode
+from ..errors import AuthenticationError, HandshakeClosedError, NetworkError, RequestTimedOutError
+from ..protocol.api.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest
+from ..protocol.versions import VersionRanges, negotiate
+from ..sasl.mechanism import Mechanism
+from ..security_config import SecurityConfig
+from .credentials import mechanism_for
+from .deadline import Deadline
+from .peer import Peer
+from .tokens import forget_token
+
+MAX_ROUNDS: Final = 8
+"""Messages of ours in one authentication; SCRAM takes two."""
+_MAX_SHOWN: Final = 200
+_TELLING: Final = 12
+"""Letters of a secret in a row that a broker's words must not repeat."""
+_LOG: Final = logging.getLogger("spark_kafka_native")
+
+
+def authenticate(
+    peer: Peer, security: SecurityConfig, api_versions: VersionRanges, deadline: Deadline
+) -> int:
+    """Authenticate as ``security`` says. Returns the session's lifetime in milliseconds, 0 for one without
+    end.
+
+    Raises `AuthenticationError`, `ConfigError`, and what the connection raises.
+    """
+    mechanism = mechanism_for(security, deadline)
+    try:
+        _choose(peer, mechanism, api_versions, deadline)
+        return _exchange(peer, mechanism, negotiate(SaslAuthenticateRequest, api_versions), deadline)
+    except AuthenticationError as error:
+        forget_token(security)
+        raise AuthenticationError(f"{peer.address}: {error}") from None
+    except RequestTimedOutError:
+        raise
+    except NetworkError as error:
+        raise HandshakeClosedError(f"{error} while authenticating with {mechanism.name}") from error
+
+
+@functools.lru_cache(maxsize=64)
+def warn_of(security: SecurityConfig) -> None:
+    """Log what weakens the protection: once in a process for each configuration."""
+    for warning in security.warnings:
+        _LOG.warning("%s", warning)
+
+
+def _choose(peer: Peer, mechanism: Mechanism, api_versions: VersionRanges, deadline: Deadline) -> None:
+    request = SaslHandshakeRequest(mechanism=mechanism.name)
+    response = peer.ask(request, negotiate(SaslHandshakeRequest, api_versions), deadline)
+    if response.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+        offered = ", ".join(_shown(name) for name in response.mechanisms) or "none"
+        raise AuthenticationError(
+            f"the broker does not offer the SASL mechanism {mechanism.name}; it offers {offered}"
+        )
+    if response.error_code == ErrorCode.ILLEGAL_SASL_STATE:
+        raise AuthenticationError(
+            "the listener takes no SASL; set security.protocol to PLAINTEXT or SSL, or use its SASL port"
+        )
+    if response.error_code:
+        raise AuthenticationError(f"the broker refused {mechanism.name}: {response.error_code.name}")
+
+
+def _exchange(peer: Peer, mechanism: Mechanism, version: int, deadline: Deadline) -> int:
+    message = mechanism.start()
+    for _ in range(MAX_ROUNDS):
+        response = peer.ask(SaslAuthenticateRequest(auth_bytes=message), version, deadline)
+        _raise_if_refused(response, mechanism)
+        answer = mechanism.step(response.auth_bytes)
+        if answer is None:
+            return max(0, response.session_lifetime_ms)
+        message = answer
+    raise AuthenticationError(f"{mechanism.name}: the broker comes to no end")
+
+
+def _raise_if_refused(response: SaslAuthenticateResponse, mechanism: Mechanism) -> None:
+    if not response.error_code:
+        return
+    told = response.error_message or ""
+    told = "" if _echoes(told, mechanism.secret.reveal()) else _shown(told)
+    reason = f" ({told})" if told else ""
+    raise AuthenticationError(f"{mechanism.name}: the broker refused: {response.error_code.name}{reason}")
+
+
+def _echoes(told: str, secret: str) -> bool:
+    """Whether ``told`` has the secret in it, or enough of a long one to be of use: a token may come back cut
+    off.
+    """
+    size = min(len(secret), _TELLING)
+    return any(secret[at : at + size] in told for at in range(len(secret) - size + 1))
+
+
+def _shown(text: str) -> str:
+    """A broker's text, made safe for a log."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:_MAX_SHOWN])

@@ -1,0 +1,58 @@
+"""`Sparingly`: log lines of what may happen a thousand times a second, such as another attempt."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Final
+
+INTERVAL_S: Final = 10.0
+"""Of each kind there is one line in so many seconds."""
+MAX_KINDS: Final = 256
+"""So many kinds are remembered; names of topics and brokers are among them. More that are new within
+the interval count as one.
+"""
+_OTHERS: Final = object()
+
+
+class Sparingly:
+    """Writes to ``log``, at INFO. Any thread may use it; at worst a line comes twice."""
+
+    def __init__(
+        self, log: logging.Logger, interval_s: float = INTERVAL_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._log = log
+        self._interval_s = interval_s
+        self._clock = clock
+        self._said: OrderedDict[Hashable, tuple[float, int]] = OrderedDict()
+        self._new_since = float("-inf")
+        self._new = 0
+
+    def info(self, kind: Hashable, message: str, *arguments: object) -> None:
+        """Log ``message % arguments``, unless a line of this ``kind`` came a moment ago: the next one says
+        how many were left out.
+        """
+        if not self._log.isEnabledFor(logging.INFO):
+            return
+        now = self._clock()
+        kind = self._kind(kind, now)
+        said_at, left_out = self._said.get(kind, (float("-inf"), 0))
+        if now - said_at < self._interval_s:
+            self._said[kind] = said_at, left_out + 1
+            return
+        self._said[kind] = now, 0
+        while len(self._said) > MAX_KINDS:
+            self._said.popitem(last=False)
+        more = f" ({left_out} more like it since the last line)" if left_out else ""
+        self._log.info(message + more, *arguments)
+
+    def _kind(self, kind: Hashable, now: float) -> Hashable:
+        """``kind``, unless so many came up just now that each would be forgotten before it comes again."""
+        if kind in self._said:
+            return kind
+        if now - self._new_since >= self._interval_s:
+            self._new_since, self._new = now, 0
+        self._new += 1
+        return kind if self._new <= MAX_KINDS else _OTHERS

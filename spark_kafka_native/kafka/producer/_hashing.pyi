@@ -1,6 +1,0 @@
-from typing import Any
-
-def hash_keys(
-    kind: int, offsets: Any, wide: bool, first: int, length: int, data: Any, out: Any, /
-) -> None: ...
-def group_rows(partition: Any, count: int, order: Any, bounds: Any, /) -> None: ...

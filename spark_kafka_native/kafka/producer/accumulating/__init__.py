@@ -1,0 +1,1 @@
+"""From rows to encoded record batches: which partition, which batch, and the memory that they may take."""

@@ -1,0 +1,257 @@
+"""`columns_by_topic`: what a caller hands over as columns -> columns per topic, checked. Pure."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...records.columns import HEADERS_TYPE, RecordColumns
+from ...records.header_lists import HeaderError, HeaderLists
+from ..delivery import DeliveryBlock, Rows
+from ..errors import RecordError
+from .batch import Origin
+from .gather import take_columns
+from .partitioner import Partitions
+
+_INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicColumns:
+    """The rows of one topic."""
+
+    topic: str
+    columns: RecordColumns
+    partition: Partitions | None = None
+    """int32[n], -1 where none was given; None: none was given at all."""
+    rows: Rows | None = None
+    """Their numbers in what was handed over; None: all of it, in order."""
+
+    def located(self, error: RecordError) -> RecordError:
+        """``error`` with the row's number in what was handed over."""
+        if error.row is None or self.rows is None:
+            return error
+        return error.moved(int(self.rows[error.row]) - error.row)
+
+    def origin(self, block: DeliveryBlock, start: int, stop: int) -> Origin:
+        """Where rows ``[start, stop)`` come from, ``block`` being that of all that was handed over."""
+        return Origin(block, start) if self.rows is None else Origin(block, 0, self.rows[start:stop])
+
+
+def columns_by_topic(
+    columns: RecordColumns | pa.RecordBatch | pa.Table, topic: str | None, partition: Any = None
+) -> list[TopicColumns]:
+    """One `TopicColumns` per topic, in the order in which the topics first occur.
+
+    ``topic`` and ``partition`` (a number, or n of them) take precedence over columns of these names. Raises
+    `RecordError` with the row for what can't be sent, TypeError for a column of another type.
+    """
+    if isinstance(columns, RecordColumns):
+        if topic is None:
+            raise RecordError("RecordColumns carry no topic: give one")
+        topics: Any = None
+        records = _as_given(columns)
+    else:
+        records = _columns_of(columns)
+        topics = None if topic is not None else _column(columns, "topic")
+        if topic is None and topics is None:
+            raise RecordError("no topic: give one, or a column 'topic'")
+        if partition is None:
+            partition = _column(columns, "partition")
+    records = replace(records, headers=_checked_headers(records.headers))
+    chosen = _read_partition(partition, records.length)
+    if topics is None:
+        assert topic is not None
+        return [TopicColumns(topic=topic, columns=records, partition=chosen)] if records.length else []
+    return _by_topic(records, topics, chosen)
+
+
+def _as_given(columns: RecordColumns) -> RecordColumns:
+    for name in ("timestamp_ms", "key", "value", "headers"):
+        column = getattr(columns, name)
+        if column is not None and len(column) != columns.length:
+            raise RecordError(
+                f"column '{name}' has {len(column)} rows, and there are {columns.length} records"
+            )
+    key = None if columns.key is None else _as_binary(columns.key, "key")
+    value = None if columns.value is None else _as_binary(columns.value, "value")
+    times = columns.timestamp_ms
+    return replace(columns, key=key, value=value, timestamp_ms=None if times is None else _check_times(times))
+
+
+def _checked_headers(headers: pa.Array | None) -> pa.Array | None:
+    """``headers`` as `HEADERS_TYPE`: Arrow's own casts match fields by name, and these may have any name."""
+    if headers is None or not len(headers):
+        return None
+    try:
+        lists = HeaderLists.from_arrow(headers)
+    except HeaderError as error:
+        raise RecordError(f"column 'headers' has a header {error.reason}", None, error.row) from None
+    if headers.type == HEADERS_TYPE:
+        return headers
+    key = lists.key.cast(pa.binary()).cast(pa.string())
+    structs = pa.StructArray.from_arrays(
+        [key, lists.value.cast(pa.binary())], fields=list(HEADERS_TYPE.value_type)
+    )
+    return pa.ListArray.from_arrays(pa.array(lists.offsets, pa.int32()), structs, type=HEADERS_TYPE)
+
+
+def _columns_of(batch: pa.RecordBatch | pa.Table) -> RecordColumns:
+    value = _column(batch, "value")
+    if value is None:
+        raise TypeError(f"a column 'value' is needed; there are {', '.join(batch.schema.names)}")
+    key, headers, timestamp = (_column(batch, name) for name in ("key", "headers", "timestamp"))
+    return RecordColumns(
+        length=batch.num_rows,
+        timestamp_ms=None if timestamp is None else _read_timestamps(timestamp),
+        key=None if key is None else _as_binary(key, "key"),
+        value=_as_binary(value, "value"),
+        headers=headers,
+    )
+
+
+def _column(batch: pa.RecordBatch | pa.Table, name: str) -> Any:
+    places = batch.schema.get_all_field_indices(name)
+    if not places:
+        return None
+    if len(places) > 1:
+        raise RecordError(f"there are {len(places)} columns '{name}': which one is meant?")
+    column = batch.column(places[0])
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _as_binary(column: pa.Array, name: str) -> pa.Array | None:
+    kind = column.type
+    if isinstance(column, pa.ChunkedArray):  # more than 2 GiB in one column
+        return pa.concat_arrays([chunk.cast(pa.large_binary()) for chunk in column.chunks])
+    if pa.types.is_null(kind):
+        return pa.nulls(len(column), pa.binary())
+    # Strings become binary, which copies nothing: calls of both kinds meet in one batch, and not all
+    # binary is a string.
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return column
+    if pa.types.is_string(kind):
+        return column.cast(pa.binary())
+    if pa.types.is_large_string(kind):
+        return column.cast(pa.large_binary())
+    if pa.types.is_dictionary(kind):
+        return _as_binary(column.dictionary_decode(), name)
+    if pa.types.is_fixed_size_binary(kind) or str(kind) in ("binary_view", "string_view"):
+        return column.cast(pa.binary())
+    raise TypeError(f"column '{name}' is {kind}: binary or string is needed")
+
+
+def _read_timestamps(column: pa.Array) -> npt.NDArray[np.int64] | None:
+    """Milliseconds; null becomes the time of sending."""
+    kind = column.type
+    if not pa.types.is_timestamp(kind) and not pa.types.is_integer(kind):
+        raise TypeError(f"column 'timestamp' is {kind}: a timestamp or int64 milliseconds is needed")
+    if column.null_count == len(column):
+        return None
+    nulls = np.asarray(column.is_null()) if column.null_count else None
+    if pa.types.is_timestamp(kind):
+        times = _as_milliseconds(np.asarray(pc.fill_null(column.cast(pa.int64()), 0)), kind.unit)
+    else:
+        times = _check_times(np.asarray(pc.fill_null(column, 0)))
+    if nulls is not None:
+        times = np.where(nulls, time.time_ns() // 1_000_000, times)
+    return times
+
+
+def _as_milliseconds(times: npt.NDArray[np.int64], unit: str) -> npt.NDArray[np.int64]:
+    """Timestamps as Kafka has them: milliseconds, rounded down. Kafka has none before 1970, and -1 would
+    become "no timestamp"."""
+    per_second = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[unit]
+    bad = np.flatnonzero((times < 0) | (times > _INT64_MAX // 1_000 * min(per_second, 1_000)))
+    if len(bad):
+        row = int(bad[0])
+        raise RecordError(
+            f"the timestamp {times[row]} {unit} is not within 1970 and the end of int64 ms", None, row
+        )
+    return times * 1_000 if per_second == 1 else times // (per_second // 1_000)
+
+
+def _check_times(times: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Milliseconds, -1 for none, as int64."""
+    bad = np.flatnonzero((times < -1) | (times > _INT64_MAX))
+    if len(bad):
+        row = int(bad[0])
+        raise RecordError(f"the timestamp {times[row]} ms is not within 1970 and the end of int64", None, row)
+    return times.astype(np.int64, copy=False)
+
+
+def _read_partition(partition: Any, length: int) -> Partitions | None:
+    if partition is None:
+        return None
+    values, nulls = _whole_numbers(partition)
+    if values.size and not np.issubdtype(values.dtype, np.integer):
+        raise TypeError(f"a partition is a whole number, not {values.dtype}")
+    if not values.ndim:
+        values = np.full(length, values)
+    if values.shape != (length,):
+        raise ValueError(f"{len(values)} partitions for {length} records")
+    if nulls is not None and nulls.all():
+        return None
+    outside = np.flatnonzero((values < 0) | (values > _INT32_MAX))
+    if len(outside):
+        row = int(outside[0])
+        raise RecordError(f"partition {values[row]} is not a partition: they count from 0", None, row)
+    chosen: Partitions = values.astype(np.int32)
+    if nulls is not None:
+        chosen[nulls] = -1
+    return chosen
+
+
+def _whole_numbers(partition: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
+    """The numbers as they are, and which of them are null."""
+    if not isinstance(partition, pa.Array | pa.ChunkedArray):
+        return np.asarray(partition), None
+    kind = partition.type
+    if pa.types.is_null(kind):
+        return np.zeros(len(partition), np.int32), np.ones(len(partition), np.bool_)
+    if not pa.types.is_integer(kind):
+        raise TypeError(f"column 'partition' is {kind}: whole numbers are needed")
+    return np.asarray(pc.fill_null(partition, 0)), np.asarray(partition.is_null())
+
+
+def first_wrong_partition(part: TopicColumns, count: int, *, explicit: bool) -> int | None:
+    """The first row of ``part`` whose partition is none of ``count``, or is missing although partitions are
+    ``explicit``; None if there is none."""
+    if part.partition is None:
+        return 0 if explicit and part.columns.length else None
+    wrong = part.partition >= count
+    if explicit:
+        wrong |= part.partition < 0
+    rows = np.flatnonzero(wrong)
+    return int(rows[0]) if len(rows) else None
+
+
+def _by_topic(records: RecordColumns, topics: Any, partition: Partitions | None) -> list[TopicColumns]:
+    if pa.types.is_dictionary(topics.type):
+        topics = topics.dictionary_decode()
+    if topics.null_count:
+        row = int(np.flatnonzero(np.asarray(topics.is_null()))[0])
+        raise RecordError("column 'topic' is null: each record needs a topic", None, row)
+    if not records.length:
+        return []
+    # A caller's dictionary may hold a name twice; each row must get the place of its topic.
+    encoded = topics.dictionary_encode()
+    names, codes = encoded.dictionary.to_pylist(), np.asarray(encoded.indices)
+    present = list(dict.fromkeys(codes[np.sort(np.unique(codes, return_index=True)[1])].tolist()))
+    if len(present) == 1:
+        return [TopicColumns(topic=names[present[0]], columns=records, partition=partition)]
+    parts = []
+    for code in present:
+        rows = np.flatnonzero(codes == code).astype(np.int64)
+        own = None if partition is None else partition[rows]
+        parts.append(
+            TopicColumns(topic=names[code], columns=take_columns(records, rows), partition=own, rows=rows)
+        )
+    return parts

@@ -1,0 +1,374 @@
+"""`TopicBuffer`: records of one topic on their way from the caller into batches, in the order of the calls.
+
+There are two ways in: columns, and single records, which wait until there are enough for a column. One lock
+keeps the order; it is held while batches are encoded, and never while somebody waits for room in the buffer.
+
+An interrupt (Ctrl-C) may end any call of the main thread between any two steps. So whatever moves rows is a
+`_Move`: it notes how everything was before it touches it, collects the batches that it makes, and hands them
+to the sender in one step at its end. Whoever takes the lock after an unfinished move first puts everything
+back.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import numpy.typing as npt
+
+from ...config import ProducerConfig
+from ...model import TopicPartition
+from ...records.columns import RecordColumns
+from ...records.encode import BATCH_OVERHEAD_BYTES
+from ...records.hashing import group_rows
+from ..delivery import Delivery, DeliveryBlock, Rows
+from ..errors import ProducerClosedError, RecordError, RecordTooLargeError
+from .arrow_arrays import build_index
+from .batch import Batch, Origin, Part
+from .encoder import BatchEncoder, max_record_sizes
+from .gather import take_columns
+from .memory import BufferMemory, Room
+from .partitioner import Partitioner, Partitions, Targets
+from .single_records import FIELDS, SingleRecord, SingleRecords
+from .waiting_rows import BatchLimits, Chunk, SavedRows, WaitingRows
+
+
+class PartitionOutsideError(RecordError):
+    """A partition that the topic does not have (as far as the producer knows)."""
+
+
+class TopicBuffer:
+    """The buffer of one topic."""
+
+    def __init__(  # noqa: PLR0913 - what the producer shares with all its buffers
+        self,
+        topic: str,
+        config: ProducerConfig,
+        partitioner: Partitioner,
+        encoder: BatchEncoder,
+        memory: BufferMemory,
+        new_block: Callable[[int], DeliveryBlock],
+        post: Callable[[list[Batch]], None],
+        wake: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.topic = topic
+        self.lock = threading.Lock()
+        self.topic_id: UUID | None = None
+        self.targets = Targets.all(topic, 0)
+        self.queues: list[WaitingRows] = []
+        self.described_at = clock()
+        self.max_bytes = 0
+        """Of a batch, once compressed."""
+        self.small_bytes = 0
+        """A record up to this size is certain to fit a batch."""
+        self.closed = False
+        self.waiting_since: float | None = None
+        """Monotonic seconds since which the oldest record has waited for its batch to fill, or None."""
+        self._room = Room()
+        self._single: SingleRecords | None = None
+        self._move: _Move | None = None
+        self._config = config
+        self._partitioner = partitioner
+        self._encoder = encoder
+        self._memory = memory
+        self._new_block = new_block
+        # One step for an interrupt: `deque.extend`, not a function around it.
+        self._post = post
+        self._wake = wake
+        self._clock = clock
+        self._limits = BatchLimits(size=1, records=1, direct=1)
+        self._nowhere = WaitingRows(TopicPartition(topic, -1), encoder)
+        """Where records go for which no partition could be found."""
+
+    # What the cluster says.
+
+    def describe(self, topic_id: UUID | None, targets: Targets, max_message_bytes: int) -> None:
+        """What the cluster says about the topic; the lock is held. Partitions are only ever added: a queue
+        outlives its partition."""
+        self.topic_id = topic_id
+        self.described_at = self._clock()
+        for partition in range(len(self.queues), targets.count):
+            self.queues.append(WaitingRows(TopicPartition(self.topic, partition), self._encoder))
+        self.targets = targets
+        self.limit_batches(max_message_bytes)
+
+    def limit_batches(self, max_message_bytes: int) -> None:
+        """No batch may be larger, once compressed."""
+        self.max_bytes = max_message_bytes
+        self.small_bytes = min(max_message_bytes, self._config.max_request_size or max_message_bytes)
+        self.small_bytes = min(self.small_bytes // 2, self._config.buffer_memory)
+        cap = None if self._encoder.compresses else max_message_bytes
+        self._limits = BatchLimits.of(self._config.batch_size, self._config.batch_records, cap)
+
+    def check_sizes(self, columns: RecordColumns, sizes: Rows) -> None:
+        """Raise `RecordTooLargeError` for the first record that can never be sent."""
+        own = self._config.max_request_size
+        limit = (
+            self.max_bytes if own is None else own if self._encoder.compresses else min(own, self.max_bytes)
+        )
+        if own is None and self._encoder.compresses:
+            return  # only the encoded batch can tell
+        for row in np.flatnonzero(sizes > limit - BATCH_OVERHEAD_BYTES).tolist():
+            size = int(sizes[row]) + BATCH_OVERHEAD_BYTES
+            if not self._encoder.compresses:
+                # The sizes are upper bounds, a few bytes too high: look closer at what is near the limit.
+                size = len(self._encoder.encode(columns, np.array([row]), 0))
+            if size > limit:
+                name = "max.request.size" if limit == own else "the topic's max.message.bytes"
+                raise RecordTooLargeError.of(self.topic, row, size, limit, name)
+
+    # Records in.
+
+    def append_record(self, record: SingleRecord, size: int) -> Delivery | None:
+        """Append one record; None when no room was granted for it (then `grant` and call again)."""
+        with self.lock:
+            if self._move is not None:
+                self._undo()
+            room = self._room
+            if room.size < size or not room.records or self.closed:
+                return None
+            single = self._single or self._open_single()
+            row = len(single.fields) // FIELDS
+            # Up to the append nothing is called: the record is taken in, room and all, or it is not.
+            room.size -= size
+            room.records -= 1
+            single.size += size
+            single.fields.extend(record)
+            if single.size >= self._config.batch_size:
+                move = self._begin()
+                self._close_single(move)
+                self._commit(move)
+                self._wake()
+            return Delivery(single.block, row)
+
+    def grant(self, room: Room) -> None:
+        """``room`` is for single records to come."""
+        with self.lock:
+            if self._move is not None:
+                self._undo()
+            own = self._room
+            own.size += room.size
+            own.records += room.records
+            room.size = room.records = 0
+
+    @property
+    def granted(self) -> tuple[int, int]:
+        """Bytes and records of buffer memory that no single record has used yet."""
+        return max(0, self._room.size), self._room.records
+
+    def append_columns(
+        self, columns: RecordColumns, sizes: Rows, partition: Partitions | None, origin: Origin, room: Room
+    ) -> None:
+        """Take columns in, and the ``room`` that was reserved for them with them.
+
+        Raises `RecordError`, whatever else a partitioner raises, or `ProducerClosedError`; then, as after an
+        interrupt, none of them were taken.
+        """
+        with self.lock:
+            if self._move is not None:
+                self._undo()
+            if self.closed:
+                raise ProducerClosedError("the producer takes no more records")
+            move = self._begin()
+            try:
+                self._close_single(move)
+                grouped = self._group(columns, sizes, partition)
+                self._append(move, columns, sizes, grouped, origin, self._clock())
+            except BaseException:
+                self._undo()
+                raise
+            self._commit(move, room)
+            self._wake()
+
+    # Records out.
+
+    def shut(self) -> None:
+        """Accept nothing more, and close whatever still waits."""
+        with self.lock:
+            self.closed = True
+            self._close_all(lambda _queue: True)
+
+    def close_waiting(self, due: Callable[[WaitingRows], bool]) -> bool:
+        """Close the single records, and the chunks of the queues that are ``due``.
+
+        False, and nothing done, while somebody appends: the sender must not queue up behind a busy caller.
+        """
+        if not self.lock.acquire(blocking=False):
+            return False
+        try:
+            self._close_all(due)
+        finally:
+            self.lock.release()
+        return True
+
+    def holds_since(self, moment: float) -> bool:
+        """Whether a record that came up to ``moment`` still waits for its batch to fill."""
+        since = self.waiting_since
+        return since is not None and since <= moment
+
+    def _close_all(self, due: Callable[[WaitingRows], bool]) -> None:
+        if self._move is not None:
+            self._undo()
+        move = self._begin()
+        self._close_single(move)
+        now = self._clock()
+        for queue in self.queues:
+            if queue.chunks and due(queue):
+                move.touch(queue)
+                batch = queue.close_chunks(now)
+                move.closed += [] if batch is None else [batch]
+        self.waiting_since = min((q.opened_at for q in self.queues if q.chunks), default=None)
+        self._commit(move)
+        self._memory.give_back(self._room)
+
+    # Moves. All of it under the lock.
+
+    def _begin(self) -> _Move:
+        move = _Move(self._single, self._room.size, self.waiting_since)
+        self._move = move
+        return move
+
+    def _commit(self, move: _Move, room: Room | None = None) -> None:
+        # Nothing is called before the last line: the rows and their room are handed over together, or not at
+        # all.
+        if room is not None:
+            room.size = room.records = 0
+        self._move = None
+        self._post(move.closed)
+
+    def _undo(self) -> None:
+        """Put everything back to where it was before the move; if this is interrupted, the next caller starts
+        over."""
+        move = self._move
+        if move is not None:
+            move.put_back()
+            self._single, self._room.size, self.waiting_since = (
+                move.single,
+                move.room_size,
+                move.waiting_since,
+            )
+            self._move = None
+
+    def _open_single(self) -> SingleRecords:
+        single = SingleRecords(self._new_block(0), self._clock())
+        if self.waiting_since is None:
+            self.waiting_since = single.opened_at
+        self._single = single
+        self._wake()  # the sender has to notice when the batch has lingered long enough
+        return single
+
+    def _close_single(self, move: _Move) -> None:
+        single, self._single = self._single, None
+        if single is None or not single.count:
+            return
+        count = single.count
+        single.block.start(count, None)
+        try:
+            columns, partition = single.columns(self._encoder.clock_ms())
+            sizes = max_record_sizes(columns)
+            grouped = self._group(columns, sizes, partition)
+            self._append(move, columns, sizes, grouped, Origin(single.block), single.opened_at)
+        except Exception as error:  # noqa: BLE001 - a partitioner may raise anything, and `send` has returned long ago
+            move.put_back()  # a move closes the single records before anything else
+            parts = [Part(single.block, np.arange(count), 0)]
+            move.closed = [self._nowhere.failed(parts, single.size, single.opened_at, error)]
+            return
+        single.block.start(count, columns.timestamp_ms)
+        # `send` sized each record's size before it knew its neighbours; the grant makes up the difference.
+        self._room.size += single.size - int(sizes.sum())
+
+    def _group(self, columns: RecordColumns, sizes: Rows, partition: Partitions | None) -> tuple[Rows, Rows]:
+        """The rows by partition, and where each partition's begin among them."""
+        chosen = self._choose(columns, sizes, partition)
+        try:
+            return group_rows(chosen, len(self.queues))
+        except ValueError:
+            raise self._outside(chosen) from None
+
+    def _append(
+        self,
+        move: _Move,
+        columns: RecordColumns,
+        sizes: Rows,
+        grouped: tuple[Rows, Rows],
+        origin: Origin,
+        since: float,
+    ) -> None:
+        order, bounds = grouped
+        held: list[tuple[WaitingRows, Rows, int]] = []
+        for p in np.flatnonzero(np.diff(bounds)).tolist():
+            queue, rows = self.queues[p], order[bounds[p] : bounds[p + 1]]
+            row_sizes = sizes[rows]
+            move.touch(queue)
+            closed, taken = queue.cut(columns, rows, row_sizes, origin, self._limits, since)
+            move.closed += closed
+            if taken < len(rows):
+                held.append((queue, rows[taken:], int(row_sizes[taken:].sum())))
+        if held:
+            self._hold(columns, held, origin, since)
+
+    def _hold(
+        self,
+        columns: RecordColumns,
+        held: list[tuple[WaitingRows, Rows, int]],
+        origin: Origin,
+        since: float,
+    ) -> None:
+        """Copy what is left over out of ``columns``, for all partitions at once: nothing keeps the rest
+        alive."""
+        kept = take_columns(columns, np.concatenate([rows for _, rows, _ in held]))
+        start = 0
+        if self.waiting_since is None:
+            self.waiting_since = since
+        for queue, rows, size in held:
+            own = kept.slice(start, start + len(rows))
+            queue.hold(Chunk(own, [origin.part(rows)], size), since)
+            start += len(rows)
+
+    def _choose(self, columns: RecordColumns, sizes: Rows, partition: Partitions | None) -> Partitions:
+        """The partition of each record: the one given, else the partitioner's."""
+        if partition is None:
+            return self._partitioner.assign(columns.key, sizes, self.targets)
+        missing = np.flatnonzero(partition < 0)
+        if not len(missing):
+            return partition
+        keys = None if columns.key is None else columns.key.take(build_index(missing))
+        chosen = partition.copy()
+        try:
+            chosen[missing] = self._partitioner.assign(keys, sizes[missing], self.targets)
+        except RecordError as error:
+            raise RecordError(error.reason, self.topic, int(missing[error.row or 0])) from None
+        return chosen
+
+    def _outside(self, chosen: npt.NDArray[Any]) -> RecordError:
+        row = int(np.flatnonzero((chosen < 0) | (chosen >= len(self.queues)))[0])
+        has = f"the topic has {len(self.queues)} partitions, 0 to {len(self.queues) - 1}"
+        return PartitionOutsideError(f"there is no partition {chosen[row]}: {has}", self.topic, row)
+
+
+class _Move:
+    """Rows that are being moved, and the state before."""
+
+    __slots__ = ("closed", "room_size", "single", "touched", "waiting_since")
+
+    def __init__(self, single: SingleRecords | None, room_size: int, waiting_since: float | None) -> None:
+        self.single = single
+        self.room_size = room_size
+        self.waiting_since = waiting_since
+        self.touched: dict[WaitingRows, SavedRows] = {}
+        self.closed: list[Batch] = []
+
+    def touch(self, queue: WaitingRows) -> None:
+        """To be called before ``queue`` is changed."""
+        if queue not in self.touched:
+            self.touched[queue] = queue.saved()
+
+    def put_back(self) -> None:
+        """Let the queues have the rows that they had."""
+        for queue, saved in self.touched.items():
+            queue.restore(saved)

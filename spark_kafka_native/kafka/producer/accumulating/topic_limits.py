@@ -1,0 +1,46 @@
+"""The largest record batch that a topic accepts: its ``max.message.bytes``, as the broker reports it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+from ...cluster.configs import describe_topic_configs
+from ...cluster.router import Router
+from ...errors import BrokerError, KafkaError
+from ...network.deadline import Deadline
+
+_LOG = logging.getLogger("spark_kafka_native")
+
+DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
+"""Kafka's default: 1 MiB of records and the 12 bytes in front of a batch's length."""
+_NAME = "max.message.bytes"
+_MIN = 1_000
+"""No topic can work with a limit below this: take the default instead and let the broker decide."""
+
+
+def read_max_message_bytes(router: Router, topics: Collection[str], deadline: Deadline) -> dict[str, int]:
+    """Ask for the ``max.message.bytes`` of ``topics``, all in one request; the default where the broker does
+    not say.
+
+    Describing configs needs a right that writing does not: without it, the broker's MESSAGE_TOO_LARGE has to
+    serve.
+    """
+    limits = dict.fromkeys(topics, DEFAULT_MAX_MESSAGE_BYTES)
+    try:
+        configs = describe_topic_configs(router, list(limits), deadline, names=[_NAME])
+    except BrokerError as error:
+        if len(limits) > 1:  # one of them must not be described: find it by halves
+            names, middle = list(limits), len(limits) // 2
+            first = read_max_message_bytes(router, names[:middle], deadline)
+            return first | read_max_message_bytes(router, names[middle:], deadline)
+        _LOG.debug("%s of topic %s is not known: %s", _NAME, *limits, error)
+        return limits
+    except KafkaError as error:
+        _LOG.debug("%s of %d topics is not known: %s", _NAME, len(limits), error)
+        return limits
+    for topic in limits:
+        value = configs.get(topic, {}).get(_NAME) or ""
+        if value.isascii() and value.isdigit() and int(value) >= _MIN:
+            limits[topic] = int(value)
+    return limits

@@ -1,0 +1,160 @@
+"""`Topics`: the buffers of the topics that a producer writes to; asks the cluster about each before its first
+record.
+
+Any thread may open topics. Opening many costs as many requests as opening one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+import numpy as np
+
+from ...cluster.metadata import Topic
+from ...cluster.router import Router
+from ...config import ProducerConfig
+from ...error_code import ErrorCode
+from ...errors import BrokerError
+from ...network.deadline import Deadline
+from ..errors import ProducerClosedError
+from ..settling.replay import Replay
+from .partitioner import ExplicitPartitioner, Targets
+from .record_input import check_topic
+from .topic_buffer import PartitionOutsideError, TopicBuffer
+from .topic_limits import read_max_message_bytes
+
+MAX_TOPICS_PER_REQUEST = 1_000
+"""Brokers accept larger requests, but answer no sooner."""
+
+
+class Topics:
+    """Guarded by a lock of its own; ``buffers`` is only ever added to, and may be read by anybody."""
+
+    def __init__(
+        self,
+        buffers: dict[str, TopicBuffer],
+        router: Router,
+        config: ProducerConfig,
+        build_buffer: Callable[[str], TopicBuffer],
+        replay: Replay,
+    ) -> None:
+        self.buffers = buffers
+        self._router = router
+        self._config = config
+        self._build_buffer = build_buffer
+        self._replay = replay
+        self._lock = threading.Lock()
+        self._closed: BaseException | None = None
+
+    def open(self, names: Iterable[str], *, for_replay: bool = False) -> list[str]:
+        """Open the buffers of those ``names`` that have none yet; returns these.
+
+        Waits up to ``max.block.ms`` for topics that are missing and brokers that are away. Raises
+        `RecordError` for what is no topic name, `BrokerError` or `DeadlineExceededError` for a topic that
+        can't be described, `ProducerClosedError`.
+        """
+        missing = [name for name in dict.fromkeys(names) if name not in self.buffers]
+        if not for_replay:
+            self.raise_if_closed()
+        for name in missing:
+            check_topic(name)
+        deadline = Deadline.after_ms(self._config.max_block_ms)
+        opened: list[str] = []
+        for start in range(0, len(missing), MAX_TOPICS_PER_REQUEST):
+            some = missing[start : start + MAX_TOPICS_PER_REQUEST]
+            found = self._ask(some, deadline)
+            limits = read_max_message_bytes(self._router, some, deadline)
+            opened += self._add([(found[name], limits[name]) for name in some], for_replay)
+        return opened
+
+    def close(self, cause: BaseException) -> None:
+        """No topic accepts records any more; the first ``cause`` counts."""
+        with self._lock:
+            self._closed = self._closed or cause
+            for buffer in self.buffers.values():
+                buffer.closed = True
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed is not None
+
+    def raise_if_closed(self) -> None:
+        """Raise `ProducerClosedError` once `close` was called."""
+        if self._closed is not None:
+            raise ProducerClosedError(f"the producer takes no more records: {self._closed}") from self._closed
+
+    def describe(self, buffer: TopicBuffer) -> None:
+        """Apply newer metadata; never waits."""
+        found = self._router.snapshot.topics.get(buffer.topic)
+        if found is None or found.error_code or not found.partitions:
+            return
+        with buffer.lock:
+            buffer.describe(found.topic_id, _targets_of(found), buffer.max_bytes)
+            self._replay.post(buffer)
+
+    def check_partition(self, buffer: TopicBuffer, partition: int | None) -> None:
+        """Raise `RecordError` for a ``partition`` that the topic does not have, or None with the explicit
+        partitioner. It may be a new one: look again before refusing it."""
+        if partition is None:
+            raise ExplicitPartitioner.refusal(buffer.topic)
+        self._router.refresh((buffer.topic,), Deadline.after_ms(self._config.max_block_ms))
+        self.describe(buffer)
+        count = buffer.targets.count
+        if not 0 <= partition < count:
+            has = f"the topic has {count} partitions, 0 to {count - 1}"
+            raise PartitionOutsideError(f"there is no partition {partition}: {has}", buffer.topic)
+
+    def disown(self, cause: BaseException) -> None:
+        """In a forked child: nothing here is its own."""
+        self._closed = cause
+        self.buffers.clear()
+        self._lock = threading.Lock()
+
+    def _ask(self, names: Collection[str], deadline: Deadline) -> dict[str, Topic]:
+        found: dict[str, Topic] = {}
+        create = self._config.allow_auto_create_topics
+
+        def ask() -> None:
+            left = [name for name in names if name not in found]
+            told = self._router.metadata(left, refresh=create, deadline=deadline, create=create)
+            found.update({name: told.topics[name] for name in left if _is_described(told.topics.get(name))})
+            for name in left:
+                if not told.topic(name).partitions:
+                    raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {name}")
+
+        self._router.retry(ask, what=f"asking for {_list(names)}", deadline=deadline, topics=names)
+        return found
+
+    def _add(self, described: list[tuple[Topic, int]], for_replay: bool) -> Iterator[str]:
+        for topic, limit in described:
+            with self._lock:
+                if topic.name in self.buffers:
+                    continue
+                if not for_replay:
+                    self.raise_if_closed()  # whoever closes looks at the topics there are then
+                buffer = self._build_buffer(topic.name)
+                with buffer.lock:
+                    buffer.closed = self._closed is not None
+                    buffer.describe(topic.topic_id, _targets_of(topic), limit)
+                    # Under its lock from here on: no record may get in front of what is replayed.
+                    self.buffers[topic.name] = buffer
+                    self._replay.post(buffer)
+            yield topic.name
+
+
+def _is_described(topic: Topic | None) -> bool:
+    return topic is not None and not topic.error_code and bool(topic.partitions)
+
+
+def _targets_of(topic: Topic) -> Targets:
+    count = len(topic.partitions)
+    led = [p for p in range(count) if p in topic.partitions and topic.partitions[p].leader is not None]
+    return Targets(topic=topic.name, count=count, available=np.array(led or range(count), np.int32))
+
+
+def _list(names: Collection[str]) -> str:
+    first = sorted(names)[:3]
+    more = f" and {len(names) - len(first)} more" if len(names) > len(first) else ""
+    return f"topic{'s' if len(names) > 1 else ''} {', '.join(first)}{more}"

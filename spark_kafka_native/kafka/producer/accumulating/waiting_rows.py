@@ -1,0 +1,201 @@
+"""`WaitingRows`: rows of one partition that wait, in chunks, until they make a batch. The topic's lock guards
+it; it knows nothing of sending.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ...model import TopicPartition
+from ...records.columns import RecordColumns
+from ...records.encode import BATCH_OVERHEAD_BYTES
+from ..delivery import Rows
+from ..errors import RecordError
+from .batch import Batch, Origin, Part
+from .encoder import BatchEncoder
+from .gather import concat_columns, take_columns
+
+MAX_CHUNKS = 64
+"""Chunks are joined beyond this: each may keep the memory of its neighbours in other partitions alive."""
+
+
+class Chunk(NamedTuple):
+    """Rows that wait for more: ``columns`` holds exactly these rows, the part says where they came from."""
+
+    columns: RecordColumns
+    parts: list[Part]
+    size: int
+
+
+class _Rows(NamedTuple):
+    """Rows of ``columns`` that complete a batch."""
+
+    columns: RecordColumns
+    rows: Rows
+    origin: Origin
+    size: int
+
+
+class SavedRows(NamedTuple):
+    """The rows that waited at some moment."""
+
+    chunks: list[Chunk]
+    size: int
+    records: int
+    opened_at: float
+
+
+class WaitingRows:
+    """Of one topic-partition."""
+
+    def __init__(self, topic_partition: TopicPartition, encoder: BatchEncoder) -> None:
+        self.topic_partition = topic_partition
+        self._encoder = encoder
+        self._orders = 0
+        self.chunks: list[Chunk] = []
+        self.chunk_size = 0
+        self.chunk_records = 0
+        self.opened_at = 0.0
+
+    def cut(
+        self,
+        columns: RecordColumns,
+        rows: Rows,
+        sizes: Rows,
+        origin: Origin,
+        limits: BatchLimits,
+        now: float,
+    ) -> tuple[list[Batch], int]:
+        """Close as many full batches as ``rows`` make; ``sizes`` are those of ``rows``.
+
+        Returns them, and how many of the rows they took: the caller keeps the rest with `hold`.
+        """
+        ends = np.cumsum(sizes)
+        start, closed = 0, []
+        while start < len(rows):
+            taken = int(ends[start - 1]) if start else 0
+            room = limits.size - self.chunk_size
+            fit = int(np.searchsorted(ends, taken + room, side="right")) - start
+            fit = min(fit, limits.records - self.chunk_records)
+            left = len(rows) - start
+            if (
+                fit >= left
+                and self.chunk_size + int(ends[-1]) - taken < limits.direct
+                and not limits.full(self, left)
+            ):
+                break
+            if fit <= 0:
+                # Nothing more fits to what waits; a record that fits nowhere goes alone and is judged when
+                # encoded.
+                fit = 0 if self.chunk_records else 1
+            stop = start + min(fit, left)
+            size = int(ends[stop - 1]) - taken if stop > start else 0
+            more = _Rows(columns, rows[start:stop], origin, size) if stop > start else None
+            closed.append(self._close(more, now))
+            start = stop
+        return closed, start
+
+    def hold(self, chunk: Chunk, since: float) -> None:
+        """Keep rows that don't make a batch yet; they have waited since then."""
+        if not self.chunks:
+            self.opened_at = since
+        self.chunks.append(chunk)
+        self.chunk_size += chunk.size
+        self.chunk_records += chunk.columns.length
+        if len(self.chunks) > MAX_CHUNKS:
+            try:
+                self._join_chunks()
+            except MemoryError:
+                return  # they stay as they are, and are joined when they are encoded
+
+    def close_chunks(self, now: float) -> Batch | None:
+        """Make a batch of whatever waits, however little; None if nothing does."""
+        return self._close(None, now) if self.chunks else None
+
+    def saved(self) -> SavedRows:
+        """The rows that wait, for `restore` after an interrupt."""
+        return SavedRows(list(self.chunks), self.chunk_size, self.chunk_records, self.opened_at)
+
+    def restore(self, saved: SavedRows) -> None:
+        """Bring back the rows that waited then; harmless when repeated."""
+        self.chunks = list(saved.chunks)
+        self.chunk_size, self.chunk_records, self.opened_at = saved[1:]
+
+    def _close(self, more: _Rows | None, now: float) -> Batch:
+        chunks, reserved = self.chunks, self.chunk_size
+        created_at = self.opened_at if chunks else now
+        self.chunks, self.chunk_size, self.chunk_records = [], 0, 0
+        parts = [part for chunk in chunks for part in chunk.parts]
+        if more is not None:
+            reserved += more.size
+            parts.append(more.origin.part(more.rows))
+        now_ms = self._encoder.clock_ms()
+        try:
+            if more is not None and not chunks:
+                return self._batch(more.columns, more.rows, reserved, parts, created_at, now_ms)
+            columns = [chunk.columns for chunk in chunks]
+            if more is not None:
+                columns.append(take_columns(more.columns, more.rows))
+            return self._batch(concat_columns(columns, now_ms), None, reserved, parts, created_at, now_ms)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the records' owners must hear of it
+            return self.failed(parts, reserved, created_at, error)
+
+    def failed(self, parts: list[Part], reserved: int, created_at: float, cause: Exception) -> Batch:
+        """A batch that stands for records which could not be encoded: `Batch.failure` says why."""
+        failure = cause
+        if not isinstance(failure, RecordError):
+            failure = RecordError(f"the records could not be encoded: {cause!r}", self.topic_partition.topic)
+            failure.__cause__ = cause
+        self._orders += 1
+        records = sum(len(part.rows) for part in parts)
+        batch = Batch(self.topic_partition, b"", records, reserved, parts, created_at, -1, (self._orders,))
+        batch.failure = failure
+        return batch
+
+    def _batch(
+        self,
+        columns: RecordColumns,
+        rows: Rows | None,
+        reserved: int,
+        parts: list[Part],
+        created_at: float,
+        now_ms: int,
+    ) -> Batch:
+        records = columns.length if rows is None else len(rows)
+        # Rows of their own columns take what was reserved for them; joined ones may take more.
+        at_most = None if rows is None else reserved
+        data = self._encoder.encode(columns, rows, now_ms, at_most)
+        self._orders += 1
+        return Batch(
+            self.topic_partition, data, records, reserved, parts, created_at, now_ms, (self._orders,)
+        )
+
+    def _join_chunks(self) -> None:
+        now_ms = self._encoder.clock_ms()
+        parts = [part for chunk in self.chunks for part in chunk.parts]
+        joined = concat_columns([chunk.columns for chunk in self.chunks], now_ms)
+        self.chunks = [Chunk(joined, parts, self.chunk_size)]
+
+
+class BatchLimits(NamedTuple):
+    """When rows make a batch."""
+
+    size: int
+    """Bytes of records, before compression, at most."""
+    records: int
+    direct: int
+    """Rows of one call with this many bytes are not held back for more: joining them later would cost a
+    copy."""
+
+    @classmethod
+    def of(cls, batch_size: int, batch_records: int, max_bytes: int | None) -> BatchLimits:
+        """From the configured sizes and the max bytes of a whole batch (None: unknown, as it is
+        compressed)."""
+        size = batch_size if max_bytes is None else min(batch_size, max_bytes - BATCH_OVERHEAD_BYTES)
+        return cls(size=max(1, size), records=batch_records, direct=max(1, min(size, batch_size // 8)))
+
+    def full(self, queue: WaitingRows, more: int) -> bool:
+        """Whether ``more`` rows fill the batch by their number."""
+        return queue.chunk_records + more >= self.records

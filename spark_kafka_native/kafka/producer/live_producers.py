@@ -1,0 +1,83 @@
+"""`LiveProducers`: the producers of this process that are not closed, and what becomes of them when it ends
+or forks."""
+
+from __future__ import annotations
+
+import atexit
+
+# pyarrow imports this when it first looks for pandas (an array that becomes NumPy's is enough), and it can't
+# be imported once the main thread has ended: what was sent and not flushed is encoded at exactly that moment.
+import concurrent.futures.thread  # noqa: F401
+import logging
+import os
+import weakref
+from typing import Protocol
+
+from .stats import ProducerStats
+
+_LOG = logging.getLogger("spark_kafka_native")
+
+
+class LiveProducer(Protocol):
+    """What is asked of a producer here."""
+
+    def close(self) -> None:
+        """Deliver what there is, and end."""
+
+    def stats(self) -> ProducerStats:
+        """What was done so far."""
+        ...
+
+    def disown(self) -> None:
+        """It belongs to the parent process."""
+
+
+class LiveProducers:
+    """Kept weakly: a producer's own thread keeps it alive for as long as it has anything to do."""
+
+    def __init__(self) -> None:
+        self._live: weakref.WeakSet[LiveProducer] = weakref.WeakSet()
+
+    def add(self, producer: LiveProducer) -> None:
+        """It has started."""
+        self._live.add(producer)
+
+    def discard(self, producer: LiveProducer) -> None:
+        """It has ended."""
+        self._live.discard(producer)
+
+    def close_all(self) -> None:
+        """Records that were sent and not flushed must not vanish with the interpreter; what is lost is
+        logged."""
+        for producer in list(self._live):
+            before = producer.stats()
+            interrupted: BaseException | None = None
+            try:
+                producer.close()
+            except BaseException as error:  # noqa: BLE001 - the others are to be closed as well
+                interrupted = error
+            after = producer.stats()
+            lost = (
+                after.failed_records - before.failed_records - after.spilled_records + before.spilled_records
+            )
+            lost += after.buffered_records
+            if lost:
+                reason = repr(interrupted) if interrupted else after.last_error or "they were still under way"
+                _LOG.error(
+                    "%d records that were sent and not flushed are lost as the interpreter ends: %s. Call "
+                    "flush() or close() before the end of the program, and look at the deliveries",
+                    lost,
+                    reason,
+                )
+
+    def disown_all(self) -> None:
+        """In a forked child the sender's thread does not exist: refuse records instead of keeping them
+        forever."""
+        for producer in list(self._live):
+            producer.disown()
+        self._live.clear()
+
+
+LIVE = LiveProducers()
+atexit.register(LIVE.close_all)
+os.register_at_fork(after_in_child=LIVE.disown_all)

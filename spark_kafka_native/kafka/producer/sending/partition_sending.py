@@ -1,0 +1,423 @@
+"""`PartitionSending`: everything there is to know about sending to one partition. Sans-IO.
+
+No thread, clock, socket or lock: the sender's thread tells it what has happened (`sent`, `answered`,
+`lost`, `given_up`, `refreshed` ...) and asks what may be sent (`next`). Whoever calls does what is
+returned; nobody else writes to what is kept here, nor to a batch's numbers, attempts, last error and
+whether it may be in the log.
+
+It lives as long as the producer: a client that forgets a partition's sequence numbers while a restarting
+broker denies the topic starts again at 0, and the broker drops its new records as duplicates of the old
+ones, with success (librdkafka 1.9.0).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Collection, Sequence
+from uuid import UUID
+
+from ...error_code import ErrorCode
+from ...errors import BrokerError, KafkaError
+from ...model import TopicPartition
+from ..accumulating.batch import Batch
+from .producer_id import ProducerId, ProducerIdentity
+from .sending_step import Load, NeedProducerId, Send, SendingRules, Step
+from .sequence_numbers import (
+    PartitionSequence,
+    clear_numbers,
+    forget_numbers,
+    read_numbers,
+    share_numbers,
+)
+from .verdict import UNKNOWN_TOPIC, Verdict, is_indefinite, judge
+
+
+class Phase(enum.Enum):
+    """What a partition does with its waiting batches."""
+
+    OPEN = "sent, one after the other"
+    DRAINING = "not sent before all in flight have come back: one of them is to be sent again first"
+    RENUMBERING = "as DRAINING, and then they get new numbers: the broker refuses the ones they have"
+
+
+class Event(enum.Enum):
+    """What moves a partition from one phase to another."""
+
+    PUT_BACK = "a batch came back and is to be sent again"
+    NUMBERS_REFUSED = "a batch came back as its numbers can't be accepted any more"
+    DRAINED = "nothing is in flight any more"
+    NUMBERED_ANEW = "the numbering was started again"
+    SPILLED = "a batch went to the spill folder; what is refused as stale will be refused again"
+
+
+TRANSITIONS = {
+    (Phase.OPEN, Event.PUT_BACK): Phase.DRAINING,
+    (Phase.OPEN, Event.NUMBERS_REFUSED): Phase.RENUMBERING,
+    (Phase.OPEN, Event.DRAINED): Phase.OPEN,
+    (Phase.OPEN, Event.NUMBERED_ANEW): Phase.OPEN,
+    (Phase.OPEN, Event.SPILLED): Phase.OPEN,
+    (Phase.DRAINING, Event.PUT_BACK): Phase.DRAINING,
+    (Phase.DRAINING, Event.NUMBERS_REFUSED): Phase.RENUMBERING,
+    (Phase.DRAINING, Event.DRAINED): Phase.OPEN,
+    (Phase.DRAINING, Event.SPILLED): Phase.OPEN,
+    (Phase.RENUMBERING, Event.PUT_BACK): Phase.RENUMBERING,
+    (Phase.RENUMBERING, Event.NUMBERS_REFUSED): Phase.RENUMBERING,
+    (Phase.RENUMBERING, Event.DRAINED): Phase.RENUMBERING,
+    (Phase.RENUMBERING, Event.NUMBERED_ANEW): Phase.OPEN,
+    (Phase.RENUMBERING, Event.SPILLED): Phase.OPEN,
+}
+"""What is not in here can't happen; a KeyError would be a bug, and would end the producer loudly."""
+
+
+class PartitionSending:
+    """One partition, as the sender's thread sees it. ``producer_id`` is None without idempotence."""
+
+    def __init__(
+        self, topic_partition: TopicPartition, rules: SendingRules, producer_id: ProducerId | None
+    ) -> None:
+        self.topic_partition = topic_partition
+        self._rules = rules
+        self._producer_id = producer_id
+        self._waiting: deque[Batch] = deque()
+        self._in_flight: list[Batch] = []
+        self._phase = Phase.OPEN
+        self._spilling = False
+        self._sent_to: int | None = None
+        self._not_before = 0.0
+        self._failures = 0
+        self._unknown_since: float | None = None
+        self._sequences: dict[UUID | None, PartitionSequence] = {}
+        self._sequence: PartitionSequence | None = None
+
+    # What it looks like.
+
+    @property
+    def waiting(self) -> Sequence[Batch]:
+        """Batches to be sent, in order."""
+        return self._waiting
+
+    @property
+    def in_flight(self) -> Sequence[Batch]:
+        """Batches that were sent and have not come back, in the order of sending."""
+        return self._in_flight
+
+    @property
+    def spilling(self) -> bool:
+        """Whether an earlier batch is in the spill folder: what comes later must not overtake it.
+
+        What waits then stands before all that was spilled later: batches that were in flight without numbers,
+        and those of the folder that are sent again. Each goes alone.
+        """
+        return self._spilling
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to send and nothing to wait for."""
+        return not self._waiting and not self._in_flight
+
+    def unended(self, but: Collection[Batch] = ()) -> list[Batch]:
+        """What has not ended, in order, but for ``but``."""
+        left = {*self._in_flight, *self._waiting} - set(but)
+        return sorted((batch for batch in left if not batch.ended), key=lambda batch: batch.order)
+
+    def spillable(self, but: Collection[Batch]) -> list[Batch]:
+        """What goes to the spill folder together with ``but``, in order.
+
+        One that is in flight may be in the log by now; it keeps its numbers, by which the broker recognises
+        it when it is replayed. Without numbers nothing would: that one's answer is waited for.
+        """
+        silent = {batch for batch in self._in_flight if batch.identity is None}
+        return [batch for batch in self.unended(but) if batch not in silent]
+
+    def ready_at(self) -> float | None:
+        """Monotonic seconds when the next batch may be sent; None if nothing waits or answers come first."""
+        if not self._waiting or (self._in_flight and (self._spilling or self._phase is not Phase.OPEN)):
+            return None
+        return self._not_before
+
+    # What is to be done.
+
+    def add(self, batch: Batch) -> None:
+        """A new batch, behind all others."""
+        self._waiting.append(batch)
+
+    def next(self, now: float, leader: int, topic_id: UUID | None) -> Step:
+        """What to do next, so that ``leader`` gets the next batch; None while nothing may be sent to it.
+
+        A new leader gets nothing before all that its predecessor was sent has come back.
+        """
+        at = self.ready_at()
+        if at is None or at > now or (self._in_flight and self._sent_to != leader):
+            return None
+        batch = self._waiting[0]
+        if self._producer_id is None:
+            if self._in_flight and not self._may_follow_unnumbered(batch):
+                return None
+            return Load(batch) if _not_read(batch) else self._send_unnumbered(batch)
+        sequence = self._find_sequence(self._producer_id, topic_id)
+        if sequence is None:
+            return NeedProducerId()
+        if self._in_flight and not self._may_follow(batch, sequence):
+            return None
+        return Load(batch) if _not_read(batch) else self._send_numbered(batch, sequence, self._producer_id)
+
+    def loaded(self, batch: Batch, data: bytes | bytearray | memoryview) -> None:
+        """The bytes of a spilled batch, with the numbers that it had: if it is in the log after all, the
+        broker will recognise it.
+        """
+        assert batch.spilled is not None
+        batch.data = memoryview(data)
+        batch.indefinite = batch.indefinite or batch.spilled.possibly_persisted
+        if batch.attempts == 0:
+            read_numbers(batch)
+
+    def sent(self, batch: Batch, leader: int) -> None:
+        """``batch``, the first one, is on its way to ``leader``."""
+        if self._waiting[0] is not batch:
+            raise AssertionError(f"{batch} was sent out of its turn")
+        self._in_flight.append(batch)
+        self._waiting.popleft()
+        self._sent_to = leader
+        batch.attempts += 1
+
+    def not_sent(self, batch: Batch) -> None:
+        """Not a byte of ``batch`` was written after all: it is as if it had never been tried."""
+        batch.attempts -= 1
+        self._came_back(batch)
+        self._waiting.appendleft(batch)
+
+    # What has happened.
+
+    def written(self, batch: Batch) -> None:
+        """With acks=0: ``batch`` was written; no more will be heard of it."""
+        self._came_back(batch)
+
+    def answered(self, batch: Batch, code: ErrorCode, cause: BrokerError, now: float) -> Verdict:
+        """A broker answered ``code`` for ``batch``. Returns what that means, for the caller to act upon."""
+        verdict = judge(
+            code,
+            records=batch.records,
+            head_of_line=self._is_head(batch),
+            gap=self._sequence is not None and self._sequence.gap,
+            indefinite=batch.indefinite,
+            numbered=batch.identity is not None,
+            foreign=batch.spilled is not None,
+            transactional=self._transactional,
+        )
+        self._came_back(batch)
+        if verdict in (Verdict.DELIVERED, Verdict.DUPLICATE):
+            self._confirm(batch)
+            return verdict
+        batch.indefinite = batch.indefinite or is_indefinite(code)
+        batch.last_error = cause
+        if batch.ended:
+            return Verdict.LATE
+        if verdict is Verdict.RENUMBER and not self._may_renumber():
+            verdict = Verdict.FATAL
+        match verdict:
+            case Verdict.RETRY | Verdict.REFRESH:
+                return self._try_again(batch, code, now) or verdict
+            case Verdict.SPLIT:
+                self._put_back(batch, Event.PUT_BACK)
+            case Verdict.RENUMBER:
+                self._put_back(batch, Event.NUMBERS_REFUSED)
+            case _:  # it will be given up
+                self._put_back(batch, None)
+        return verdict
+
+    def lost(self, batch: Batch, cause: KafkaError, now: float) -> Verdict:
+        """No answer for ``batch`` will come, and it may be in the log: send the same bytes again."""
+        self._came_back(batch)
+        batch.indefinite = True
+        batch.last_error = cause
+        if batch.ended:
+            return Verdict.LATE
+        return self._try_again(batch, None, now) or Verdict.REFRESH
+
+    def given_up(self, batches: Collection[Batch]) -> None:
+        """``batches`` end undelivered. Those in flight may be in the log; their answers still count."""
+        gone, waiting = set(batches), set(self._waiting)
+        for batch in batches:
+            batch.indefinite = batch.indefinite or (batch.attempts > 0 and batch not in waiting)
+        if self._sequence is not None:
+            self._sequence.leave_gap(batches)
+        self._waiting = deque(batch for batch in self._waiting if batch not in gone)
+
+    def spilled(self) -> None:
+        """Some that were given up went to the spill folder."""
+        self._move(Event.SPILLED)
+        self._spilling = True
+
+    def resumed(self) -> None:
+        """What is in the spill folder of this partition waits to be sent again, before anything else."""
+        self._spilling = False
+
+    def take_over(self, batch: Batch, halves: Sequence[Batch]) -> None:
+        """``halves`` are to be sent instead of ``batch``, with its numbers and what is known about it."""
+        share_numbers(batch, halves)
+        for half in halves:
+            half.attempts = batch.attempts
+            half.indefinite = batch.indefinite
+
+    def replace(self, batch: Batch, halves: Sequence[Batch]) -> None:
+        """``halves`` wait in the place of ``batch``."""
+        place = self._waiting.index(batch)
+        self._waiting.remove(batch)
+        for half in reversed(halves):
+            self._waiting.insert(place, half)
+
+    def without_leader(self, now: float) -> float:
+        """No leader of the partition is known: wait a moment. Returns until when."""
+        self._back_off(now)
+        return self._not_before
+
+    def denied(self, code: ErrorCode, now: float) -> bool:
+        """Metadata or a broker said ``code`` of the topic; whether they have denied it for so long that it
+        must be gone.
+        """
+        if code not in UNKNOWN_TOPIC:
+            self._unknown_since = None
+            return False
+        if self._unknown_since is None:
+            self._unknown_since = now
+        return now - self._unknown_since > self._rules.topic_propagation_s
+
+    def refreshed(self) -> None:
+        """New metadata has the topic; it may be out of date if the leader has denied the topic since."""
+        first = next((batch.last_error for batch in [*self._in_flight, *self._waiting]), None)
+        if not (isinstance(first, BrokerError) and first.error_code in UNKNOWN_TOPIC):
+            self._unknown_since = None
+
+    def held_up(self, cause: KafkaError) -> None:
+        """Nothing can be sent for now; if the first batch is given up, its error says ``cause``."""
+        if self._waiting:
+            self._waiting[0].last_error = cause
+
+    # Helpers, in the order in which they are called.
+
+    def _find_sequence(self, producer_id: ProducerId, topic_id: UUID | None) -> PartitionSequence | None:
+        """The numbering of the topic that has this id; None while there is no producer id.
+
+        Another topic id starts at 0 under a raised epoch: the broker of the recreated topic may have seen
+        numbers of the old one.
+        """
+        identity = producer_id.current
+        if identity is None:
+            return None
+        found = self._sequences.get(topic_id)
+        if found is None:
+            taken = self._sequences if not self._transactional else self._numbered_by(identity)
+            if taken and (identity := producer_id.bump_epoch()) is None:
+                return None
+            found = self._sequences[topic_id] = PartitionSequence(identity)
+        elif self._transactional and found.identity != identity:
+            # Another transaction: its coordinator has waited for, or fenced, whatever there was of the last.
+            if self._in_flight:
+                return None
+            found.restart(identity)
+        self._sequence = found
+        return found
+
+    def _may_follow_unnumbered(self, batch: Batch) -> bool:
+        """Not with one from the spill folder: if that is refused, the other would overtake it."""
+        from_folder = batch.spilled is not None or self._in_flight[0].spilled is not None
+        return self._rules.pipelined and not from_folder
+
+    def _numbered_by(self, identity: ProducerIdentity) -> list[PartitionSequence]:
+        return [other for other in self._sequences.values() if other.identity == identity]
+
+    def _may_follow(self, batch: Batch, sequence: PartitionSequence) -> bool:
+        """Whether ``batch`` may be sent while others are in flight.
+
+        Not while one is sent again (and while one waits for that, nothing is: see `Phase`): a broker
+        remembers the last five batches only, and if new ones got in front of one that it may have, it would
+        take that one's next retry for out of order. Not behind a replayed one with the numbers of another
+        producer either: if the broker refuses that one, the numbers of these hold it back from nothing.
+        """
+        again = self._in_flight[0].attempts > 1
+        own = all(other.identity == sequence.identity for other in self._in_flight)
+        return own and sequence.confirmed and not again and batch.spilled is None
+
+    def _send_unnumbered(self, batch: Batch) -> Send:
+        if self._phase is Phase.RENUMBERING:
+            clear_numbers(batch)
+            self._move(Event.NUMBERED_ANEW)
+        return Send(batch, numbered=False)
+
+    def _send_numbered(self, batch: Batch, sequence: PartitionSequence, producer_id: ProducerId) -> Step:
+        if (sequence.gap and self._all_unnumbered()) or self._phase is Phase.RENUMBERING:
+            identity = producer_id.bump_epoch()
+            if identity is None:
+                return NeedProducerId()
+            sequence.restart(identity)
+            self._move(Event.NUMBERED_ANEW)
+            for other in self._waiting:
+                # Another spilled one may be in the log, and has to come with the numbers that it had.
+                if other is batch or other.spilled is None:
+                    forget_numbers(other)
+        numbered = batch.identity is None
+        if numbered:
+            sequence.number(batch)
+        return Send(batch, numbered)
+
+    def _all_unnumbered(self) -> bool:
+        return not self._in_flight and all(batch.identity is None for batch in self._waiting)
+
+    def _is_head(self, batch: Batch) -> bool:
+        """Whether no earlier batch is unconfirmed."""
+        return self._in_flight[0] is batch and not (self._waiting and self._waiting[0].order < batch.order)
+
+    def _came_back(self, batch: Batch) -> None:
+        self._in_flight.remove(batch)
+        if not self._in_flight:
+            self._move(Event.DRAINED)
+
+    def _confirm(self, batch: Batch) -> None:
+        self._failures = 0
+        self._not_before = 0.0
+        self._unknown_since = None
+        if self._sequence is not None:
+            self._sequence.confirm(batch)
+
+    @property
+    def _transactional(self) -> bool:
+        return self._producer_id is not None and self._producer_id.transactional_id is not None
+
+    def _may_renumber(self) -> bool:
+        return self._producer_id is None or self._producer_id.may_bump_epoch
+
+    def _try_again(self, batch: Batch, code: ErrorCode | None, now: float) -> Verdict | None:
+        """Put ``batch`` back to be sent again; returns why that is pointless, if it is."""
+        if batch.attempts > self._rules.retries:
+            self._put_back(batch, None)
+            return Verdict.EXHAUSTED
+        if code is not None and self.denied(code, now):
+            self._put_back(batch, None)
+            return Verdict.GONE
+        self._put_back(batch, Event.PUT_BACK)
+        if self._waiting[0] is batch:  # those behind it only come back because of it
+            self._back_off(now)
+        return None
+
+    def _put_back(self, batch: Batch, event: Event | None) -> None:
+        """``batch`` goes to its old place."""
+        place = 0
+        while place < len(self._waiting) and self._waiting[place].order < batch.order:
+            place += 1
+        self._waiting.insert(place, batch)
+        if event is not None:
+            self._move(event)
+            if not self._in_flight:
+                self._move(Event.DRAINED)
+
+    def _back_off(self, now: float) -> None:
+        self._not_before = now + self._rules.delay_s(self._failures)
+        self._failures += 1
+
+    def _move(self, event: Event) -> None:
+        self._phase = TRANSITIONS[self._phase, event]
+
+
+def _not_read(batch: Batch) -> bool:
+    return batch.spilled is not None and not batch.data

@@ -1,0 +1,105 @@
+"""`PartitionSequence`: the sequence numbers of one partition, and the only place that gives batches theirs.
+
+They are how brokers tell a retry from new records (KIP-98, KIP-360). No I/O; the sender's thread owns it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from ...records.batch import HEADER
+from ...records.encode import set_producer
+from ..accumulating.batch import Batch
+from .producer_id import ProducerIdentity
+
+MAX_SEQUENCE = 2**31 - 1
+
+
+def advance(sequence: int, records: int) -> int:
+    """The sequence number ``records`` after ``sequence``; after 2**31 - 1 comes 0."""
+    return (sequence + records) & MAX_SEQUENCE
+
+
+class PartitionSequence:
+    """The numbering of one partition (of one topic id)."""
+
+    def __init__(self, identity: ProducerIdentity) -> None:
+        self.identity = identity
+        self.next_sequence = 0
+        self.confirmed = False
+        """Whether the broker confirmed a batch of this identity. Until then one batch at a time is in
+        flight: a broker without any state of a producer accepts whatever sequence comes first, a second
+        batch before a failed first too."""
+        self.gap = False
+        """A numbered batch was given up: the ones behind it may be refused as out of order."""
+        self._gap_after: tuple[int, ...] = ()
+
+    def number(self, batch: Batch) -> None:
+        """Give ``batch`` its identity and sequence numbers, once: from now on its bytes never change."""
+        batch.identity = self.identity
+        batch.base_sequence = self.next_sequence
+        self.next_sequence = advance(self.next_sequence, batch.records)
+        set_producer(memoryview(batch.data), *batch.identity, batch.base_sequence)
+
+    def confirm(self, batch: Batch) -> None:
+        """The broker has ``batch``. One from the gap on closes it; one before it says nothing about those
+        behind."""
+        if batch.identity == self.identity:
+            self.confirmed = True
+            if batch.order >= self._gap_after:
+                self.gap = False
+
+    def leave_gap(self, batches: Iterable[Batch]) -> None:
+        """``batches`` were given up; where they were numbered here, the numbers behind them may not fit."""
+        orders = [batch.order for batch in batches if batch.identity == self.identity]
+        if orders:
+            self.gap = True
+            self._gap_after = max(self._gap_after, *orders)
+
+    def restart(self, identity: ProducerIdentity) -> None:
+        """Start at 0 again under a new epoch.
+
+        Only for a partition with nothing in flight whose waiting batches are known not to be in the log.
+        """
+        self.identity = identity
+        self.next_sequence = 0
+        self.confirmed = False
+        self.gap = False
+        self._gap_after = ()
+
+
+def read_numbers(batch: Batch) -> None:
+    """Read the numbers of ``batch`` from its bytes: another producer encoded and numbered it. One of our own
+    knows them, and its bytes may be older."""
+    if batch.identity is not None:
+        set_producer(memoryview(batch.data), *batch.identity, batch.base_sequence)
+        return
+    header = np.frombuffer(batch.data, HEADER, 1)[0]
+    if header["producer_id"] >= 0:
+        batch.identity = ProducerIdentity(int(header["producer_id"]), int(header["producer_epoch"]))
+        batch.base_sequence = int(header["base_sequence"])
+
+
+def forget_numbers(batch: Batch) -> None:
+    """``batch`` will be numbered anew."""
+    batch.identity = None
+
+
+def clear_numbers(batch: Batch) -> None:
+    """Make ``batch`` one of a producer without idempotence."""
+    set_producer(memoryview(batch.data), -1, -1, -1)
+    batch.identity = None
+
+
+def share_numbers(batch: Batch, halves: Iterable[Batch]) -> None:
+    """Give ``halves`` the numbers of ``batch``, so that those of later batches stay right."""
+    if batch.identity is None:
+        return
+    start = 0
+    for half in halves:
+        half.identity = batch.identity
+        half.base_sequence = advance(batch.base_sequence, start)
+        set_producer(memoryview(half.data), *batch.identity, half.base_sequence)
+        start += half.records

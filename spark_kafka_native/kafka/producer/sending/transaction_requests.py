@@ -1,0 +1,331 @@
+"""What a transactional producer asks coordinators: build, send, read. Each function retries what may be
+retried until its deadline, and raises what the answer means otherwise.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ...cluster.configs import describe_broker_configs
+from ...cluster.coordinator_requests import ask_coordinator, find_coordinator, retry_at_coordinator
+from ...cluster.coordinators import CoordinatorKey
+from ...cluster.router import Router
+from ...error_code import ErrorCode
+from ...errors import (
+    BrokerError,
+    ConfigError,
+    IncompleteResponseError,
+    KafkaError,
+    NetworkError,
+    UnsupportedVersionError,
+)
+from ...model import GroupMembership, OffsetToCommit, TopicPartition
+from ...network.deadline import Deadline
+from ...protocol.api.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from ...protocol.api.transactions import (
+    LAST_END_TXN_OF_VERSION_1,
+    LAST_TXN_OFFSET_COMMIT_OF_VERSION_1,
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    EndTxnRequest,
+    EndTxnResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
+from ...protocol.message import Request, Response
+from ..errors import TransactionAbortableError, TransactionFatalError
+from .producer_id import ProducerIdentity
+from .transaction import Meaning, is_open, judge_answer
+
+R = TypeVar("R", bound=Response)
+T = TypeVar("T")
+
+_FEATURE = "transaction.version"
+_OLD_INIT = 2
+"""The last version of InitProducerId that can't raise the epoch of a producer (before Kafka 2.5, KIP-360)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenTransaction:
+    """A transaction as any process can end it: plain data. ``version`` is that of its protocol."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    version: int
+
+
+def find_version(router: Router, transactional_id: str, most: int, deadline: Deadline) -> int:
+    """The protocol that the next transaction is written in: 2 where the whole cluster has it, else 1."""
+    key = CoordinatorKey.transaction(transactional_id)
+
+    def look() -> int:
+        connection = router.connection(find_coordinator(router, key, deadline), deadline)
+        level = connection.negotiated.features.get(_FEATURE, 0)
+        has_2 = level >= 2 and connection.version_of(EndTxnRequest) > LAST_END_TXN_OF_VERSION_1
+        if not has_2 and connection.version_of(InitProducerIdRequest) <= _OLD_INIT:
+            raise UnsupportedVersionError(
+                f"{connection.address} is too old for transactions of this client: they need Kafka 2.5 or "
+                "later (InitProducerId version 3)"
+            )
+        return min(most, 2 if has_2 else 1)
+
+    return retry_at_coordinator(router, key, look, f"asking for the coordinator of {key}", deadline)
+
+
+def init_producer_id(
+    router: Router,
+    transactional_id: str,
+    timeout_ms: int,
+    identity: ProducerIdentity | None,
+    deadline: Deadline,
+) -> ProducerIdentity:
+    """A fresh identity. Without ``identity`` whoever had the transactional id is fenced, and its open
+    transaction aborted; with it that is only done to a producer that nobody has fenced (KIP-360).
+
+    Raises `ConfigError` for a transaction timeout over the broker's maximum, `TransactionFatalError`.
+    """
+    request = InitProducerIdRequest(
+        transactional_id=transactional_id,
+        transaction_timeout_ms=timeout_ms,
+        producer_id=-1 if identity is None else identity.producer_id,
+        producer_epoch=-1 if identity is None else identity.producer_epoch,
+    )
+    key = CoordinatorKey.transaction(transactional_id)
+
+    def read(response: InitProducerIdResponse) -> ProducerIdentity:
+        if response.error_code is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+            allowed = _max_timeout_ms(router, key, deadline)
+            raise ConfigError(
+                f"transaction.timeout.ms={timeout_ms} is over what the broker allows "
+                f"(transaction.max.timeout.ms={allowed}): lower the one or raise the other"
+            )
+        _check(InitProducerIdRequest, response.error_code, f"InitProducerId for {key}", "Write")
+        return ProducerIdentity(response.producer_id, response.producer_epoch)
+
+    return _ask(router, key, request, read, deadline)
+
+
+def add_partitions(
+    router: Router,
+    transaction: OpenTransaction,
+    topic_partitions: Collection[TopicPartition],
+    deadline: Deadline,
+) -> None:
+    """Version 1: these partitions are about to be written to."""
+    key = CoordinatorKey.transaction(transaction.transactional_id)
+    topics: dict[str, list[int]] = defaultdict(list)
+    for topic, partition in topic_partitions:
+        topics[topic].append(partition)
+    request = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=transaction.transactional_id,
+        v3_and_below_producer_id=transaction.producer_id,
+        v3_and_below_producer_epoch=transaction.producer_epoch,
+        v3_and_below_topics=[
+            AddPartitionsToTxnTopic(name=name, partitions=indexes) for name, indexes in topics.items()
+        ],
+    )
+
+    def read(response: AddPartitionsToTxnResponse) -> None:
+        told = {
+            TopicPartition(topic.name, one.partition_index): one.partition_error_code
+            for topic in response.results_by_topic_v3_and_below
+            for one in topic.results_by_partition
+        }
+        where = f"AddPartitionsToTxn for {key}"
+        _check_all(AddPartitionsToTxnRequest, told, topic_partitions, where, "Write")
+
+    _ask(router, key, request, read, deadline)
+
+
+def add_offsets(router: Router, transaction: OpenTransaction, group_id: str, deadline: Deadline) -> None:
+    """Version 1: offsets of this group are about to be committed."""
+    key = CoordinatorKey.transaction(transaction.transactional_id)
+    request = AddOffsetsToTxnRequest(
+        transactional_id=transaction.transactional_id,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch,
+        group_id=group_id,
+    )
+    where = f"AddOffsetsToTxn of group {group_id} for {key}"
+    _ask(
+        router,
+        key,
+        request,
+        lambda response: _check(AddOffsetsToTxnRequest, response.error_code, where, "Read"),
+        deadline,
+    )
+
+
+def commit_offsets_in(
+    router: Router,
+    transaction: OpenTransaction,
+    group: GroupMembership,
+    offsets: Mapping[TopicPartition, OffsetToCommit],
+    deadline: Deadline,
+) -> None:
+    """Write a group's offsets into the transaction: they count once it is committed."""
+    key = CoordinatorKey.group(group.group_id)
+    topics: dict[str, list[TxnOffsetCommitRequestPartition]] = defaultdict(list)
+    for (topic, partition), position in offsets.items():
+        topics[topic].append(
+            TxnOffsetCommitRequestPartition(
+                partition_index=partition,
+                committed_offset=position.offset,
+                committed_leader_epoch=position.leader_epoch,
+                committed_metadata=position.metadata,
+            )
+        )
+    request = TxnOffsetCommitRequest(
+        transactional_id=transaction.transactional_id,
+        group_id=group.group_id,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch,
+        generation_id=group.generation_id,
+        member_id=group.member_id,
+        group_instance_id=group.group_instance_id,
+        topics=[TxnOffsetCommitRequestTopic(name=name, partitions=some) for name, some in topics.items()],
+    )
+
+    def read(response: TxnOffsetCommitResponse) -> None:
+        told = {
+            TopicPartition(topic.name, one.partition_index): one.error_code
+            for topic in response.topics
+            for one in topic.partitions
+        }
+        where = f"TxnOffsetCommit to {key} for transactional id {transaction.transactional_id}"
+        _check_all(TxnOffsetCommitRequest, told, offsets, where, "Read")
+
+    at_most = LAST_TXN_OFFSET_COMMIT_OF_VERSION_1 if transaction.version == 1 else None
+    _ask(router, key, request, read, deadline, at_most=at_most)
+
+
+def end_transaction(
+    router: Router,
+    transaction: OpenTransaction,
+    *,
+    commit: bool,
+    deadline: Deadline | None = None,
+    asked_before: bool = False,
+) -> ProducerIdentity | None:
+    """Commit or abort ``transaction``, from whichever process. It may be asked again: an answer that is lost
+    is asked for until the coordinator gives it.
+
+    Returns the identity of the next transaction, None where InitProducerId has to bring it. Aborting one that
+    has ended is no error. Raises `TransactionAbortableError` or `TransactionFatalError` where the coordinator
+    says that it is not committed (``possibly_committed`` tells whether it may be, after all), and
+    `DeadlineExceededError` where it says nothing: the outcome is open then, and only another call can tell,
+    with ``asked_before``: an earlier call may have committed it.
+    """
+    limit = deadline or router.deadline()
+    key = CoordinatorKey.transaction(transaction.transactional_id)
+    request = EndTxnRequest(
+        transactional_id=transaction.transactional_id,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch,
+        committed=commit,
+    )
+    lost: list[KafkaError] = [KafkaError("an earlier call")] if asked_before else []
+
+    def read(response: EndTxnResponse) -> ProducerIdentity | None:
+        if not commit and response.error_code is ErrorCode.INVALID_TXN_STATE:
+            return None  # there is none: never begun, or aborted by its timeout
+        where = f"EndTxn ({'commit' if commit else 'abort'}) for {key}"
+        if is_open(response.error_code):
+            lost.append(BrokerError(response.error_code, where))
+        _check(EndTxnRequest, response.error_code, where, "Write", possibly_committed=commit and bool(lost))
+        if transaction.version == 1 or response.producer_id < 0:
+            return None
+        return ProducerIdentity(response.producer_id, response.producer_epoch)
+
+    at_most = LAST_END_TXN_OF_VERSION_1 if transaction.version == 1 else None
+    return _ask(router, key, request, read, limit, at_most=at_most, lost=lost)
+
+
+def _ask(  # noqa: PLR0913 - of a helper that all of them share
+    router: Router,
+    key: CoordinatorKey,
+    request: Request[R],
+    read: Callable[[R], T],
+    deadline: Deadline,
+    *,
+    at_most: int | None = None,
+    lost: list[KafkaError] | None = None,
+) -> T:
+    """``read`` of the coordinator's answer; ``lost`` gets each failure after which the request may have been
+    applied."""
+
+    def attempt() -> T:
+        try:
+            response = ask_coordinator(router, key, request, deadline, at_most=at_most)
+        except NetworkError as error:
+            if lost is not None:
+                lost.append(error)
+            raise
+        return read(response)
+
+    what = f"{request.api_name()} to the coordinator of {key}"
+    return retry_at_coordinator(router, key, attempt, what, deadline)
+
+
+def _check_all(
+    request: type[Request[Any]],
+    told: Mapping[TopicPartition, ErrorCode],
+    wanted: Collection[TopicPartition],
+    where: str,
+    operation: str,
+) -> None:
+    """Raises for the gravest of the answers, and for one that is missing."""
+    order = [Meaning.FATAL, Meaning.ABORTABLE, Meaning.RETRY, Meaning.DONE]
+    # Of those refused together, the one that says why: the others were merely not attempted.
+    ranked = sorted(
+        ((told[tp], tp) for tp in wanted if tp in told),
+        key=lambda one: (
+            order.index(judge_answer(request, one[0])),
+            one[0] is ErrorCode.OPERATION_NOT_ATTEMPTED,
+        ),
+    )
+    for code, tp in ranked[:1]:
+        _check(request, code, f"{where}, {tp}", operation)
+    missing = [tp for tp in wanted if tp not in told]
+    if missing:
+        raise IncompleteResponseError(f"{where}: the answer says nothing of {missing[0]}")
+
+
+def _check(
+    request: type[Request[Any]],
+    code: ErrorCode,
+    where: str,
+    operation: str,
+    *,
+    possibly_committed: bool = False,
+) -> None:
+    """Raise what ``code`` means: something that is retried, or one of the two ends."""
+    meaning = judge_answer(request, code)
+    if meaning is Meaning.DONE:
+        return
+    cause = BrokerError(code, where, operation=operation)
+    if meaning is Meaning.RETRY:
+        retriable = code.retriable or code.stale_metadata
+        raise cause if retriable else IncompleteResponseError(str(cause))
+    if meaning is Meaning.ABORTABLE and not possibly_committed:
+        raise TransactionAbortableError(f"{cause}: abort the transaction and begin another") from cause
+    hint = "; an earlier attempt had no answer, and may have committed it" if possibly_committed else ""
+    raise TransactionFatalError(f"{cause}{hint}", possibly_committed) from cause
+
+
+def _max_timeout_ms(router: Router, key: CoordinatorKey, deadline: Deadline) -> str:
+    """What the broker allows; it may not tell just anybody."""
+    name = "transaction.max.timeout.ms"
+    try:
+        told = describe_broker_configs(router, find_coordinator(router, key, deadline), deadline)
+    except KafkaError:
+        return "unknown: it takes an ACL for DescribeConfigs on the cluster"
+    return told.get(name) or "unknown"

@@ -1,0 +1,115 @@
+"""`judge`: what a broker's answer to one batch means. Pure; the sender acts on it.
+
+Codes that are not listed are final: "retry and hope" is how records get duplicated. Sources: KIP-98, KIP-360,
+KIP-467, Java's `Sender.completeBatch` and `TransactionManager`, librdkafka's INTRODUCTION on idempotence.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from ...error_code import ErrorCode
+
+
+class Verdict(enum.Enum):
+    """What to do with a batch."""
+
+    DELIVERED = "delivered"
+    DUPLICATE = "delivered by an earlier attempt"
+    """The broker already had it; it does not say where."""
+    RETRY = "send again"
+    REFRESH = "send again, to whoever leads the partition now"
+    SPLIT = "send in two halves"
+    RENUMBER = "send again under a new epoch"
+    """Its sequence numbers can't be accepted any more, and it is known not to be in the log."""
+    FAIL = "give up"
+    FATAL = "give up everything"
+    """Confirmed records are gone, or another producer took over: continuing would hide it."""
+    EXHAUSTED = "give up: it was sent as often as `retries` allows"
+    GONE = "give up with all that waits: the topic is gone"
+    LATE = "nothing: it was given up while it was under way"
+
+
+_INDEFINITE = frozenset(
+    {
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        # A leader that is deposed between its append and that of its followers says so too (Kafka's
+        # DelayedProduce): they may have got the batch.
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.NETWORK_EXCEPTION,
+    }
+)
+UNKNOWN_TOPIC = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+"""Codes for a topic that is gone, or that a broker does not know yet or for the moment."""
+
+_FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
+_FATAL = _FENCED | {ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
+_ENDED_TRANSACTION = {
+    ErrorCode.INVALID_TXN_STATE: Verdict.FATAL,
+    ErrorCode.TRANSACTION_ABORTABLE: Verdict.FAIL,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: Verdict.FAIL,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Verdict.FATAL,
+}
+_TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE})
+_OUT_OF_SEQUENCE = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
+
+
+def is_indefinite(error_code: ErrorCode) -> bool:
+    """Whether the batch may be in the log although the broker said ``error_code``: nobody knows that of one
+    that a newer broker has made up.
+    """
+    return error_code in _INDEFINITE or not error_code.known
+
+
+def judge(  # noqa: C901, PLR0913 - a table and its columns
+    error_code: ErrorCode,
+    *,
+    records: int,
+    head_of_line: bool,
+    gap: bool,
+    indefinite: bool,
+    numbered: bool,
+    foreign: bool = False,
+    transactional: bool = False,
+) -> Verdict:
+    """What ``error_code`` means for a batch of ``records``.
+
+    ``head_of_line``: nothing before it is unconfirmed; ``gap``: a batch before it was given up;
+    ``indefinite``: an earlier attempt of it has an unknown outcome; ``numbered``: it carries sequence
+    numbers; ``transactional``: giving it up only means that its transaction is aborted.
+    """
+    if error_code is ErrorCode.NONE:
+        return Verdict.DELIVERED
+    if error_code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+        return Verdict.DUPLICATE
+    if foreign and numbered and error_code in _OUT_OF_SEQUENCE | _FENCED:
+        return Verdict.RENUMBER
+    if transactional and error_code in _ENDED_TRANSACTION:
+        return _ENDED_TRANSACTION[error_code]
+    if error_code in _OUT_OF_SEQUENCE and numbered:
+        found = _judge_sequence(error_code, head_of_line, gap, indefinite)
+        # Its numbers are the coordinator's to renew, and what is missing before it is aborted with it.
+        return Verdict.FAIL if transactional and found is not Verdict.RETRY else found
+    if error_code in _TOO_LARGE:
+        return Verdict.SPLIT if records > 1 else Verdict.FAIL
+    if error_code in _FATAL:
+        return Verdict.FATAL
+    if error_code.stale_metadata:
+        return Verdict.REFRESH
+    return Verdict.RETRY if error_code.retriable else Verdict.FAIL
+
+
+def _judge_sequence(error_code: ErrorCode, head_of_line: bool, gap: bool, indefinite: bool) -> Verdict:
+    if not head_of_line:
+        # Only because a batch before it is missing, which is sent again first.
+        return Verdict.RETRY
+    if gap:
+        return Verdict.RENUMBER
+    if error_code is ErrorCode.UNKNOWN_PRODUCER_ID and not indefinite:
+        # Idle for longer than the broker remembers producers (KIP-360); nothing of this batch can be in
+        # the log.
+        return Verdict.RENUMBER
+    return Verdict.FATAL

@@ -1,0 +1,1 @@
+"""How a batch ends: delivered, given up, spilled or split, and who hears of it."""

@@ -1,0 +1,263 @@
+"""`BatchCompletion`: the end of a batch, good or bad, exactly once: who hears of it, what is counted and
+kept.
+
+The sender's thread calls it; flush and the callers of `Producer.undelivered` look at it from outside.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+from uuid import UUID
+
+from ...error_code import ErrorCode
+from ...errors import BrokerError
+from ...metrics import catalogue as metric
+from ...model import TopicPartition
+from ...records.columns import RecordColumns
+from ..accumulating.batch import Batch
+from ..accumulating.memory import BufferMemory
+from ..acknowledgement import Acknowledgement
+from ..delivery import DeliveryBlock, Outcome, Rows
+from ..errors import DeliveryError, DeliveryStatus, RecordError
+from ..stats import StatsRecorder
+from ..waiters import Waiters
+from .backlogs import Backlogs
+from .spill import NewEntry, SpilledBatch, SpillError, SpillFolder
+from .splitting import read_records
+
+_LOG = logging.getLogger("spark_kafka_native")
+
+OnError = Callable[[TopicPartition, RecordColumns, DeliveryError, bool], None]
+"""``on_error(topic_partition, records, error, retriable)``, in the sender's thread."""
+
+_REFUSED_FOR_CONTENT = frozenset(
+    {
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+        ErrorCode.CORRUPT_MESSAGE,
+    }
+)
+"""The same bytes would be refused again for ever: not worth spilling."""
+
+
+class Undelivered(NamedTuple):
+    """Undelivered records, handed back to the caller."""
+
+    topic_partition: TopicPartition
+    records: RecordColumns
+    error: DeliveryError
+
+
+class BatchCompletion:
+    """The ends of all batches of one producer."""
+
+    def __init__(
+        self,
+        memory: BufferMemory,
+        stats: StatsRecorder,
+        spill: SpillFolder | None,
+        on_error: OnError | None,
+        keep_undelivered: bool,
+        waiters: Waiters,
+    ) -> None:
+        self.waiters = waiters
+        self.incomplete: dict[Batch, None] = {}
+        """Batches that have not ended, in the order in which they came. Only the sender's thread writes to
+        it; others copy it, which is one step."""
+        self.undelivered: deque[Undelivered] = deque()
+        self.backlogs = Backlogs()
+        """What is in the spill folder and will be sent again."""
+        self._memory = memory
+        self._stats = stats
+        self._spill = spill
+        self._on_error = on_error
+        self._keep = keep_undelivered
+
+    @property
+    def spills(self) -> bool:
+        """Whether there is a spill folder."""
+        return self._spill is not None
+
+    def expect(self, batches: Iterable[Batch]) -> None:
+        """These will end."""
+        self.incomplete.update(dict.fromkeys(batches))
+
+    def replace(self, batch: Batch, halves: Iterable[Batch]) -> None:
+        """``batch`` was split: its halves end in its place."""
+        batch.children = list(halves)
+        for half in batch.children:
+            half.told = batch.told
+        self.expect(batch.children)
+        self.incomplete.pop(batch, None)
+        self._stats.metrics.count(metric.SPLITS)
+
+    def respill(self, batch: Batch, into: Iterable[Batch]) -> None:
+        """``into`` (its halves, or itself under new numbers) takes the place of ``batch`` in the spill
+        folder, if it is there. Raises `SpillError`: the folder is then unchanged.
+
+        Before any of them is sent: whoever replays them must do so as they were sent.
+        """
+        old, batches = batch.spilled, list(into)
+        if old is None or self._spill is None:
+            return
+        entries = [NewEntry(old[0], old.topic_id, b.records, True, old.reason, b.data) for b in batches]
+        for one, spilled in zip(batches, self._spill.replace(old, entries), strict=True):
+            one.spilled = spilled
+
+    def delivered(
+        self, batch: Batch, status: DeliveryStatus, base_offset: int | None, log_append_time_ms: int | None
+    ) -> None:
+        """``batch`` is in the log (with acks=0: on its way there)."""
+        where = batch.topic_partition
+        if batch.ended:
+            self._delivered_late(batch, base_offset)
+            return
+        self._stats.delivered(where, batch.records, len(batch.data), base_offset)
+        if batch.spilled is not None and self._spill is not None:
+            self._spill.delivered(batch.spilled)
+        self._end(
+            batch,
+            Outcome(
+                topic_partition=where,
+                status=status,
+                base_offset=base_offset,
+                log_append_time_ms=log_append_time_ms,
+                encoded_at_ms=batch.encoded_at_ms,
+            ),
+        )
+
+    def failed(
+        self,
+        batches: list[Batch],
+        reason: str,
+        cause: BaseException | None,
+        *,
+        retriable: bool,
+        topic_id: UUID | None,
+    ) -> bool:
+        """``batches`` of one partition, in order, were not delivered. Returns whether any is in the spill
+        folder."""
+        batches = [batch for batch in batches if not batch.ended]
+        spilled = self._spill_batches(batches, reason, cause, topic_id)
+        in_folder = False
+        for batch in batches:
+            entry = spilled.get(batch, batch.spilled)
+            if entry is not None and self.keeps(cause):
+                self.backlogs.add(batch, entry)
+                in_folder = True
+            error = DeliveryError(
+                batch.topic_partition,
+                batch.records,
+                batch.undelivered_status,
+                reason,
+                retriable,
+                entry is not None,
+            )
+            error.__cause__ = cause
+            # Its owner has heard that it will be sent again: that it will not is no detail.
+            refused = batch.told and not self.keeps(cause)
+            _LOG.log(logging.ERROR if refused else logging.DEBUG, "%s", error)
+            if not batch.told:
+                self._stats.failed(error)
+                self._hand_back(batch, error)
+            self._end(
+                batch,
+                Outcome(topic_partition=error.topic_partition, status=batch.undelivered_status, error=error),
+            )
+        return in_folder
+
+    def refuse(self, topic: str, block: DeliveryBlock, rows: Rows, cause: Exception) -> None:
+        """``rows`` of ``block`` never got into a batch. Called by whoever hands them over."""
+        nowhere = TopicPartition(topic, -1)
+        status = DeliveryStatus.NOT_PERSISTED
+        error = DeliveryError(nowhere, len(rows), status, str(cause), True)
+        error.__cause__ = cause
+        self._stats.failed(error)
+        block.report(rows, 0, Outcome(topic_partition=nowhere, status=status, error=error))
+
+    def keeps(self, cause: BaseException | None) -> bool:
+        """Whether what is given up for ``cause`` goes to the spill folder."""
+        if self._spill is None or isinstance(cause, RecordError):
+            return False
+        return not (isinstance(cause, BrokerError) and cause.error_code in _REFUSED_FOR_CONTENT)
+
+    def _spill_batches(
+        self, batches: list[Batch], reason: str, cause: BaseException | None, topic_id: UUID | None
+    ) -> dict[Batch, SpilledBatch]:
+        """Those of ``batches`` that are in the folder now and were not before, with their entries."""
+        new = [batch for batch in batches if batch.spilled is None]
+        if self._spill is None or not self.keeps(cause) or not new:
+            return {}
+        entries = [
+            NewEntry(b.topic_partition, topic_id, b.records, b.indefinite, reason, b.data) for b in new
+        ]
+        try:
+            kept = self._spill.keep(entries)
+        except SpillError as error:
+            _LOG.error("%s: undelivered records are lost", error)
+            return {}
+        self._stats.metrics.count(metric.SPILLED_RECORDS, sum(entry.records for entry in entries))
+        return dict(zip(new, kept, strict=True))
+
+    def _delivered_late(self, batch: Batch, base_offset: int | None) -> None:
+        """``batch`` was given up while it was under way, and is in the log: the folder need not keep it."""
+        entry = self.backlogs.remove(batch)
+        if entry is not None and self._spill is not None:
+            self._spill.delivered(entry)
+            self._stats.delivered(batch.topic_partition, batch.records, entry.length, base_offset)
+            status = DeliveryStatus.PERSISTED
+            self._emit(
+                batch,
+                Outcome(topic_partition=batch.topic_partition, status=status, base_offset=base_offset),
+            )
+
+    def _hand_back(self, batch: Batch, error: DeliveryError) -> None:
+        if self._on_error is None and not self._keep:
+            return
+        try:
+            if not batch.data and batch.spilled is not None:
+                batch.data = memoryview(batch.spilled.read())
+            records = read_records(batch)
+        except Exception as failure:  # noqa: BLE001 - the sender must not end for what it can't read
+            _LOG.error("%s; the records can't be handed back: %s", error, failure)
+            return
+        if self._keep:
+            self.undelivered.append(Undelivered(error.topic_partition, records, error))
+        if self._on_error is not None:
+            try:
+                self._on_error(error.topic_partition, records, error, error.retriable)
+            except BaseException:  # noqa: BLE001 - a callback's bug, or its sys.exit(), must not end the thread that delivers everybody's records
+                _LOG.exception("on_error failed")
+
+    def _end(self, batch: Batch, outcome: Outcome) -> None:
+        batch.ended = True
+        self._memory.release(batch.reserved, batch.records if batch.spilled is None else 0)
+        self._emit(batch, outcome)
+        batch.report(outcome)
+        batch.data = b""  # an ended batch that is still in flight must not keep its memory
+        self.incomplete.pop(batch, None)
+        self.waiters.wake()
+
+    def _emit(self, batch: Batch, outcome: Outcome) -> None:
+        source = self._stats.acknowledgements
+        if source.listening:
+            source.emit(
+                Acknowledgement(
+                    topic_partition=batch.topic_partition,
+                    status=outcome.status,
+                    records=batch.records,
+                    bytes=len(batch.data),
+                    base_offset=outcome.base_offset,
+                    error=None if outcome.error is None else str(outcome.error),
+                    seconds=max(0.0, time.monotonic() - batch.created_at),
+                    at=time.time(),
+                )
+            )

@@ -1,0 +1,360 @@
+"""`SpillFolder`: batches that could not be delivered, kept on disk in order until a producer has sent them.
+
+A folder has one owner at a time (a lock that dies with its process). Files are written to the end and
+synced before anything is reported as kept; a process killed in the middle of a write leaves a torn tail,
+which was never reported and is ignored. A damaged file is set aside under another name, never deleted.
+
+One file: MAGIC, then entries of ``lengths and their CRC | meta (JSON) | record batch | CRC of both``.
+Beside it a ``.done`` file lists, as uint32, the entries that were delivered; when all are, both go.
+
+What takes another entry's place (its halves, or itself under new numbers) is written behind all others and
+says whose place that is; the last of them makes it valid, so that a crash leaves the one or the others.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import logging
+import os
+import re
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+from uuid import UUID
+
+from ...errors import ConfigError, KafkaError
+from ...model import TopicPartition
+from ...records.crc32c import crc32c
+
+_LOG = logging.getLogger("spark_kafka_native")
+MAGIC = b"sknspill1\n"
+_ENTRY = struct.Struct(">II")
+_CRC = struct.Struct(">I")
+_INDEX = struct.Struct(">I")
+MAX_ENTRY_BYTES = 1 << 30
+"""A batch has about 1 MiB at most; a length beyond this is damage, not data."""
+_NAME = re.compile(r"([0-9]{10})\.batches")
+
+
+class SpillError(KafkaError):
+    """The spill folder could not be written; the records are not kept."""
+
+
+class SpilledBatch(NamedTuple):
+    """A batch in the folder."""
+
+    topic_partition: TopicPartition
+    topic_id: UUID | None
+    records: int
+    possibly_persisted: bool
+    """Whether an attempt was made whose outcome nobody knows. Its numbering lets the broker recognise it."""
+    reason: str
+    file: Path
+    number: int
+    start: int
+    length: int
+    place: tuple[int, ...]
+    """Where it is in the order: its file and number, or the place of what it replaces and which part."""
+    completes: bool
+    """Whether it is the last of those that replace another."""
+
+    def read(self) -> bytearray:
+        """The record batch. Its checksum was right when the folder was opened; brokers check it again."""
+        with self.file.open("rb") as stream:
+            stream.seek(self.start)
+            data = bytearray(stream.read(self.length))
+        if len(data) != self.length:
+            raise SpillError(f"{self.file} was cut short while its producer had it open")
+        return data
+
+
+class NewEntry(NamedTuple):
+    """A batch to keep."""
+
+    topic_partition: TopicPartition
+    topic_id: UUID | None
+    records: int
+    possibly_persisted: bool
+    reason: str
+    data: bytes | bytearray | memoryview
+    place: tuple[int, ...] | None = None
+    completes: bool = False
+
+
+class SpillFolder:
+    """The folder, owned by this process until `close`. One thread at a time."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+        self._writing: io.FileIO | None = None
+        self._end = 0
+        """Of the file that is written, as far as its entries are kept."""
+        self._writing_path = self._path
+        self._written = 0
+        self._left: dict[Path, set[int]] = {}
+        self._lock = self._own()
+        try:
+            self.entries: list[SpilledBatch] = self._without_replaced(list(self._scan()))
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def keep(self, entries: Iterable[NewEntry]) -> list[SpilledBatch]:
+        """Write ``entries`` in their order; once this returns they survive a crash. Raises `SpillError`."""
+        kept: list[SpilledBatch] = []
+        try:
+            stream = self._writing or self._start_file()
+            at = self._end
+            try:
+                for entry in entries:
+                    parts = _encode(entry)
+                    number = self._written + len(kept)
+                    start = at + len(parts[0]) + len(parts[1])
+                    kept.append(_read_meta(parts[1], self._writing_path, number, start, len(entry.data)))
+                    at += _write_all(stream, parts)
+                os.fsync(stream.fileno())
+            except OSError:
+                self._take_back(stream)
+                raise
+            self._end = at
+        except OSError as error:
+            raise SpillError(
+                f"cannot write to the spill folder {self._path}: {error.strerror or error}"
+            ) from error
+        self._written += len(kept)
+        self._left.setdefault(self._writing_path, set()).update(one.number for one in kept)
+        return kept
+
+    def replace(self, batch: SpilledBatch, entries: list[NewEntry]) -> list[SpilledBatch]:
+        """Put ``entries`` in the place of ``batch``. Raises `SpillError`: then it stays."""
+        last = len(entries) - 1
+        kept = self.keep(
+            entry._replace(place=(*batch.place, i), completes=i == last) for i, entry in enumerate(entries)
+        )
+        self.delivered(batch)
+        return kept
+
+    def delivered(self, batch: SpilledBatch) -> None:
+        """``batch`` is in the log; it will not be sent again. Its file goes once all of it is."""
+        left = self._left[batch.file]
+        left.discard(batch.number)
+        done = batch.file.with_suffix(".done")
+        try:
+            if left:
+                with done.open("ab") as stream:
+                    stream.write(_INDEX.pack(batch.number))
+                    stream.flush()
+                    os.fsync(stream.fileno())
+            else:
+                # The batches first: a .done file alone means nothing, batches alone would be sent again.
+                batch.file.unlink()
+                if self._writing is not None and batch.file == self._writing_path:
+                    self._writing.close()
+                    self._writing = None
+                done.unlink(missing_ok=True)
+                del self._left[batch.file]
+        except OSError as error:
+            _LOG.warning(
+                "spill folder %s: %s may be sent again: %s", self._path, batch.topic_partition, error
+            )
+
+    def close(self) -> None:
+        """Release the folder; harmless when repeated."""
+        if self._writing is not None:
+            self._writing.close()
+            self._writing = None
+        if not self._lock.closed:
+            # Said, not only closed: a process forked meanwhile may still have the descriptor, and with it the
+            # lock.
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+            self._lock.close()
+
+    def forget(self) -> None:
+        """In a forked child: let go of what is the parent's, without taking it from the parent."""
+        self._lock.close()
+        if self._writing is not None:
+            self._writing.close()
+
+    def _own(self) -> BinaryIO:
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+            lock = (self._path / "owner.lock").open("a+b")
+        except OSError as error:
+            raise ConfigError(f"spill.dir={self._path} can't be used: {error.strerror or error}") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.seek(0)
+            owner = lock.read(20).decode("ascii", "replace").strip()
+            lock.close()
+            raise ConfigError(
+                f"spill.dir={self._path} is in use by another producer (process {owner or 'unknown'}): "
+                "a spill folder has one owner at a time"
+            ) from None
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n".encode())
+        lock.flush()
+        return lock
+
+    def _start_file(self) -> io.FileIO:
+        numbers = [int(match[1]) for match in map(_NAME.fullmatch, os.listdir(self._path)) if match]
+        self._writing_path = self._path / f"{max(numbers, default=0) + 1:010d}.batches"
+        # One that a crash left behind is not about the file that gets its number now.
+        self._writing_path.with_suffix(".done").unlink(missing_ok=True)
+        # Unbuffered: what a full disk refused must not be written later, behind its refusal.
+        stream = self._writing_path.open("xb", buffering=0)
+        try:
+            self._end = _write_all(stream, [MAGIC])
+            _sync_folder(self._path)
+        except OSError:
+            stream.close()
+            self._writing_path.unlink(missing_ok=True)
+            raise
+        self._writing, self._written = stream, 0
+        return stream
+
+    def _take_back(self, stream: io.FileIO) -> None:
+        """A half-written entry must not stand in front of later ones. Where it can't be taken away, nothing
+        is kept behind it: the next entries get a file of their own."""
+        try:
+            os.ftruncate(stream.fileno(), self._end)
+            os.lseek(stream.fileno(), self._end, os.SEEK_SET)
+        except OSError as error:
+            _LOG.warning("spill folder: %s can't be cut: %s", self._writing_path, error)
+            self._writing = None
+            stream.close()
+
+    def _scan(self) -> Iterator[SpilledBatch]:
+        for path in sorted(path for path in self._path.iterdir() if _NAME.fullmatch(path.name)):
+            done = _read_done(path.with_suffix(".done"))
+            found, damaged = _read_entries(path)
+            left = [batch for batch in found if batch.number not in done]
+            if damaged:
+                _set_aside(path, damaged)
+            self._left[path] = {batch.number for batch in left}
+            if not left:
+                del self._left[path]
+                path.unlink()
+                path.with_suffix(".done").unlink(missing_ok=True)
+            yield from left
+
+    def _without_replaced(self, entries: list[SpilledBatch]) -> list[SpilledBatch]:
+        """In order, without what was replaced, and without a replacement that was not written to its end."""
+        replaced = {entry.place[:-1] for entry in entries if entry.completes}
+        standing = {entry.place for entry in entries} - replaced
+        kept = []
+        for entry in sorted(entries, key=lambda entry: entry.place):
+            if entry.place in replaced or entry.place[:-1] in standing:
+                self.delivered(entry)
+            else:
+                kept.append(entry)
+        return kept
+
+
+def _write_all(stream: io.FileIO, parts: Sequence[bytes | bytearray | memoryview]) -> int:
+    """Write ``parts``, each to its end; returns how many bytes that were. Raises OSError."""
+    size = 0
+    for part in parts:
+        left = memoryview(part).cast("B")
+        size += len(left)
+        while len(left):
+            left = left[stream.write(left) or 0 :]
+    return size
+
+
+def _sync_folder(path: Path) -> None:
+    """A file that was synced may still be lost with its name, until the folder is."""
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _set_aside(path: Path, damaged: str) -> None:
+    """Keep a damaged file under another name, as a link: a full disk has room for that."""
+    aside = path.with_suffix(".damaged")
+    try:
+        os.link(path, aside)
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise ConfigError(
+            f"spill folder: {damaged}; and the file can't be set aside as {aside.name}: {error}. Move it "
+            "away yourself"
+        ) from error
+    _LOG.error("spill folder: %s; the file is set aside as %s", damaged, aside)
+
+
+def _encode(entry: NewEntry) -> tuple[bytes, bytes, bytes | bytearray | memoryview, bytes]:
+    meta = json.dumps(
+        {
+            "topic": entry.topic_partition.topic,
+            "partition": entry.topic_partition.partition,
+            "topic_id": None if entry.topic_id is None else str(entry.topic_id),
+            "records": entry.records,
+            "possibly_persisted": entry.possibly_persisted,
+            "reason": entry.reason[:1000],
+            **({"place": entry.place, "completes": entry.completes} if entry.place else {}),
+        }
+    ).encode()
+    lengths = _ENTRY.pack(len(meta), len(entry.data))
+    body_crc = _CRC.pack(crc32c(meta) ^ crc32c(entry.data))
+    return lengths + _CRC.pack(crc32c(lengths)), meta, entry.data, body_crc
+
+
+def _read_entries(path: Path) -> tuple[list[SpilledBatch], str | None]:
+    """The entries of a file, and what is wrong with it beyond a torn tail."""
+    data = path.read_bytes()
+    view, at, found, damaged = memoryview(data), len(MAGIC), list[SpilledBatch](), None
+    if data[: len(MAGIC)] != MAGIC[: len(data)]:
+        return [], f"{path} is no spill file"
+    head = _ENTRY.size + _CRC.size
+    index = 0
+    while at + head <= len(data):
+        lengths = view[at : at + _ENTRY.size]
+        meta_length, length = _ENTRY.unpack(lengths)
+        if (
+            crc32c(lengths) != _CRC.unpack_from(view, at + _ENTRY.size)[0]
+            or meta_length + length > MAX_ENTRY_BYTES
+        ):
+            return found, f"{path} is damaged at byte {at}: what follows can't be read"
+        start = at + head + meta_length
+        end = start + length + _CRC.size
+        if end > len(data):
+            break  # torn: the process died while it wrote
+        meta = view[at + head : start]
+        if crc32c(meta) ^ crc32c(view[start : start + length]) != _CRC.unpack_from(view, start + length)[0]:
+            damaged = f"{path} is damaged at byte {at}: one batch is lost"
+        else:
+            found.append(_read_meta(bytes(meta), path, index, start, length))
+        at, index = end, index + 1
+    return found, damaged
+
+
+def _read_meta(meta: bytes, path: Path, number: int, start: int, length: int) -> SpilledBatch:
+    told = json.loads(meta)
+    return SpilledBatch(
+        topic_partition=TopicPartition(told["topic"], told["partition"]),
+        topic_id=None if told["topic_id"] is None else UUID(told["topic_id"]),
+        records=told["records"],
+        possibly_persisted=told["possibly_persisted"],
+        reason=told["reason"],
+        file=path,
+        number=number,
+        start=start,
+        length=length,
+        place=tuple(told.get("place", (int(path.stem), number))),
+        completes=told.get("completes", False),
+    )
+
+
+def _read_done(path: Path) -> set[int]:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return set()
+    return {_INDEX.unpack_from(data, at)[0] for at in range(0, len(data) - _INDEX.size + 1, _INDEX.size)}

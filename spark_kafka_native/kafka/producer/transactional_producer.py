@@ -1,0 +1,449 @@
+"""`TransactionalProducer`: a `Producer` whose records, and a group's offsets with them, are seen by
+read_committed consumers together or not at all.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy.typing as npt
+import pyarrow as pa
+
+from ..cluster.router import Router
+from ..config import ProducerConfig, TransactionConfig
+from ..config_from import Bootstrap, configs_from
+from ..error_code import ErrorCode
+from ..errors import BrokerError, ConfigError, DeadlineExceededError, KafkaError
+from ..model import GroupMembership, OffsetToCommit, TopicPartition
+from ..network.deadline import Deadline
+from ..records.columns import RecordColumns
+from .accumulating.many_records import Sendable
+from .accumulating.partitioner import PartitionFunction
+from .accumulating.single_records import RecordHeaders
+from .delivery import ColumnsDelivery, Delivery
+from .errors import TransactionAbortableError, TransactionFatalError, TransactionStateError
+from .producer import Producer
+from .sending.producer_id import ProducerId, ProducerIdentity
+from .sending.transaction import Event, State, Transaction
+from .sending.transaction_requests import (
+    OpenTransaction,
+    add_offsets,
+    commit_offsets_in,
+    end_transaction,
+    find_version,
+    init_producer_id,
+)
+from .settling.batch_completion import OnError
+
+_LOG = logging.getLogger("spark_kafka_native")
+_FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
+
+
+class TransactionalProducer(Producer):
+    """A producer that writes in transactions (KIP-98, KIP-890).
+
+        with TransactionalProducer("localhost:9092", "orders-1") as producer:
+            with producer.transaction():
+                producer.send("orders", value=b"...")
+
+    ``transaction`` is the transactional id, or a `TransactionConfig`; the rest is as `Producer` has it. The
+    first transaction fences whoever had the same ``transactional_id`` before. Records are sent as they
+    come; `commit` delivers the rest and makes all of them visible, and raises where any of them failed. Of
+    what may be raised, `TransactionAbortableError` says: `abort`, and do it again;
+    `TransactionFatalError`: this producer is at its end; `DeadlineExceededError` of `commit`: call it again,
+    as only the coordinator knows whether the transaction is committed. Thread-safe. What takes time takes at
+    most ``max.block.ms``, unless a timeout is given.
+    """
+
+    _transaction: Transaction
+
+    def __init__(
+        self,
+        bootstrap: Bootstrap | None,
+        transaction: TransactionConfig | str,
+        producer: ProducerConfig | None = None,
+        *,
+        partitioner: PartitionFunction | None = None,
+        on_error: OnError | None = None,
+        router: Router | None = None,
+        **settings: Any,
+    ) -> None:
+        config, how = configs_from(bootstrap, settings, producer or ProducerConfig)
+        if not how.idempotent:
+            raise ConfigError(
+                "a transactional producer needs acks=all, retries and enable.idempotence (the defaults)"
+            )
+        if how.spill_dir is not None:
+            raise ConfigError("spill.dir makes no sense in transactions: what is not written is aborted")
+        if isinstance(transaction, str):
+            transaction = TransactionConfig(transactional_id=transaction)
+        self._settings = transaction
+        self._transaction = Transaction(transaction.transactional_id)
+        # A commit and an append must not cross, nor two commits: the first guards records, the second calls.
+        self._gate = threading.RLock()
+        self._calls = threading.RLock()
+        self._taken = 0
+        self._delivered_before = 0
+        super().__init__(config, how, partitioner=partitioner, on_error=on_error, router=router)
+
+    @property
+    def state(self) -> State:
+        """Where this producer stands."""
+        return self._transaction.state
+
+    def initialize(self, timeout_ms: float | None = None) -> None:
+        """Take the transactional id: whoever had it is fenced, and its open transaction aborted. The first
+        `begin` does it; earlier is for those who read what the last one committed before they begin.
+
+        Raises `ConfigError` (a transaction timeout over the broker's maximum), `TransactionFatalError`,
+        `BrokerError`, `DeadlineExceededError`.
+        """
+        self._check_caller("initialize()")
+        with self._calls:
+            if self._transaction.state is State.NEW:
+                self._renew(None, self._deadline(timeout_ms))
+
+    def begin(self, timeout_ms: float | None = None) -> None:
+        """Begin a transaction. Raises `TransactionStateError` in one, and as `initialize`."""
+        self._check_caller("begin()")
+        with self._calls:
+            deadline = self._deadline(timeout_ms)
+            if self._transaction.state is State.FATAL:
+                self._raise_failure("begin")
+            self._topics.raise_if_closed()
+            self.initialize(deadline.remaining_ms)
+            if self._transaction.state is State.READY and self._transaction.epoch_used:
+                self._renew(self._identity, deadline)
+            version = self._guarded(
+                lambda: find_version(
+                    self._router,
+                    self._settings.transactional_id,
+                    self._settings.transaction_version,
+                    deadline,
+                )
+            )
+            with self._gate:
+                self._transaction.begin(version)
+                self._taken = 0
+                self._delivered_before = self._stats.delivered_records
+
+    def send(  # noqa: PLR0913 - as Producer's
+        self,
+        topic: str,
+        key: bytes | str | None = None,
+        value: bytes | str | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: RecordHeaders | None = (),
+        on_delivery: Callable[[Delivery], None] | None = None,
+    ) -> Delivery:
+        """As `Producer.send`, in a transaction. One that raises makes the transaction abortable."""
+        self._raise_if_callback("send() in a transaction")
+        with self._gate:
+            if self._transaction.state is not State.OPEN:
+                self._require_open("send")
+            try:
+                delivery = super().send(topic, key, value, partition, timestamp_ms, headers, on_delivery)
+            except BaseException as error:
+                self._transaction.failed(_as_kafka_error(error))
+                raise
+            self._taken += 1
+            return delivery
+
+    def send_columns(
+        self,
+        columns: RecordColumns | pa.RecordBatch | pa.Table,
+        topic: str | None = None,
+        partition: int | npt.NDArray[Any] | pa.Array | None = None,
+    ) -> ColumnsDelivery:
+        """As `Producer.send_columns`, in a transaction. One that raises makes the transaction abortable."""
+        self._raise_if_callback("send_columns() in a transaction")
+        with self._gate:
+            self._require_open("send_columns")
+            try:
+                delivery = super().send_columns(columns, topic, partition)
+            except BaseException as error:
+                self._transaction.failed(_as_kafka_error(error))
+                raise
+            self._taken += len(delivery)
+            return delivery
+
+    def send_many(
+        self, topic: str, records: Iterable[Sendable], partition: int | None = None
+    ) -> ColumnsDelivery:
+        """As `Producer.send_many`, in a transaction. One that raises makes the transaction abortable."""
+        self._raise_if_callback("send_many() in a transaction")
+        self._require_open("send_many")
+        try:
+            return super().send_many(topic, records, partition)
+        except BaseException as error:
+            with self._gate:  # a commit that has begun meanwhile never had these records
+                if self._transaction.state is State.OPEN:
+                    self._transaction.failed(_as_kafka_error(error))
+            raise
+
+    def send_offsets(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetToCommit],
+        group: str | GroupMembership,
+        timeout_ms: float | None = None,
+    ) -> None:
+        """Commit a group's offsets with the transaction: those of the next records to read.
+
+        ``group`` says who the member is (KIP-447), or only the group's name where it has no members. Raises
+        `TransactionAbortableError` (the member was fenced, an ACL is missing), `TransactionFatalError`,
+        `DeadlineExceededError`; the transaction can only be aborted then.
+        """
+        member = GroupMembership(group_id=group) if isinstance(group, str) else group
+        told = {
+            tp: OffsetToCommit(offset=one) if isinstance(one, int) else one for tp, one in offsets.items()
+        }
+        self._check_caller("send_offsets()")
+        with self._calls:
+            self._require_open("send_offsets")
+            if not told:
+                return
+            deadline = self._deadline(timeout_ms)
+            transaction = self._open_transaction()
+            self._transaction.touched = True
+
+            def send() -> None:
+                if transaction.version == 1:
+                    add_offsets(self._router, transaction, member.group_id, deadline)
+                commit_offsets_in(self._router, transaction, member, told, deadline)
+
+            try:
+                self._guarded(send)
+            except DeadlineExceededError as error:
+                self._transaction.failed(error, uncertain=True)
+                raise
+            except (TransactionAbortableError, TransactionFatalError):
+                raise
+            except BaseException as error:
+                self._transaction.failed(_as_kafka_error(error), uncertain=True)
+                raise
+
+    def commit(self, timeout_ms: float | None = None) -> None:
+        """Deliver what was sent, and commit.
+
+        Raises `TransactionAbortableError` where anything of it failed: `abort` then. After a
+        `DeadlineExceededError`, call it again: it goes on where it was. `TransactionFatalError` says whether
+        the transaction may be committed nevertheless (``possibly_committed``).
+        """
+        self._check_caller("commit()")
+        with self._calls:
+            deadline = self._deadline(timeout_ms)
+            self._deliver("commit", deadline, Event.FLUSHED)
+            self._end(commit=True, deadline=deadline)
+
+    def abort(self, timeout_ms: float | None = None) -> None:
+        """Nothing of the transaction will be seen. After a `DeadlineExceededError`, call it again."""
+        self._check_caller("abort()")
+        with self._calls:
+            deadline = self._deadline(timeout_ms)
+            with self._gate:
+                self._transaction.move(Event.ABORT)
+            # What is in flight must not arrive after the transaction has ended.
+            if not (self._flush(deadline) and self._waiters.wait(lambda: self._sender.quiet, deadline)):
+                raise DeadlineExceededError("abort: some records are still under way; call it again")
+            if self._transaction.version == 1 and self._transaction.uncertain:
+                self._fence(deadline)
+            else:
+                self._end(commit=False, deadline=deadline)
+
+    def detach(self, timeout_ms: float | None = None) -> OpenTransaction | None:
+        """Deliver what was sent and give the transaction away: whoever has what this returns ends it with
+        `end_transaction`, before the transaction timeout. None if nothing was sent: there is nothing to end.
+
+        The producer can only be closed afterwards. Raises as `commit`.
+        """
+        self._check_caller("detach()")
+        with self._calls:
+            self._deliver("detach", self._deadline(timeout_ms), Event.DETACHED)
+            return self._open_transaction() if self._transaction.touched else None
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """A transaction around a block: committed at its end, aborted where it raises."""
+        self.begin()
+        try:
+            yield
+            self.commit()
+        except BaseException:
+            # Not where the coordinator may be committing: no abort is possible then.
+            if self._transaction.state in (State.OPEN, State.FLUSHING, State.ABORTABLE):
+                try:
+                    self.abort()
+                except KafkaError as error:
+                    _LOG.warning("%s could not be aborted: %s", self._transaction, error)
+            raise
+
+    def close(self, timeout_ms: float | None = None) -> None:
+        """Abort the open transaction, and end. One that was detached, or that may be committing, stays as it
+        is. Harmless when closed."""
+        if self._waiters.forked:
+            return
+        if not self._sender.is_current_thread and self._sender.running:
+            open_states = (State.OPEN, State.FLUSHING, State.ABORTABLE, State.ABORTING)
+            if self._transaction.state in open_states:
+                try:
+                    self.abort(timeout_ms)
+                except KafkaError as error:
+                    _LOG.warning("%s stays open until its timeout: %s", self._transaction, error)
+        super().close(timeout_ms)
+
+    def disown(self) -> None:
+        """As `Producer.disown`. What another thread of the parent was just doing is not waited for."""
+        self._gate, self._calls = threading.RLock(), threading.RLock()
+        super().disown()
+
+    # How it is done.
+
+    def _check_caller(self, what: str) -> None:
+        """Before any lock: whoever has it may be waiting for the thread of the callback that calls, or be in
+        another process."""
+        self._waiters.check_process()
+        self._raise_if_callback(what)
+
+    def _require_open(self, what: str) -> None:
+        state = self._transaction.state
+        if state is State.OPEN:
+            return
+        self._raise_failure(what)
+        self._topics.raise_if_closed()
+        raise TransactionStateError(
+            f"transactional id {self._settings.transactional_id}: can't {what}; the producer is {state.value}"
+        )
+
+    def _deliver(self, what: str, deadline: Deadline, then: Event) -> None:
+        """Wait until all records are in the log, and make the move."""
+        with self._gate:
+            self._raise_failure(what)
+            if self._transaction.move(Event.COMMIT) is State.COMMITTING:
+                if then is not Event.FLUSHED:
+                    self._transaction.move(then)  # which can't be any more
+                return
+        if not self._flush(deadline):
+            raise DeadlineExceededError(f"{what}: some records are still under way; call it again, or abort")
+        if self._transaction.state is State.FLUSHING:
+            delivered = self._stats.delivered_records - self._delivered_before
+            if delivered != self._taken:  # whatever the reason is that nobody said so
+                lost = KafkaError(f"{self._taken} records were sent, and {delivered} were confirmed")
+                self._transaction.failed(lost, uncertain=True)
+        self._raise_failure(what)
+        self._transaction.move(then)
+
+    def _end(self, *, commit: bool, deadline: Deadline) -> None:
+        """Have the coordinator end the transaction."""
+        transaction, identity = self._transaction, None
+        if transaction.touched:
+            asked_before = transaction.commit_asked
+            transaction.commit_asked = asked_before or commit
+            # An interrupt from here on leaves the identity by which the same is asked again.
+            transaction.epoch_used = True
+            identity = self._guarded(
+                lambda: end_transaction(
+                    self._router,
+                    self._open_transaction(),
+                    commit=commit,
+                    deadline=deadline,
+                    asked_before=asked_before,
+                )
+            )
+        transaction.move(Event.COMMITTED if commit else Event.ABORTED)
+        transaction.commit_asked = False
+        if identity is not None:
+            self._take_identity(identity)
+
+    def _fence(self, deadline: Deadline) -> None:
+        """Abort in version 1 where something may still arrive: an abort marker of this epoch would let it
+        in (KAFKA-14053). The coordinator fences the epoch instead, and this producer with it."""
+        try:
+            self._take_identity(self._init(self._identity, deadline))
+        except TransactionFatalError as error:
+            if not (isinstance(error.__cause__, BrokerError) and error.__cause__.error_code in _FENCED):
+                self._die(error)
+                raise
+            cause = self._transaction.failure
+            ended = TransactionFatalError(
+                "the transaction was aborted, and its producer fenced with it, as some of its records may "
+                f"still have been under way ({cause}): make a new producer"
+            )
+            ended.__cause__ = cause
+            self._die(ended)
+            return
+        self._transaction.move(Event.ABORTED)
+
+    def _renew(self, identity: ProducerIdentity | None, deadline: Deadline) -> None:
+        """A fresh epoch from the coordinator."""
+        fresh = self._guarded(lambda: self._init(identity, deadline))
+        self._take_identity(fresh)
+        self._transaction.move(Event.INITIALIZED)
+
+    def _init(self, identity: ProducerIdentity | None, deadline: Deadline) -> ProducerIdentity:
+        settings = self._settings
+        return init_producer_id(
+            self._router, settings.transactional_id, settings.transaction_timeout_ms, identity, deadline
+        )
+
+    def _take_identity(self, identity: ProducerIdentity) -> None:
+        """Between transactions: the sender has nothing that it could use it for."""
+        self._producer_id.received(identity)
+        self._transaction.epoch_used = False
+
+    def _guarded(self, ask: Callable[[], Any]) -> Any:
+        """``ask`` a coordinator; what its answer means for the producer is noted."""
+        try:
+            return ask()
+        except TransactionAbortableError as error:
+            self._transaction.failed(error)
+            raise
+        except TransactionFatalError as error:
+            self._die(error)
+            raise
+
+    def _die(self, error: KafkaError) -> None:
+        self._transaction.fatal(error)
+        self._sender.fail(error)
+        self._refuse(error)
+
+    def _raise_failure(self, what: str) -> None:
+        """Raise what has gone wrong, if anything has."""
+        state, failure = self._transaction.state, self._transaction.failure
+        name = f"transactional id {self._settings.transactional_id}"
+        if state is State.ABORTABLE:
+            raise TransactionAbortableError(f"{name}: can't {what}, only abort: {failure}") from failure
+        if state is State.FATAL:
+            possibly = self._transaction.commit_asked
+            if isinstance(failure, TransactionFatalError):
+                possibly = failure.possibly_committed
+            raise TransactionFatalError(f"{name}: can't {what}: {failure}", possibly) from failure
+
+    def _open_transaction(self) -> OpenTransaction:
+        return OpenTransaction(
+            transactional_id=self._settings.transactional_id,
+            producer_id=self._identity.producer_id,
+            producer_epoch=self._identity.producer_epoch,
+            version=self._transaction.version,
+        )
+
+    @property
+    def _producer_id(self) -> ProducerId:
+        assert self._state.producer_id is not None
+        return self._state.producer_id
+
+    @property
+    def _identity(self) -> ProducerIdentity:
+        assert self._producer_id.current is not None
+        return self._producer_id.current
+
+    def _deadline(self, timeout_ms: float | None) -> Deadline:
+        return Deadline.after_ms(self._config.max_block_ms if timeout_ms is None else timeout_ms)
+
+
+def _as_kafka_error(error: BaseException) -> KafkaError:
+    return error if isinstance(error, KafkaError) else KafkaError(repr(error))

@@ -1,0 +1,44 @@
+"""`Waiters`: threads that wait until the sender has got somewhere; not in a forked child, where it never
+will."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from ..metrics.registry import MetricsRegistry
+from ..network.deadline import Deadline
+from ..network.naps import Naps
+from .errors import ProducerClosedError
+
+
+class Waiters(Naps):
+    """Who waits for the sender."""
+
+    def __init__(self, metrics: MetricsRegistry | None = None) -> None:
+        super().__init__()
+        self.metrics = metrics or MetricsRegistry()
+        self._process_id = os.getpid()
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a process forked from the producer's: nothing ends there any more."""
+        return os.getpid() != self._process_id
+
+    def check_process(self) -> None:
+        """Raise `ProducerClosedError` where the process is `forked`."""
+        if self.forked:
+            raise ProducerClosedError(
+                "the producer was made in another process (before a fork); make one in this process"
+            )
+
+    def wait(self, ended: Callable[[], bool], deadline: Deadline | None) -> bool:
+        """Wait until ``ended``; False when ``deadline`` came first. Raises as `check_process`."""
+
+        def look() -> bool:
+            if ended():
+                return True
+            self.check_process()
+            return False
+
+        return super().wait(look, deadline)

@@ -1,0 +1,135 @@
+"""ListGroups, DescribeGroups, DeleteGroups, OffsetDelete: groups seen from outside.
+
+ListGroups goes to every broker, as each tells of the groups that it coordinates; the others go to the
+coordinator. Groups of KIP-848 are described by ConsumerGroupDescribe.
+"""
+
+from __future__ import annotations
+
+from ..message import Request, Response, Struct, field
+from ..wire import Boolean, Bytes, Error, Int32, String
+from .metadata import OPERATIONS_UNKNOWN
+
+
+class ListedGroup(Struct):
+    """A group that the broker coordinates."""
+
+    group_id: String
+    protocol_type: String
+    group_state: String = field(since=4, ignorable=True, default="")
+    group_type: String = field(since=5, ignorable=True, default="")
+
+
+class ListGroupsResponse(Response):
+    """The groups of one broker."""
+
+    throttle_time_ms: Int32 = field(since=1, ignorable=True, default=0)
+    error_code: Error
+    groups: list[ListedGroup]
+
+
+class ListGroupsRequest(Request[ListGroupsResponse], api_key=16, versions=(0, 5), flexible=3):
+    """No filter means all groups. States since version 4 (KIP-518), types since version 5 (KIP-848)."""
+
+    states_filter: list[String] = field(since=4, default_factory=list)
+    types_filter: list[String] = field(since=5, default_factory=list)
+
+
+class DescribedGroupMember(Struct):
+    """A member; what it subscribed to and what it was assigned are bytes of the members' own protocol."""
+
+    member_id: String
+    group_instance_id: String | None = field(since=4, nullable=4, ignorable=True, default=None)
+    client_id: String
+    client_host: String
+    member_metadata: Bytes
+    member_assignment: Bytes
+
+
+class DescribedGroup(Struct):
+    """A group of the classic protocol. One that does not exist is Dead (from version 6 on an error)."""
+
+    error_code: Error
+    error_message: String | None = field(since=6, nullable=6, default=None)
+    group_id: String
+    group_state: String
+    protocol_type: String
+    protocol_data: String
+    members: list[DescribedGroupMember]
+    authorized_operations: Int32 = field(since=3, default=OPERATIONS_UNKNOWN)
+
+
+class DescribeGroupsResponse(Response):
+    """One description per group."""
+
+    throttle_time_ms: Int32 = field(since=1, ignorable=True, default=0)
+    groups: list[DescribedGroup]
+
+
+class DescribeGroupsRequest(Request[DescribeGroupsResponse], api_key=15, versions=(0, 6), flexible=5):
+    """Goes to the groups' coordinator."""
+
+    groups: list[String]
+    include_authorized_operations: Boolean = field(since=3, default=False)
+
+
+class DeletableGroupResult(Struct):
+    """What came of one group."""
+
+    group_id: String
+    error_code: Error
+
+
+class DeleteGroupsResponse(Response):
+    """One outcome per group."""
+
+    throttle_time_ms: Int32
+    results: list[DeletableGroupResult]
+
+
+class DeleteGroupsRequest(Request[DeleteGroupsResponse], api_key=42, versions=(0, 2), flexible=2):
+    """Groups without members, to their coordinator."""
+
+    groups_names: list[String]
+
+
+class OffsetDeleteResponsePartition(Struct):
+    """What came of one partition."""
+
+    partition_index: Int32
+    error_code: Error
+
+
+class OffsetDeleteResponseTopic(Struct):
+    """The partitions of one topic."""
+
+    name: String
+    partitions: list[OffsetDeleteResponsePartition]
+
+
+class OffsetDeleteResponse(Response):
+    """One outcome per partition."""
+
+    error_code: Error
+    throttle_time_ms: Int32
+    topics: list[OffsetDeleteResponseTopic]
+
+
+class OffsetDeleteRequestPartition(Struct):
+    """A partition whose committed offset goes."""
+
+    partition_index: Int32
+
+
+class OffsetDeleteRequestTopic(Struct):
+    """The partitions of one topic."""
+
+    name: String
+    partitions: list[OffsetDeleteRequestPartition]
+
+
+class OffsetDeleteRequest(Request[OffsetDeleteResponse], api_key=47, versions=(0, 0)):
+    """Committed offsets that a group forgets, of topics that no member reads."""
+
+    group_id: String
+    topics: list[OffsetDeleteRequestTopic]

@@ -1,0 +1,147 @@
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup: being a member of a group by the classic protocol.
+
+What members tell each other travels inside, as bytes that the coordinator does not read: see
+`consumer_protocol`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Self
+
+from ...error_code import ErrorCode
+from ...errors import UnsupportedVersionError
+from ..message import Request, Response, Struct, field
+from ..wire import Boolean, Bytes, Error, Int32, String
+
+_MANY_LEAVE_SINCE = 3  # KIP-345
+
+
+class JoinGroupRequestProtocol(Struct):
+    """An assignor that the member supports, and what it tells the group's leader for it."""
+
+    name: String
+    metadata: Bytes
+
+
+class JoinGroupResponseMember(Struct):
+    """A member, told to the leader only."""
+
+    member_id: String
+    group_instance_id: String | None = field(since=5, nullable=5, ignorable=True, default=None)
+    metadata: Bytes
+
+
+class JoinGroupResponse(Response):
+    """The generation that begins. With MEMBER_ID_REQUIRED only ``member_id`` means anything (KIP-394)."""
+
+    throttle_time_ms: Int32 = field(since=2, ignorable=True, default=0)
+    error_code: Error
+    generation_id: Int32 = -1
+    protocol_type: String | None = field(since=7, nullable=7, ignorable=True, default=None)
+    protocol_name: String | None = field(nullable=7)
+    leader: String
+    skip_assignment: Boolean = field(since=9, default=False)
+    member_id: String
+    members: list[JoinGroupResponseMember]
+
+
+class JoinGroupRequest(Request[JoinGroupResponse], api_key=11, versions=(0, 9), flexible=6):
+    """Goes to the group's coordinator, which holds the answer back until all members have joined."""
+
+    group_id: String
+    session_timeout_ms: Int32
+    rebalance_timeout_ms: Int32 = field(since=1, ignorable=True, default=-1)
+    member_id: String
+    group_instance_id: String | None = field(since=5, nullable=5, default=None)
+    protocol_type: String
+    protocols: list[JoinGroupRequestProtocol]
+    reason: String | None = field(since=8, nullable=8, ignorable=True, default=None)
+
+
+class SyncGroupResponse(Response):
+    """What the leader has assigned to this member."""
+
+    throttle_time_ms: Int32 = field(since=1, ignorable=True, default=0)
+    error_code: Error
+    protocol_type: String | None = field(since=5, nullable=5, ignorable=True, default=None)
+    protocol_name: String | None = field(since=5, nullable=5, ignorable=True, default=None)
+    assignment: Bytes
+
+
+class SyncGroupRequestAssignment(Struct):
+    """The assignment of one member."""
+
+    member_id: String
+    assignment: Bytes
+
+
+class SyncGroupRequest(Request[SyncGroupResponse], api_key=14, versions=(0, 5), flexible=4):
+    """The leader's has the assignments of all; that of the others is empty. Goes to the coordinator."""
+
+    group_id: String
+    generation_id: Int32
+    member_id: String
+    group_instance_id: String | None = field(since=3, nullable=3, default=None)
+    protocol_type: String | None = field(since=5, nullable=5, ignorable=True, default=None)
+    protocol_name: String | None = field(since=5, nullable=5, ignorable=True, default=None)
+    assignments: list[SyncGroupRequestAssignment]
+
+
+class HeartbeatResponse(Response):
+    """REBALANCE_IN_PROGRESS asks the member to join again."""
+
+    throttle_time_ms: Int32 = field(since=1, ignorable=True, default=0)
+    error_code: Error
+
+
+class HeartbeatRequest(Request[HeartbeatResponse], api_key=12, versions=(0, 4), flexible=4):
+    """Keeps a member in its group for another session timeout. Goes to the coordinator."""
+
+    group_id: String
+    generation_id: Int32
+    member_id: String
+    group_instance_id: String | None = field(since=3, nullable=3, default=None)
+
+
+class MemberResponse(Struct):
+    """What came of one member that was to leave."""
+
+    member_id: String
+    group_instance_id: String | None = field(nullable=3)
+    error_code: Error
+
+
+class LeaveGroupResponse(Response):
+    """Read ``members`` where there are any: an old version tells of its one member in ``error_code``."""
+
+    throttle_time_ms: Int32 = field(since=1, ignorable=True, default=0)
+    error_code: Error = field(default=ErrorCode.NONE)
+    members: list[MemberResponse] = field(since=_MANY_LEAVE_SINCE, default_factory=list)
+
+
+class MemberIdentity(Struct):
+    """A member that leaves; an administrator names a static one by its instance id alone."""
+
+    member_id: String
+    group_instance_id: String | None = field(nullable=3, default=None)
+    reason: String | None = field(since=5, nullable=5, ignorable=True, default=None)
+
+
+class LeaveGroupRequest(Request[LeaveGroupResponse], api_key=13, versions=(0, 5), flexible=4):
+    """Fill ``members``; before version 3 there can be one only. Goes to the coordinator."""
+
+    group_id: String
+    member_id: String = field(until=2, default="")
+    members: list[MemberIdentity] = field(since=_MANY_LEAVE_SINCE, default_factory=list)
+
+    def downgraded(self, version: int) -> Self:
+        """The one member in the place where old versions have it."""
+        if version >= _MANY_LEAVE_SINCE or not self.members:
+            return self
+        if len(self.members) > 1 or self.members[0].group_instance_id is not None:
+            raise UnsupportedVersionError(
+                f"LeaveGroup v{version} lets one member leave, by its member id: several, and static ones, "
+                f"need version {_MANY_LEAVE_SINCE} or later"
+            )
+        return dataclasses.replace(self, member_id=self.members[0].member_id, members=[])

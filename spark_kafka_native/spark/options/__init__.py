@@ -1,0 +1,1 @@
+"""Every option once: name, type, default, bounds; parsing, errors and docs/options.md come from here."""

@@ -1,0 +1,99 @@
+"""`OptionValues`: the options of one load or save, their names checked against the table, their values parsed
+on demand.
+
+Values are parsed when they are asked for, not at once: which error comes first is part of being compatible.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, Final, Self
+
+from ...kafka.config import JAVA_ONLY, ClientConfig, ConsumerConfig, ProducerConfig
+from ...kafka.errors import ConfigError
+from .option import Option, Scope
+from .table import OPTIONS
+
+_BY_NAME: Final[dict[str, Option]] = {option.name.lower(): option for option in OPTIONS}
+_CLIENT_PROPERTIES: Final = JAVA_ONLY.union(
+    *(config.property_names() for config in (ClientConfig, ConsumerConfig, ProducerConfig))
+)
+_FROM_SPARK: Final = frozenset({"path", "checkpointlocation", "queryname"})
+"""What Spark itself puts among the options, and reads from there: each streaming write has the last two."""
+
+
+class OptionValues:
+    """The options that were given. Plain data; ``kafka`` are the client's properties without their prefix."""
+
+    def __init__(
+        self, texts: Mapping[str, str], kafka: Mapping[str, str], warnings: tuple[str, ...], scope: Scope
+    ) -> None:
+        self.kafka: dict[str, str] = dict(kafka)
+        self.warnings = warnings
+        """What to tell the user: unknown names, and options that mean nothing here."""
+        self._texts = dict(texts)
+        self._scope = scope
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], scope: Scope) -> Self:
+        """Sort ``options``, names in any case, into ours and the client's. No value is looked at."""
+        texts: dict[str, str] = {}
+        kafka: dict[str, str] = {}
+        warnings: list[str] = []
+        for name, text in options.items():
+            lowered = name.lower()
+            if lowered.startswith("kafka."):
+                kafka[lowered.removeprefix("kafka.")] = str(text)
+                continue
+            texts[lowered] = str(text)
+            if warning := _judge(lowered, name, scope):
+                warnings.append(warning)
+        return cls(texts, kafka, tuple(warnings), scope)
+
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self._texts
+
+    def text(self, name: str) -> str | None:
+        """What was given for ``name``, unparsed."""
+        return self._texts.get(name.lower())
+
+    def value(self, name: str) -> Any:
+        """The parsed value of ``name``, its default, or None. Raises `ConfigError`."""
+        option = _BY_NAME[name.lower()]
+        text = self._texts.get(name.lower(), option.default_in(self._scope))
+        return None if text is None else option.parse(text)
+
+    def require_bootstrap_servers(self, client: str) -> None:
+        """Raise `ConfigError` where nobody says which cluster; ``client`` is Spark's word for who asks."""
+        if "bootstrap.servers" in self.kafka:
+            return
+        hint = "; 'bootstrap.servers' was given without the prefix 'kafka.'"
+        raise ConfigError(
+            f"Option 'kafka.bootstrap.servers' must be specified for configuring Kafka {client}"
+            + (hint if "bootstrap.servers" in self else "")
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OptionValues, (self._texts, self.kafka, self.warnings, self._scope)
+
+
+def _judge(lowered: str, name: str, scope: Scope) -> str | None:
+    option = _BY_NAME.get(lowered)
+    if option is None:
+        return None if lowered in _FROM_SPARK else _name_nearest(lowered, name, scope)
+    if option.scope & scope:
+        return None
+    where = {Scope.READ: "batch queries", Scope.STREAM: "streaming queries", Scope.WRITE: "writes"}[scope]
+    return f"{option.name} option ignored in {where}"
+
+
+def _name_nearest(lowered: str, name: str, scope: Scope) -> str:
+    if lowered in _CLIENT_PROPERTIES:
+        return (
+            f"Unknown option '{name}' is ignored; a property of the Kafka client is written 'kafka.{lowered}'"
+        )
+    candidates = [known for known, option in _BY_NAME.items() if option.scope & scope]
+    nearest = difflib.get_close_matches(lowered, candidates, n=1)
+    hint = f"; did you mean '{_BY_NAME[nearest[0]].name}'?" if nearest else ""
+    return f"Unknown option '{name}' is ignored{hint}"

@@ -1,0 +1,37 @@
+"""`options_from_properties`: a Kafka client's ``.properties`` file as options of ``pykafka``."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from ...kafka.network.references import read_file
+from ...kafka.properties_file import parse_properties
+from .table import OPTIONS
+
+_OWN: Final = frozenset(option.name.lower() for option in OPTIONS)
+_LEFT_OUT: Final = ("key.serializer", "value.serializer", "key.deserializer", "value.deserializer")
+"""What Java's clients must be told and ``pykafka`` knows: keys and values are bytes."""
+
+
+def options_from_properties(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Read the file that Java's clients and Kafka's tools take, for
+    ``options(**options_from_properties(path))``.
+
+    The client's properties get their ``kafka.`` prefix; what has it, and options such as ``subscribe``,
+    stay as
+    they are; (de)serializers are left out. ``${env:NAME}`` becomes ``env:NAME``. Raises `ConfigError`.
+    """
+    content = read_file("options_from_properties", os.fspath(path))
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = content.decode("iso-8859-1")  # what the format is by its definition
+    found: dict[str, str] = {}
+    for name, value in parse_properties(text).items():
+        lowered = name.lower()
+        if lowered in _LEFT_OUT:
+            continue
+        own = lowered in _OWN or lowered.startswith("kafka.")
+        found[name if own else f"kafka.{name}"] = value
+    return found

@@ -1,0 +1,130 @@
+"""`plan_batch`: a batch read -> its tasks. Runs on the driver, once for each ``load()``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from ...kafka.cluster.router import Router
+from ...kafka.model import OffsetAt, TopicPartition
+from ..conditions import KafkaConditionError
+from .bounds import Earliest, EndBound, StartBound, fixed_offset
+from .filters import PushedFilters
+from .offsets import AtTimestamp, AtTimestamps, Committed
+from .ranges import OffsetRange, PlannedRange, describe_small_tasks, pack_ranges, split_ranges
+from .read_options import ReadOptions
+from .resolve import (
+    AssignedPartition,
+    LogBounds,
+    find_partitions,
+    list_latest,
+    list_log_bounds,
+    list_offsets_at,
+    resolve_end,
+    resolve_start,
+)
+
+_LOG: Final = logging.getLogger("spark_kafka_native")
+
+Cut = tuple[int, int | None]
+"""Offsets that pushed filters leave: from (inclusive) and until (exclusive, None for no bound)."""
+
+
+def plan_batch(router: Router, options: ReadOptions, filters: PushedFilters) -> list[tuple[OffsetRange, ...]]:
+    """The ranges of each task. Every offset between the limits is in exactly one of them."""
+    assigned = find_partitions(router, options)
+    bounds = list_log_bounds(router, assigned, options.consumer.isolation_level)
+    starts = resolve_start(router, options, assigned, bounds)
+    ends = resolve_end(router, options, assigned)
+    if isinstance(options.starting, Committed | AtTimestamp | AtTimestamps):
+        # Looked up after the ends were listed, these may be behind them by now where somebody writes.
+        bounds = replace(bounds, latest=list_latest(router, assigned, options.consumer.isolation_level))
+    wanted = {tp: partition for tp, partition in assigned.items() if filters.allows(tp)}
+    cuts = _resolve_cuts(router, options, filters, wanted, bounds)
+    planned = [
+        _plan_range(tp, partition, (starts[tp], ends[tp]), bounds, cuts[tp])
+        for tp, partition in wanted.items()
+    ]
+    tasks = form_tasks(planned, options, {tp: partition.leader for tp, partition in assigned.items()})
+    if (hint := describe_small_tasks(tasks)) is not None:
+        _LOG.warning("%s", hint)
+    return [tuple(piece.shipped for piece in task) for task in tasks]
+
+
+def form_tasks(
+    planned: Sequence[PlannedRange], options: ReadOptions, leaders: Mapping[TopicPartition, int]
+) -> list[tuple[PlannedRange, ...]]:
+    """Split and pack, as the options say."""
+    pieces = split_ranges(
+        planned, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
+    )
+    return pack_ranges(pieces, options.max_partitions, leaders)
+
+
+def _plan_range(
+    topic_partition: TopicPartition,
+    partition: AssignedPartition,
+    limits: tuple[StartBound, EndBound],
+    bounds: LogBounds,
+    cut: Cut,
+) -> PlannedRange:
+    start, end = limits
+    from_now = offset_now(start, topic_partition, bounds)
+    until_now = offset_now(end, topic_partition, bounds)
+    if from_now > until_now:
+        raise KafkaConditionError(
+            "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
+            {
+                "startOffset": from_now,
+                "endOffset": until_now,
+                "topic": topic_partition.topic,
+                "partition": topic_partition.partition,
+            },
+        )
+    floor, ceiling = cut
+    shipped = OffsetRange(
+        topic=topic_partition.topic,
+        partition=topic_partition.partition,
+        start=start,
+        end=end,
+        floor=floor,
+        ceiling=ceiling,
+        topic_id=partition.topic_id,
+    )
+    cut_from = max(from_now, floor)
+    cut_until = until_now if ceiling is None else min(until_now, ceiling)
+    return PlannedRange(shipped=shipped, from_offset=cut_from, until_offset=max(cut_from, cut_until))
+
+
+def offset_now(bound: StartBound | EndBound, topic_partition: TopicPartition, bounds: LogBounds) -> int:
+    """The offset that ``bound`` is now."""
+    if (offset := fixed_offset(bound)) is not None:
+        return offset
+    return (bounds.earliest if isinstance(bound, Earliest) else bounds.latest)[topic_partition]
+
+
+def _resolve_cuts(
+    router: Router,
+    options: ReadOptions,
+    filters: PushedFilters,
+    wanted: Mapping[TopicPartition, AssignedPartition],
+    bounds: LogBounds,
+) -> dict[TopicPartition, Cut]:
+    """Offsets and the earliest time of the filters as offsets of each partition.
+
+    The first record at or after a time has only earlier ones before it, so that a lower bound always prunes.
+    After it there may be earlier ones again, and nothing that a broker tells rules that out.
+    """
+    cuts: dict[TopicPartition, Cut] = dict.fromkeys(wanted, (filters.from_offset, filters.until_offset))
+    if filters.from_timestamp_ms is not None and filters.from_timestamp_ms > 0:
+        places = dict.fromkeys(wanted, OffsetAt.timestamp(filters.from_timestamp_ms))
+        found = list_offsets_at(router, places, options.consumer.isolation_level)
+        # No record that late: none before the end that was listed *earlier* can be, while later ones may
+        # arrive.
+        cuts = {
+            tp: (max(cut[0], bounds.latest[tp] if (at := found[tp]) is None else at), cut[1])
+            for tp, cut in cuts.items()
+        }
+    return cuts

@@ -1,0 +1,60 @@
+"""`KafkaBatchReader`: what Spark asks for partitions on the driver, and pickles to the workers for `read`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter
+from pyspark.sql.types import StructType
+
+from ...kafka.cluster.router import router_for
+from ..notice import tell_about_sockets
+from ..worker import settle_worker
+from .batch_plan import plan_batch
+from .filters import PushedFilters
+from .partition import KafkaInputPartition, ReadTask, read_partition
+from .read_options import ReadOptions
+
+_LOG: Final = logging.getLogger("spark_kafka_native")
+
+
+class KafkaBatchReader(DataSourceReader):  # type: ignore[misc]
+    """A batch read. Plain data: it goes to the workers; clients are opened in `partitions` and `read`
+    only."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._filters = PushedFilters()
+        self._task = ReadTask.of(options, schema)
+
+    def partitions(self) -> list[KafkaInputPartition]:
+        """The tasks. Asks the cluster; raises `KafkaConditionError`, `ConfigError` and the client's
+        errors."""
+        for warning in self._options.warnings:
+            _LOG.warning("%s", warning)
+        tell_about_sockets()
+        # Spark keeps the process in which it plans: the next plan starts connected, too.
+        settle_worker()
+        tasks = plan_batch(router_for(self._options.client), self._options, self._filters)
+        # Spark calls read(None) if there is no partition at all, and a read of no ranges yields nothing.
+        return [KafkaInputPartition(ranges=task) for task in tasks] or [KafkaInputPartition(ranges=())]
+
+    def read(self, partition: KafkaInputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of a task, on a worker."""
+        return read_partition(partition, self._task)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Options and filters were for planning; the task is all that a worker needs.
+        return {"_task": self._task}
+
+
+class FilteringKafkaBatchReader(KafkaBatchReader):
+    """A batch read that plans only what Spark's filters leave."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Take what helps planning, and return all of them: Spark applies each again to what is read."""
+        self._filters = PushedFilters.from_filters(filters)
+        return filters

@@ -1,0 +1,72 @@
+"""`StartBound` and `EndBound`: where a range starts and ends, as plain data that Spark pickles.
+
+A bound that is no offset yet is looked up when the task runs, so that a DataFrame that is read twice sees
+what arrived in between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """This offset (of an end: exclusive)."""
+
+    offset: int
+
+    def __str__(self) -> str:
+        return str(self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """An offset at which a range was cut whose own start (of an end: own end) is still to be looked up.
+
+    What is before earliest when the task runs is not asked for then, and no loss.
+    """
+
+    offset: int
+
+    def __str__(self) -> str:
+        return str(self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Earliest:
+    """The first offset that is there when the job runs."""
+
+    def __str__(self) -> str:
+        return "earliest"
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """The end of the log when the job runs."""
+
+    def __str__(self) -> str:
+        return "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class FirstAtOrAfter:
+    """The first record at or after a time, or the end of the log while there is none, when the job runs."""
+
+    timestamp_ms: int
+
+    def __str__(self) -> str:
+        return f"the first record at or after {self.timestamp_ms} ms"
+
+
+StartBound = At | Inner | Earliest
+EndBound = At | Inner | Latest | FirstAtOrAfter
+
+
+def fixed_offset(bound: StartBound | EndBound) -> int | None:
+    """The offset of a bound that is one; None for what is still to be looked up."""
+    return bound.offset if isinstance(bound, At | Inner) else None
+
+
+def is_open(bound: StartBound | EndBound) -> bool:
+    """Whether the range, or the one it is a piece of, has no fixed offset on that side."""
+    return not isinstance(bound, At)

@@ -1,0 +1,126 @@
+"""`Loss`: what a task was told to read and is not there; `DataLossPolicy`: whether that fails the query.
+
+Pure. Losses are found where the leaders are asked (`late_bounds`, `recovery`) and come back from there as
+values.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Final, assert_never
+
+from ...kafka.errors import KafkaError
+from ...kafka.model import TopicPartition
+from ..conditions import KafkaConditionError
+from .offsets import format_topic_partitions
+
+_LOG: Final = logging.getLogger("spark_kafka_native")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetsLost:
+    """Offsets of ``[from_offset, until_offset)`` are gone."""
+
+    topic_partition: TopicPartition
+    from_offset: int
+    until_offset: int | None
+    """None where the range had no end yet: nobody knows how many offsets there were."""
+    lost: int | None
+    """How many of the range; None as for ``until_offset``."""
+    note: str
+    """What is known about it: a sentence."""
+    then: str = ""
+    """What is read instead, where losses don't fail the query."""
+    cause: KafkaError | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogShrunk:
+    """A log ends before the offset at which it was to be read on, so that there is nothing to read."""
+
+    topic_partition: TopicPartition
+    from_offset: int
+    until_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionsDeleted:
+    """Partitions that were planned are not there."""
+
+    topic_partitions: frozenset[TopicPartition]
+    cause: KafkaError | None = field(default=None, compare=False)
+
+
+Loss = OffsetsLost | LogShrunk | PartitionsDeleted
+
+
+class DataLossPolicy:
+    """``failOnDataLoss`` for one task. ``lost`` counts the offsets it has gone past."""
+
+    def __init__(self, *, fail: bool, group_id: str) -> None:
+        self.fail = fail
+        self.group_id = group_id
+        self.lost = 0
+
+    def report(self, loss: Loss) -> None:
+        """Raise `KafkaConditionError`, or count and warn, as ``failOnDataLoss`` says."""
+        match loss:
+            case OffsetsLost():
+                self._report_offsets(loss)
+            case LogShrunk():
+                self._report_shrunk(loss)
+            case PartitionsDeleted():
+                self._report_deleted(loss)
+            case _:
+                assert_never(loss)
+
+    def _report_offsets(self, loss: OffsetsLost) -> None:
+        if self.fail:
+            raise KafkaConditionError(
+                "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE",
+                {
+                    "startOffset": loss.from_offset,
+                    "endOffset": "latest" if loss.until_offset is None else loss.until_offset,
+                    "topicPartition": loss.topic_partition,
+                    "groupId": self.group_id,
+                },
+                loss.note,
+            ) from loss.cause
+        if loss.lost is None:
+            what = f"all offsets from {loss.from_offset} on"
+        else:
+            self.lost += loss.lost
+            what = f"{loss.lost} offsets of [{loss.from_offset}, {loss.until_offset})"
+        _LOG.warning(
+            "%s: %s are lost; the read continues without them because failOnDataLoss is false. %s",
+            loss.topic_partition, what, f"{loss.note} {loss.then}".rstrip(),
+        )  # fmt: skip
+
+    def _report_shrunk(self, loss: LogShrunk) -> None:
+        error = KafkaConditionError(
+            "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
+            {
+                "startOffset": loss.from_offset,
+                "endOffset": loss.until_offset,
+                "topic": loss.topic_partition.topic,
+                "partition": loss.topic_partition.partition,
+            },
+        )
+        if self.fail:
+            raise error
+        _LOG.warning(
+            "Nothing is read from %s because failOnDataLoss is false. %s", loss.topic_partition, error
+        )
+
+    def _report_deleted(self, loss: PartitionsDeleted) -> None:
+        names = format_topic_partitions(loss.topic_partitions)
+        if self.fail:
+            raise KafkaConditionError(
+                "KAFKA_DATA_LOSS.PARTITIONS_DELETED", {"partitions": names}
+            ) from loss.cause
+        _LOG.warning(
+            "Partitions %s have been deleted; the read continues without them because failOnDataLoss is "
+            "false",
+            names,
+        )

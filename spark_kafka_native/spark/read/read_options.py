@@ -1,0 +1,309 @@
+"""`ReadOptions`: everything a read was told, parsed and checked, in the order in which Spark's connector
+complains.
+
+Two options can contradict each other in many ways; whoever gets a `ReadOptions` need not check any of them
+again.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ...kafka.config import ClientConfig, ConsumerConfig
+from ...kafka.errors import ConfigError
+from ...kafka.model import TopicPartition
+from ..conditions import KafkaConditionError
+from ..options.kafka_properties import describe_unread
+from ..options.option_values import OptionValues
+from ..options.timestamps import parse_timestamp_ms
+from .bounds import At, Earliest, Latest
+from .offsets import (
+    AtTimestamp,
+    AtTimestamps,
+    Committed,
+    LatestMinus,
+    OffsetLimit,
+    Specific,
+    format_topic_partitions,
+    parse_assignment,
+    parse_offset_limit,
+    parse_timestamps,
+)
+from .subscription import Assign, Subscribe, SubscribePattern, Subscription
+
+_STRATEGIES: Final = ("subscribe", "subscribePattern", "assign")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """A read. Plain data; `starting` and `ending` are still what the user said, not offsets."""
+
+    client: ClientConfig
+    consumer: ConsumerConfig
+    subscription: Subscription
+    starting: OffsetLimit
+    ending: OffsetLimit
+    timestamp_strategy: str
+    """``error`` or ``latest``: for a starting time after the last record."""
+    committed_fallback: str
+    """``earliest``, ``latest`` or ``error``."""
+    fail_on_data_loss: bool
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    max_partitions: int | None
+    include_headers: bool
+    filter_pushdown: bool
+    group_id: str
+    """``kafka.group.id``, or a unique one after ``groupIdPrefix`` that only error texts show."""
+    has_group_id: bool
+    fetch_offset_retries: int
+    fetch_offset_retry_interval_ms: int
+    warnings: tuple[str, ...]
+
+    @classmethod
+    def for_batch(cls, values: OptionValues, *, now_ms: int | None = None) -> ReadOptions:
+        """Check everything that can be checked without a cluster. Raises `ConfigError` and
+        `KafkaConditionError`."""
+        now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        starting = _parse_limit(values, "starting", now)
+        _check_batch_start(starting)
+        ending = _parse_limit(values, "ending", now)
+        _check_batch_end(ending)
+        options = _parse_general(values, starting, ending)
+        _check_limits_agree(starting, ending)
+        return options
+
+    @classmethod
+    def for_stream(cls, values: OptionValues, *, now_ms: int) -> ReadOptions:
+        """The same of a stream, whose end nobody says."""
+        return _parse_general(values, _parse_limit(values, "starting", now_ms), Latest())
+
+
+def check_general(values: OptionValues) -> ReadOptions:
+    """Check what holds for batch and stream alike, at ``load()``."""
+    starting = _parse_limit(values, "starting", time.time_ns() // 1_000_000)
+    return _parse_general(values, starting, Latest())
+
+
+def _parse_limit(values: OptionValues, side: str, now_ms: int) -> OffsetLimit:
+    """The limit of the first option given: a time for all, times for each, offsets; else the default."""
+    if (text := values.text(f"{side}Timestamp")) is not None:
+        return AtTimestamp(parse_timestamp_ms(text, now_ms=now_ms))
+    if (text := values.text(f"{side}OffsetsByTimestamp")) is not None:
+        return parse_timestamps(text)
+    return parse_offset_limit(values.value(f"{side}Offsets"))
+
+
+def _check_batch_start(starting: OffsetLimit) -> None:
+    if isinstance(starting, Latest):
+        raise ConfigError("starting offset can't be latest for batch queries on Kafka")
+    if isinstance(starting, Specific):
+        for topic_partition, offset in starting.offsets.items():
+            if isinstance(offset, Latest):
+                raise ConfigError(
+                    f"startingOffsets for {topic_partition} can't be latest for batch queries on Kafka"
+                )
+
+
+def _check_batch_end(ending: OffsetLimit) -> None:
+    if isinstance(ending, Earliest):
+        raise ConfigError("ending offset can't be earliest for batch queries on Kafka")
+    if isinstance(ending, LatestMinus | Committed):
+        raise ConfigError(
+            "ending offset must be latest or JSON; latest-N and committed are for starting only"
+        )
+    if isinstance(ending, Specific):
+        for topic_partition, offset in ending.offsets.items():
+            if isinstance(offset, Earliest):
+                raise ConfigError(
+                    f"ending offset for {topic_partition} can't be earliest for batch queries on Kafka"
+                )
+
+
+def _parse_general(values: OptionValues, starting: OffsetLimit, ending: OffsetLimit) -> ReadOptions:
+    subscription = _parse_subscription(values)
+    min_partitions = values.value("minPartitions")
+    max_records = values.value("maxRecordsPerPartition")
+    max_partitions = values.value("maxPartitions")
+    warnings = (*values.warnings, *_judge_group_id(values))
+    _check_kafka_properties(values)
+    if isinstance(starting, Committed) and not values.kafka.get("group.id"):
+        raise ConfigError("startingOffsets=committed needs kafka.group.id: the group whose offsets to use")
+    _check_trigger_offsets(values)
+    client, consumer, unknown = _parse_configs(values)
+    return ReadOptions(
+        client=client,
+        consumer=consumer,
+        subscription=subscription,
+        starting=starting,
+        ending=ending,
+        timestamp_strategy=values.value("startingOffsetsByTimestampStrategy"),
+        committed_fallback=values.value("committedOffsetsFallback"),
+        fail_on_data_loss=values.value("failOnDataLoss"),
+        min_partitions=min_partitions,
+        max_records_per_partition=max_records,
+        max_partitions=max_partitions,
+        include_headers=values.value("includeHeaders"),
+        filter_pushdown=values.value("filterPushdown"),
+        group_id=values.kafka.get("group.id") or f"{values.value('groupIdPrefix')}-{uuid.uuid4()}",
+        has_group_id="group.id" in values.kafka,
+        fetch_offset_retries=values.value("fetchOffset.numRetries"),
+        fetch_offset_retry_interval_ms=values.value("fetchOffset.retryIntervalMs"),
+        warnings=(*warnings, *unknown),
+    )
+
+
+def _parse_subscription(values: OptionValues) -> Subscription:
+    given = [name for name in _STRATEGIES if name in values]
+    if len(given) != 1:
+        which, verb = ("Only one", "can") if given else ("One", "must")
+        raise ConfigError(
+            f"{which} of the following options {verb} be specified for Kafka source: "
+            "subscribe, subscribepattern, assign. See the docs for more details."
+        )
+    text = values.text(given[0]) or ""
+    return _SUBSCRIPTIONS[given[0]](text)
+
+
+def _parse_assign(text: str) -> Subscription:
+    if not text.strip().startswith("{"):
+        raise ConfigError(f"No topicpartitions to assign as specified value for option 'assign' is '{text}'")
+    return Assign(parse_assignment(text))
+
+
+def _parse_subscribe(text: str) -> Subscription:
+    topics = tuple(dict.fromkeys(topic for part in text.split(",") if (topic := part.strip())))
+    if not topics:
+        raise ConfigError(f"No topics to subscribe to as specified value for option 'subscribe' is '{text}'")
+    return Subscribe(topics)
+
+
+def _parse_pattern(text: str) -> Subscription:
+    if not text.strip():
+        raise ConfigError(
+            f"Pattern to subscribe is empty as specified value for option 'subscribePattern' is '{text}'"
+        )
+    return SubscribePattern(text.strip())
+
+
+_SUBSCRIPTIONS: Final[dict[str, Callable[[str], Subscription]]] = {
+    "assign": _parse_assign,
+    "subscribe": _parse_subscribe,
+    "subscribePattern": _parse_pattern,
+}
+
+_AUTO_OFFSET_RESET: Final = """
+Kafka option 'auto.offset.reset' is not supported.
+Instead set the source option 'startingoffsets' to 'earliest' or 'latest'
+to specify where to start. Structured Streaming manages which offsets are consumed
+internally, rather than relying on the kafkaConsumer to do it. This will ensure that no
+data is missed when new topics/partitions are dynamically subscribed. Note that
+'startingoffsets' only applies when a new Streaming query is started, and
+that resuming will always pick up from where the query left off. See the docs for more
+details.
+"""
+REFUSED: Final = {
+    "auto.offset.reset": _AUTO_OFFSET_RESET,
+    "key.deserializer": (
+        "Kafka option 'key.deserializer' is not supported as keys are deserialized as byte arrays with "
+        "ByteArrayDeserializer. Use DataFrame operations to explicitly deserialize the keys."
+    ),
+    "value.deserializer": (
+        "Kafka option 'value.deserializer' is not supported as values are deserialized as byte arrays with "
+        "ByteArrayDeserializer. Use DataFrame operations to explicitly deserialize the values."
+    ),
+    "enable.auto.commit": "Kafka option 'enable.auto.commit' is not supported",
+    "interceptor.classes": "Kafka option 'interceptor.classes' is not supported",
+}
+
+
+def _check_kafka_properties(values: OptionValues) -> None:
+    for name, refusal in REFUSED.items():
+        if name in values.kafka:
+            raise ConfigError(refusal)
+    values.require_bootstrap_servers("consumer")
+
+
+_GROUP_ID_WARNING: Final = (
+    "Kafka option 'kafka.group.id' has been set on this query: reading joins no consumer group and commits "
+    "nothing (except in a stream with commitOffsets=true); the id is only used for startingOffsets=committed "
+    "and in error messages"
+)
+
+
+def _judge_group_id(values: OptionValues) -> tuple[str, ...]:
+    if "group.id" not in values.kafka:
+        return ()
+    if "groupIdPrefix" not in values:
+        return (_GROUP_ID_WARNING,)
+    return (
+        _GROUP_ID_WARNING,
+        "Option groupIdPrefix will be ignored as option kafka.group.id has been set.",
+    )
+
+
+def _check_trigger_offsets(values: OptionValues) -> None:
+    """Compared in batch too, where both mean nothing: as Spark's connector does."""
+    if "minOffsetsPerTrigger" in values and "maxOffsetsPerTrigger" in values:
+        minimum, maximum = values.value("minOffsetsPerTrigger"), values.value("maxOffsetsPerTrigger")
+        if minimum > maximum:
+            raise ConfigError(
+                f"The value of minOffsetPerTrigger({minimum}) is higher than the "
+                f"maxOffsetsPerTrigger({maximum})."
+            )
+
+
+def _parse_configs(values: OptionValues) -> tuple[ClientConfig, ConsumerConfig, tuple[str, ...]]:
+    properties = dict(values.kafka)
+    properties["poll.timeout.ms"] = str(values.value("kafkaConsumer.pollTimeoutMs"))
+    warnings = describe_unread(properties, (ClientConfig, ConsumerConfig))
+    return ClientConfig.from_properties(properties), ConsumerConfig.from_properties(properties), warnings
+
+
+def _check_limits_agree(starting: OffsetLimit, ending: OffsetLimit) -> None:
+    """Both sides given for each partition: the same partitions, and no start after its end."""
+    compared = _comparable(starting, ending)
+    if compared is None:
+        return
+    starts, ends, what = compared
+    if starts.keys() != ends.keys():
+        raise KafkaConditionError(
+            "MISMATCHED_TOPIC_PARTITIONS_BETWEEN_START_OFFSET_AND_END_OFFSET",
+            {
+                "tpsForStartOffset": format_topic_partitions(starts),
+                "tpsForEndOffset": format_topic_partitions(ends),
+            },
+        )
+    for topic_partition, start in starts.items():
+        end = ends[topic_partition]
+        if start is not None and end is not None and start > end:
+            raise KafkaConditionError(
+                "UNRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
+                {
+                    "what": what,
+                    "startOffset": start,
+                    "endOffset": end,
+                    "topic": topic_partition.topic,
+                    "partition": topic_partition.partition,
+                },
+            )
+
+
+_Numbers = Mapping[TopicPartition, int | None]
+
+
+def _comparable(starting: OffsetLimit, ending: OffsetLimit) -> tuple[_Numbers, _Numbers, str] | None:
+    """Both sides as numbers (None for earliest and latest), and what the numbers are."""
+    if isinstance(starting, Specific) and isinstance(ending, Specific):
+        return _offsets_of(starting), _offsets_of(ending), "offset"
+    if isinstance(starting, AtTimestamps) and isinstance(ending, AtTimestamps):
+        return starting.timestamps_ms, ending.timestamps_ms, "timestamp"
+    return None
+
+
+def _offsets_of(limit: Specific) -> dict[TopicPartition, int | None]:
+    return {tp: bound.offset if isinstance(bound, At) else None for tp, bound in limit.offsets.items()}

@@ -1,0 +1,94 @@
+"""`SizeSampler`: about how many bytes an offset is, for ``maxBytesPerTrigger``.
+
+Nothing comes back from the tasks, so the driver looks itself: at the start of what is to be read next, of the
+few partitions with the most of it. An estimate, and never a reason to fail: the tasks say what is wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Generator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from typing import Final, cast
+from uuid import UUID
+
+from ...kafka.cluster.router import Router
+from ...kafka.config import ConsumerConfig
+from ...kafka.consumer.fetched_records import FetchedRecords
+from ...kafka.consumer.fetcher import Fetcher
+from ...kafka.errors import KafkaError
+from ...kafka.model import TopicPartition
+from .stream_offsets import Positions
+
+PARTITIONS: Final = 8
+"""Sampled for each batch: one fetch of at most half a megabyte from all of them together."""
+OFFSETS: Final = 500
+BYTES: Final = 64 * 1024
+TIMEOUT_MS: Final = 5_000
+_COLUMNS: Final = frozenset(("key", "value", "headers"))
+_LOG: Final = logging.getLogger("spark_kafka_native")
+
+
+class SizeSampler:
+    """What was seen last of each partition. Owned by the one thread of its process."""
+
+    def __init__(self, router: Router, config: ConsumerConfig) -> None:
+        small = replace(
+            config,
+            max_partition_fetch_bytes=BYTES,
+            fetch_max_bytes=PARTITIONS * BYTES,
+            poll_timeout_ms=TIMEOUT_MS,
+            end_of_log_wait_ms=0,
+        )
+        self._fetcher = Fetcher(router, small)
+        self._known: dict[TopicPartition, float] = {}
+
+    def estimate(
+        self, begin: Positions, latest: Positions, topic_ids: Mapping[str, UUID]
+    ) -> dict[TopicPartition, float]:
+        """Bytes of keys, values and headers for each offset of the partitions that have something to read.
+
+        Those that are not sampled now count as they were last seen, else as the average of their topic; a
+        topic of which nothing is known is left out.
+        """
+        sizes = {tp: latest[tp] - begin[tp] for tp in latest if latest[tp] > begin[tp]}
+        longest = sorted(sizes, key=lambda tp: (-sizes[tp], tp))[:PARTITIONS]
+        ranges = {tp: (begin[tp], min(latest[tp], begin[tp] + OFFSETS)) for tp in longest}
+        try:
+            self._sample(ranges, topic_ids)
+        except KafkaError as error:
+            _LOG.warning("The sizes of records could not be sampled; earlier estimates hold. %s", error)
+        means = _mean_by_topic(self._known)
+        known = {tp: self._known.get(tp, means.get(tp.topic)) for tp in sizes}
+        return {tp: size for tp, size in known.items() if size is not None}
+
+    def _sample(
+        self, ranges: Mapping[TopicPartition, tuple[int, int]], topic_ids: Mapping[str, UUID]
+    ) -> None:
+        waiting = set(ranges)
+        if not waiting:
+            return
+        fetching = cast(
+            "Generator[FetchedRecords, None, None]", self._fetcher.fetch(ranges, _COLUMNS, topic_ids)
+        )
+        with closing(fetching):
+            for one in fetching:
+                if one.next_offset > one.from_offset:
+                    self._known[one.topic_partition] = _bytes_of(one) / (one.next_offset - one.from_offset)
+                    waiting.discard(one.topic_partition)
+                if not waiting:
+                    return
+
+
+def _bytes_of(fetched: FetchedRecords) -> int:
+    columns = (fetched.columns.key, fetched.columns.value, fetched.columns.headers)
+    return sum(column.nbytes for column in columns if column is not None)
+
+
+def _mean_by_topic(known: Mapping[TopicPartition, float]) -> dict[str, float]:
+    by_topic: dict[str, list[float]] = defaultdict(list)
+    for tp, size in known.items():
+        by_topic[tp.topic].append(size)
+    return {topic: sum(sizes) / len(sizes) for topic, sizes in by_topic.items()}

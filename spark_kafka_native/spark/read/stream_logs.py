@@ -1,0 +1,169 @@
+"""`StreamLogs`: what the cluster says now about the logs of a stream. It asks, and decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+from uuid import UUID
+
+from ...kafka.cluster.router import Router
+from ...kafka.cluster.topic_ids import find_recreated
+from ...kafka.errors import BrokerError, ConfigError, DeadlineExceededError, KafkaError
+from ...kafka.model import OffsetAt, TopicPartition
+from ...kafka.network.deadline import Deadline
+from ...kafka.network.retry import Backoff, retry
+from .batch_plan import offset_now
+from .late_bounds import is_about_missing
+from .offsets import OffsetLimit, Specific, format_topic_partitions
+from .read_options import ReadOptions
+from .resolve import find_partitions, list_log_bounds, list_offsets_at, resolve_start
+from .size_sampler import SizeSampler
+from .stream_offsets import Positions, StreamOffset
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEnds:
+    """Where the logs of all partitions end, and which topics they are of."""
+
+    latest: Positions
+    """With read_committed, the last stable offsets."""
+    topic_ids: Mapping[str, str]
+    """In hex, where brokers have them."""
+
+    def are_behind(self, start: StreamOffset) -> bool:
+        """Whether partitions that ``start`` has are missing, or end before it: of the same topic, for all
+        that is known."""
+        return any(
+            self.latest.get(tp, -1) < offset
+            for tp, offset in start.positions.items()
+            if not start.is_other_topic(tp.topic, self.topic_ids.get(tp.topic))
+        )
+
+
+class _BehindError(KafkaError):
+    """Partitions are missing or shorter than they were: a broker that has just started may say so, too."""
+
+    def __init__(self, ends: LogEnds) -> None:
+        super().__init__("partitions are missing, or end before an offset that was read already")
+        self.ends = ends
+
+
+class StreamLogs:
+    """The logs that a stream reads. Owned by the one thread of its process."""
+
+    def __init__(self, router: Router, options: ReadOptions) -> None:
+        self._router = router
+        self._options = options
+        self._sizes = SizeSampler(router, options.consumer)
+
+    def find_start(self) -> StreamOffset:
+        """Where the options say that a new stream starts."""
+        return _again_if_deleted(self._find_start)
+
+    def _find_start(self) -> StreamOffset:
+        assigned = find_partitions(self._router, self._options)
+        _check_all_specified(self._options.starting, assigned)
+        bounds = list_log_bounds(self._router, assigned, self._options.consumer.isolation_level)
+        starts = resolve_start(self._router, self._options, assigned, bounds)
+        positions = {tp: offset_now(start, tp, bounds) for tp, start in starts.items()}
+        ids = {tp.topic: one.topic_id for tp, one in assigned.items() if one.topic_id is not None}
+        return StreamOffset(positions=positions, topic_ids=ids, start=positions)
+
+    def find_ends(self, start: StreamOffset) -> LogEnds:
+        """Where the logs end; asked for again (``fetchOffset.numRetries``) while that is behind ``start``."""
+        interval_ms = self._options.fetch_offset_retry_interval_ms
+
+        def attempt() -> LogEnds:
+            ends = _again_if_deleted(lambda: self._find_ends_once(start))
+            if ends.are_behind(start):
+                raise _BehindError(ends)
+            return ends
+
+        try:
+            return retry(
+                attempt,
+                what="finding the ends of the partitions",
+                deadline=Deadline.after_ms((self._options.fetch_offset_retries + 0.5) * interval_ms),
+                backoff=Backoff(first_ms=interval_ms, max_ms=interval_ms),
+                retriable=lambda error: isinstance(error, _BehindError),
+            )
+        except DeadlineExceededError as error:
+            if isinstance(error.__cause__, _BehindError):
+                return error.__cause__.ends
+            raise
+
+    def find_beginnings(self, topic_partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offsets of those partitions that there are."""
+        return _again_if_deleted(lambda: self._find_beginnings(topic_partitions)) if topic_partitions else {}
+
+    def _find_beginnings(self, topic_partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        there = self._router.metadata({tp.topic for tp in topic_partitions}, refresh=True).topics
+        wanted = [
+            tp for tp in topic_partitions if tp.topic in there and tp.partition in there[tp.topic].partitions
+        ]
+        return self._list(wanted, OffsetAt.EARLIEST)
+
+    def find_leaders(self, topic_partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Who leads the partitions, as far as it is known; asks only for what is not known yet."""
+        topics = self._router.metadata({tp.topic for tp in topic_partitions}).topics
+        return {
+            tp: partition.leader
+            for tp in topic_partitions
+            if (topic := topics.get(tp.topic)) is not None
+            and (partition := topic.partitions.get(tp.partition)) is not None
+            and partition.leader is not None
+        }
+
+    def sample_sizes(
+        self, begin: Positions, latest: Positions, topic_ids: Mapping[str, str]
+    ) -> Mapping[TopicPartition, float]:
+        """Bytes for each offset that is to be read, as `SizeSampler` estimates it."""
+        ids = {topic: UUID(hex=topic_id) for topic, topic_id in topic_ids.items()}
+        return self._sizes.estimate(begin, latest, ids)
+
+    def _find_ends_once(self, start: StreamOffset) -> LogEnds:
+        assigned = find_partitions(self._router, self._options)
+        ids = {tp.topic: one.topic_id for tp, one in assigned.items() if one.topic_id is not None}
+        ids |= self._ids_to_keep(start, ids)
+        return LogEnds(latest=self._list(assigned, OffsetAt.LATEST), topic_ids=ids)
+
+    def _ids_to_keep(self, start: StreamOffset, ids: Mapping[str, str]) -> dict[str, str]:
+        """The ids of ``start`` that another one was given for by a single broker that lags behind."""
+        suspects = {
+            topic: UUID(hex=start.topic_ids[topic])
+            for topic, topic_id in ids.items()
+            if start.is_other_topic(topic, topic_id)
+        }
+        others = find_recreated(self._router, suspects)
+        return {topic: topic_id.hex for topic, topic_id in suspects.items() if topic not in others}
+
+    def _list(self, topic_partitions: Collection[TopicPartition], at: OffsetAt) -> dict[TopicPartition, int]:
+        places = dict.fromkeys(topic_partitions, at)
+        found = list_offsets_at(self._router, places, self._options.consumer.isolation_level)
+        return {tp: offset or 0 for tp, offset in found.items()}
+
+
+def _check_all_specified(starting: OffsetLimit, assigned: Collection[TopicPartition]) -> None:
+    """Whether ``startingOffsets`` with offsets names the partitions that there are. Raises `ConfigError` in
+    the words that Spark's own connector has for streams, which are others than for batch reads."""
+    if isinstance(starting, Specific) and set(starting.offsets) != set(assigned):
+        raise ConfigError(
+            "If startingOffsets contains specific offsets, you must specify all TopicPartitions.\n"
+            "Use -1 for latest, -2 for earliest, if you don't care.\n"
+            f"Specified: {format_topic_partitions(starting.offsets)} "
+            f"Assigned: {format_topic_partitions(assigned)}"
+        )
+
+
+def _again_if_deleted(ask: Callable[[], T]) -> T:
+    """What ``ask`` finds; once more if a partition went between its question which there are and those about
+    them, so that it is missing like any other."""
+    try:
+        return ask()
+    except (BrokerError, DeadlineExceededError) as error:
+        if not is_about_missing(error):
+            raise
+        return ask()

@@ -1,0 +1,204 @@
+"""`StreamPlanner`: where a stream starts, how far each batch goes, and what its tasks read.
+
+Lives in the query's own process on the driver, as long as the query does. Everything that a restart needs is
+in the offsets it returns: what it remembers itself may be lost at any time.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from ...kafka.errors import ConfigError, KafkaError
+from ...kafka.model import TopicPartition
+from ..conditions import KafkaConditionError
+from .admission import admit, holds_back
+from .batch_plan import form_tasks
+from .offsets import format_topic_partitions
+from .ranges import OffsetRange, PlannedRange, describe_small_tasks
+from .stream_logs import LogEnds, StreamLogs
+from .stream_offsets import Positions, StreamOffset
+from .stream_options import StreamOptions
+from .stream_ranges import BatchSpan, check_available_now
+
+_LOG: Final = logging.getLogger("spark_kafka_native")
+Json = dict[str, Any]
+SAMPLE_INTERVAL_S: Final = 60.0
+"""Between two looks at the size of records where no limit needs them: a fetch of some milliseconds."""
+
+
+class StreamPlanner:
+    """The driver's side of one streaming read. Owned by the one thread of its process."""
+
+    def __init__(
+        self, logs: StreamLogs, options: StreamOptions, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._logs = logs
+        self._options = options
+        self._clock = clock
+        self._initial: Json | None = None
+        self._refusal: KafkaError | None = None
+        self._admitted_at: float | None = None
+        self._is_available_now = False
+        self._target: LogEnds | None = None
+        self._ends: LogEnds | None = None
+        self._has_hinted = False
+        self._sampled_at: float | None = None
+        self._bytes: float | None = None
+
+    def initial(self) -> Json:
+        """Where the stream starts; the same whenever this process is asked.
+
+        Options that don't fit the partitions there are (any more) are an error of `latest` only: a first
+        batch that was written down before a crash says itself where it starts.
+        """
+        if self._initial is None:
+            try:
+                self._initial = self._logs.find_start().to_json()
+            except (ConfigError, KafkaConditionError) as error:
+                self._refusal = error
+                return StreamOffset(positions={}, start={}).to_json()
+        return self._initial
+
+    def freeze(self) -> None:
+        """Trigger.AvailableNow: what is there at the first `latest` is the target, and nothing after it."""
+        self._is_available_now = True
+
+    def latest(self, start_json: Json, *, limited: bool) -> Json:
+        """Where the batch that begins at ``start_json`` ends; ``start_json`` itself if there is none.
+
+        Raises `KafkaConditionError` for what is lost (unless failOnDataLoss is off) before Spark has written
+        anything down, so that a restart with other options can go on.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+        start = StreamOffset.from_json(start_json)
+        self._ends = ends = self._find_ends(start)
+        if not ends.latest:
+            # Not an offset without partitions: when they come back, each of them would be new.
+            self._report_all_gone(start)
+            return start_json
+        whole = _end_of_batch(start, ends, ends.latest)
+        span = BatchSpan.between(start, whole)
+        if self._options.read.fail_on_data_loss:
+            self._report(span.losses(has_group_id=self._options.read.has_group_id))
+        if limited and self._is_held_back(span, ends):
+            return start_json
+        end = _end_of_batch(start, ends, self._admit(span, ends)) if limited else whole
+        if end.positions == start.positions and not span.former:
+            return start_json
+        self._sample_now_and_then(span, end, ends)
+        return end.to_json()
+
+    def report(self) -> Json | None:
+        """The ends of the logs, for Spark's progress; None before the first `latest`. With them, as a key's
+        name, the bytes of a record as last sampled: so they get to where the query is watched."""
+        if self._ends is None or not self._ends.latest:
+            return None
+        ends = StreamOffset(positions=self._ends.latest).to_json()
+        return ends if self._bytes is None else ends | {f"#bytes {self._bytes:.1f}": {}}
+
+    def plan(self, start_json: Json, end_json: Json) -> list[tuple[OffsetRange, ...]]:
+        """The ranges of each task between two offsets: the same whenever, and in whichever process."""
+        if start_json == end_json:
+            return []
+        start, end = StreamOffset.from_json(start_json), StreamOffset.from_json(end_json)
+        self._check_first_batch(start_json, end)
+        self._refusal = None
+        span = BatchSpan.between(start, end)
+        self._report(span.losses(has_group_id=self._options.read.has_group_id))
+        self._check_target(end)
+        earliest = self._logs.find_beginnings(span.added)
+        self._report(span.losses_of_added(earliest))
+        ranges = span.ranges(earliest)
+        read = self._options.read
+        leaders = {}
+        if read.max_partitions is not None:
+            leaders = self._logs.find_leaders([planned.shipped.topic_partition for planned in ranges])
+        tasks = form_tasks(ranges, read, leaders)
+        self._hint(tasks)
+        return [tuple(piece.shipped for piece in task) for task in tasks]
+
+    def _find_ends(self, start: StreamOffset) -> LogEnds:
+        if not self._is_available_now:
+            return self._logs.find_ends(start)
+        if self._target is None:
+            self._target = self._logs.find_ends(start)
+        return self._target
+
+    def _is_held_back(self, span: BatchSpan, ends: LogEnds) -> bool:
+        if self._is_available_now:
+            return False  # No more will come: what is left is read, however little it is.
+        now = self._clock()
+        waited_ms = None if self._admitted_at is None else (now - self._admitted_at) * 1000
+        if holds_back(self._options.limits, span.begin, ends.latest, waited_ms):
+            return True
+        self._admitted_at = now
+        return False
+
+    def _admit(self, span: BatchSpan, ends: LogEnds) -> Positions:
+        if not self._options.limits.any:
+            return ends.latest
+        begin = {**span.begin, **self._logs.find_beginnings(span.added)}
+        known = {tp: end for tp, end in ends.latest.items() if tp in begin}
+        sizes: Mapping[TopicPartition, float] = {}
+        if self._options.limits.max_bytes is not None:
+            sizes = self._sample(begin, known, ends)
+        return {**ends.latest, **admit(self._options.limits, begin, known, sizes)}
+
+    def _sample(self, begin: Positions, latest: Positions, ends: LogEnds) -> Mapping[TopicPartition, float]:
+        self._sampled_at = self._clock()
+        sizes = self._logs.sample_sizes(begin, latest, ends.topic_ids)
+        if sizes:
+            self._bytes = sum(sizes.values()) / len(sizes)
+        return sizes
+
+    def _sample_now_and_then(self, span: BatchSpan, end: StreamOffset, ends: LogEnds) -> None:
+        """So that the progress can tell bytes."""
+        if self._sampled_at is None or self._clock() - self._sampled_at >= SAMPLE_INTERVAL_S:
+            self._sample(span.begin, {tp: at for tp, at in end.positions.items() if tp in span.begin}, ends)
+
+    def _check_first_batch(self, start_json: Json, end: StreamOffset) -> None:
+        if end.start is None and (start_json == self._initial or self._refusal is not None):
+            raise ConfigError(
+                "The first batch of this checkpoint was planned by Spark's own connector and not completed, "
+                'and only that connector knows where it starts. Let format("kafka") complete it, then go on '
+                'with format("pykafka")'
+            )
+
+    def _check_target(self, end: StreamOffset) -> None:
+        if self._target is not None:
+            latest = self._logs.find_ends(end).latest
+            check_available_now(end.positions, self._target.latest, latest)
+
+    def _hint(self, tasks: Sequence[Sequence[PlannedRange]]) -> None:
+        if not self._has_hinted and (hint := describe_small_tasks(tasks)) is not None:
+            self._has_hinted = True
+            _LOG.warning("%s", hint)
+
+    def _report_all_gone(self, start: StreamOffset) -> None:
+        if start.positions and self._options.read.fail_on_data_loss:
+            raise KafkaConditionError(
+                "KAFKA_DATA_LOSS.PARTITIONS_DELETED", {"partitions": format_topic_partitions(start.positions)}
+            )
+
+    def _report(self, losses: Iterable[KafkaConditionError]) -> None:
+        """Raise the first, or warn of all, as ``failOnDataLoss`` says."""
+        for loss in losses:
+            if self._options.read.fail_on_data_loss:
+                raise loss
+            _LOG.warning("The stream goes on, as failOnDataLoss is false. %s", loss)
+
+
+def _end_of_batch(start: StreamOffset, ends: LogEnds, positions: Positions) -> StreamOffset:
+    """The offset to write down. The end of the first batch says where that batch starts, too."""
+    begin: dict[TopicPartition, int] | None = None
+    if start.is_initial:
+        begin = {
+            tp: offset
+            for tp, offset in start.positions.items()
+            if not start.is_other_topic(tp.topic, ends.topic_ids.get(tp.topic))
+        }
+    return StreamOffset(positions=positions, topic_ids=ends.topic_ids, start=begin)

@@ -1,0 +1,129 @@
+"""`KafkaStreamReader`: ``spark.readStream.format("pykafka")``, as Spark's engine drives it.
+
+Spark makes two of it that share nothing. One lives in the query's process on the driver and is asked for
+offsets and tasks; the other is pickled to the workers and only reads. See docs/DESIGN.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from ...kafka.cluster.router import router_for
+from ...kafka.group.committing import commit_offsets
+from ..notice import tell_about_sockets
+from ..worker import settle_worker
+from .group_commits import TIMEOUT_MS, GroupCommits
+from .partition import KafkaInputPartition, ReadTask, read_partition
+from .stream_logs import StreamLogs
+from .stream_offsets import Positions, StreamOffset
+from .stream_options import StreamOptions
+from .stream_planner import Json, StreamPlanner
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:  # PySpark 4.1: no admission control
+    ReadAllAvailable = ReadLimit = ReadMaxRows = None
+    SupportsTriggerAvailableNow = object
+
+_LOG: Final = logging.getLogger("spark_kafka_native")
+
+
+class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """A streaming read. Opens nothing before it is asked for offsets, or, on a worker, for records."""
+
+    def __init__(self, options: StreamOptions, schema: StructType) -> None:
+        self._options = options
+        self._task = ReadTask.of(options.read, schema, ends_are_known=True)
+        self._last_end: Json | None = None
+
+    @cached_property
+    def _planner(self) -> StreamPlanner:
+        for warning in self._options.read.warnings:
+            _LOG.warning("%s", warning)
+        if ReadAllAvailable is None and self._options.limits.any:
+            _LOG.warning(
+                "maxOffsetsPerTrigger, minOffsetsPerTrigger and maxBytesPerTrigger are ignored: before "
+                "PySpark 4.2, Python sources can't limit a micro-batch. Each one reads all there is"
+            )
+        tell_about_sockets()
+        settle_worker()
+        return StreamPlanner(
+            StreamLogs(router_for(self._options.read.client), self._options.read), self._options
+        )
+
+    @cached_property
+    def _group_commits(self) -> GroupCommits | None:
+        read = self._options.read
+        if not self._options.commit_offsets:
+            return None
+        router = router_for(read.client)
+
+        def commit(positions: Positions) -> None:
+            commit_offsets(router, read.group_id, positions, router.deadline(TIMEOUT_MS))
+
+        return GroupCommits(commit, group_id=read.group_id)
+
+    def initialOffset(self) -> Json:  # noqa: N802
+        """Where a new stream starts. Asked for more than once, and again after a crash of the first batch."""
+        return self._planner.initial()
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802
+        """Anything but "all" makes Spark ask with it, and then the options say how much: Spark has no limit
+        that could carry all of them."""
+        limits = self._options.limits
+        return ReadMaxRows(limits.max_offsets or 2**63 - 1) if limits.any else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """What is there when the query asks first is all that it reads."""
+        self._planner.freeze()
+
+    def latestOffset(self, start: Json | None = None, limit: Any = None) -> Json:  # noqa: N802
+        """Where the next batch ends; ``start`` if there is nothing to read. PySpark 4.1 gives no arguments:
+        the last end that was planned is the start then, and all that there is is read."""
+        if start is None:
+            return self._planner.latest(self._last_end or self._planner.initial(), limited=False)
+        end = self._planner.latest(start, limited=not isinstance(limit, ReadAllAvailable))
+        # Spark asks for what follows the last batch that it has committed, also when all is quiet.
+        self._commit_to_group(start, is_idle=end is start)
+        return end
+
+    def reportLatestOffset(self) -> Json | None:  # noqa: N802
+        """The ends of the logs, for ``StreamingQueryProgress``."""
+        return self._planner.report()
+
+    def partitions(self, start: Json, end: Json) -> list[KafkaInputPartition]:
+        """The tasks of a batch."""
+        self._last_end = end
+        return [KafkaInputPartition(ranges=task) for task in self._planner.plan(start, end)]
+
+    def read(self, partition: KafkaInputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of a task, on a worker."""
+        return read_partition(partition, self._task)
+
+    def commit(self, end: Json) -> None:
+        """A batch is completed. Spark says so when it logs the next one: a batch later than it asks for that
+        one's end, and of the last one never."""
+        self._commit_to_group(end)
+
+    def stop(self) -> None:
+        """Spark ends the process, and with it every connection."""
+
+    def _commit_to_group(self, completed: Json, *, is_idle: bool = False) -> None:
+        if self._group_commits is not None:
+            self._group_commits.completed(StreamOffset.from_json(completed), is_idle=is_idle)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The options were for planning; the task is all that a worker needs.
+        return {"_task": self._task}

@@ -1,0 +1,102 @@
+"""`KafkaBatchWriter`: ``df.write.format("pykafka")``. Checks on the driver, writes on the workers, sums up
+on the driver."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from ...kafka.errors import ConfigError
+from ..notice import tell_about_sockets
+from ..options.option_values import OptionValues
+from .commit_message import WriteSummary
+from .rows import RowColumns
+from .write_options import WriteOptions
+
+if TYPE_CHECKING:
+    from .whole_job import WholeJob
+
+_LOG: Final = logging.getLogger("spark_kafka_native")
+
+
+class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
+    """A batch write. Plain data: it goes to the workers; clients are opened in `write` only."""
+
+    def __init__(self, values: OptionValues, schema: StructType, *, overwrite: bool) -> None:
+        """Check everything. Raises `ConfigError` with the words of Spark's own connector where it has
+        some."""
+        if overwrite:
+            raise ConfigError(
+                "Save mode Overwrite not allowed for Kafka. Allowed save mode is Append: a topic is a log, "
+                'and nothing in it can be written over; use .mode("append")'
+            )
+        self._options = WriteOptions.parse(values)
+        self._columns, warnings = RowColumns.check(schema, self._options.topic)
+        for warning in (*self._options.warnings, *warnings):
+            _LOG.warning("%s", warning)
+        tell_about_sockets()
+        once = self._options.exactly_once
+        if once is not None and once.marker_topic is not None:
+            raise ConfigError("Option 'transactionMarkerTopic' is for streams: a batch write has no markers")
+        self._job = self._prepare()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of a task, on a worker."""
+        if self._job is not None:
+            from .whole_job import current_partition
+
+            return self._job.write(iterator, self._columns, self._options, current_partition())
+        from .write_task import write_rows
+
+        return write_rows(iterator, self._columns, self._options)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """All tasks have written everything; say so, in one line and, with ``summaryPath``, in a file."""
+        if self._job is not None:
+            self._job.commit(messages, self._options)
+        summary = WriteSummary.of(messages)
+        summary.announce()
+        if self._options.summary_path is not None:
+            self._save(summary, self._options.summary_path)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Without a transaction nothing can be taken back: what failed tasks wrote stays in the topics."""
+        if self._job is not None:
+            self._job.abort(messages, self._options)
+            return
+        written = sum(message is not None for message in messages)
+        _LOG.warning("The write failed; the rows of %d completed tasks remain in their topics", written)
+
+    def _prepare(self) -> WholeJob | None:
+        """What is to be had of the cluster before the first task runs."""
+        topic, once = self._options.topic, self._options.exactly_once
+        if topic is None and once is None:
+            return None
+        from ...kafka.cluster.router import Router
+        from .whole_job import WholeJob
+        from .write_task import prepare_topic
+
+        router = Router(self._options.client)
+        try:
+            if topic is not None:
+                prepare_topic(router, topic, self._options)
+            return None if once is None else WholeJob.begin(router, self._options, once)
+        finally:
+            router.close()  # Spark plans in a process that does nothing else afterwards
+
+    def _save(self, summary: WriteSummary, path: str) -> None:
+        try:
+            summary.save(path)
+        except OSError as error:
+            if self._job is None:
+                raise
+            # It would fail a job that is committed, and whoever believes that writes all rows once more.
+            _LOG.warning("the job is committed; its summary could not be written to %s: %s", path, error)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return dict(self.__dict__)

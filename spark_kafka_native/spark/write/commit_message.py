@@ -1,0 +1,138 @@
+"""What a write task hands the driver, and the summary of a write that the driver makes of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+from ...kafka.producer.sending.transaction_requests import OpenTransaction
+from ...kafka.producer.stats import ProducerStats
+from ..notice import tell
+
+PartitionRow = tuple[str, int, int, int, int, int]
+"""topic, partition, records, bytes, first offset, last offset; -1 for an offset that is not known."""
+
+
+@dataclass(frozen=True)
+class KafkaCommitMessage(WriterCommitMessage):  # type: ignore[misc]
+    """What one task has written. Plain numbers and strings: it is pickled on the way to the driver."""
+
+    records: int
+    bytes: int
+    batches: int
+    retries: int
+    partitions: tuple[PartitionRow, ...]
+    transaction: OpenTransaction | None = None
+    """What the driver is to commit; None where the rows are in the log already."""
+    job: str = ""
+    """Of an exactly-once write: what its transactional ids begin with."""
+    skipped: int = 0
+    """Rows of a replay that were committed before."""
+
+    @classmethod
+    def skipped_rows(cls, job: str, rows: int) -> KafkaCommitMessage:
+        """Of a replayed task, whose rows are committed."""
+        return cls(0, 0, 0, 0, (), None, job, rows)
+
+    @classmethod
+    def of(
+        cls, stats: ProducerStats, transaction: OpenTransaction | None = None, job: str = ""
+    ) -> KafkaCommitMessage:
+        """From the statistics of the task's producer."""
+        rows = tuple(
+            (
+                where.topic,
+                where.partition,
+                told.records,
+                told.bytes,
+                -1 if told.first_offset is None else told.first_offset,
+                -1 if told.last_offset is None else told.last_offset,
+            )
+            for where, told in stats.partitions.items()
+        )
+        return cls(stats.records, stats.bytes, stats.batches, stats.retries, rows, transaction, job)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteSummary:
+    """A whole write. Offsets of a partition are those of its first and last record, over all tasks."""
+
+    tasks: int
+    records: int
+    bytes: int
+    batches: int
+    retries: int
+    partitions: tuple[PartitionRow, ...]
+
+    @classmethod
+    def of(cls, messages: Iterable[object]) -> WriteSummary:
+        """Add the tasks' messages up. Raises TypeError for what is no message of ours."""
+        told = [message for message in messages if message is not None]
+        rows: dict[tuple[str, int], PartitionRow] = {}
+        for message in told:
+            if not isinstance(message, KafkaCommitMessage):
+                raise TypeError(f"not a commit message of a Kafka write: {type(message).__name__}")
+            for row in message.partitions:
+                rows[row[:2]] = _merge(rows.get(row[:2]), row)
+        messages_of_ours = [message for message in told if isinstance(message, KafkaCommitMessage)]
+        return cls(
+            tasks=len(messages_of_ours),
+            records=sum(message.records for message in messages_of_ours),
+            bytes=sum(message.bytes for message in messages_of_ours),
+            batches=sum(message.batches for message in messages_of_ours),
+            retries=sum(message.retries for message in messages_of_ours),
+            partitions=tuple(rows[key] for key in sorted(rows)),
+        )
+
+    def __str__(self) -> str:
+        topics = sorted({row[0] for row in self.partitions})
+        where = f"{len(self.partitions)} partitions of {', '.join(topics[:3]) or 'nothing'}"
+        more = f" and {len(topics) - 3} more topics" if len(topics) > 3 else ""
+        return (
+            f"wrote {self.records} records ({self.bytes} bytes in {self.batches} batches, "
+            f"{self.retries} retries) to {where}{more} in {self.tasks} tasks"
+        )
+
+    def announce(self, lead: str = "") -> None:
+        """Tell the user, in one line."""
+        tell(f"{lead}{self}")
+
+    def as_json(self) -> dict[str, Any]:
+        """As `WriteSummary.save` writes it."""
+        names = ("topic", "partition", "records", "bytes", "firstOffset", "lastOffset")
+        return {
+            "tasks": self.tasks,
+            "records": self.records,
+            "bytes": self.bytes,
+            "batches": self.batches,
+            "retries": self.retries,
+            "partitions": [dict(zip(names, row, strict=True)) for row in self.partitions],
+        }
+
+    def save(self, path: str, **more: Any) -> None:
+        """Write the summary to a file, whole or not at all; ``more`` goes before it."""
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_name(f".{target.name}.{os.getpid()}")
+        part.write_text(json.dumps(more | self.as_json(), indent=1) + "\n", encoding="utf-8")
+        part.replace(target)
+
+
+def _merge(known: PartitionRow | None, row: PartitionRow) -> PartitionRow:
+    if known is None:
+        return row
+    offsets = [offset for offset in (known[4], row[4]) if offset >= 0]
+    return (
+        row[0],
+        row[1],
+        known[2] + row[2],
+        known[3] + row[3],
+        min(offsets, default=-1),
+        max(known[5], row[5]),
+    )

@@ -1,0 +1,127 @@
+"""`MarkerTopic`: commit markers and intents as records of a compacted topic, where they never expire.
+
+The key of a marker is the transactional id, that of an intent the job's name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from ...kafka.cluster.configs import describe_topic_configs
+from ...kafka.cluster.router import Router
+from ...kafka.config import ClientConfig
+from ...kafka.consumer.last_of_key import last_of_key
+from ...kafka.error_code import ErrorCode
+from ...kafka.errors import BrokerError, ConfigError
+from ...kafka.model import TopicPartition
+from ...kafka.network.deadline import Deadline
+from .commit_marker import BatchIntent, CommitMarker, ReplayError
+from .write_options import WriteOptions
+
+if TYPE_CHECKING:
+    from ...kafka.producer.transactional_producer import TransactionalProducer
+
+M = TypeVar("M")
+
+_PARTITION: Final = 0
+"""Of a marker topic. Not by the key: it would be another one as soon as the topic has more partitions."""
+_checked: set[tuple[ClientConfig, str]] = set()
+"""Of this process."""
+
+
+class MarkerTopic:
+    """`Markers` in partition 0 of a compacted topic."""
+
+    def __init__(self, router: Router, topic: str, options: WriteOptions) -> None:
+        self._router = router
+        self._options = options
+        self._place = TopicPartition(topic, _PARTITION)
+        once = options.exactly_once
+        self._scan_ms = None if once is None else once.transaction_timeout_ms
+
+    def check(self) -> None:
+        """Raises `ConfigError` where the topic does not exist, or does not keep its records; asked once in a
+        process."""
+        topic = self._place.topic
+        if (self._router.config, topic) in _checked:
+            return
+        create = "create it with cleanup.policy=compact; one partition is enough"
+        deadline = self._router.deadline(self._options.producer.max_block_ms)
+        try:
+            policy = describe_topic_configs(self._router, [topic], deadline, names=["cleanup.policy"])
+        except BrokerError as error:
+            if error.error_code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            raise ConfigError(f"transactionMarkerTopic: topic {topic} does not exist: {create}") from error
+        found = (policy[topic].get("cleanup.policy") or "unknown").replace(" ", "")
+        if found != "compact":
+            raise ConfigError(
+                f"transactionMarkerTopic: topic {topic} has cleanup.policy={found}, so that markers would be "
+                "deleted that are still needed: set cleanup.policy=compact, without delete"
+            )
+        _checked.add((self._router.config, topic))
+
+    def last(
+        self,
+        name: str,
+        where: TopicPartition | None,  # noqa: ARG002 - all have one place
+        deadline: Deadline | None = None,
+    ) -> CommitMarker | None:
+        """As `Markers.last`."""
+
+        def of(told: dict[str, Any]) -> CommitMarker:
+            return CommitMarker(
+                batch_id=int(told["batch"]), rows=int(told["rows"]), hash=int(told["hash"], 16)
+            )
+
+        # A key without a marker is looked for in the whole topic, before any transaction is open.
+        return self._last(name, of, deadline or self._router.deadline(self._scan_ms))
+
+    def add(
+        self,
+        producer: TransactionalProducer,
+        name: str,
+        marker: CommitMarker,
+        where: TopicPartition,  # noqa: ARG002
+    ) -> None:
+        """As `Markers.add`. What becomes of the record, `TransactionalProducer.detach` says."""
+        told = {"batch": marker.batch_id, "rows": marker.rows, "hash": f"{marker.hash:016x}"}
+        producer.send(self._place.topic, name, json.dumps(told), _PARTITION)
+
+    def last_intent(self, job: str, deadline: Deadline) -> BatchIntent | None:
+        """As `Markers.last_intent`."""
+
+        def of(told: dict[str, Any]) -> BatchIntent:
+            return BatchIntent(batch_id=int(told["batch"]), tasks=int(told["tasks"]))
+
+        return self._last(job, of, deadline)
+
+    def keep_intent(
+        self,
+        job: str,
+        intent: BatchIntent,
+        where: TopicPartition,  # noqa: ARG002
+        deadline: Deadline,
+    ) -> None:
+        """As `Markers.keep_intent`."""
+        from ...kafka.producer.producer import Producer
+
+        told = json.dumps({"batch": intent.batch_id, "tasks": intent.tasks})
+        with Producer(self._router.config, self._options.producer, router=self._router) as producer:
+            sent = producer.send(self._place.topic, job, told, _PARTITION)
+            producer.flush(deadline.remaining_ms)
+            sent.result(0)
+
+    def _last(self, key: str, of: Callable[[dict[str, Any]], M], deadline: Deadline) -> M | None:
+        found = last_of_key(self._router, self._place, key.encode(), deadline)
+        if found is None:
+            return None
+        try:
+            return of(json.loads(found))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ReplayError(
+                f"topic {self._place.topic} has a record with the key {key} that is no commit marker "
+                f"({found[:100]!r}): somebody else writes there; choose another transactionMarkerTopic"
+            ) from error

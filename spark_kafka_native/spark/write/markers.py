@@ -1,0 +1,82 @@
+"""`Markers`: where commit markers and intents are kept. As offsets of groups of their own (`GroupMarkers`),
+or in a compacted topic (`MarkerTopic`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from ...kafka.cluster.router import Router
+from ...kafka.model import TopicPartition
+from ...kafka.network.deadline import Deadline
+from .commit_marker import BatchIntent, CommitMarker
+from .write_options import WriteOptions
+
+if TYPE_CHECKING:
+    from ...kafka.producer.transactional_producer import TransactionalProducer
+
+
+class Markers(Protocol):
+    """What a task commits together with its rows, and what the driver is about to commit."""
+
+    def check(self) -> None:
+        """Raises `ConfigError` where markers can't be kept there."""
+
+    def last(
+        self, name: str, where: TopicPartition | None, deadline: Deadline | None = None
+    ) -> CommitMarker | None:
+        """The last marker of a task that was committed, once nothing of it is open any more; see
+        `CommitMarker.read`."""
+
+    def add(
+        self, producer: TransactionalProducer, name: str, marker: CommitMarker, where: TopicPartition
+    ) -> None:
+        """Put it into the open transaction. ``where`` is a partition that the task has written to, or one of
+        the same topic."""
+
+    def last_intent(self, job: str, deadline: Deadline) -> BatchIntent | None:
+        """The last one."""
+
+    def keep_intent(self, job: str, intent: BatchIntent, where: TopicPartition, deadline: Deadline) -> None:
+        """Remember it; it is there for good when this returns."""
+
+
+def find_markers(router: Router, options: WriteOptions) -> Markers:
+    """Where this write has its markers."""
+    once = options.exactly_once
+    if once is None or once.marker_topic is None:
+        return GroupMarkers(router)
+    # The driver commits each micro-batch in a process of its own, and imports what it needs each time.
+    from .marker_topic import MarkerTopic
+
+    return MarkerTopic(router, once.marker_topic, options)
+
+
+class GroupMarkers:
+    """`Markers` that are offsets of consumer groups without members."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+
+    def check(self) -> None:
+        """Any cluster has groups."""
+
+    def last(
+        self, name: str, where: TopicPartition | None, deadline: Deadline | None = None
+    ) -> CommitMarker | None:
+        """As `Markers.last`."""
+        return CommitMarker.read(self._router, name, where, deadline)
+
+    def add(
+        self, producer: TransactionalProducer, name: str, marker: CommitMarker, where: TopicPartition
+    ) -> None:
+        """As `Markers.add`."""
+        producer.send_offsets({where: marker.offset()}, name)
+
+    def last_intent(self, job: str, deadline: Deadline) -> BatchIntent | None:
+        """As `Markers.last_intent`."""
+        return BatchIntent.read(self._router, job, deadline)
+
+    def keep_intent(self, job: str, intent: BatchIntent, where: TopicPartition, deadline: Deadline) -> None:
+        """As `Markers.keep_intent`."""
+        intent.write(self._router, job, where, deadline)

@@ -1,0 +1,80 @@
+"""`KafkaStreamWriter`: ``df.writeStream.format("pykafka")``, at least once, or exactly once.
+
+Spark makes a new one for each micro-batch, and another one, in another process, to commit it: nothing lives
+longer but the connections of the workers. All that a task has to tell goes into its commit message.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from ..notice import tell_about_sockets
+from ..options.option_values import OptionValues
+from .commit_message import WriteSummary
+from .rows import RowColumns
+from .write_options import WriteOptions
+
+_LOG: Final = logging.getLogger("spark_kafka_native")
+
+
+class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
+    """One micro-batch of a streaming write. Plain data: it goes to the workers."""
+
+    def __init__(self, values: OptionValues, schema: StructType) -> None:
+        """Check everything but the cluster. Raises `ConfigError`, in the words of Spark's own connector where
+        it has some."""
+        self._options = WriteOptions.parse(values)
+        self._columns, warnings = RowColumns.check(schema, self._options.topic)
+        self._warnings = (*self._options.warnings, *warnings)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of a task, on a worker: all of them are in the log when this returns."""
+        from .write_task import prepare_fixed_topic, write_rows
+
+        once = self._options.exactly_once
+        if once is not None:
+            from .exactly_once import BatchTask, write_once
+
+            task = BatchTask.current()
+            prepare_fixed_topic(self._options)
+            return write_once(iterator, self._columns, self._options, once, task)
+        # Not on the driver, whose process is a new one for each micro-batch and knows no connection.
+        prepare_fixed_topic(self._options)
+        return write_rows(iterator, self._columns, self._options)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """All tasks of a micro-batch have written everything; say so."""
+        if batchId == 0:
+            for warning in self._warnings:
+                _LOG.warning("%s", warning)
+            tell_about_sockets()
+        once = self._options.exactly_once
+        if once is not None:
+            from .transaction_ends import commit_transactions
+
+            commit_transactions(messages, batchId, self._options, once)
+        summary = WriteSummary.of(messages)
+        summary.announce(f"batch {batchId}: ")
+        if self._options.summary_path is not None:
+            summary.save(self._options.summary_path, batchId=batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Without transactions nothing can be taken back: what the tasks wrote stays, and Spark writes the
+        batch again."""
+        if self._options.exactly_once is not None:
+            from .transaction_ends import abort_transactions
+
+            abort_transactions(messages, self._options)
+            return
+        written = sum(message is not None for message in messages)
+        _LOG.warning(
+            "batch %d failed; the rows of %d tasks that ended well stay in the topics, and are written again "
+            "when the query is restarted",
+            batchId, written,
+        )  # fmt: skip

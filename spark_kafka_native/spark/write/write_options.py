@@ -1,0 +1,169 @@
+"""`WriteOptions`: everything a write was told, parsed and checked. Names and words of errors are Spark's
+connector's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ...kafka.config import ClientConfig, ProducerConfig
+from ...kafka.errors import ConfigError
+from ...kafka.network.references import allowed_path
+from ...kafka.producer.accumulating.partitioner import partitioner_name
+from ..options.kafka_properties import describe_unread
+from ..options.option_values import OptionValues
+
+LINGER_MS: Final = 1_000
+"""A task knows where its rows end and flushes there: waiting for fuller batches before costs it nothing."""
+
+REFUSED: Final = {
+    "key.serializer": (
+        "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer."
+    ),
+    "value.serializer": (
+        "Kafka option 'value.serializer' is not supported as value are serialized with ByteArraySerializer."
+    ),
+    "transactional.id": (
+        "Kafka option 'transactional.id' is not supported: tasks that run side by side can't share one. "
+        "The idempotent producer, the default, already writes nothing twice within a task attempt."
+    ),
+    "interceptor.classes": "Kafka option 'interceptor.classes' is not supported",
+    "spill.dir": (
+        "Kafka option 'spill.dir' is not supported in a Spark write: a failed task is run again by Spark, "
+        "and what it left in a folder would be written twice"
+    ),
+}
+MEANINGLESS: Final = frozenset(
+    [
+        "enable.metrics.push",
+        "metric.reporters",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
+        "partitioner.adaptive.partitioning.enable",
+        "partitioner.availability.timeout.ms",
+        "reconnect.backoff.max.ms",
+        "reconnect.backoff.ms",
+        "transaction.timeout.ms",
+        "transaction.two.phase.commit.enable",
+        "auto.include.jmx.reporter",
+        "security.providers",
+        "keep.undelivered",
+    ]
+)
+"""Legal for Java's producer, and without a meaning here."""
+
+
+_ONCE: Final = "deliveryGuarantee=exactly-once"
+_OF_ONCE: Final = ("transactionalIdPrefix", "transactionTimeout", "transactionMarkerTopic")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExactlyOnce:
+    """How rows are written exactly once. Plain data."""
+
+    transactional_id_prefix: str
+    is_prefix_given: bool = False
+    """Whether it was chosen, and not left at its default."""
+    transaction_timeout_ms: int
+    marker_topic: str | None = None
+    """Where markers are kept; None: as offsets of groups."""
+
+    @classmethod
+    def parse(cls, values: OptionValues, producer: ProducerConfig) -> ExactlyOnce | None:
+        """None where it was not asked for. Raises `ConfigError` for what can't go with it."""
+        if values.value("deliveryGuarantee") != "exactly-once":
+            for name in _OF_ONCE:
+                if name in values:
+                    raise ConfigError(f"Option '{name}' has no effect without {_ONCE}")
+            return None
+        if not producer.idempotent:
+            raise ConfigError(
+                f"{_ONCE} needs kafka.acks=all, kafka.retries and kafka.enable.idempotence (the defaults)"
+            )
+        if (values.text("asyncProgressTrackingEnabled") or "").strip().lower() == "true":
+            raise ConfigError(
+                f"{_ONCE} can't be had with asyncProgressTrackingEnabled=true: after a restart more than the "
+                "last micro-batch would be written again"
+            )
+        if "transaction.timeout.ms" in values.kafka:
+            raise ConfigError(f"{_ONCE} takes its transactions' timeout from the option transactionTimeout")
+        prefix = values.value("transactionalIdPrefix").strip()
+        if not prefix:
+            raise ConfigError("transactionalIdPrefix must not be empty")
+        return cls(
+            transactional_id_prefix=prefix,
+            is_prefix_given="transactionalIdPrefix" in values,
+            transaction_timeout_ms=values.value("transactionTimeout"),
+            marker_topic=_parse_marker_topic(values),
+        )
+
+
+def _parse_marker_topic(values: OptionValues) -> str | None:
+    if "transactionMarkerTopic" not in values:
+        return None
+    topic = (values.text("transactionMarkerTopic") or "").strip()
+    if not topic:
+        # Not "none": markers that move from a topic into groups are not found again.
+        raise ConfigError("transactionMarkerTopic must not be empty; leave it out to keep markers in groups")
+    if topic == (values.text("topic") or "").strip():
+        raise ConfigError("transactionMarkerTopic must not be the topic that the rows go to")
+    return topic
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions:
+    """A write. Plain data."""
+
+    client: ClientConfig
+    producer: ProducerConfig
+    topic: str | None
+    """Where everything goes; None: each row says it."""
+    create_topics: bool
+    create_partitions: int | None
+    create_replication_factor: int | None
+    summary_path: str | None
+    exactly_once: ExactlyOnce | None
+    warnings: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, values: OptionValues) -> WriteOptions:
+        """Check everything that can be checked without a cluster. Raises `ConfigError`."""
+        for name, refusal in REFUSED.items():
+            if name in values.kafka:
+                raise ConfigError(refusal)
+        values.require_bootstrap_servers("producer")
+        client, producer, unknown = _parse_configs(values.kafka)
+        topic = (values.text("topic") or "").strip() or None
+        create = values.value("createTopics")
+        summary_path = values.text("summaryPath")
+        if summary_path is not None:
+            allowed_path("summaryPath", summary_path)
+        for name in ("createTopics.partitions", "createTopics.replicationFactor"):
+            if name in values and not create:
+                raise ConfigError(f"Option '{name}' has no effect without createTopics=true")
+        return cls(
+            client=client,
+            producer=producer,
+            topic=topic,
+            create_topics=create,
+            create_partitions=values.value("createTopics.partitions"),
+            create_replication_factor=values.value("createTopics.replicationFactor"),
+            summary_path=summary_path,
+            exactly_once=ExactlyOnce.parse(values, producer),
+            warnings=(*values.warnings, *unknown),
+        )
+
+
+def _parse_configs(properties: Mapping[str, str]) -> tuple[ClientConfig, ProducerConfig, tuple[str, ...]]:
+    given = dict(properties)
+    if given.pop("partitioner.ignore.keys", "false").strip().lower() == "true":
+        given.setdefault("partitioner.class", "sticky")
+    if "partitioner.class" in given:
+        given["partitioner.class"] = partitioner_name(given["partitioner.class"])
+    producer = ProducerConfig.from_properties(given)
+    if "linger.ms" not in given:
+        producer = replace(producer, linger_ms=LINGER_MS)
+    warnings = describe_unread(given, (ClientConfig, ProducerConfig), MEANINGLESS)
+    return ClientConfig.from_properties(given), producer, warnings

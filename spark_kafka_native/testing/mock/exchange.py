@@ -1,0 +1,185 @@
+"""`Exchange`: from the bytes of a request to those of its answer, by Kafka's specification and the script."""
+
+from __future__ import annotations
+
+import logging
+import struct
+import threading
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from ...kafka.error_code import ErrorCode
+from .answers import ANSWERS, answer
+from .listener import Then
+from .message_bytes import MessageReader
+from .message_spec import MessageSpec, VersionRange
+from .message_specs import MessageSpecs
+from .mock_cluster import Call, MockCluster
+from .mock_request import MockRequest, find_places
+from .script import Fault, Fields, Script
+
+_LOG = logging.getLogger("spark_kafka_native.testing.mock")
+_LENGTH: Final = 4
+_API_VERSIONS: Final = "ApiVersions"
+
+
+class Exchange:
+    """Answers requests for all brokers of a mock. Any thread may call it."""
+
+    def __init__(
+        self,
+        specs: MessageSpecs,
+        cluster: MockCluster,
+        versions: Mapping[str, tuple[int, int]],
+        see: Callable[[MockRequest], None],
+    ) -> None:
+        self._specs, self._cluster, self._versions, self._see = specs, cluster, versions, see
+        self.script = Script()
+        self.closed = threading.Event()
+
+    def versions_of(self, api: str) -> VersionRange:
+        """What the brokers speak of an API: all that Kafka does, or what they were told; none of one that
+        they know no answer to.
+        """
+        spec = self._specs[f"{api}Request"].versions
+        if api in self._versions:
+            return VersionRange(*self._versions[api])
+        known = api in ANSWERS or api == _API_VERSIONS or api in self.script.apis()
+        return spec if known else VersionRange.parse(None)
+
+    def serve(self, frame: bytes, node_id: int, connection: int) -> tuple[bytes, Then]:
+        """What to send in answer to ``frame``, its length included, and what becomes of the connection."""
+        request, spec = self._read(frame, node_id, connection)
+        self._see(request)
+        if request.version not in self.versions_of(request.api):
+            return self._refuse(request)
+        with self._cluster.changed:
+            faults = self.script.take(request)
+        for fault in faults:
+            self._wait(fault)
+        if any(fault.is_hang_up for fault in faults):
+            return b"", Then.CLOSE
+        body = self._body(request, faults)
+        if body is None:
+            return b"", Then.NEXT
+        return _spoil(_frame(request, spec, body), faults)
+
+    def _read(self, frame: bytes, node_id: int, connection: int) -> tuple[MockRequest, MessageSpec]:
+        reader = MessageReader(frame)
+        api_key, version = reader.primitive("int16"), reader.primitive("int16")
+        correlation_id, client_id = reader.primitive("int32"), reader.primitive("string")
+        if api_key not in self._specs.apis:
+            _LOG.warning(
+                "broker %d was asked for an API with the key %d, which Kafka has not", node_id, api_key
+            )
+            raise EOFError
+        api = self._specs.apis[api_key]
+        spec = self._specs[f"{api}Request"]
+        fields: Fields = {}
+        if version in spec.versions:
+            if version in spec.flexible:
+                for _ in range(reader.varint()):
+                    reader.varint()
+                    reader.take(reader.varint())
+            fields = spec.read(frame[reader.at :], version)
+        with self._cluster.changed:
+            places = tuple(find_places(fields, self._cluster.topic_name))
+        request = MockRequest(
+            api=api,
+            version=version,
+            fields=fields,
+            node_id=node_id,
+            connection=connection,
+            client_id=client_id,
+            correlation_id=correlation_id,
+            places=places,
+        )
+        return request, spec
+
+    def _refuse(self, request: MockRequest) -> tuple[bytes, Then]:
+        """ApiVersions is answered at version 0 (KIP-511); anything else ends the connection."""
+        if request.api == _API_VERSIONS:
+            code = int(ErrorCode.UNSUPPORTED_VERSION)
+            body = self._specs["ApiVersionsResponse"].write(self._api_versions() | {"error_code": code}, 0)
+            return _sized(struct.pack(">i", request.correlation_id) + body), Then.NEXT
+        _LOG.warning(
+            "broker %d was asked for %s, version %d, which the mock does not speak: the connection is closed",
+            request.node_id,
+            request.api,
+            request.version,
+        )
+        return b"", Then.CLOSE
+
+    def _wait(self, fault: Fault) -> None:
+        if fault.delay_s:
+            self.closed.wait(fault.delay_s)
+        while fault.gate is not None and not fault.gate.wait(0.02) and not self.closed.is_set():
+            pass
+
+    def _body(self, request: MockRequest, faults: list[Fault]) -> bytes | None:
+        replies = [fault.answer for fault in faults if fault.answer is not None]
+        fields: Fields | None
+        if replies:
+            told = replies[0](request) if callable(replies[0]) else replies[0]
+            if isinstance(told, bytes):
+                return told
+            fields = dict(told)
+        else:
+            fields = self._answer(request, faults)
+        if fields is None:
+            return None
+        for fault in faults:
+            for edit in fault.edits:
+                edit(fields)
+            _spoil_records(fields, fault)
+        return self._specs[f"{request.api}Response"].write(fields, request.version)
+
+    def _answer(self, request: MockRequest, faults: list[Fault]) -> Fields | None:
+        if request.api == _API_VERSIONS:
+            code = next((fault.code for fault in faults if fault.code is not None), ErrorCode.NONE)
+            return self._api_versions() | {"error_code": code}
+        if request.api not in ANSWERS:
+            code = next((fault.code for fault in faults if fault.code is not None), ErrorCode.NONE)
+            return {"error_code": code}
+        return answer(self._cluster, Call(request, faults))
+
+    def _api_versions(self) -> Fields:
+        keys = []
+        for api_key, api in self._specs.apis.items():
+            spoken = self.versions_of(api)
+            if spoken.highest >= spoken.lowest:
+                keys.append({"api_key": api_key, "min_version": spoken.lowest, "max_version": spoken.highest})
+        return {"api_keys": keys}
+
+
+def _frame(request: MockRequest, spec: MessageSpec, body: bytes) -> bytes:
+    tags = b"\0" if request.version in spec.flexible and request.api != _API_VERSIONS else b""
+    return _sized(struct.pack(">i", request.correlation_id) + tags + body)
+
+
+def _sized(frame: bytes) -> bytes:
+    return struct.pack(">i", len(frame)) + frame
+
+
+def _spoil(frame: bytes, faults: list[Fault]) -> tuple[bytes, Then]:
+    """The frame as it leaves the broker."""
+    then = Then.NEXT
+    spoilt = bytearray(frame)
+    for fault in faults:
+        for byte in fault.spoilt:
+            spoilt[byte if byte < 0 else _LENGTH + byte] ^= 0xFF
+        if fault.cut_after is not None:
+            spoilt, then = spoilt[: fault.cut_after], Then.CLOSE
+        if fault.is_silence:
+            spoilt, then = bytearray(), Then.SILENCE
+    return bytes(spoilt), then
+
+
+def _spoil_records(fields: Fields, fault: Fault) -> None:
+    for topic in fields.get("responses", ()) if fault.spoilt_records else ():
+        for part in topic.get("partitions", ()):
+            records = bytearray(part.get("records") or b"")
+            if records and fault.covers(fault.conditions.get("topic"), part["partition_index"]):
+                for byte in fault.spoilt_records:
+                    records[byte] ^= 0xFF
+                part["records"] = bytes(records)

@@ -1,0 +1,155 @@
+"""Answers of a coordinator: who it is, members of groups, committed offsets."""
+
+from __future__ import annotations
+
+from ...kafka.error_code import ErrorCode
+from .mock_cluster import Call, MockCluster, each_partition
+from .mock_request import topic_of
+from .script import Fields
+
+_FIRST_WITH_KEYS = 4  # of FindCoordinator
+_FIRST_WITH_ID_FIRST = 4  # of JoinGroup (KIP-394)
+_FIRST_WITH_MEMBERS = 3  # of LeaveGroup
+_FIRST_WITH_GROUPS = 8  # of OffsetFetch
+
+
+def find_coordinator(cluster: MockCluster, call: Call) -> Fields:
+    """FindCoordinator."""
+    host, port = cluster.addresses.get(cluster.coordinator, ("", -1))
+    refusal = call.refusal()
+    found: Fields = {"node_id": cluster.coordinator, "host": host, "port": port, "error_message": None}
+    if refusal is not None:
+        found = {"node_id": -1, "error_code": refusal.code, "error_message": None}
+    if call.version < _FIRST_WITH_KEYS:
+        return found
+    return {"coordinators": [{"key": key, **found} for key in call.fields["coordinator_keys"]]}
+
+
+def _not_here(cluster: MockCluster, call: Call) -> ErrorCode | None:
+    """Why this broker does not answer for a group."""
+    refusal = call.refusal()
+    if refusal is not None and not refusal.applied:
+        return refusal.code
+    return ErrorCode.NOT_COORDINATOR if call.request.node_id != cluster.coordinator else None
+
+
+def join_group(cluster: MockCluster, call: Call) -> Fields:
+    """JoinGroup."""
+    code = _not_here(cluster, call)
+    if code is not None:
+        return {"error_code": code, "member_id": call.fields["member_id"]}
+    id_first = call.version >= _FIRST_WITH_ID_FIRST
+    group = cluster.group(call.fields["group_id"])
+    return group.join(call.fields, call.request.client_id or "member", id_first=id_first)
+
+
+def sync_group(cluster: MockCluster, call: Call) -> Fields:
+    """SyncGroup."""
+    code = _not_here(cluster, call)
+    if code is not None:
+        return {"error_code": code}
+    return cluster.group(call.fields["group_id"]).sync(call.fields)
+
+
+def heartbeat(cluster: MockCluster, call: Call) -> Fields:
+    """Heartbeat."""
+    code = _not_here(cluster, call)
+    if code is None:
+        group = cluster.group(call.fields["group_id"])
+        code = group.check(call.fields["member_id"], call.fields["generation_id"])
+    return {"error_code": code}
+
+
+def leave_group(cluster: MockCluster, call: Call) -> Fields:
+    """LeaveGroup."""
+    code = _not_here(cluster, call)
+    if code is not None:
+        return {"error_code": code}
+    group = cluster.group(call.fields["group_id"])
+    if call.version < _FIRST_WITH_MEMBERS:
+        return {"error_code": group.leave(call.fields["member_id"], None)}
+    members = [
+        {
+            "member_id": one["member_id"],
+            "group_instance_id": one["group_instance_id"],
+            "error_code": group.leave(one["member_id"], one["group_instance_id"]),
+        }
+        for one in call.fields["members"]
+    ]
+    return {"members": members}
+
+
+def list_groups(cluster: MockCluster, _call: Call) -> Fields:
+    """ListGroups."""
+    groups = [
+        {
+            "group_id": group_id,
+            "protocol_type": group.protocol_type,
+            "group_state": group.state,
+            "group_type": "classic",
+        }
+        for group_id, group in cluster.groups.items()
+    ]
+    return {"groups": groups}
+
+
+def offset_commit(cluster: MockCluster, call: Call) -> Fields:
+    """OffsetCommit."""
+    asked = call.fields
+    code = ErrorCode.NONE
+    if call.request.node_id != cluster.coordinator:
+        code = ErrorCode.NOT_COORDINATOR
+    group = cluster.group(asked["group_id"])
+    code = code or group.check_commit(asked["member_id"], asked["generation_id_or_member_epoch"])
+
+    def commit(topic: str | None, part: Fields) -> Fields:
+        if code or topic is None or cluster.log(topic, part["partition_index"]) is None:
+            return {"error_code": code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        group.committed[topic, part["partition_index"]] = part
+        return {}
+
+    keys = ("partitions", "partition_index")
+    return {"topics": each_partition(cluster, call, asked["topics"], keys, commit)}
+
+
+def offset_fetch(cluster: MockCluster, call: Call) -> Fields:
+    """OffsetFetch."""
+    code = _not_here(cluster, call)
+    if call.version < _FIRST_WITH_GROUPS:
+        return _committed(cluster, call.fields) if code is None else {"topics": [], "error_code": code}
+    groups = []
+    for one in call.fields["groups"]:
+        answer = _committed(cluster, one) if code is None else {"topics": [], "error_code": code}
+        groups.append({"group_id": one["group_id"], **answer})
+    return {"groups": groups}
+
+
+def _committed(cluster: MockCluster, asked: Fields) -> Fields:
+    committed = cluster.group(asked["group_id"]).committed
+    topics = asked["topics"]
+    if topics is None:
+        by_name: dict[str, list[int]] = {}
+        for name, partition in committed:
+            by_name.setdefault(name, []).append(partition)
+        topics = [
+            {"name": name, "topic_id": cluster.topics[name].topic_id, "partition_indexes": partitions}
+            for name, partitions in by_name.items()
+            if name in cluster.topics
+        ]
+
+    def told(topic: str | None, partition: int) -> Fields:
+        found = committed.get((topic or "", partition), {})
+        return {
+            "partition_index": partition,
+            "committed_offset": found.get("committed_offset", -1),
+            "committed_leader_epoch": found.get("committed_leader_epoch", -1),
+            "metadata": found.get("committed_metadata", ""),
+            "error_code": ErrorCode.UNKNOWN_TOPIC_ID if topic is None else ErrorCode.NONE,
+        }
+
+    answers = []
+    for one in topics:
+        topic = topic_of(one, cluster.topic_name)
+        head = {key: one[key] for key in ("name", "topic_id") if key in one}
+        answers.append({**head, "partitions": [told(topic, index) for index in one["partition_indexes"]]})
+    return {"topics": answers}

@@ -1,0 +1,120 @@
+"""`Listener`: the sockets of one mock broker. A connection's requests are answered in turn, as by Kafka."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Callable
+
+from .mock_cluster import MockCluster
+
+
+class Then(enum.Enum):
+    """What becomes of a connection after an answer."""
+
+    NEXT = enum.auto()
+    """The next request is answered."""
+    CLOSE = enum.auto()
+    SILENCE = enum.auto()
+    """It stays open, and nothing more is answered."""
+
+
+Serve = Callable[[bytes, int, int], tuple[bytes, Then]]
+"""Gets a request's frame, the broker's node id and the connection's number; returns what to send, and what
+becomes of the connection."""
+
+
+class Listener:
+    """Accepts connections on one port of 127.0.0.1, again after `stop` on the same one."""
+
+    def __init__(self, node_id: int, cluster: MockCluster, serve: Serve, tls: ssl.SSLContext | None) -> None:
+        self.node_id = node_id
+        self._cluster, self._serve, self._tls = cluster, serve, tls
+        self._lock = threading.Lock()
+        self._open: dict[int, socket.socket] = {}
+        self._listening: socket.socket | None = None
+        self._threads: list[threading.Thread] = []
+        self.port = 0
+
+    def start(self, number: Callable[[], int]) -> None:
+        """Listen. ``number`` numbers connections."""
+        self._listening = socket.create_server(("127.0.0.1", self.port))
+        self.port = self._listening.getsockname()[1]
+        self._spawn(self._accept, self._listening, number)
+
+    def stop(self) -> None:
+        """Refuse new connections, and close the others."""
+        listening, self._listening = self._listening, None
+        if listening is not None:
+            with contextlib.suppress(OSError):
+                listening.shutdown(socket.SHUT_RDWR)
+            listening.close()
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Close all connections."""
+        with self._lock:
+            for sock in self._open.values():
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+
+    def join(self) -> None:
+        """Wait for the threads to end, after `stop`."""
+        for thread in self._threads:
+            thread.join()
+
+    def _spawn(self, target: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(
+            target=target, args=arguments, name=f"mock-broker-{self.node_id}", daemon=True
+        )
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self, listening: socket.socket, number: Callable[[], int]) -> None:
+        while True:
+            try:
+                sock, _ = listening.accept()
+            except OSError:
+                return
+            self._spawn(self._talk, sock, number())
+
+    def _talk(self, sock: socket.socket, connection: int) -> None:
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is not None:
+                sock = self._tls.wrap_socket(sock, server_side=True)
+            with self._lock:
+                self._open[connection] = sock
+                if self._listening is None:  # stopped while this one came in
+                    sock.shutdown(socket.SHUT_RDWR)
+            self._answer_in_turn(sock, connection)
+        except (OSError, EOFError):
+            pass  # the client is gone, or we hung up
+        finally:
+            with self._lock:
+                self._open.pop(connection, None)
+            sock.close()
+
+    def _answer_in_turn(self, sock: socket.socket, connection: int) -> None:
+        then = Then.NEXT
+        while then is not Then.CLOSE:
+            (length,) = struct.unpack(">i", _receive(sock, 4))
+            frame = _receive(sock, length)
+            if then is Then.NEXT:
+                sent, then = self._serve(frame, self.node_id, connection)
+                sock.sendall(sent)
+
+
+def _receive(sock: socket.socket, length: int) -> bytes:
+    parts = []
+    while length:
+        part = sock.recv(min(length, 1 << 20))
+        if not part:
+            raise EOFError
+        parts.append(part)
+        length -= len(part)
+    return b"".join(parts)

@@ -1,0 +1,252 @@
+"""`MockBroker`: brokers in this process, for tests of what a real one does too rarely."""
+
+from __future__ import annotations
+
+import itertools
+import ssl
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Self
+
+from ...kafka.model import Record, TopicPartition
+from .exchange import Exchange
+from .listener import Listener
+from .message_specs import message_specs
+from .mock_cluster import MockCluster
+from .mock_request import MockRequest
+from .partition_log import PartitionLog
+from .record_batches import build_batch, read_records
+from .script import Fault
+
+Value = Record | bytes | str | None
+
+
+class MockBroker:
+    """One broker or several, which keep topics, records and groups in memory and misbehave as they are told.
+
+        with MockBroker() as broker:
+            broker.create_topic("orders", partitions=2)
+            broker.on("Produce", partition=0, times=2).fail("NOT_LEADER_OR_FOLLOWER")
+
+    They speak what `Producer`, `Consumer`, `GroupConsumer` (the classic protocol) and the topics' part of
+    `Admin` need, at every version that Kafka has; no transactions, no SASL. Other clients may use them too.
+    Messages are read and written by Kafka's own specification, from a ``kafka-clients`` jar; no Java runs.
+    """
+
+    def __init__(
+        self,
+        brokers: int = 1,
+        *,
+        versions: Mapping[str, tuple[int, int]] | None = None,
+        tls: ssl.SSLContext | None = None,
+        jar: Path | None = None,
+    ) -> None:
+        """Start listening on 127.0.0.1; node ids begin with 1.
+
+        ``versions`` narrows an API to a lowest and a highest version, ``{"Fetch": (4, 11)}``, as an older
+        broker has it. ``tls`` is a server's context. ``jar`` is a ``kafka-clients`` jar; by default that of
+        the embedded broker, which is fetched on the first call ever. Raises `JarsUnavailableError` if there
+        is none, `JavaUnavailableError` if it would have to be fetched and there is no Java to do that.
+        """
+        if brokers < 1:
+            raise ValueError(f"brokers is {brokers}: at least one is needed")
+        self._cluster = MockCluster()
+        self._seen: list[MockRequest] = []
+        self._exchange = Exchange(message_specs(jar), self._cluster, versions or {}, self._see)
+        for api in versions or {}:
+            self._check_api(api)
+        numbers = itertools.count(1)
+        self._number: Callable[[], int] = lambda: next(numbers)
+        self._listeners = {
+            node_id: Listener(node_id, self._cluster, self._exchange.serve, tls)
+            for node_id in range(1, brokers + 1)
+        }
+        for node_id in self._listeners:
+            self.start(node_id)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop all brokers and wait for their threads; what waits at a gate or for a group goes on."""
+        self._exchange.closed.set()
+        for node_id in self._listeners:
+            self.stop(node_id)
+        with self._cluster.changed:
+            for group in self._cluster.groups.values():
+                group.disband()
+        for listener in self._listeners.values():
+            listener.join()
+
+    # --- what is there ---
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The addresses of all brokers, also of those that are stopped."""
+        return ",".join(f"127.0.0.1:{listener.port}" for listener in self._listeners.values())
+
+    def create_topic(
+        self, name: str, partitions: int = 1, configs: Mapping[str, str | None] | None = None
+    ) -> None:
+        """Create a topic; the brokers lead its partitions in turn."""
+        with self._cluster.changed:
+            if name in self._cluster.topics:
+                raise ValueError(f"the topic {name} is there already")
+            self._cluster.create_topic(name, partitions, configs or {})
+
+    def append(self, topic: str, values: Iterable[Value], *, partition: int = 0) -> int:
+        """Append records in one batch, as if a producer had; the offset of the first.
+
+        A record is its value, or a `Record` whose topic, partition and offset don't count.
+        """
+        batch = build_batch([_record(value) for value in values], time.time_ns() // 1_000_000)
+        with self._cluster.changed:
+            code, offset = self._log(topic, partition).append(batch)
+            self._cluster.changed.notify_all()
+        if code:
+            raise ValueError(f"the records can't be appended: {code.name}")
+        return offset
+
+    def records(self, topic: str, partition: int = 0) -> list[Record]:
+        """What the log has. Raises `ValueError` for batches that are compressed by snappy."""
+        with self._cluster.changed:
+            log = self._log(topic, partition)
+            batches, start = list(log.batches), log.log_start_offset
+        found = [record for batch in batches for record in read_records(topic, partition, batch)]
+        return [record for record in found if record.offset >= start]
+
+    def batches(self, topic: str, partition: int = 0) -> list[bytes]:
+        """The record batches of the log as they are stored, headers included."""
+        with self._cluster.changed:
+            return list(self._log(topic, partition).batches)
+
+    def leader(self, topic: str, partition: int = 0) -> int:
+        """The broker that leads a partition; -1 while none does."""
+        with self._cluster.changed:
+            return self._log(topic, partition).leader
+
+    def committed(self, group: str) -> dict[TopicPartition, int]:
+        """The offsets that a group has committed."""
+        with self._cluster.changed:
+            committed = self._cluster.group(group).committed
+            return {TopicPartition(*place): part["committed_offset"] for place, part in committed.items()}
+
+    # --- what happens to them ---
+
+    def on(  # noqa: PLR0913 - conditions, each of them a word
+        self,
+        api: str,
+        *,
+        topic: str | None = None,
+        partition: int | None = None,
+        node_id: int | None = None,
+        times: int | None = 1,
+        after: int = 0,
+        when: Callable[[MockRequest], bool] | None = None,
+    ) -> Fault:
+        """Say what happens to the next ``times`` requests of an API (None: to all), by the methods of the
+        `Fault`.
+
+        Only those count that are about ``topic`` and ``partition``, at broker ``node_id``, and for which
+        ``when(request)`` is true; the first ``after`` of them are spared. Faults with the same conditions
+        happen one after the other. An API that the mock does not know is offered to clients as soon as there
+        is a fault of it: answer it with `Fault.reply`.
+        """
+        self._check_api(api)
+        conditions = {"topic": topic, "partition": partition, "node_id": node_id}
+        with self._cluster.changed:
+            return self._exchange.script.add(Fault(api, conditions, times=times, after=after, when=when))
+
+    def stop(self, node_id: int) -> None:
+        """Refuse and close the connections of a broker; others lead its partitions from now on."""
+        with self._cluster.changed:
+            self._cluster.running.discard(node_id)
+            self._cluster.elect()
+            self._cluster.changed.notify_all()
+        self._listeners[node_id].stop()
+
+    def start(self, node_id: int) -> None:
+        """Let a stopped broker listen again, on the port that it had."""
+        listener = self._listeners[node_id]
+        with self._cluster.changed:
+            if node_id in self._cluster.running:
+                return
+            listener.start(self._number)
+            self._cluster.addresses[node_id] = ("127.0.0.1", listener.port)
+            self._cluster.running.add(node_id)
+            self._cluster.elect()
+
+    def hang_up(self, node_id: int | None = None) -> None:
+        """Close the connections of a broker, or of all; they may come again."""
+        for one in self._listeners if node_id is None else [node_id]:
+            self._listeners[one].hang_up()
+
+    def move_leader(self, topic: str, partition: int, node_id: int) -> None:
+        """Let another broker lead a partition, in a new leader epoch."""
+        with self._cluster.changed:
+            if node_id not in self._cluster.running:
+                raise ValueError(f"broker {node_id} does not run")
+            self._cluster.lead(self._log(topic, partition), node_id)
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Move the start of a partition's log, as retention does."""
+        with self._cluster.changed:
+            self._log(topic, partition).delete_before(before)
+
+    # --- what was seen ---
+
+    @property
+    def requests(self) -> list[MockRequest]:
+        """All requests so far, in the order in which they came."""
+        with self._cluster.changed:
+            return list(self._seen)
+
+    def asked(self, api: str) -> list[MockRequest]:
+        """The requests of one API so far."""
+        self._check_api(api)
+        return [request for request in self.requests if request.api == api]
+
+    def wait_for(self, api: str, count: int = 1, timeout: float = 60) -> list[MockRequest]:
+        """Wait until there have been ``count`` requests of an API; them. Raises `TimeoutError` after
+        ``timeout`` seconds.
+        """
+        self._check_api(api)
+
+        def enough() -> bool:
+            return sum(request.api == api for request in self._seen) >= count
+
+        with self._cluster.changed:
+            if not self._cluster.changed.wait_for(enough, timeout):
+                seen = sum(request.api == api for request in self._seen)
+                raise TimeoutError(f"{seen} of {count} requests of {api} came within {timeout:g} s")
+        return self.asked(api)
+
+    def _see(self, request: MockRequest) -> None:
+        with self._cluster.changed:
+            self._seen.append(request)
+            self._cluster.changed.notify_all()
+
+    def _check_api(self, api: str) -> None:
+        try:
+            self._exchange.versions_of(api)
+        except KeyError:
+            raise ValueError(f"Kafka has no API {api!r}; names are as in Produce, ListOffsets") from None
+
+    def _log(self, topic: str, partition: int) -> PartitionLog:
+        log = self._cluster.log(topic, partition)
+        if log is None:
+            raise ValueError(f"there is no partition {partition} of a topic {topic}")
+        return log
+
+    def __repr__(self) -> str:
+        return f"<MockBroker {self.bootstrap_servers}: {len(self._cluster.topics)} topics>"
+
+
+def _record(value: Value) -> Record:
+    if isinstance(value, Record):
+        return value
+    return Record("", -1, -1, None, value.encode() if isinstance(value, str) else value)

@@ -1,0 +1,132 @@
+"""Answers about records: written, read, looked up, deleted."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from ...kafka.error_code import ErrorCode
+from .mock_cluster import Call, MockCluster, each_partition
+from .script import Fields
+
+_LOG = logging.getLogger("spark_kafka_native.testing.mock")
+
+
+def produce(cluster: MockCluster, call: Call) -> Fields | None:
+    """Produce; no answer with ``acks=0``."""
+
+    def append(topic: str | None, part: Fields) -> Fields:
+        code, log = cluster.led_log(call, topic, part["index"])
+        if log is None:
+            return {"error_code": code, "base_offset": -1}
+        code, base_offset = log.append(part["records"] or b"")
+        return {"error_code": code, "base_offset": base_offset, "log_start_offset": log.log_start_offset}
+
+    keys = ("partition_responses", "index")
+    responses = each_partition(cluster, call, call.fields["topic_data"], keys, append)
+    cluster.changed.notify_all()
+    return None if call.fields["acks"] == 0 else {"responses": responses}
+
+
+def init_producer_id(cluster: MockCluster, call: Call) -> Fields:
+    """InitProducerId, of producers without transactions."""
+    if call.fields["transactional_id"] is not None:
+        _LOG.warning("a producer id was asked for with a transactional id: the mock has no transactions")
+        return {"error_code": ErrorCode.UNSUPPORTED_VERSION, "producer_id": -1}
+    known: int = call.fields.get("producer_id", -1)
+    if known >= 0:
+        return {"producer_id": known, "producer_epoch": call.fields["producer_epoch"] + 1}
+    return {"producer_id": next(cluster.producer_ids), "producer_epoch": 0}
+
+
+def fetch(cluster: MockCluster, call: Call) -> Fields:
+    """Fetch: waits until there is enough, or an error to tell, or ``max_wait_ms`` is over. No sessions."""
+    asked = call.fields
+    deadline = time.monotonic() + asked["max_wait_ms"] / 1000
+    while True:
+        responses, size, is_error = _read(cluster, call)
+        left = deadline - time.monotonic()
+        if size >= asked["min_bytes"] or is_error or left <= 0:
+            return {"responses": responses}
+        if call.request.node_id not in cluster.running:
+            return {"responses": responses}
+        cluster.changed.wait(left)
+
+
+def _read(cluster: MockCluster, call: Call) -> tuple[list[Fields], int, bool]:
+    """The answer, the bytes of records in it, and whether it has an error."""
+    left = [call.fields.get("max_bytes", 1 << 31)]
+
+    def read(topic: str | None, part: Fields) -> Fields:
+        epoch = part.get("current_leader_epoch", -1)
+        code, log = cluster.led_log(call, topic, part["partition"], epoch)
+        if log is None:
+            return {"error_code": code, "high_watermark": -1, "records": b""}
+        offset = part["fetch_offset"]
+        told: Fields = {
+            "high_watermark": log.end_offset,
+            "last_stable_offset": log.end_offset,
+            "log_start_offset": log.log_start_offset,
+            "aborted_transactions": None,
+            "records": b"",
+        }
+        if not log.log_start_offset <= offset <= log.end_offset:
+            return told | {"error_code": ErrorCode.OFFSET_OUT_OF_RANGE}
+        if left[0] > 0:
+            told["records"] = log.read(offset, min(left[0], part["partition_max_bytes"]))
+            left[0] -= len(told["records"])
+        return told
+
+    responses = each_partition(cluster, call, call.fields["topics"], ("partitions", "partition_index"), read)
+    parts = [part for topic in responses for part in topic["partitions"]]
+    size = sum(len(part.get("records") or b"") for part in parts)
+    return responses, size, any(part.get("error_code") for part in parts)
+
+
+def list_offsets(cluster: MockCluster, call: Call) -> Fields:
+    """ListOffsets."""
+
+    def look_up(topic: str | None, part: Fields) -> Fields:
+        epoch = part.get("current_leader_epoch", -1)
+        code, log = cluster.led_log(call, topic, part["partition_index"], epoch)
+        if log is None:
+            return {"error_code": code}
+        try:
+            offset, timestamp = log.offset_at(part["timestamp"])
+        except ValueError:  # a batch that the mock can't look into
+            return {"error_code": ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT}
+        return {"offset": offset, "timestamp": timestamp, "leader_epoch": log.leader_epoch}
+
+    keys = ("partitions", "partition_index")
+    return {"topics": each_partition(cluster, call, call.fields["topics"], keys, look_up)}
+
+
+def offset_for_leader_epoch(cluster: MockCluster, call: Call) -> Fields:
+    """OffsetForLeaderEpoch."""
+
+    def look_up(topic: str | None, part: Fields) -> Fields:
+        code, log = cluster.led_log(call, topic, part["partition"], part["current_leader_epoch"])
+        if log is None:
+            return {"error_code": code}
+        epoch, end = log.end_of_epoch(part["leader_epoch"])
+        return {"leader_epoch": epoch, "end_offset": end}
+
+    keys = ("partitions", "partition")
+    return {"topics": each_partition(cluster, call, call.fields["topics"], keys, look_up)}
+
+
+def delete_records(cluster: MockCluster, call: Call) -> Fields:
+    """DeleteRecords."""
+
+    def delete(topic: str | None, part: Fields) -> Fields:
+        code, log = cluster.led_log(call, topic, part["partition_index"])
+        if log is None:
+            return {"error_code": code, "low_watermark": -1}
+        before = log.end_offset if part["offset"] == -1 else part["offset"]
+        if not 0 <= before <= log.end_offset:
+            return {"error_code": ErrorCode.OFFSET_OUT_OF_RANGE, "low_watermark": -1}
+        log.delete_before(max(before, log.log_start_offset))
+        return {"low_watermark": log.log_start_offset}
+
+    keys = ("partitions", "partition_index")
+    return {"topics": each_partition(cluster, call, call.fields["topics"], keys, delete)}

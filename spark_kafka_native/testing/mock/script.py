@@ -1,0 +1,164 @@
+"""`Fault` and `Script`: what a mock broker does otherwise than a broker would, and when."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+from ...kafka.error_code import ErrorCode
+from .mock_request import MockRequest
+
+Fields = dict[str, Any]
+Reply = Mapping[str, Any] | bytes | Callable[[MockRequest], Mapping[str, Any] | bytes]
+
+
+class Fault:
+    """What happens to some requests. `MockBroker.on` makes one; its methods say what, and may be chained.
+
+    A fault without any of them changes nothing; `used` then counts.
+    """
+
+    def __init__(
+        self,
+        api: str,
+        conditions: Mapping[str, Any],
+        *,
+        times: int | None,
+        after: int,
+        when: Callable[[MockRequest], bool] | None,
+    ) -> None:
+        self.api = api
+        self.conditions = {name: value for name, value in conditions.items() if value is not None}
+        self.used = 0
+        """How many requests it has happened to."""
+        self._times, self._after, self._when = times, after, when
+        self.code: ErrorCode | None = None
+        self.applied = False
+        self.delay_s = 0.0
+        self.gate: threading.Event | None = None
+        self.is_hang_up = False
+        self.is_silence = False
+        self.cut_after: int | None = None
+        self.spoilt: list[int] = []
+        self.spoilt_records: list[int] = []
+        self.answer: Reply | None = None
+        self.edits: list[Callable[[Fields], None]] = []
+
+    def fail(self, code: str | int | ErrorCode, *, applied: bool = False) -> Self:
+        """Answer with this error code, ``"NOT_LEADER_OR_FOLLOWER"`` or its number, for the partitions (or
+        topics) of the conditions only. Nothing of them is done, unless ``applied``.
+        """
+        self.code = ErrorCode[code] if isinstance(code, str) else ErrorCode(code)
+        self.applied = applied
+        return self
+
+    def delay(self, seconds: float) -> Self:
+        """Do nothing for so long, then go on. Requests behind it on its connection wait, as at a broker."""
+        self.delay_s = seconds
+        return self
+
+    def hold(self, gate: threading.Event) -> Self:
+        """Do nothing until somebody sets ``gate``: a test that holds a broker needs no sleeps."""
+        self.gate = gate
+        return self
+
+    def hang_up(self) -> Self:
+        """Close the connection; the request is not carried out."""
+        self.is_hang_up = True
+        return self
+
+    def drop_reply(self) -> Self:
+        """Carry the request out, never answer, and leave the connection open: nothing more comes from it."""
+        self.is_silence = True
+        return self
+
+    def cut(self, after_bytes: int = 0) -> Self:
+        """Carry the request out, send so many bytes of the answer (its length of 4 bytes counts), and close
+        the connection.
+        """
+        self.cut_after = after_bytes
+        return self
+
+    def corrupt(self, byte: int) -> Self:
+        """Turn over the bits of one byte of the answer: counted from 0 after the length, or -1 from its end.
+
+        The first four are the correlation id.
+        """
+        self.spoilt.append(byte)
+        return self
+
+    def corrupt_records(self, byte: int = -1) -> Self:
+        """Turn over the bits of one byte of the record sets that a Fetch answers with: their checksum is
+        wrong, all around them is right.
+        """
+        self.spoilt_records.append(byte)
+        return self
+
+    def reply(self, answer: Reply) -> Self:
+        """Answer with these fields, or with these bytes after the header. The request is not carried out.
+
+        A function gets the `MockRequest` and returns either. Fields that are left out have their default.
+        """
+        self.answer = answer
+        return self
+
+    def change(self, edit: Callable[[Fields], None]) -> Self:
+        """Carry the request out, and let ``edit`` change the fields of its answer in place."""
+        self.edits.append(edit)
+        return self
+
+    def covers(self, topic: str | None, partition: int | None) -> bool:
+        """Whether its conditions hold for this part of a request."""
+        wanted = self.conditions
+        return wanted.get("topic", topic) == topic and wanted.get("partition", partition) == partition
+
+    def concerns(self, request: MockRequest) -> bool:
+        """Whether it is about ``request``."""
+        if self.api != request.api or self.conditions.get("node_id", request.node_id) != request.node_id:
+            return False
+        somewhere = "topic" in self.conditions or "partition" in self.conditions
+        if somewhere and not any(self.covers(*place) for place in request.places):
+            return False
+        return self._when is None or self._when(request)
+
+    def take(self) -> bool:
+        """Count a request that it concerns; whether it happens to this one."""
+        if self._after:
+            self._after -= 1
+            return False
+        self.used += 1
+        return True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has happened as often as it shall."""
+        return self._times is not None and self.used >= self._times
+
+    def __repr__(self) -> str:
+        where = "".join(f", {name}={value!r}" for name, value in self.conditions.items())
+        return f"<Fault of {self.api}{where}: used {self.used} times>"
+
+
+class Script:
+    """The faults that are left. Faults with the same conditions happen one after the other."""
+
+    def __init__(self) -> None:
+        self._faults: list[Fault] = []
+
+    def add(self, fault: Fault) -> Fault:
+        """Put it behind the others."""
+        self._faults.append(fault)
+        return fault
+
+    def apis(self) -> set[str]:
+        """What there are faults for."""
+        return {fault.api for fault in self._faults}
+
+    def take(self, request: MockRequest) -> list[Fault]:
+        """What happens to ``request``; counted."""
+        first: dict[tuple[tuple[str, Any], ...], Fault] = {}
+        for fault in self._faults:
+            if not fault.is_over and fault.concerns(request):
+                first.setdefault(tuple(sorted(fault.conditions.items())), fault)
+        return [fault for fault in first.values() if fault.take()]

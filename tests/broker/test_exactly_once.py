@@ -1,0 +1,452 @@
+"""The exactly-once sink without Spark: its tasks and its driver on a real broker, which crash, run twice,
+repeat themselves and let transactions expire, as the seed says. What readers see is each row once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import confluent_kafka
+import pyarrow as pa
+import pytest
+from read_committed import read_committed
+
+from spark_kafka_native.kafka.config import TransactionConfig
+from spark_kafka_native.kafka.errors import ConfigError, DeadlineExceededError, KafkaError
+from spark_kafka_native.kafka.group.committed import all_committed_offsets
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.network.deadline import Deadline
+from spark_kafka_native.kafka.producer.producer import Producer
+from spark_kafka_native.kafka.producer.sending.transaction_requests import end_transaction
+from spark_kafka_native.spark.options.option import Scope
+from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.write import commit_marker, exactly_once, transaction_ends
+from spark_kafka_native.spark.write.commit_marker import BatchIntent, CommitMarker, ReplayError
+from spark_kafka_native.spark.write.commit_message import KafkaCommitMessage
+from spark_kafka_native.spark.write.exactly_once import BatchTask, write_once
+from spark_kafka_native.spark.write.rows import RowColumns
+from spark_kafka_native.spark.write.transaction_ends import (
+    CommitFailedError,
+    abort_transactions,
+    commit_transactions,
+    router_for,
+)
+from spark_kafka_native.spark.write.write_options import WriteOptions
+from spark_kafka_native.spark.write.write_task import WriteFailedError
+
+pytestmark = pytest.mark.broker
+TASKS, ROWS, PARTITIONS = 3, 12, 3
+BATCHES = int(os.environ.get("EXACTLY_ONCE_BATCHES", "14"))
+
+
+class Crash(Exception):  # noqa: N818
+    """Somebody dies here."""
+
+
+class Sink:
+    """One query: what Spark does with tasks, messages and batches, without Spark."""
+
+    def __init__(
+        self, kafka: Any, topic: str, seed: int = 0, timeout: str = "1m", markers: str = "groups"
+    ) -> None:
+        given = {
+            "kafka.bootstrap.servers": kafka.bootstrap_servers,
+            "topic": topic,
+            "deliveryGuarantee": "exactly-once",
+            "transactionTimeout": timeout,
+            "kafka.retry.backoff.ms": "10",
+            "kafka.linger.ms": "0",
+        }
+        if markers == "topic":
+            given["transactionMarkerTopic"] = f"{topic}-markers"
+            kafka.create_topic(f"{topic}-markers", 1, config={"cleanup.policy": "compact"})
+        self.topic = topic
+        self.options = WriteOptions.parse(OptionValues.parse(given, Scope.WRITE))
+        assert self.options.exactly_once is not None
+        self.once = self.options.exactly_once
+        self.columns = RowColumns(names=("partition", "value"), topic=topic)
+        self.rng = random.Random(seed)
+        self.counts: Counter[str] = Counter()
+
+    def rows(self, batch_id: int, task: int, tasks: int = TASKS) -> Iterator[pa.RecordBatch]:
+        every = range(TASKS * ROWS)
+        mine = [i for i in every if i % tasks == task]
+        for part in (mine[:5], mine[5:]):
+            values = [b"%d-%d" % (batch_id, i) for i in part]
+            yield pa.record_batch(
+                {
+                    "partition": pa.array([i % PARTITIONS for i in part], pa.int32()),
+                    "value": pa.array(values, pa.binary()),
+                }
+            )
+
+    def run_task(self, batch_id: int, task: int, rows: Any = None, tasks: int = TASKS) -> KafkaCommitMessage:
+        given = self.rows(batch_id, task, tasks) if rows is None else rows
+        identity = BatchTask(query_id=self.topic, batch_id=batch_id, partition=task)
+        return write_once(given, self.columns, self.options, self.once, identity)
+
+    def run_tasks(self, batch_id: int, tasks: int = TASKS) -> list[KafkaCommitMessage]:
+        return [self.run_task(batch_id, task, tasks=tasks) for task in range(tasks)]
+
+    def commit(self, messages: list[KafkaCommitMessage], batch_id: int) -> None:
+        commit_transactions(messages, batch_id, self.options, self.once)
+
+    # With faults.
+
+    def disturbed_task(self, batch_id: int, task: int) -> KafkaCommitMessage:
+        fate = self.rng.random()
+        if fate < 0.1:
+            self.counts["a task raises"] += 1
+            with contextlib.suppress(Crash):
+                self.run_task(batch_id, task, self.cut_short(batch_id, task))
+        elif fate < 0.22:
+            self.counts["a task is killed"] += 1
+            with pytest.MonkeyPatch.context() as patch:
+                # Nothing is aborted, nothing said: the connections go, and the transaction stays open.
+                patch.setattr(exactly_once, "close_producer", lambda producer: Producer.close(producer, 0))
+                rows = self.cut_short(batch_id, task) if self.rng.random() < 0.5 else None
+                with contextlib.suppress(Crash):
+                    self.run_task(batch_id, task, rows)
+        message = self.run_task(batch_id, task)
+        if self.rng.random() < 0.08:
+            self.counts["a task runs twice"] += 1
+            message = self.rng.choice([message, self.run_task(batch_id, task)])
+        return message
+
+    def cut_short(self, batch_id: int, task: int) -> Iterator[pa.RecordBatch]:
+        for one in self.rows(batch_id, task):
+            yield one
+            raise Crash
+
+    def disturbed_commit(self, messages: list[KafkaCommitMessage], batch_id: int) -> None:
+        fate = self.rng.random()
+        if fate < 0.08:
+            self.counts["the driver dies before the commit"] += 1
+            raise Crash
+        if fate < 0.25:
+            self.counts["the driver dies in the commit"] += 1
+            left = [message for message in messages if message.transaction is not None]
+            some = self.rng.sample(left, min(len(left), self.rng.randint(0, 2)))
+            self.die_in_commit(messages, batch_id, some)
+            raise Crash
+        if fate < 0.33:
+            self.counts["commit raises after its effect, and Spark aborts"] += 1
+            self.commit(messages, batch_id)
+            abort_transactions(messages, self.options)
+            raise Crash
+        if fate < 0.4:
+            self.counts["EndTxn arrives twice"] += 1
+            for message in messages:
+                if message.transaction is not None and self.rng.random() < 0.5:
+                    self.end(message, commit=True)
+        self.commit(messages, batch_id)
+        if self.rng.random() < 0.1:
+            self.counts["the driver dies before its commit log"] += 1
+            raise Crash
+        if self.rng.random() < 0.1:
+            self.counts["a ghost of an EndTxn arrives late"] += 1
+            for message in messages:
+                self.end(message, commit=self.rng.random() < 0.5)
+
+    def die_in_commit(
+        self, messages: list[KafkaCommitMessage], batch_id: int, ended: list[KafkaCommitMessage]
+    ) -> None:
+        """The driver dies when it has committed these."""
+
+        def dies(_transactions: Any, _end: Any) -> Any:
+            for message in ended:
+                self.end(message, commit=True)
+            raise Crash
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(transaction_ends, "_end_all", dies)
+            with contextlib.suppress(Crash):
+                self.commit(messages, batch_id)
+
+    def end(self, message: KafkaCommitMessage, *, commit: bool) -> None:
+        """One of a task that ran twice may be fenced."""
+        if message.transaction is None:
+            return
+        router = router_for(self.options.client)
+        try:
+            end_transaction(router, message.transaction, commit=commit, deadline=Deadline.after_ms(60_000))
+        except KafkaError:
+            self.counts["refused EndTxn"] += 1
+
+    def run(self, batches: int) -> None:
+        """Each batch until Spark would write it to its commit log."""
+        for batch_id in range(batches):
+            for _ in range(30):
+                try:
+                    messages = [self.disturbed_task(batch_id, task) for task in range(TASKS)]
+                    self.disturbed_commit(messages, batch_id)
+                    break
+                except Crash:
+                    self.counts["replays"] += 1
+                except CommitFailedError:
+                    self.counts["refused commits"] += 1
+                    abort_transactions(messages, self.options)
+            else:
+                raise AssertionError(f"batch {batch_id} does not end")
+
+
+def read(kafka: Any, topic: str) -> dict[int, list[bytes]]:
+    """What another client's read_committed consumer sees."""
+    return read_committed(kafka.bootstrap_servers, topic, PARTITIONS, timeout_s=180)
+
+
+def complaints(found: dict[int, list[bytes]], batches: int) -> list[str]:
+    """What is wrong with what a reader has seen."""
+    wrong = []
+    times = Counter(value for values in found.values() for value in values)
+    wanted = {b"%d-%d" % (b, i) for b in range(batches) for i in range(TASKS * ROWS)}
+    wrong += [f"{value!r} is lost" for value in sorted(wanted - times.keys())]
+    wrong += [f"{value!r} is there {n} times" for value, n in times.items() if n > 1]
+    wrong += [f"{value!r} is nobody's" for value in times.keys() - wanted]
+    for partition, values in found.items():
+        for task in range(TASKS):
+            mine = [tuple(map(int, value.split(b"-"))) for value in values]
+            mine = [one for one in mine if one[1] % TASKS == task]
+            if mine != sorted(mine):
+                wrong.append(f"rows of task {task} are reordered in partition {partition}")
+    return wrong
+
+
+@pytest.fixture
+def target(kafka: Any, topic: str) -> str:
+    kafka.create_topic(topic, PARTITIONS)
+    return topic
+
+
+BOTH = pytest.mark.parametrize("markers", ["groups", "topic"])
+
+
+@pytest.mark.parametrize(
+    ("version", "markers"),
+    [
+        (1, "groups"),
+        (2, "groups"),
+        pytest.param(1, "topic", marks=pytest.mark.soak),
+        (2, "topic"),
+    ],
+)
+def test_whatever_dies_each_row_counts_once(
+    kafka: Any, target: str, version: int, markers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        exactly_once, "TransactionConfig", partial(TransactionConfig, transaction_version=version)
+    )
+    sink = Sink(kafka, target, seed=version, markers=markers)
+    sink.run(BATCHES)
+    sink.run_tasks(BATCHES - 1)  # ends what is being committed
+    assert not complaints(read(kafka, target), BATCHES), sink.counts
+    assert sink.counts["replays"] > 1
+    assert sum(n for what, n in sink.counts.items() if what.startswith("a task")) > 2
+
+
+def test_the_harness_sees_what_happens_without_markers(
+    kafka: Any, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CommitMarker, "read", classmethod(lambda *_arguments: None))
+    sink = Sink(kafka, target, seed=3)
+    sink.run(BATCHES)
+    found = read(kafka, target)
+    assert any("2 times" in one for one in complaints(found, BATCHES))
+
+
+def test_a_transaction_that_expires_is_written_again(kafka: Any, target: str) -> None:
+    sink = Sink(kafka, target, timeout="1s")
+    messages: list[KafkaCommitMessage] = []
+    deadline = time.monotonic() + 120
+    while not messages:
+        assert time.monotonic() < deadline
+        with contextlib.suppress(WriteFailedError):  # where a task takes a second: Spark runs it again
+            messages = sink.run_tasks(0)
+    assert messages[0].transaction is not None
+    probe = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "x", "log_level": 0}
+    consumer = confluent_kafka.Consumer(probe | {"isolation.level": "read_committed"})
+    where = confluent_kafka.TopicPartition(target, 0)
+    while consumer.get_watermark_offsets(where, timeout=60)[1] < ROWS + 1:
+        assert time.monotonic() < deadline  # the abort marker takes an offset too
+        time.sleep(0.1)
+    consumer.close()
+    with pytest.raises(CommitFailedError, match=r"longer than transactionTimeout \(1000 ms\)"):
+        sink.commit(messages, 0)
+    abort_transactions(messages, sink.options)
+    sink.once = Sink(kafka, target).once
+    sink.commit(sink.run_tasks(0), 0)
+    sink.run_tasks(0)
+    assert not complaints(read(kafka, target), 1)
+
+
+@BOTH
+def test_a_replay_skips_what_is_committed_and_refuses_other_rows(
+    kafka: Any, target: str, markers: str
+) -> None:
+    sink = Sink(kafka, target, markers=markers)
+    sink.commit(sink.run_tasks(0), 0)
+    again = sink.run_tasks(0)
+    assert [(one.transaction, one.records, one.skipped) for one in again] == [(None, 0, ROWS)] * TASKS
+    sink.commit(again, 0)
+    with pytest.raises(ReplayError, match="the query makes other rows of the same input"):
+        sink.run_task(0, 0, list(sink.rows(0, 0))[:1])
+    with pytest.raises(ReplayError, match=r"hash .* were committed before the restart"):
+        sink.run_task(0, 0, sink.rows(0, 1))
+    sink.commit(sink.run_tasks(1), 1)
+    with pytest.raises(ReplayError, match="has committed micro-batch 1 already"):
+        sink.run_task(0, 0)
+    assert not complaints(read(kafka, target), 2)
+
+
+@BOTH
+def test_a_replay_with_fewer_tasks_is_refused_where_one_that_is_gone_is_committed(
+    kafka: Any, target: str, markers: str
+) -> None:
+    sink = Sink(kafka, target, markers=markers)
+    messages = sink.run_tasks(0)
+    sink.die_in_commit(messages, 0, messages[2:])
+    fewer = sink.run_tasks(0, tasks=2)
+    with pytest.raises(ReplayError, match=f"it had 3, of which pykafka-{target}-2 is committed"):
+        sink.commit(fewer, 0)
+    abort_transactions(fewer, sink.options)
+    sink.commit(sink.run_tasks(0), 0)
+    sink.run_tasks(0)
+    assert not complaints(read(kafka, target), 1)
+
+
+def test_tasks_count_that_have_no_rows_or_are_skipped(kafka: Any, target: str) -> None:
+    sink = Sink(kafka, target)
+    messages = [sink.run_task(0, 0), sink.run_task(0, 1, []), sink.run_task(0, 2)]
+    sink.die_in_commit(messages, 0, messages[::2])
+    fewer = [sink.run_task(0, 0), sink.run_task(0, 1, sink.rows(0, 2))]
+    with pytest.raises(ReplayError, match=f"it had 3, of which pykafka-{target}-2 is committed"):
+        sink.commit(fewer, 0)
+
+
+@BOTH
+def test_a_replay_with_fewer_tasks_is_refused_also_where_all_of_them_are_skipped(
+    kafka: Any, target: str, markers: str
+) -> None:
+    sink = Sink(kafka, target, markers=markers)
+    sink.commit(sink.run_tasks(0), 0)
+    fewer = sink.run_tasks(0)[:2]
+    assert [one.skipped for one in fewer] == [ROWS, ROWS]
+    with pytest.raises(ReplayError, match=f"it had 3, of which pykafka-{target}-2 is committed"):
+        sink.commit(fewer, 0)
+
+
+def test_a_replay_with_fewer_tasks_ends_what_those_that_are_gone_left_open(kafka: Any, target: str) -> None:
+    sink = Sink(kafka, target)
+    messages = sink.run_tasks(0)
+    sink.die_in_commit(messages, 0, [])
+    sink.commit(sink.run_tasks(0, tasks=2), 0)
+    sink.end(messages[2], commit=True)  # the ghost of the first driver
+    assert sink.counts["refused EndTxn"] == 1
+    sink.run_tasks(0, tasks=2)
+    assert not [one for one in complaints(read(kafka, target), 1) if "reordered" not in one]
+
+
+def test_tasks_without_rows_leave_nothing_to_commit(kafka: Any, target: str) -> None:
+    sink = Sink(kafka, target)
+    message = sink.run_task(0, 0, [])
+    assert (message.transaction, message.records) == (None, 0)
+    sink.commit([message], 0)
+    assert read(kafka, target) == {p: [] for p in range(PARTITIONS)}
+
+
+def test_a_marker_that_is_still_being_committed_is_waited_for(kafka: Any, target: str) -> None:
+    sink = Sink(kafka, target)
+    message = sink.run_task(0, 0)
+    assert message.transaction is not None
+    where, name = TopicPartition(target, 0), message.transaction.transactional_id
+    router = router_for(sink.options.client)
+    said, until = "", time.monotonic() + 120
+    while "UNSTABLE_OFFSET_COMMIT" not in said:  # nothing is known of a second in which all stood still
+        assert time.monotonic() < until, said
+        with pytest.raises(DeadlineExceededError) as caught:
+            CommitMarker.read(router, name, where, Deadline.after_ms(1_000))
+        said = str(caught.value)
+    sink.commit([message], 0)
+    marker = CommitMarker.read(router, name, where)
+    assert (marker.batch_id, marker.rows) == (0, ROWS) if marker else False
+
+
+def test_a_marker_behind_the_open_transaction_of_another_task_is_found(kafka: Any, target: str) -> None:
+    # What reads read_committed stops at the other's transaction, which may wait for this very task.
+    sink = Sink(kafka, target, markers="topic")
+    messages = sink.run_tasks(0)
+    sink.die_in_commit(messages, 0, messages[1:])
+    assert [sink.run_task(0, 2).skipped, sink.run_task(0, 1).skipped] == [ROWS, ROWS]
+    sink.commit(sink.run_tasks(0), 0)
+    assert not complaints(read(kafka, target), 1)
+
+
+def test_markers_are_kept_where_nothing_is_deleted(kafka: Any, target: str) -> None:
+    sink = Sink(kafka, target)
+    for policy, words in (
+        (None, "does not exist: create it with cleanup.policy=compact"),
+        ("delete", "has cleanup.policy=delete, so that markers"),
+        ("compact,delete", "has cleanup.policy=compact,delete, so that markers"),
+    ):
+        topic = f"{target}-{policy}".replace(",", "-")
+        if policy is not None:
+            kafka.create_topic(topic, 1, config={"cleanup.policy": policy})
+        once = replace(sink.once, marker_topic=topic)
+        sink.options = replace(sink.options, exactly_once=once)
+        with pytest.raises(ConfigError, match=words):
+            sink.run_task(0, 0)
+
+
+def test_a_record_in_the_marker_topic_that_is_no_marker_stops_the_task(kafka: Any, target: str) -> None:
+    sink = Sink(kafka, target, markers="topic")
+    producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+    producer.produce(f"{target}-markers", b"something else", f"pykafka-{target}-0", 0)
+    assert producer.flush(60) == 0
+    with pytest.raises(ReplayError, match="that is no commit marker"):
+        sink.run_task(0, 0)
+
+
+@pytest.mark.parametrize("topic_in_rows", [False, True])
+def test_a_marker_that_is_not_told_at_first_is_found(
+    kafka: Any, target: str, topic_in_rows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # An old coordinator, asked for all offsets, leaves out what it is about to apply.
+    sink = Sink(kafka, target)
+    sink.commit(sink.run_tasks(0), 0)
+    asked: Counter[str] = Counter()
+
+    def late(router: Any, group_id: str, deadline: Any = None) -> Any:
+        asked[group_id] += 1
+        return {} if asked[group_id] == 1 else all_committed_offsets(router, group_id, deadline)
+
+    monkeypatch.setattr(commit_marker, "all_committed_offsets", late)
+    if topic_in_rows:
+        sink.columns = RowColumns(names=("partition", "value", "topic"), topic=None)
+        rows = [
+            one.append_column("topic", pa.array([target] * one.num_rows, pa.string()))
+            for one in sink.rows(0, 0)
+        ]
+        sink.options = replace(sink.options, topic=None)
+        with pytest.raises(WriteFailedError, match="micro-batch 0 has become committed while"):
+            sink.run_task(0, 0, rows)
+    else:
+        assert sink.run_task(0, 0).skipped == ROWS
+    assert not complaints(read(kafka, target), 1)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_two_intents_of_a_batch_the_greater_one_counts(kafka: Any, target: str, first: int) -> None:
+    router, deadline = router_for(Sink(kafka, target).options.client), Deadline.after_ms(60_000)
+    for tasks, partition in ((2, first), (3, 1 - first)):
+        where = TopicPartition(target, partition)
+        BatchIntent(batch_id=5, tasks=tasks).write(router, target, where, deadline)
+    BatchIntent(batch_id=4, tasks=9).write(router, target, TopicPartition(target, 2), deadline)
+    assert BatchIntent.read(router, target) == BatchIntent(batch_id=5, tasks=3)

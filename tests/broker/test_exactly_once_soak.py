@@ -1,0 +1,274 @@
+"""The exactly-once sink on three brokers that are killed and paused, through a proxy that loses and delays
+replies, while its tasks, commits and drivers are killed. Another client, in a process of its own, checks.
+
+All but the small ones run in `make soak` only. The size of the long one: EXACTLY_ONCE_RECORDS,
+EXACTLY_ONCE_BROKER_KILLS and EXACTLY_ONCE_DRIVER_KILLS; EXACTLY_ONCE_SEED for another order of things,
+EXACTLY_ONCE_REPORT for a file with the figures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nemesis import SETTINGS, Nemesis, disturb, process
+from sink_processes import POINTS, Events, Plan, rows
+
+from spark_kafka_native.kafka import Consumer, Producer, TransactionalProducer, TransactionConfig
+from spark_kafka_native.kafka.errors import KafkaError
+from spark_kafka_native.testing import EmbeddedKafka, FaultProxy, FaultRule, ProxiedRequest, faults
+
+pytestmark = pytest.mark.broker
+TESTS = Path(__file__).parents[1]
+TASKS, ROWS = 4, 200
+
+
+def run(plan: Plan, checked_at: str, timeout_s: float, then: Callable[[], None]) -> dict[str, Any]:
+    """Run the sink's processes and the checker beside them, ``then`` when all is written; what the checker
+    says."""
+    path = plan.save()
+    with process(TESTS / "record_checker.py", path, checked_at, stdout=subprocess.PIPE) as checker:
+        with process(TESTS / "sink_processes.py", path) as sink:
+            sink.wait(timeout_s)
+        then()
+        assert Events(plan.folder).read()[-1:] == ["settled"]
+        Path(plan.folder, "done").touch()
+        said, _ = checker.communicate(timeout=300)
+    told: dict[str, Any] = json.loads(said.splitlines()[-1])
+    return told
+
+
+def done(plan: Plan) -> int:
+    """How many batches are."""
+    commits = Path(plan.folder, "commits")
+    return len(commits.read_text().split()) if commits.exists() else 0
+
+
+def summary(plan: Plan) -> Counter[str]:
+    """The events, without their details."""
+    return Counter(line.partition(": ")[0] for line in Events(plan.folder).read())
+
+
+def soak(
+    tmp_path: Path, topic: str, *, records: int, kills: int, driver_kills: int, seed: int, timeout_s: float
+) -> None:
+    with (
+        EmbeddedKafka(3, properties=SETTINGS, startup_timeout_s=240) as kafka,
+        FaultProxy(kafka.bootstrap_servers, seed=seed) as proxy,
+    ):
+        kafka.create_topic(topic, 3)
+        plan = Plan(
+            bootstrap_servers=proxy.bootstrap_servers,
+            topic=topic,
+            folder=str(tmp_path),
+            seed=seed,
+            batches=records // (TASKS * ROWS),
+            tasks=TASKS,
+            rows=ROWS,
+            min_kills=kills,
+            min_driver_kills=driver_kills,
+        )
+        disturb(proxy)
+        # One more as soon as the batches before its share are done, while those of its share run.
+        nemesis = Nemesis(kafka, tmp_path, seed, lambda n: done(plan) * kills >= n * plan.batches)
+        began = time.monotonic()
+        nemesis.start()
+        try:
+            told = run(plan, kafka.bootstrap_servers, timeout_s, nemesis.stop)
+        finally:
+            nemesis.stop()
+    events = summary(plan)
+    fell = Counter(f"{one.api} {one.side} {type(one.fault).__name__}" for one in proxy.trace)
+    report = {
+        "seconds": round(time.monotonic() - began),
+        "records": told["records"],
+        "wrong": told["wrong"],
+        "broker kills": nemesis.kills,
+        "broker pauses": nemesis.pauses,
+        "driver kills": sum(n for what, n in events.items() if what.startswith("driver dies")),
+        "events": dict(sorted(events.items())),
+        "faults": dict(sorted(fell.items())),
+        "seed": seed,
+    }
+    if where := os.environ.get("EXACTLY_ONCE_REPORT"):
+        Path(where).write_text(json.dumps(report, indent=1))
+    assert told == {"records": records, "wrong": {}}, report
+    assert nemesis.kills >= kills, report
+    assert report["driver kills"] >= driver_kills, report  # type: ignore[operator]
+    assert all(events[f"killed at {point}"] for point in POINTS), report
+    for one in ("reply Reset", "reply Delay", "request Delay"):
+        assert fell[f"EndTxn {one}"], report
+    strange = [one for one in Events(plan.folder).read() if "ReplayError" in one or "driver raised" in one]
+    assert not strange
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_each_row_once_whoever_dies(tmp_path: Path, topic: str) -> None:
+    soak(tmp_path, topic, records=20_000, kills=15, driver_kills=3, seed=1, timeout_s=1200)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(4 * 3600)
+def test_each_row_once_for_hours(tmp_path: Path, topic: str) -> None:
+    asked = {
+        name: int(os.environ.get(f"EXACTLY_ONCE_{name.upper()}", default))
+        for name, default in (
+            ("records", 1_000_000),
+            ("broker_kills", 300),
+            ("driver_kills", 200),
+            ("seed", int(time.time())),
+        )
+    }
+    soak(
+        tmp_path,
+        topic,
+        records=asked["records"],
+        kills=asked["broker_kills"],
+        driver_kills=asked["driver_kills"],
+        seed=asked["seed"],
+        timeout_s=4 * 3600 - 300,
+    )
+
+
+def calm(kafka: Any, tmp_path: Path, topic: str, **changed: Any) -> dict[str, Any]:
+    """Each crash point in turn, one broker, and no other fault."""
+    kafka.create_topic(topic, 3)
+    plan = Plan(
+        bootstrap_servers=kafka.bootstrap_servers,
+        topic=topic,
+        folder=str(tmp_path),
+        seed=1,
+        batches=len(POINTS) + 2,
+        rows=20,
+        calm=True,
+        **changed,
+    )
+    told = run(plan, kafka.bootstrap_servers, 200, lambda: None)
+    assert all(summary(plan)[f"killed at {point}"] for point in POINTS)
+    return told
+
+
+@pytest.mark.soak
+def test_the_checker_sees_what_happens_without_markers(kafka: Any, tmp_path: Path, topic: str) -> None:
+    told = calm(kafka, tmp_path, topic, bug="no-marker")
+    assert told["wrong"]["duplicate"]["count"] >= 20
+
+
+def check(kafka: Any, plan: Plan) -> dict[str, Any]:
+    """What the checker says of what is there."""
+    path = plan.save()
+    Path(plan.folder, "done").touch()
+    with process(
+        TESTS / "record_checker.py", path, kafka.bootstrap_servers, stdout=subprocess.PIPE
+    ) as checker:
+        said, _ = checker.communicate(timeout=300)
+    wrong: dict[str, Any] = json.loads(said.splitlines()[-1])["wrong"]
+    return wrong
+
+
+def small(kafka: Any, tmp_path: Path, topic: str) -> Plan:
+    return Plan(
+        bootstrap_servers=kafka.bootstrap_servers,
+        topic=topic,
+        folder=str(tmp_path),
+        seed=0,
+        batches=3,
+        tasks=1,
+        rows=20,
+        partitions=1,
+    )
+
+
+@pytest.mark.parametrize("bug", [False, True])
+def test_a_ghost_of_an_old_commit_ends_a_transaction_whose_epoch_is_not_fresh(
+    kafka: Any, tmp_path: Path, topic: str, bug: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old protocol: the commit of batch 0 arrives a second time, in the middle of batch 1."""
+    kafka.create_topic(topic, 1)
+    plan = small(kafka, tmp_path, topic)
+    if bug:
+        whole = TransactionalProducer._end
+
+        def end(self: Any, **how: Any) -> None:
+            whole(self, **how)
+            self._transaction.epoch_used = False
+
+        monkeypatch.setattr(TransactionalProducer, "_end", end)
+    old = TransactionConfig(transactional_id=topic, transaction_version=1)
+    given = [list(rows(plan, batch_id, 0)) for batch_id in range(plan.batches)]
+    with FaultProxy(kafka.bootstrap_servers) as proxy:
+        hold, held = faults.Hold(), []
+
+        def note(one: ProxiedRequest) -> bool:
+            held.append((one.connection, one.ordinal))
+            return True
+
+        proxy.add(FaultRule(api="EndTxn", side="request", fault=hold, when=note, times=1))
+        # Traced, and nothing more: that the broker has answered the ghost.
+        answered = faults.Delay(0)
+        proxy.add(
+            FaultRule(api="EndTxn", fault=answered, when=lambda one: [(one.connection, one.ordinal)] == held)
+        )
+        settings = {"request.timeout.ms": 1_000, "retry.backoff.ms": 20, "linger.ms": 0}
+        with TransactionalProducer(
+            {"bootstrap.servers": proxy.bootstrap_servers} | settings, old
+        ) as producer:
+            producer.begin()
+            for part in given[0]:
+                producer.send_columns(part, topic)
+            producer.commit()
+            hold.wait()
+            producer.begin()
+            producer.send_columns(given[1][0], topic)
+            producer.flush()
+            hold.release()
+            assert answered in [one.fault for one in proxy.wait_for_faults(2)]
+            with contextlib.suppress(KafkaError):
+                producer.abort()
+    with TransactionalProducer(kafka.bootstrap_servers, old) as producer:
+        for batch in given[1:]:
+            with producer.transaction():
+                for part in batch:
+                    producer.send_columns(part, topic)
+    wrong = check(kafka, plan)
+    assert (wrong.keys() >= {"torn", "duplicate"}) if bug else not wrong
+
+
+@pytest.mark.parametrize("bug", [False, True])
+def test_the_checker_sees_what_happens_without_checksums(
+    kafka: Any, tmp_path: Path, topic: str, bug: bool
+) -> None:
+    """A record that is falsified on its way to a reader who writes it on."""
+    source, plan = f"{topic}-source", small(kafka, tmp_path, topic)
+    for name in (source, topic):
+        kafka.create_topic(name, 1)
+    with Producer(kafka.bootstrap_servers) as producer:
+        for batch_id in range(plan.batches):
+            for part in rows(plan, batch_id, 0):
+                producer.send_columns(part, source)
+    with FaultProxy(kafka.bootstrap_servers) as proxy:
+        # In the value of the last record: after it come the count of its headers and three empty sections.
+        proxy.add(FaultRule(api="Fetch", fault=faults.Flip(-12), times=1))
+        settings = {"bootstrap.servers": proxy.bootstrap_servers, "check.crcs": not bug}
+        with (
+            Consumer(settings, source, start="earliest") as consumer,
+            Producer(kafka.bootstrap_servers) as producer,
+        ):
+            copied = 0
+            while copied < plan.records:
+                fetched = consumer.read_columns(timeout=60)
+                assert fetched is not None
+                copied += len(fetched.columns)
+                producer.send_columns(fetched.columns, topic)
+        assert proxy.trace
+    wrong = check(kafka, plan)
+    assert (wrong.keys() >= {"corrupt", "lost"}) if bug else not wrong

@@ -1,0 +1,65 @@
+"""Each ``##`` section of docs/client.md runs: its Python blocks, in order, as one program.
+
+``localhost:9092`` in a program stands for the tests' broker. A comment in the section, as
+``<!-- topics: a, b=3 -->``, names topics that exist before it runs, with their partitions.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_kafka_native.testing import EmbeddedKafka
+
+PAGE = Path(__file__).parents[2] / "docs/client.md"
+
+
+def sections() -> dict[str, str]:
+    parts = re.split(r"^## (.+)$", PAGE.read_text(), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def program_of(section: str) -> str:
+    return "\n".join(re.findall(r"^```python\n(.*?)^```$", section, flags=re.MULTILINE | re.DOTALL))
+
+
+def topics_of(section: str) -> dict[str, int]:
+    named = ",".join(re.findall(r"^<!-- topics: (.*) -->$", section, flags=re.MULTILINE))
+    pairs = [one.strip().partition("=") for one in named.split(",") if one.strip()]
+    return {name: int(partitions or 1) for name, _, partitions in pairs}
+
+
+SECURED = "TLS and SASL"
+"""It runs where the brokers are that have such listeners: in ``tests/broker/test_security.py``."""
+PROGRAMS = {
+    title: section for title, section in sections().items() if program_of(section) and title != SECURED
+}
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("title", PROGRAMS)
+def test_a_section_of_the_clients_page_runs(title: str, kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    for name, partitions in topics_of(PROGRAMS[title]).items():
+        kafka.create_topic(name, partitions)
+    program = tmp_path / "section.py"
+    program.write_text(program_of(PROGRAMS[title]).replace("localhost:9092", kafka.bootstrap_servers))
+
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", program],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+
+    assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-5000:]
+
+
+def test_the_page_has_its_first_sections() -> None:
+    assert list(PROGRAMS)[:2] == ["Connecting", "Producer"]

@@ -1,0 +1,167 @@
+"""`World`: what a fetch needs around it, without a socket or a thread; time stands still unless told."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+from record_batches import batch, record
+
+from spark_kafka_native.kafka.cluster.router import Leader
+from spark_kafka_native.kafka.config import ClientConfig, ConsumerConfig
+from spark_kafka_native.kafka.consumer.fetch_run import FetchRun
+from spark_kafka_native.kafka.consumer.run_clock import RunClock
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import (
+    NetworkError,
+)
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.network.deadline import Deadline
+from spark_kafka_native.kafka.protocol.api.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+
+ONE, TWO, THREE = (TopicPartition("t", partition) for partition in range(3))
+ID = UUID(int=1)
+
+
+class FakePending:
+    def __init__(self, connection: FakeConnection, request: Any) -> None:
+        self.connection, self.request = connection, request
+        self.answer: Any = None
+        self.abandoned = self.released = 0
+
+    def result(self, _timeout_ms: float) -> Any:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def abandon(self) -> None:
+        self.abandoned += 1
+
+    def release(self) -> None:
+        self.released += 1
+
+
+class FakeConnection:
+    def __init__(self, node_id: int) -> None:
+        self.node_id, self.muted_ms, self.version = node_id, 0.0, 13
+        self.requests: list[FakePending] = []
+        self.versions: list[int] = []
+        self.trimmed = 0
+        self.buffers = SimpleNamespace(trim=self._trim)
+
+    def _trim(self) -> None:
+        self.trimmed += 1
+
+    def version_of(self, request: Any, until: int | None = None) -> int:
+        assert request is FetchRequest
+        return self.version if until is None else min(self.version, until)
+
+    def submit(self, request: Any, version: int) -> FakePending:
+        self.requests.append(FakePending(self, request))
+        self.versions.append(version)
+        return self.requests[-1]
+
+    def give_up(self, pending: FakePending, after_ms: float) -> None:
+        pending.answer = NetworkError(f"no answer within {after_ms:.0f} ms")
+
+
+class World:
+    """The router that a run is given, its connections, and the run's clock."""
+
+    def __init__(self) -> None:
+        self.config = ClientConfig.from_properties(
+            {"bootstrap.servers": "a:1", "request.timeout.ms": "3000", "client.rack": "r1"}
+        )
+        self.now = 0.0
+        self.leaders: dict[TopicPartition, Any] = dict.fromkeys((ONE, TWO, THREE), Leader(1, 5, ID))
+        self.brokers: dict[int, Any] = {node_id: FakeConnection(node_id) for node_id in (1, 2)}
+        self.snapshot = SimpleNamespace(brokers=self.brokers)
+        self.looked_up: list[str] = []
+        self.failure: Exception | None = None
+
+    def metadata(self, topics: Any) -> None:
+        assert topics == {"t"}
+        self._look_up("known")
+
+    def refresh(self, topics: Any, deadline: Deadline) -> None:
+        assert topics == {"t"}
+        assert deadline.remaining_ms <= 3_000
+        self._look_up("anew")
+
+    def _look_up(self, how: str) -> None:
+        self.looked_up.append(how)
+        if self.failure is not None:
+            raise self.failure
+
+    def leader(self, topic_partition: TopicPartition) -> Leader:
+        found = self.leaders[topic_partition]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def connection(self, node_id: int, deadline: Deadline) -> FakeConnection:
+        assert 50_000 < deadline.remaining_ms <= 60_000
+        found = self.brokers[node_id]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def deadline(self, timeout_ms: float = 60_000) -> Deadline:
+        return Deadline.after_ms(timeout_ms)
+
+    def wait_for_any(
+        self, pendings: list[FakePending], _until: Deadline, _wakeup: object
+    ) -> list[FakePending]:
+        return [pending for pending in pendings if pending.answer is not None]
+
+
+def start(world: World, *topic_partitions: TopicPartition, **config: Any) -> FetchRun:
+    router: Any = world
+    run = FetchRun(router, ConsumerConfig(**{"fetch_max_wait_ms": 500, "poll_timeout_ms": 10_000} | config))
+    run._clock = RunClock(lambda: world.now)
+    for topic_partition in topic_partitions:
+        run.add(topic_partition, 10, 20)
+    return run
+
+
+def round_of(run: FetchRun) -> Any:
+    """What is there to be handed out; else requests are sent and answers looked for, once."""
+    return run.next(Deadline.after_ms(0))
+
+
+def told(**partitions: bytes | ErrorCode) -> FetchResponse:
+    """``p0=...``: the records of partition 0, or what is wrong with it."""
+    return FetchResponse(
+        responses=[
+            FetchableTopicResponse(
+                topic="",
+                topic_id=ID,
+                partitions=[
+                    PartitionData(
+                        partition_index=int(name[1:]),
+                        error_code=what if isinstance(what, ErrorCode) else ErrorCode.NONE,
+                        high_watermark=100,
+                        last_stable_offset=100,
+                        aborted_transactions=None,
+                        records=None if isinstance(what, ErrorCode) else memoryview(what),
+                    )
+                    for name, what in partitions.items()
+                ],
+            )
+        ]
+    )
+
+
+def records(first: int, count: int = 2) -> bytes:
+    return batch([record(i) for i in range(count)], base_offset=first)
+
+
+def asked(pending: FakePending) -> dict[int, int]:
+    """From where each partition was asked for."""
+    return {p.partition: p.fetch_offset for topic in pending.request.topics for p in topic.partitions}

@@ -1,0 +1,97 @@
+"""pytest hooks of the whole suite: a test that fails while the machine stands still is run again.
+
+Tests wait for conditions, with deadlines of minutes. But some are about time itself (a session that ends, a
+request that is late), and no bound on time holds on a machine that stops for seconds, as virtual ones do. So
+a thread looks at the clock all the while. Where it came late by more than a test bears, nothing is known of a
+failure, and the test runs again, with new fixtures. What fails while the clock was looked at in time has
+failed. At the end of the run it is said which tests ran again, with what they had said.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+LOOK_S = 0.02
+STOOD_STILL_S = 1.0
+"""What a test bears that is not marked ``timed(seconds)``."""
+RUNS = 4
+SHORT_S = 150.0
+"""What took longer is not run again: four times a long test would be the time of all."""
+_SAID = "ran again, as the machine had stood still for "
+
+
+class Pace:
+    """How late its thread came at most, in seconds."""
+
+    def __init__(self) -> None:
+        self.latest_s = 0.0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="pace", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while True:
+            began = time.monotonic()
+            over = self._over.wait(LOOK_S)
+            self.latest_s = max(self.latest_s, time.monotonic() - began - LOOK_S)
+            if over:
+                return
+
+
+@pytest.hookimpl
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    again: list[tuple[str, str]] = []
+    for run in range(1, RUNS + 1):
+        pace = Pace()
+        began = time.monotonic()
+        reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        pace.close()
+        failed = [report for report in reports if report.failed]
+        is_long = time.monotonic() - began > SHORT_S
+        if not failed or run == RUNS or is_long or pace.latest_s < _bears_s(item):
+            break
+        again.append((f"{_SAID}{pace.latest_s:.1f} s", "\n".join(report.longreprtext for report in failed)))
+        _forget(item)
+    reports[-1].sections += again
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for nodeid, said, failure in _ran_again(terminalreporter):
+        terminalreporter.write_line(f"{nodeid} {said}:")
+        terminalreporter.write_line("    " + "\n    ".join(failure.splitlines()[-12:]))
+
+
+def _ran_again(reporter: pytest.TerminalReporter) -> Iterator[tuple[str, str, str]]:
+    for reports in reporter.stats.values():
+        for report in reports:
+            for said, failure in getattr(report, "sections", ()):
+                if said.startswith(_SAID):
+                    yield report.nodeid, said, failure
+
+
+def _bears_s(item: pytest.Item) -> float:
+    mark = item.get_closest_marker("timed")
+    return float(mark.args[0]) if mark else STOOD_STILL_S
+
+
+def _forget(item: pytest.Item) -> None:
+    """Make the next run of ``item`` one with new fixtures, those of a module that failed included."""
+    item._initrequest()  # type: ignore[attr-defined]
+    for definitions in item._fixtureinfo.name2fixturedefs.values():  # type: ignore[attr-defined]
+        for definition in definitions:
+            if definition.cached_result is not None and definition.cached_result[2] is not None:
+                definition.finish(item._request)  # type: ignore[attr-defined]

@@ -1,0 +1,253 @@
+"""`PartitionSending` against a naive model of a broker's log, at random: answers lost, late and false,
+leaders that move, batches that are too large, refused or given up. Nothing that is told as written is lost,
+nothing is doubled, nothing overtakes, and what is told as not written is not in the log.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import deque
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import pytest
+from sending_batches import TP, encode, numbers
+
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import BrokerError, NetworkError
+from spark_kafka_native.kafka.producer.accumulating.batch import Batch
+from spark_kafka_native.kafka.producer.errors import DeliveryStatus
+from spark_kafka_native.kafka.producer.sending.partition_sending import PartitionSending
+from spark_kafka_native.kafka.producer.sending.producer_id import ProducerId, ProducerIdentity
+from spark_kafka_native.kafka.producer.sending.sending_step import NeedProducerId, Send, SendingRules
+from spark_kafka_native.kafka.producer.sending.verdict import Verdict
+
+E = ErrorCode
+TOPIC_ID = UUID(int=1)
+SEEDS = int(os.environ.get("SENDING_SIMULATIONS", "60"))
+STEPS = 400
+APPLIED_OR_NOT = [
+    E.REQUEST_TIMED_OUT,
+    E.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    E.NOT_LEADER_OR_FOLLOWER,
+    E.KAFKA_STORAGE_ERROR,
+]
+NOT_APPLIED = [E.NOT_ENOUGH_REPLICAS, E.CORRUPT_MESSAGE, E.LEADER_NOT_AVAILABLE, E.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+@dataclass
+class Packet:
+    """A batch on the wire, as its bytes say."""
+
+    batch: Batch
+    numbers: tuple[int, int, int]
+    records: list[int]
+
+
+@dataclass
+class Log:
+    """What Kafka's ProducerStateManager does: five batches are remembered per producer id."""
+
+    records: list[int] = field(default_factory=list)
+    states: dict[int, tuple[int, deque[tuple[int, int]]]] = field(default_factory=dict)
+
+    def append(self, packet: Packet) -> ErrorCode:
+        producer_id, epoch, first = packet.numbers
+        last = first + len(packet.records) - 1
+        known = self.states.get(producer_id)
+        if known is not None and epoch < known[0]:
+            return E.INVALID_PRODUCER_EPOCH
+        if known is not None and epoch > known[0]:
+            if first:
+                return E.OUT_OF_ORDER_SEQUENCE_NUMBER
+            known = None
+        if known is None:
+            known = self.states[producer_id] = (epoch, deque(maxlen=5))
+        batches = known[1]
+        if (first, last) in batches:
+            return E.DUPLICATE_SEQUENCE_NUMBER if first % 2 else E.NONE
+        if batches and first != batches[-1][1] + 1:
+            return E.OUT_OF_ORDER_SEQUENCE_NUMBER
+        batches.append((first, last))
+        self.records += packet.records
+        return E.NONE
+
+
+class World:
+    """One partition, three brokers with one log, and a network that the random numbers are against."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.producer_id = ProducerId()
+        rules = SendingRules(
+            retries=10**9, pipelined=False, delay_s=lambda _: self.rng.random(), topic_propagation_s=10**9
+        )
+        self.partition = PartitionSending(TP, rules, self.producer_id)
+        self.log = Log()
+        self.now = 0.0
+        self.leader = self.known_leader = 1
+        self.sent: dict[int, deque[Packet]] = {node_id: deque() for node_id in (1, 2, 3)}
+        self.answers: dict[int, deque[tuple[Batch, ErrorCode]]] = {node_id: deque() for node_id in (1, 2, 3)}
+        self.records: dict[Batch, list[int]] = {}
+        self.bytes: dict[tuple[Batch, tuple[int, int, int]], bytes] = {}
+        self.told: dict[int, DeliveryStatus] = {}
+        self.count = self.order = 0
+        self.faults = True
+        self.max_records = self.rng.choice([1, 3, 4])
+        self.expires = self.rng.random() < 0.7
+
+    # What may happen.
+
+    def add(self) -> None:
+        self.order += 1
+        n = self.rng.randint(1, 4)
+        ids = list(range(self.count, self.count + n))
+        self.count += n
+        self.partition.add(self.make(ids, (self.order,)))
+
+    def send(self) -> None:
+        if len(self.partition.in_flight) >= 5:
+            return
+        step = self.partition.next(self.now, self.known_leader, TOPIC_ID)
+        if isinstance(step, NeedProducerId):
+            self.producer_id.received(ProducerIdentity(self.order, self.rng.choice([0, 2**15 - 3])))
+        if not isinstance(step, Send):
+            return
+        batch = step.batch
+        self.partition.sent(batch, self.known_leader)
+        packet = Packet(batch, numbers(batch), self.records[batch])
+        before = self.bytes.setdefault((batch, packet.numbers), bytes(batch.data))
+        assert before == batch.data, "a retry with other bytes"
+        self.sent[self.known_leader].append(packet)
+
+    def serve(self, node_id: int) -> None:
+        """A broker takes the next request in, and does with it what it likes."""
+        if not self.sent[node_id]:
+            return
+        packet = self.sent[node_id].popleft()
+        self.answers[node_id].append((packet.batch, self.take_in(packet, node_id)))
+
+    def take_in(self, packet: Packet, node_id: int) -> ErrorCode:
+        fault = self.rng.random() if self.faults else 1.0
+        if node_id != self.leader:
+            return E.NOT_LEADER_OR_FOLLOWER
+        if len(packet.records) > self.max_records:  # always: what was appended once is never too large
+            return E.MESSAGE_TOO_LARGE
+        if fault < 0.07:
+            return self.rng.choice(NOT_APPLIED + APPLIED_OR_NOT)
+        if fault < 0.08:
+            return E.INVALID_RECORD
+        code = self.log.append(packet)
+        return self.rng.choice(APPLIED_OR_NOT) if fault < 0.13 else code
+
+    def hear(self, node_id: int) -> None:
+        """The next answer of a broker arrives."""
+        if self.answers[node_id]:
+            batch, code = self.answers[node_id].popleft()
+            cause = BrokerError(code, "Produce")
+            self.act(self.partition.answered(batch, code, cause, self.now), batch)
+
+    def hang_up(self, node_id: int) -> None:
+        """A connection dies: of what is on it the broker still reads the first few; no answer comes back."""
+        answered = [batch for batch, _ in self.answers[node_id]]
+        packets = list(self.sent[node_id])
+        for packet in packets[: self.rng.randint(0, len(packets))]:
+            self.take_in(packet, node_id)
+        self.answers[node_id].clear()
+        self.sent[node_id].clear()
+        for batch in [*answered, *(packet.batch for packet in packets)]:
+            self.act(self.partition.lost(batch, NetworkError("lost"), self.now), batch)
+
+    def expire(self) -> None:
+        left = self.partition.unended()
+        if left and self.expires:
+            self.give_up([left[0] if self.rng.random() < 0.7 else self.rng.choice(left)])
+
+    def move(self) -> None:
+        self.leader = self.rng.choice([1, 2, 3])
+
+    # What comes of it.
+
+    def act(self, verdict: Verdict, batch: Batch) -> None:
+        match verdict:
+            case Verdict.DELIVERED | Verdict.DUPLICATE:
+                if not batch.ended:
+                    self.end(batch, DeliveryStatus.PERSISTED)
+            case Verdict.REFRESH:
+                self.known_leader = self.leader if self.rng.random() < 0.8 else self.rng.choice([1, 2, 3])
+            case Verdict.SPLIT:
+                ids = self.records[batch]
+                parts = ids[: len(ids) // 2], ids[len(ids) // 2 :]
+                halves = [self.make(part, (*batch.order, place)) for place, part in enumerate(parts)]
+                self.partition.take_over(batch, halves)
+                self.partition.replace(batch, halves)
+            case Verdict.FAIL:
+                self.give_up([batch])
+            case Verdict.FATAL | Verdict.EXHAUSTED | Verdict.GONE:
+                raise AssertionError(f"{verdict} of {batch}, though the broker lost nothing")
+
+    def give_up(self, batches: list[Batch]) -> None:
+        self.partition.given_up(batches)
+        for batch in batches:
+            self.end(batch, batch.undelivered_status)
+
+    def end(self, batch: Batch, status: DeliveryStatus) -> None:
+        batch.ended = True
+        for record in self.records[batch]:
+            assert record not in self.told, "it ended twice"
+            self.told[record] = status
+
+    def make(self, ids: list[int], order: tuple[int, ...]) -> Batch:
+        data = encode([b"%d" % i for i in ids])
+        batch = Batch(TP, data, len(ids), 0, [], self.now, 0, order)
+        self.records[batch] = ids
+        return batch
+
+    # The whole.
+
+    def step(self) -> None:
+        node_id = self.rng.choice([1, 2, 3, self.leader, self.known_leader])
+        self.now += self.rng.random() * 0.2
+        actions = [
+            (self.add, 4),
+            (self.send, 10),
+            (lambda: self.serve(node_id), 8),
+            (lambda: self.hear(node_id), 8),
+            (lambda: self.hang_up(node_id), 0.4),
+            (self.expire, 0.3),
+            (self.move, 0.3),
+        ]
+        chosen = self.rng.choices([action for action, _ in actions], [weight for _, weight in actions])[0]
+        chosen()
+
+    def settle(self) -> None:
+        """No more faults: everything ends."""
+        self.faults = False
+        for _ in range(10_000):
+            if self.partition.idle:
+                return
+            self.now += 1
+            self.known_leader = self.leader
+            self.send()
+            for node_id in (1, 2, 3):
+                self.serve(node_id)
+                self.hear(node_id)
+        raise AssertionError(f"it does not end: {self.partition.unended()}")
+
+
+@pytest.mark.parametrize("part", range(6))
+def test_whatever_happens_the_log_is_right_and_the_words_are_true(part: int) -> None:
+    for seed in range(part, SEEDS, 6):
+        world = World(seed)
+        for _ in range(STEPS):
+            world.step()
+        world.settle()
+        log, told = world.log.records, world.told
+        assert len(told) == world.count, f"seed {seed}: records without an end"
+        assert log == sorted(set(log)), f"seed {seed}: doubled or overtaken"
+        found = set(log)
+        lost = [i for i, status in told.items() if status is DeliveryStatus.PERSISTED and i not in found]
+        assert not lost, f"seed {seed}: told as written, and not there"
+        lies = [i for i, status in told.items() if status is DeliveryStatus.NOT_PERSISTED and i in found]
+        assert not lies, f"seed {seed}: told as not written, and there"

@@ -1,0 +1,35 @@
+"""What a read_committed consumer of another client sees."""
+
+from __future__ import annotations
+
+import time
+
+import confluent_kafka
+
+
+def read_committed(
+    bootstrap_servers: str, topic: str, partitions: int, *, timeout_s: float
+) -> dict[int, list[bytes]]:
+    """The values of each partition, up to where librdkafka says that it ends."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": f"other-{topic}",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "log_level": 0,
+        }
+    )
+    consumer.assign([confluent_kafka.TopicPartition(topic, p, 0) for p in range(partitions)])
+    found: dict[int, list[bytes]] = {p: [] for p in range(partitions)}
+    ends, deadline = set(), time.monotonic() + timeout_s
+    while len(ends) < partitions:
+        assert time.monotonic() < deadline
+        for message in consumer.consume(10_000, 1.0):
+            if message.error() is not None:
+                assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
+                ends.add(message.partition())
+            else:
+                found[message.partition()].append(message.value())
+    consumer.close()
+    return found

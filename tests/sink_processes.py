@@ -1,0 +1,449 @@
+"""The exactly-once sink as processes that die: what Spark does with tasks and batches, without Spark.
+
+Run as a script, with a JSON file of `Plan`. The supervisor forks drivers, a driver tasks and committers: a
+task is what runs in a Python worker of an executor, a committer what Spark starts anew for each commit. The
+driver itself speaks to no broker. Whoever dies is killed: nothing is said, nothing cleaned up. The drivers of
+a run share a checkpoint, as Spark's do: a batch is done once it stands in ``commits``.
+
+What happened is in the file ``events``, a line each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import pickle
+import pkgutil
+import random
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+TASK_POINTS = ("initialized", "marker-read", "producing", "acknowledged", "returned")
+COMMIT_POINTS = ("before-end", "after-end", "committed")
+POINTS = TASK_POINTS + COMMIT_POINTS
+"""Where somebody is killed."""
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_TASK_TRIES = 4
+_ANSWER_S = 170.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a run is to do. ``kills`` is a file with the number of brokers killed so far: a batch does not
+    begin before its share of ``min_kills``, nor before its share of ``min_driver_kills``."""
+
+    bootstrap_servers: str
+    topic: str
+    folder: str
+    seed: int
+    batches: int
+    tasks: int = 4
+    rows: int = 100
+    partitions: int = 3
+    protocols: tuple[int, ...] = (1, 2)
+    marker_topic: str | None = None
+    min_kills: int = 0
+    min_driver_kills: int = 0
+    calm: bool = False
+    """Only the crash points in turn, and nothing by chance."""
+    bug: str | None = None
+    """One that is planted: "no-marker"."""
+
+    @classmethod
+    def load(cls, path: str) -> Plan:
+        told = json.loads(Path(path).read_text())
+        return cls(**{**told, "protocols": tuple(told["protocols"])})
+
+    def save(self) -> Path:
+        path = Path(self.folder, "plan.json")
+        path.write_text(json.dumps(asdict(self)))
+        return path
+
+    @property
+    def records(self) -> int:
+        return self.batches * self.tasks * self.rows
+
+
+class Events:
+    """Appended to by all processes, a line at a time."""
+
+    def __init__(self, folder: str) -> None:
+        self.path = Path(folder, "events")
+
+    def tell(self, what: str) -> None:
+        with open(self.path, "ab", buffering=0) as file:
+            file.write(f"{what}\n".encode())
+
+    def read(self) -> list[str]:
+        return self.path.read_text().splitlines() if self.path.exists() else []
+
+    def count(self, prefix: str) -> int:
+        return sum(line.startswith(prefix) for line in self.read())
+
+
+# A task, a committer: each in a process of its own, which has never spoken to a broker before.
+
+
+def rows(plan: Plan, batch_id: int, task: int) -> Iterator[Any]:
+    import pyarrow as pa
+
+    for part in (range(plan.rows // 2), range(plan.rows // 2, plan.rows)):
+        values = [b"%d-%d-%d %s" % (batch_id, task, index, b"x" * (index % 97)) for index in part]
+        yield pa.record_batch(
+            {
+                "partition": pa.array([index % plan.partitions for index in part], pa.int32()),
+                "value": pa.array(values, pa.binary()),
+            }
+        )
+
+
+def options(plan: Plan, timeout: str) -> Any:
+    from spark_kafka_native.spark.options.option import Scope
+    from spark_kafka_native.spark.options.option_values import OptionValues
+    from spark_kafka_native.spark.write.write_options import WriteOptions
+
+    given = {
+        "kafka.bootstrap.servers": plan.bootstrap_servers,
+        "topic": plan.topic,
+        "deliveryGuarantee": "exactly-once",
+        "transactionTimeout": timeout,
+        "kafka.retry.backoff.ms": "20",
+        "kafka.linger.ms": "0",
+        "kafka.request.timeout.ms": "5000",
+    }
+    if plan.marker_topic is not None:
+        given["transactionMarkerTopic"] = plan.marker_topic
+    return WriteOptions.parse(OptionValues.parse(given, Scope.WRITE))
+
+
+def after(owner: Any, name: str, then: Callable[[], None]) -> None:
+    """``then`` happens after each call."""
+    original = getattr(owner, name)
+
+    def called(*arguments: Any, **named: Any) -> Any:
+        found = original(*arguments, **named)
+        then()
+        return found
+
+    setattr(owner, name, called)
+
+
+def die(events: Events, point: str) -> None:
+    events.tell(f"killed at {point}")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run_task(plan: Plan, job: dict[str, Any], events: Events) -> Any:
+    """What a Python worker does; the message for the driver."""
+    from spark_kafka_native.kafka.config import TransactionConfig
+    from spark_kafka_native.spark.write import exactly_once
+    from spark_kafka_native.spark.write.marker_topic import MarkerTopic
+    from spark_kafka_native.spark.write.markers import GroupMarkers
+    from spark_kafka_native.spark.write.rows import RowColumns
+    from spark_kafka_native.spark.write.write_task import WriteTask
+
+    def at(point: str) -> Callable[[], None]:
+        return partial(die, events, point) if job["point"] == point else lambda: None
+
+    exactly_once.TransactionConfig = partial(TransactionConfig, transaction_version=job["protocol"])  # type: ignore[misc, assignment]
+    plant(plan)
+    after(exactly_once.TransactionalProducer, "initialize", at("initialized"))
+    for markers in (GroupMarkers, MarkerTopic):
+        after(markers, "last", at("marker-read"))
+    after(WriteTask, "write", at("producing"))
+    after(WriteTask, "finish", at("acknowledged"))
+    chosen = options(plan, job["timeout"])
+    columns = RowColumns(names=("partition", "value"), topic=plan.topic)
+    who = exactly_once.BatchTask(query_id=plan.topic, batch_id=job["batch"], partition=job["task"])
+    given = rows(plan, job["batch"], job["task"])
+    message = exactly_once.write_once(given, columns, chosen, chosen.exactly_once, who)
+    at("returned")()
+    return message
+
+
+def plant(plan: Plan) -> None:
+    """The bug that the checker has to see."""
+    from spark_kafka_native.spark.write.marker_topic import MarkerTopic
+    from spark_kafka_native.spark.write.markers import GroupMarkers
+
+    if plan.bug == "no-marker":
+        for markers in (GroupMarkers, MarkerTopic):
+            markers.last = lambda *_arguments: None  # type: ignore[method-assign, misc, assignment]
+
+
+def run_commit(plan: Plan, job: dict[str, Any], events: Events) -> None:
+    """What Spark's process for the commit of a batch does."""
+    from spark_kafka_native.spark.write import transaction_ends
+
+    chosen = options(plan, job["timeout"])
+    messages, end_all = job["messages"], transaction_ends._end_all
+
+    def dying(transactions: Any, end: Any) -> Any:
+        if job["point"] == "before-end":
+            die(events, "before-end")
+        if job["point"] == "after-end":
+            some = random.Random(job["draw"]).sample(transactions, (len(transactions) + 1) // 2)
+            for one in some:
+                with contextlib.suppress(Exception):
+                    end(one)
+            die(events, "after-end")
+        return end_all(transactions, end)
+
+    if job["expire"]:
+        await_expiry(plan, messages)
+    transaction_ends._end_all = dying
+    transaction_ends.commit_transactions(messages, job["batch"], chosen, chosen.exactly_once)
+    if job["point"] in COMMIT_POINTS:  # the last one, and the others where nothing was left to end
+        die(events, job["point"])
+
+
+def run_abort(plan: Plan, job: dict[str, Any], _events: Events) -> None:
+    from spark_kafka_native.spark.write.transaction_ends import abort_transactions
+
+    abort_transactions(job["messages"], options(plan, job["timeout"]))
+
+
+def await_expiry(plan: Plan, messages: list[Any]) -> None:
+    """Until the coordinators have aborted them."""
+    from spark_kafka_native.kafka.admin import Admin
+
+    names = [message.transaction.transactional_id for message in messages if message.transaction is not None]
+    with Admin(plan.bootstrap_servers) as admin:
+        deadline = time.monotonic() + 100
+        while any(one.state == "Ongoing" for one in admin.describe_transactions(names).values()):
+            if time.monotonic() > deadline:
+                raise TimeoutError("no transaction expired")
+            time.sleep(0.2)
+
+
+class Child:
+    """A process that runs one function and says what came of it: ("done", value), ("raised", text) or, where
+    it was killed, None."""
+
+    def __init__(self, run: Callable[[Plan, dict[str, Any], Events], Any], plan: Plan, job: Any) -> None:
+        self._read, write = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self._read)
+            signal.alarm(int(_ANSWER_S))  # an orphan does not live for ever
+            self._work(write, run, plan, job)
+        os.close(write)
+
+    @staticmethod
+    def _work(write: int, run: Callable[..., Any], plan: Plan, job: Any) -> NoReturn:
+        try:
+            try:
+                told: Any = ("done", run(plan, job, Events(plan.folder)))
+            except Exception as error:
+                told = ("raised", f"{type(error).__name__}: {error}")
+            with contextlib.suppress(BrokenPipeError), open(write, "wb") as file:
+                pickle.dump(told, file)
+        finally:
+            os._exit(0)
+
+    def result(self) -> tuple[str, Any] | None:
+        with open(self._read, "rb") as file:
+            data = file.read()
+        os.waitpid(self.pid, 0)
+        try:
+            told: tuple[str, Any] = pickle.loads(data)
+        except (EOFError, pickle.UnpicklingError):
+            return None  # killed, perhaps in the middle of a word
+        return told
+
+
+# The driver.
+
+
+class Driver:
+    """One life of a driver."""
+
+    def __init__(self, plan: Plan, life: int) -> None:
+        self.plan = plan
+        self.life = life
+        self.events = Events(plan.folder)
+        self.commits = Path(plan.folder, "commits")
+
+    def run(self) -> None:
+        """The batches that are left, unless something happens."""
+        plan = self.plan
+        while (batch_id := self.next_batch()) < plan.batches:
+            self._await_share(batch_id)
+            if not self._run_batch(batch_id):
+                return
+
+    def next_batch(self) -> int:
+        return len(self.commits.read_text().split()) if self.commits.exists() else 0
+
+    def _await_share(self, batch_id: int) -> None:
+        kills = Path(self.plan.folder, "kills")
+        wanted = self.plan.min_kills * (batch_id + 1) // self.plan.batches
+        while wanted and (not kills.exists() or int(kills.read_text() or 0) < wanted):
+            time.sleep(0.05)
+
+    def _run_batch(self, batch_id: int) -> bool:
+        """Whether the query goes on."""
+        plan, rng = self.plan, random.Random(f"{self.plan.seed} {self.life} {batch_id}")
+        # Whatever has not happened yet happens next.
+        happened = self.events.read()
+        due = [one for one in POINTS if f"killed at {one}" not in happened]
+        point = due[0] if due and batch_id else None
+        chance = (lambda _p: False) if plan.calm else (lambda p: rng.random() < p)
+        if point is None and chance(0.25):
+            point = rng.choice(COMMIT_POINTS)
+        late = plan.min_driver_kills * batch_id // plan.batches > self.events.count("driver dies")
+        expire = point is None and batch_id > 0 and chance(0.04)
+        common = {
+            "batch": batch_id,
+            "protocol": rng.choice(plan.protocols),
+            "timeout": "1s" if expire else "1m",
+            "draw": rng.random(),
+            "expire": expire,
+        }
+        fates = [rng.choice(TASK_POINTS) if chance(0.1) else None for _ in range(plan.tasks)]
+        if point in TASK_POINTS:
+            fates[rng.randrange(plan.tasks)] = point
+        twice = [chance(0.08) for _ in range(plan.tasks)]
+        messages = self._run_tasks(common, fates, twice, rng)
+        if messages is None:
+            self.events.tell("query fails: a task failed too often")
+            return False
+        if chance(0.06):
+            self._die("before the commit")
+        commit = common | {"messages": messages, "point": point if point in COMMIT_POINTS else None}
+        came = Child(run_commit, plan, commit).result()
+        if came == ("done", None) and not (late and chance(0.5)):
+            with self.commits.open("a") as file:
+                file.write(f"{batch_id}\n")
+            return True
+        if came is not None and came[0] == "raised":
+            self.events.tell(f"commit refused: {came[1]}"[:600])
+            if expire and "CommitFailedError" in came[1]:
+                self.events.tell("expired")
+        elif late or rng.random() < 0.6:
+            self._die("in the commit")
+        # Spark aborts, also after a commit that raised when all was done.
+        Child(run_abort, plan, commit).result()
+        self.events.tell("query fails, and Spark aborts")
+        return False
+
+    def _run_tasks(
+        self, common: dict[str, Any], fates: list[str | None], twice: list[bool], rng: random.Random
+    ) -> list[Any] | None:
+        first = []
+        for task, (fate, double) in enumerate(zip(fates, twice, strict=True)):
+            job = common | {"task": task, "point": fate}
+            first.append([Child(run_task, self.plan, job) for _ in range(2 if double else 1)])
+        messages = []
+        for task, children in enumerate(first):
+            came = [child.result() for child in children]
+            if len(came) > 1:
+                self.events.tell("a task runs twice")
+            for _ in range(_TASK_TRIES):
+                done = [one[1] for one in came if one is not None and one[0] == "done"]
+                if done:
+                    messages.append(rng.choice(done))
+                    break
+                for one in came:
+                    if one is not None:
+                        self.events.tell(f"task refused: {one[1]}"[:600])
+                came = [Child(run_task, self.plan, common | {"task": task, "point": None}).result()]
+            else:
+                return None
+        return messages
+
+    def _die(self, where: str) -> NoReturn:
+        self.events.tell(f"driver dies {where}")
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+
+# The supervisor.
+
+
+def supervise(plan: Plan) -> None:
+    """Start drivers until all batches are done; then end what is left open."""
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphans are ours to wait for
+    warm(plan)
+    events, rng, life = Events(plan.folder), random.Random(f"{plan.seed} supervisor"), 0
+    while Driver(plan, 0).next_batch() < plan.batches:
+        life += 1
+        pid = os.fork()
+        if pid == 0:
+            os.setpgid(0, 0)
+            prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # the supervisor has one thread: it is its end, then
+            try:
+                Driver(plan, life).run()
+            except BaseException as error:
+                events.tell(f"driver raised: {type(error).__name__}: {error}")
+            os._exit(0)
+        fate = rng.random()
+        if not plan.calm and fate < 0.35 and not ended(pid, rng.uniform(0.1, 3)):
+            events.tell(
+                f"driver dies at some time, {'all its tasks too' if fate < 0.15 else 'its tasks live on'}"
+            )
+            with contextlib.suppress(ProcessLookupError):
+                (os.killpg if fate < 0.15 else os.kill)(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()
+    settle(plan, events)
+
+
+def prctl(option: int, value: int) -> None:
+    """Where there is such a thing: on Linux."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(option, value)
+
+
+def ended(pid: int, timeout_s: float) -> bool:
+    """Whether a child has ended within the time; it is not reaped."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            return True
+        select.select([], [], [], 0.02)
+    return False
+
+
+def settle(plan: Plan, events: Events) -> None:
+    """Fence whoever had a transactional id last; with that, what orphans left open is aborted."""
+    for task in range(plan.tasks):
+        job = {"batch": plan.batches - 1, "task": task, "point": None, "protocol": 2, "timeout": "1m"}
+        for _ in range(10):
+            came = Child(run_task, plan, job).result()
+            if came is not None and came[0] == "done":
+                break
+            events.tell(f"task refused: {came}")
+    events.tell("settled")
+
+
+def warm(plan: Plan) -> None:
+    """Import what the children need, once."""
+    list(rows(plan, 0, 0))  # the first array of pyarrow imports pandas: half a second of each child's life
+    for name in (
+        "spark_kafka_native.kafka",
+        "spark_kafka_native.spark.options",
+        "spark_kafka_native.spark.write",
+    ):
+        for module in pkgutil.walk_packages(importlib.import_module(name).__path__, f"{name}."):
+            if not module.name.endswith("__main__"):
+                with contextlib.suppress(ImportError):  # of what is optional
+                    importlib.import_module(module.name)
+    gc.freeze()
+
+
+if __name__ == "__main__":
+    supervise(Plan.load(sys.argv[1]))

@@ -1,0 +1,141 @@
+"""Python workers that are killed in the middle of a task: Spark runs the task again."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.spark,
+    pytest.mark.skipif(sys.platform != "linux", reason="finds the worker that talks to the broker in /proc"),
+]
+
+SCRIPT = """
+import json, os, signal, sys, threading, time
+from collections import Counter
+from confluent_kafka import Consumer, TopicPartition
+from pathlib import Path
+from pyspark.sql import SparkSession, functions as F
+
+bootstrap_servers, topic, copy, folder = sys.argv[1:]
+PORT = int(bootstrap_servers.rpartition(":")[2])
+spark = (
+    SparkSession.builder.master("local[2,4]")  # a task may fail three times
+    .config("spark.ui.enabled", "false")
+    .config("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
+    .config("spark.python.worker.reuse", "false")  # what has a connection is in the middle of a task
+    .getOrCreate()
+)
+
+
+def kafka(what):
+    return what.format("pykafka").option("kafka.bootstrap.servers", bootstrap_servers)
+
+
+def held(gate):
+    # Passes on a part of what comes, and the rest when there is a file ``gate``: in the middle until then.
+    def run(batches):
+        for number, batch in enumerate(batches):
+            while number >= 8 and not os.path.exists(gate):
+                time.sleep(0.02)
+            yield batch
+
+    return run
+
+
+def inodes_to_broker():
+    rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+    return {row[9] for row in rows if int(row[2].rpartition(":")[2], 16) == PORT and row[3] == "01"}
+
+
+def workers_at_broker():
+    sockets = {f"socket:[{inode}]" for inode in inodes_to_broker()}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes().split(b"\\0")
+            if b"pyspark.worker" not in command:
+                continue
+            if sockets & {os.readlink(fd) for fd in (process / "fd").iterdir()}:
+                yield int(process.name)
+        except OSError:
+            pass  # it has just ended
+
+
+def kill_workers(when, killed, gate):
+    while not killed:
+        time.sleep(0.02)
+        if when():
+            for pid in list(workers_at_broker()):
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+    Path(gate).touch()
+
+
+def run_and_kill(job, when, gate):
+    killed = []
+    killer = threading.Thread(target=kill_workers, args=(when, killed, gate), daemon=True)
+    killer.start()
+    found = job()
+    killer.join(300)
+    return found, len(killed)
+
+
+frame = kafka(spark.read).option("subscribe", topic).load().select("partition", "offset")
+gate = f"{folder}/read"
+slow = frame.mapInPandas(held(gate), frame.schema)
+rows, killed = run_and_kill(slow.collect, lambda: True, gate)
+read = {"killed": killed > 0, "count": len(rows), "distinct": len(set(rows))}
+
+ROWS = 20_000
+# Long values: what is passed on before the gate is more than the buffers on the way hold.
+source = spark.range(0, ROWS, 1, 4).select(F.format_string("%0200d", "id").alias("value"))
+gate = f"{folder}/written"
+slow = source.mapInPandas(held(gate), source.schema)
+written = kafka(spark.read).option("subscribe", copy).load()
+writer = kafka(slow.write).option("topic", copy).option("kafka.linger.ms", "5").mode("append")
+consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "watermarks"})
+
+
+def has_begun():  # asked of the broker: a Spark job would be another worker with a connection
+    ends = (consumer.get_watermark_offsets(TopicPartition(copy, index), timeout=60)[1] for index in (0, 1))
+    return sum(ends) > 0
+
+
+_, killed = run_and_kill(writer.save, has_begun, gate)
+values = Counter(int(row.value) for row in written.select(F.col("value").cast("string")).collect())
+write = {
+    "killed": killed > 0, "missing": ROWS - len(values),
+    "strange": len([value for value in values if not 0 <= value < ROWS]),
+}
+print("RESULT", json.dumps({"read": read, "write": write}))
+"""
+
+
+@pytest.mark.timeout(900)
+def test_readers_and_writers_that_are_killed_are_run_again(peer, kafka, topic, tmp_path, script_environment):
+    copy = f"{topic}-copy"
+    peer.create(kafka, topic, 2)
+    peer.write(kafka.bootstrap_servers, topic, peer.numbered(20_000, 2))
+    kafka.create_topic(copy, partitions=2)
+    job = tmp_path / "job.py"
+    job.write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, str(job), kafka.bootstrap_servers, topic, copy, str(tmp_path)],
+        env=script_environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=840,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT "))
+    # Each record is read once; of those written, none is lost.
+    assert json.loads(line.removeprefix("RESULT ")) == {
+        "read": {"killed": True, "count": 20_000, "distinct": 20_000},
+        "write": {"killed": True, "missing": 0, "strange": 0},
+    }
+    # What was killed was in the middle of a task, both times.
+    assert done.stderr.count("Lost task") >= 2

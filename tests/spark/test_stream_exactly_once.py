@@ -1,0 +1,226 @@
+"""The exactly-once sink in Spark: restarts, a commit that raises after its effect, SIGKILL of the driver."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import pytest
+
+from spark_kafka_native.kafka.cluster.router import Router
+from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.group.committed import all_committed_offsets
+from spark_kafka_native.spark.source import KafkaDataSource
+from spark_kafka_native.spark.write.stream_writer import KafkaStreamWriter
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+DRIVER = """
+import signal, sys
+from pathlib import Path
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+from spark_kafka_native.spark.source import KafkaDataSource
+from spark_kafka_native.spark.write import transaction_ends
+from spark_kafka_native.spark.write.stream_writer import KafkaStreamWriter
+
+servers, source, sink, checkpoint, phase = sys.argv[1:]
+mark = Path(checkpoint).parent / "die"
+
+def wait_for_death():
+    mark.touch()
+    signal.pause()
+
+class Writer(KafkaStreamWriter):
+    def write(self, iterator):
+        batch = TaskContext.get().getLocalProperty("streaming.sql.batchId")
+        def rows():
+            for one in iterator:
+                yield one.slice(0, 1)
+                if batch == "1" and phase == "running":
+                    wait_for_death()
+                yield one.slice(1)
+        return super().write(rows())
+    def commit(self, messages, batchId):
+        if batchId == 1 and phase == "committing":
+            def half(transactions, end):
+                end(transactions[0])
+                wait_for_death()
+            transaction_ends._end_all = half
+        super().commit(messages, batchId)
+        if batchId == 1 and phase == "committed":
+            wait_for_death()
+
+class Dying(KafkaDataSource):
+    @classmethod
+    def name(cls):
+        return "dying"
+    def streamWriter(self, schema, overwrite):
+        writer = super().streamWriter(schema, overwrite)
+        writer.__class__ = Writer
+        return writer
+
+spark = (SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    .config("spark.speculation", "true" if phase == "speculation" else "false").getOrCreate())
+spark.sparkContext.setLogLevel("ERROR")
+spark.dataSource.register(KafkaDataSource)
+spark.dataSource.register(Dying)
+frame = (spark.readStream.format("pykafka")
+    .option("kafka.bootstrap.servers", servers).option("subscribe", source)
+    .option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "8").load())
+query = (frame.select("key", "value").writeStream.format("dying")
+    .option("kafka.bootstrap.servers", servers).option("deliveryGuarantee", "exactly-once")
+    .option("topic", sink).option("checkpointLocation", checkpoint).trigger(availableNow=True).start())
+query.awaitTermination()
+"""
+
+
+class RaisingWriter(KafkaStreamWriter):
+    def commit(self, messages, batchId):
+        super().commit(messages, batchId)
+        if batchId == 1:
+            raise RuntimeError("raised after its effect")
+
+
+class RaisingSource(KafkaDataSource):
+    @classmethod
+    def name(cls):
+        return "raising"
+
+    def streamWriter(self, schema, overwrite):
+        writer = super().streamWriter(schema, overwrite)
+        writer.__class__ = RaisingWriter
+        return writer
+
+
+@pytest.fixture
+def once(kafka, topic, stream, tmp_path):
+    """``once(**options)``: run the query from the test's topic to its copy, to the end of what is there."""
+
+    def run(source="pykafka", **options):
+        frame = stream(maxOffsetsPerTrigger="8").frame()
+        query = (
+            frame.select("key", "value")
+            .writeStream.format(source)
+            .option("kafka.bootstrap.servers", kafka.bootstrap_servers)
+            .option("topic", f"{topic}-copy")
+            .option("deliveryGuarantee", "exactly-once")
+            .options(**options)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination(300)
+        return query
+
+    return run
+
+
+@pytest.fixture
+def topics(peer, kafka, topic):
+    for name in (topic, f"{topic}-copy"):
+        peer.create(kafka, name, 2)
+    peer.write(kafka.bootstrap_servers, topic, peer.numbered(20, 2))
+
+
+def settle(kafka, query_id, tasks=2):
+    """Until what is being committed is: a reader right after the commit may not see it yet."""
+    router = Router(ClientConfig(bootstrap_servers=(kafka.bootstrap_servers,)))
+    last = {}
+    for task in range(tasks):
+        found = all_committed_offsets(router, f"pykafka-{query_id}-{task}")
+        last |= {(task, tp.topic): one.offset for tp, one in found.items()}
+    router.close()
+    return last
+
+
+def seen(peer, spark, kafka, topic):
+    read = peer.read(spark, kafka, f"{topic}-copy", kafka__isolation__level="read_committed")
+    return Counter(bytes(row.value) for row in read.collect())
+
+
+def each_once(count):
+    return Counter(b"v%d" % number for number in range(count))
+
+
+def test_each_row_once_over_batches_and_restarts(peer, spark, kafka, topic, topics, once):
+    query = once()
+    peer.write(kafka.bootstrap_servers, topic, peer.numbered(10, 2, start=20))
+    assert once().id == query.id
+    markers = settle(kafka, query.id)
+    assert seen(peer, spark, kafka, topic) == each_once(30)
+    assert markers == {(0, f"{topic}-copy"): 4, (1, f"{topic}-copy"): 4}
+
+
+def test_a_commit_that_raises_after_its_effect_costs_nothing(peer, spark, kafka, topic, topics, once):
+    spark.dataSource.register(RaisingSource)
+    with pytest.raises(Exception, match="raised after its effect"):
+        once("raising")
+    settle(kafka, once().id)
+    assert seen(peer, spark, kafka, topic) == each_once(20)
+
+
+SOAK = pytest.mark.soak
+"""Each takes a Spark session of its own."""
+
+
+@pytest.mark.parametrize(
+    "phase", [pytest.param("running", marks=SOAK), "committing", pytest.param("committed", marks=SOAK)]
+)
+def test_sigkill_of_the_driver(peer, spark, kafka, topic, topics, once, tmp_path, script_environment, phase):
+    driver = start_driver(kafka, topic, tmp_path, script_environment, phase)
+    try:
+        deadline = time.monotonic() + 300
+        while not (tmp_path / "die").exists():
+            assert driver.poll() is None, driver.stderr.read().decode()[-4000:]
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+        driver.stderr.close()
+    settle(kafka, once().id)
+    assert seen(peer, spark, kafka, topic) == each_once(20)
+
+
+@SOAK
+def test_speculation_is_refused(kafka, topic, topics, tmp_path, script_environment):
+    driver = start_driver(kafka, topic, tmp_path, script_environment, "speculation")
+    _, said = driver.communicate(timeout=300)
+    assert driver.returncode
+    assert "exactly-once can't be had with spark.speculation=true" in said.decode()
+
+
+def start_driver(kafka, topic, tmp_path, environment, phase):
+    script = tmp_path / "driver.py"
+    script.write_text(DRIVER)
+    return subprocess.Popen(
+        [
+            sys.executable,
+            script,
+            kafka.bootstrap_servers,
+            topic,
+            f"{topic}-copy",
+            tmp_path / "checkpoint",
+            phase,
+        ],
+        env=environment | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"asyncProgressTrackingEnabled": "true"}, "async progress tracking"),  # Spark's own words
+        ({"kafka.acks": "1"}, "kafka.acks=all"),
+        ({"transactionTimeout": "1h"}, r"timeout\.ms=3600000 is over .*max\.timeout\.ms=900000"),
+    ],
+)
+def test_what_cannot_be_had_with_it_is_refused(topics, once, options, words):
+    with pytest.raises(Exception, match=words):
+        once(**options)

@@ -1,0 +1,250 @@
+"""What is typed wrong, and what needs no cluster."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_kafka_native.cli import connecting, output, places, produce, record_lines, top
+from spark_kafka_native.cli.command_parser import CommandParser, number
+from spark_kafka_native.cli.main import main
+from spark_kafka_native.cli.record_lines import ShownRecord, parse_format
+from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.kafka.model import OffsetAt
+from spark_kafka_native.testing import MockBroker
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["topics"], "which cluster?"),
+        (["topics", "create", "-b", "h"], "which topics?"),
+        (["topics", "sing"], "invalid choice: 'sing'"),
+        (["topics", "grow", "x", "-b", "h"], "--partitions N"),
+        (["topics", "create", "x", "--replicas", "1,a", "-b", "h"], "not of the form 1:2,2:3"),
+        (["tail", "x", "--from", "soon", "-b", "h"], "'soon' is none of"),
+        (["tail", "x", "--follow", "--until", "5", "-b", "h"], "no --until"),
+        (["tail", "x", "--format", "%q", "-b", "h"], "%q means nothing"),
+        (["produce", "x", "-k", "a", "-K", ":", "-b", "h"], "nothing to separate"),
+        (["reset", "g", "-b", "h"], "where to?"),
+        (["reset", "g", "--to", "latest", "--shift-by", "1", "-b", "h"], "where to?"),
+        (["groups", "--delete", "-b", "h"], "which groups?"),
+        (["groups", "g", "--d", "-b", "h"], "unrecognized arguments: --d"),
+        (["reset", "g", "--to", "latest", "--exec", "-b", "h"], "unrecognized arguments: --exec"),
+        (["topics", "create", "", "-b", "h"], "not empty"),
+        (["topics", "create", "x", "--replicas", "1:99999999999", "-b", "h"], "not of the form 1:2,2:3"),
+        (["configs", "broker", "x", "-b", "h"], "a number, not 'x'"),
+        (["acls", "add", "--topic", "x", "-b", "h"], "give --principal"),
+        (["acls", "remove", "-b", "h"], "whose"),
+        (["acls", "--operation", "raed", "-b", "h"], "the operation of an ACL is one of"),
+        (["top", "-i", "0", "-b", "h"], "--interval"),
+        (["offsets", "x", "-X", "no-equals-sign"], "NAME=VALUE"),
+    ],
+)
+def test_wrong_usage_is_told_in_a_line_and_ends_with_2(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    err = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert says in err
+    assert "--help" in err or "usage" in err
+
+
+def test_names_and_options_may_come_in_any_order() -> None:
+    parser = CommandParser()
+    parser.add_argument("action", nargs="?", default="list", choices=("list", "create"))
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("-b")
+    for words in (
+        ["create", "x", "y", "-b", "h"],
+        ["-b", "h", "create", "x", "y"],
+        ["create", "-b", "h", "x", "y"],
+    ):
+        parsed = parser.parse_args(words)
+        assert (parsed.action, parsed.names, parsed.b) == ("create", ["x", "y"], "h")
+    assert parser.parse_args(["-b", "h"]).action == "list"
+
+
+def given(**values: Any) -> argparse.Namespace:
+    defaults = {
+        "bootstrap": None,
+        "config": None,
+        "properties": [],
+        "timeout": None,
+        "parser": CommandParser(),
+    }
+    return argparse.Namespace(**defaults | values)
+
+
+def test_options_take_precedence_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("bootstrap.servers=a:1\nclient.id=x\nsasl.password=geheim\n# no\n")
+    read = connecting.given_properties(given(config=file, properties=[("client.id", "y")], bootstrap="b:2"))
+    assert (read["bootstrap.servers"], read["client.id"], read["sasl.password"]) == ("b:2", "y", "geheim")
+    config = connecting.client_config(given(bootstrap="h"))
+    assert (config.bootstrap_servers, config.client_id, config.default_api_timeout_ms) == (
+        ("h:9092",),
+        "pykafka",
+        30_000,
+    )
+    with pytest.raises(ConfigError, match="nowhere can't be read"):
+        connecting.given_properties(given(config=Path("/nowhere")))
+
+
+def test_a_timeout_that_was_typed_is_the_one_that_counts(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("default.api.timeout.ms=60000\n")
+    name = "default.api.timeout.ms"
+    assert connecting.given_properties(given(bootstrap="h", config=file, timeout=5))[name] == "5000"
+    assert connecting.given_properties(given(bootstrap="h", config=file))[name] == "60000"
+    assert connecting.given_properties(given(bootstrap="h"))[name] == "30000"
+
+
+def test_what_nobody_listens_to_changes_no_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as hung_up:
+        monkeypatch.setattr(sys, "stderr", hung_up)
+        output.note("x")
+        monkeypatch.undo()
+        with contextlib.suppress(BrokenPipeError):
+            hung_up.close()
+
+
+@pytest.mark.parametrize("line", [b'{"timestamp_ms":Infinity}', b"[" * 100_000, b"5", b'{"headers":[1]}'])
+def test_a_line_that_is_no_record_is_an_error_of_the_input(line: bytes) -> None:
+    with pytest.raises(produce.InputError, match="no record in JSON"):
+        produce._from_json(line, argparse.Namespace(partition=None, timestamp=None), ())
+
+
+def test_headings_are_cut_to_the_terminal() -> None:
+    heading = f"{output.BOLD}GROUP  STATE{output.PLAIN}"
+    assert top._cut(heading, 8) == f"{output.BOLD}GROUP  S{output.PLAIN}"
+    assert (top._cut("row", 2), top._cut(heading, 80)) == ("ro", heading)
+
+
+def test_unknown_properties_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    connecting.consumer_configs(given(bootstrap="h", properties=[("isolation.levle", "read_committed")]))
+    assert "did you mean 'isolation.level'" in capsys.readouterr().err
+
+
+def test_a_secret_is_in_no_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("sasl.password=geheim\nsecurity.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAN\n")
+    assert main(["topics", "-b", "localhost:1", "--config", str(file)]) == 1
+    assert main(["topics", "-b", "localhost:1", "-X", "ssl.key.password=geheim", "-X", "acks=9"]) == 1
+    with pytest.raises(SystemExit):
+        main(["topics", "-X", "geheim"])
+    captured = capsys.readouterr()
+    assert "geheim" not in captured.out + captured.err.replace("-X", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("earliest", places.Place(at=OffsetAt.EARLIEST)),
+        ("END", places.Place(at=OffsetAt.LATEST)),
+        ("42", places.Place(shift=42)),
+        ("+3", places.Place(at=OffsetAt.EARLIEST, shift=3)),
+        ("-10", places.Place(at=OffsetAt.LATEST, shift=-10)),
+        ("@1700000000000", places.Place(at=OffsetAt.timestamp(1_700_000_000_000))),
+        ("2026-05-01T12:00:00Z", places.Place(at=OffsetAt.timestamp(1_777_636_800_000))),
+        ("max-timestamp", places.Place(at=OffsetAt.MAX_TIMESTAMP)),
+    ],
+)
+def test_places(text: str, place: places.Place) -> None:
+    assert places.parse_place(text) == place
+
+
+def test_times_ago() -> None:
+    assert places.parse_time_ms("1h") - places.parse_time_ms("2h") == pytest.approx(3_600_000, abs=60_000)
+    assert places.parse_time_ms("15 minutes ago") < places.parse_time_ms("1s")
+    for wrong in ("soon", "1y", "", "-"):
+        with pytest.raises(argparse.ArgumentTypeError):
+            places.parse_time_ms(wrong)
+
+
+RECORD = ShownRecord("t", 1, 2, 1_700_000_000_123, b"\xff", None, [("h", b"\x1b"), ("n", None)])
+
+
+def test_records_in_a_format_of_ones_own() -> None:
+    assert parse_format(r"%t/%p/%o %T %K %S [%s] %%\x41\t")(RECORD) == b"t/1/2 1700000000123 1 -1 [] %A\t"
+    assert parse_format("%k")(RECORD) == b"\xff"
+    for wrong in ("%q", r"\q"):
+        with pytest.raises(ValueError, match="means nothing"):
+            parse_format(wrong)
+
+
+def test_records_for_people() -> None:
+    line = record_lines.text_line(RECORD)
+    assert line == b"t-1@2  2023-11-14T22:13:20.123Z  \\xff  null  #  h=\\x1b  n=null\n"
+    assert record_lines.text_line(RECORD._replace(timestamp_ms=2**62)).startswith(b"t-1@2  @4611686")
+    told = json.loads(record_lines.json_line(RECORD._replace(timestamp_ms=-1)))
+    assert (told["timestamp_ms"], told["key_base64"], told["value"]) == (None, "/w==", None)
+    assert b"  null" in record_lines.hex_line(RECORD)
+    assert record_lines.hex_line(RECORD._replace(value=bytes(range(32, 50)))).count(b"\n") == 3
+
+
+@pytest.mark.parametrize("letter", ["\x00", "\x1b", "\x7f", "\x9b", "\u202e", "\u2028", "\ud800"])
+def test_nothing_that_controls_a_terminal_is_printed(letter: str) -> None:
+    shown = output.printable(f"a{letter}b")
+    assert shown.isascii()
+    assert shown.isprintable()
+    assert output.printable("ä€ 日本\t") == "ä€ 日本\\t"
+
+
+def test_tables() -> None:
+    rows = [{"name": "a", "count": 5}, {"name": "b\x1b", "count": 12, "more": 1}]
+    assert output.table(("name", "count"), rows) == ["NAME   COUNT", "a          5", "b\\x1b     12"]
+    assert output.table(("name",), []) == ["NAME"]
+    assert [output.cell(value) for value in (None, "", True, 1.25, [1, 2], [])] == [
+        "-",
+        "-",
+        "yes",
+        "1.2",
+        "1,2",
+        "-",
+    ]
+    assert output.human_bytes(1536) == "1.5 KiB"
+
+
+def test_numbers_of_options_have_bounds() -> None:
+    assert number(1, 10)("5") == 5
+    for wrong in ("0", "11", "x"):
+        with pytest.raises(argparse.ArgumentTypeError):
+            number(1, 10)(wrong)
+
+
+def test_the_parser_imports_nothing_heavy() -> None:
+    heavy = "{'numpy', 'pyarrow', 'pyspark', 'ssl'}"
+    code = f"import sys, spark_kafka_native.cli.main; print({heavy} & set(sys.modules))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "set()"
+
+
+def test_tail_imports_nothing_that_only_others_need() -> None:
+    """It would be a third of the time until the first record."""
+    others = (
+        "pandas",
+        "pyarrow.compute",
+        "spark_kafka_native.kafka.network.tls",
+        "spark_kafka_native.kafka.sasl",
+    )
+    with MockBroker() as broker:
+        broker.create_topic("tailed")
+        broker.append("tailed", ["first", None, "last"])
+        code = "import sys; from spark_kafka_native.cli.main import main; main(sys.argv[1:]); "
+        code += f"print(set({others}) & set(sys.modules))"
+        command = [sys.executable, "-c", code, "tail", "tailed", "-b", broker.bootstrap_servers]
+        ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["first", "last", "set()"]

@@ -1,0 +1,127 @@
+"""Connections of a process: which addresses are opened, and who waits for whom."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import Any
+
+import pytest
+
+from spark_kafka_native.kafka.cluster.brokers import Brokers
+from spark_kafka_native.kafka.cluster.router import Router
+from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.errors import AuthenticationError, NetworkError, UnreachableError
+from spark_kafka_native.kafka.model import Broker
+from spark_kafka_native.kafka.network.deadline import Deadline
+
+SOON = 60_000.0
+
+
+class Opened:
+    """A connection of which only the address matters."""
+
+    metrics: Any = None
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+
+class Opening:
+    """Opens connections that are their addresses; some wait at a gate, some fail."""
+
+    def __init__(self, **failures: Exception) -> None:
+        self.failures = failures
+        self.opened: list[str] = []
+        self.gates: dict[str, threading.Event] = {}
+        self.at_gate = threading.Event()
+
+    def __call__(self, host: str, port: int, _config: ClientConfig, _deadline: Deadline) -> Any:
+        self.opened.append(f"{host}:{port}")
+        if host in self.gates:
+            self.at_gate.set()
+            assert self.gates[host].wait(120)
+        if host in self.failures:
+            raise self.failures[host]
+        return Opened(f"{host}:{port}")
+
+
+def canonical(monkeypatch: pytest.MonkeyPatch, **names: list[str]) -> ClientConfig:
+    """Names of which each has several addresses, and each of those a name."""
+    targets = {
+        name: [(socket.AF_INET, 1, 6, "", (one, 9092)) for one in found] for name, found in names.items()
+    }
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, _port, **_: targets[host])
+    monkeypatch.setattr(socket, "getnameinfo", lambda target, _flags: (target[0], "9092"))
+    return ClientConfig(
+        bootstrap_servers=tuple(f"{name}:9092" for name in names),
+        client_dns_lookup="resolve_canonical_bootstrap_servers_only",
+    )
+
+
+def test_each_canonical_name_is_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    opening = Opening(one=UnreachableError("one is off"))
+    brokers = Brokers(canonical(monkeypatch, cluster=["one", "two", "three"]), opening)
+    assert brokers.bootstrap(Deadline.after_ms(SOON)).address == "two:9092"
+    assert opening.opened == ["one:9092", "two:9092"]
+
+
+def test_failures_of_all_canonical_names_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    opening = Opening(one=UnreachableError("one is off"), two=UnreachableError("two too"))
+    brokers = Brokers(canonical(monkeypatch, cluster=["one", "two"]), opening)
+    with pytest.raises(UnreachableError, match=r"cluster:9092.*one:9092: one is off; two:9092: two too"):
+        brokers.bootstrap(Deadline.after_ms(SOON))
+
+
+def test_refused_credentials_are_shown_to_one_canonical_name_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    opening = Opening(one=AuthenticationError("no"), two=AuthenticationError("no"))
+    brokers = Brokers(canonical(monkeypatch, cluster=["one", "two"]), opening)
+    with pytest.raises(AuthenticationError):
+        brokers.bootstrap(Deadline.after_ms(SOON))
+    assert opening.opened == ["one:9092"]
+
+
+def test_names_stay_as_they_are_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("nobody is to be asked")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    opening = Opening()
+    brokers = Brokers(ClientConfig(bootstrap_servers=("cluster:9092",)), opening)
+    assert brokers.bootstrap(Deadline.after_ms(SOON)).address == "cluster:9092"
+
+
+def test_who_waits_for_another_threads_connection_keeps_its_own_deadline() -> None:
+    opening = Opening()
+    opening.gates["slow"] = threading.Event()
+    brokers = Brokers(ClientConfig(bootstrap_servers=("cluster:9092",)), opening)
+    slow, fast = (Broker(node_id=i, host=host, port=1) for i, host in enumerate(("slow", "fast")))
+    first = threading.Thread(target=brokers.connection, args=(slow, Deadline.after_ms(SOON)), daemon=True)
+    first.start()
+    assert opening.at_gate.wait(60)
+    with pytest.raises(NetworkError, match="connecting to broker 0"):
+        brokers.connection(slow, Deadline.after_ms(20))
+    # The way to the others is free meanwhile.
+    assert brokers.connection(fast, Deadline.after_ms(SOON)).address == "fast:1"
+    opening.gates["slow"].set()
+    first.join(60)
+
+
+def test_who_waits_for_another_threads_metadata_keeps_its_own_deadline() -> None:
+    opening = Opening(slow=NetworkError("gone"))
+    opening.gates["slow"] = threading.Event()
+    config = ClientConfig(bootstrap_servers=("slow:1",))
+    router = Router(config, Brokers(config, opening))
+
+    def ask() -> None:
+        with pytest.raises(NetworkError, match="gone"):
+            router.refresh((), Deadline.after_ms(SOON))
+
+    first = threading.Thread(target=ask, daemon=True)
+    first.start()
+    assert opening.at_gate.wait(60)
+    with pytest.raises(NetworkError, match="another thread was asking for metadata"):
+        router.refresh((), Deadline.after_ms(20))
+    opening.gates["slow"].set()
+    first.join(60)
+    assert not first.is_alive()

@@ -1,0 +1,165 @@
+"""Coordinators that move, load, die or are not named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from scripted_broker import HangUp, ScriptedCluster, properties
+
+from spark_kafka_native.kafka.cluster.coordinator_requests import send_to_coordinator
+from spark_kafka_native.kafka.cluster.coordinators import CoordinatorKey
+from spark_kafka_native.kafka.cluster.router import Router
+from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import BrokerError, DeadlineExceededError
+from spark_kafka_native.kafka.protocol.api.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from spark_kafka_native.kafka.protocol.api.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+
+GROUP = CoordinatorKey.group("g")
+
+
+class Cluster:
+    """Three brokers, of which one coordinates what."""
+
+    def __init__(self, brokers: ScriptedCluster) -> None:
+        self.brokers = brokers
+        self.coordinator: dict[tuple[int, str], int] = {(0, "g"): 2, (1, "g"): 3}
+        self.asked: list[int] = []
+        self.refusals: list[ErrorCode] = []
+        for node_id, broker in brokers.brokers.items():
+            broker.on(FindCoordinatorRequest, self.find)
+            broker.on(OffsetFetchRequest, self.serve(node_id))
+
+    def find(self, request: FindCoordinatorRequest, _version: int) -> FindCoordinatorResponse:
+        [name] = request.coordinator_keys
+        found = Coordinator(
+            key=name,
+            node_id=self.coordinator[request.key_type, name],
+            host="x",
+            port=1,
+            error_code=ErrorCode.NONE,
+            error_message=None,
+        )
+        return FindCoordinatorResponse(coordinators=[found])
+
+    def serve(self, node_id: int) -> Any:
+        def answer(_request: OffsetFetchRequest, _version: int) -> OffsetFetchResponse:
+            self.asked.append(node_id)
+            return OffsetFetchResponse(groups=[])
+
+        return answer
+
+    @property
+    def lookups(self) -> int:
+        return sum(len(b.requests(FindCoordinatorRequest)) for b in self.brokers.brokers.values())
+
+    def read(self, _response: OffsetFetchResponse) -> int:
+        """What a caller's reader does: raises the error in the response."""
+        if self.refusals:
+            raise BrokerError(self.refusals.pop(0), "in the answer")
+        return self.asked[-1]
+
+    def send(self, router: Router, key: CoordinatorKey = GROUP) -> int:
+        return send_to_coordinator(router, key, OffsetFetchRequest(groups=[]), self.read)
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with ScriptedCluster(3) as running:
+        yield Cluster(running)
+
+
+@pytest.fixture
+def router(cluster: Cluster) -> Router:
+    settings = properties(cluster.brokers[1].address, default_api_timeout_ms=3_000)
+    return Router(ClientConfig.from_properties(settings))
+
+
+def test_a_coordinator_is_looked_up_once(cluster: Cluster, router: Router) -> None:
+    assert [cluster.send(router) for _ in range(3)] == [2, 2, 2]
+    assert cluster.lookups == 1
+
+
+def test_a_group_and_a_transactional_id_of_one_name_are_two(cluster: Cluster, router: Router) -> None:
+    assert cluster.send(router) == 2
+    assert cluster.send(router, CoordinatorKey.transaction("g")) == 3
+    assert [str(GROUP), str(CoordinatorKey.transaction("t"))] == ["group g", "transactional id t"]
+
+
+@pytest.mark.parametrize("moved", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE])
+def test_a_coordinator_that_moved_is_looked_up_again(
+    cluster: Cluster, router: Router, moved: ErrorCode
+) -> None:
+    cluster.send(router)
+    cluster.coordinator[0, "g"] = 3
+    cluster.refusals = [moved]
+    assert cluster.send(router) == 3
+    assert (cluster.asked, cluster.lookups) == ([2, 2, 3], 2)
+
+
+@pytest.mark.parametrize("busy", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.UNSTABLE_OFFSET_COMMIT])
+def test_a_coordinator_that_is_busy_is_asked_again_and_not_looked_up(
+    cluster: Cluster, router: Router, busy: ErrorCode
+) -> None:
+    cluster.refusals = [busy, busy]
+    assert cluster.send(router) == 2
+    assert (cluster.asked, cluster.lookups) == ([2, 2, 2], 1)
+
+
+def test_a_coordinator_that_hangs_up_is_looked_up_again(cluster: Cluster, router: Router) -> None:
+    cluster.send(router)
+    cluster.brokers[2].on(OffsetFetchRequest, HangUp)
+    cluster.coordinator[0, "g"] = 1
+    assert cluster.send(router) == 1
+    assert cluster.lookups == 2
+
+
+def test_a_coordinator_that_left_the_cluster_is_looked_up_again(cluster: Cluster, router: Router) -> None:
+    cluster.send(router)
+    cluster.coordinator[0, "g"] = 3
+    router._metadata = replace(
+        router.snapshot, brokers={i: b for i, b in router.snapshot.brokers.items() if i != 2}
+    )
+    assert cluster.send(router) == 3
+
+
+def test_a_refusal_for_good_is_raised_at_once(cluster: Cluster, router: Router) -> None:
+    cluster.refusals = [ErrorCode.GROUP_AUTHORIZATION_FAILED]
+    with pytest.raises(BrokerError, match="in the answer: GROUP_AUTHORIZATION_FAILED"):
+        cluster.send(router)
+    assert cluster.asked == [2]
+
+
+def test_a_lookup_that_is_refused_names_the_group(cluster: Cluster, router: Router) -> None:
+    refused = replace(
+        cluster.find(FindCoordinatorRequest(coordinator_keys=["g"]), 4).coordinators[0],
+        error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    )
+    cluster.brokers[1].on(FindCoordinatorRequest, FindCoordinatorResponse(coordinators=[refused]))
+    with pytest.raises(BrokerError, match="coordinator of group g: GROUP_AUTHORIZATION_FAILED"):
+        cluster.send(router)
+
+
+def test_an_answer_that_names_no_coordinator_is_asked_for_again(cluster: Cluster, router: Router) -> None:
+    nobody = FindCoordinatorResponse(coordinators=[])
+    for broker in cluster.brokers.brokers.values():
+        broker.push(FindCoordinatorRequest, nobody)
+    assert cluster.send(router) == 2
+    for broker in cluster.brokers.brokers.values():
+        broker.on(FindCoordinatorRequest, nobody)
+    says = "OffsetFetch to the coordinator of group other did not.*coordinator of group other: the answer"
+    with pytest.raises(DeadlineExceededError, match=says):
+        send_to_coordinator(
+            router,
+            CoordinatorKey.group("other"),
+            OffsetFetchRequest(groups=[]),
+            cluster.read,
+            router.deadline(200),
+        )

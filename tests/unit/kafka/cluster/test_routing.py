@@ -1,0 +1,311 @@
+"""Whom a router asks, in which order and how long, with literals: no socket."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from spark_kafka_native.kafka.cluster.router import Leader, Router
+from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import BrokerError, DeadlineExceededError, NetworkError, SecurityError
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.network.deadline import Deadline
+from spark_kafka_native.kafka.protocol.api.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+ID = UUID(int=5)
+REQUEST = MetadataRequest(topics=[])
+
+
+def topic(name: str, *leaders: int, error: ErrorCode = ErrorCode.NONE) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        error_code=error,
+        name=name,
+        topic_id=ID,
+        partitions=[
+            MetadataResponsePartition(
+                error_code=ErrorCode.NONE,
+                partition_index=index,
+                leader_id=leader,
+                leader_epoch=7 + index,
+                replica_nodes=[1, 2],
+                isr_nodes=[1],
+            )
+            for index, leader in enumerate(leaders)
+        ],
+    )
+
+
+def metadata(*topics: MetadataResponseTopic, brokers: tuple[int, ...] = (1, 2)) -> MetadataResponse:
+    return MetadataResponse(
+        brokers=[MetadataResponseBroker(node_id=n, host=f"b{n}", port=9092) for n in brokers],
+        cluster_id="c",
+        controller_id=1,
+        topics=list(topics),
+    )
+
+
+class FakeConnection:
+    """Answers what its broker has to say; raises what is an error."""
+
+    def __init__(self, name: str, brokers: FakeBrokers, muted_ms: int = 0, in_flight: int = 0) -> None:
+        self.name, self.brokers, self.muted_ms, self.in_flight = name, brokers, muted_ms, in_flight
+
+    def send(self, request: Any, timeout_ms: float | None = None, deadline: Deadline | None = None) -> Any:
+        self.brokers.sent.append((self.name, request, timeout_ms, deadline))
+        answers = self.brokers.answers
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class FakeBrokers:
+    def __init__(self) -> None:
+        self.answers: list[Any] = [metadata()]
+        self.sent: list[tuple[str, Any, float | None, Deadline | None]] = []
+        self.connected: list[tuple[int, float, str]] = []
+        self.idle: list[FakeConnection] = []
+        self.refused: set[int] = set()
+
+    @property
+    def asked(self) -> list[str]:
+        return [name for name, *_ in self.sent]
+
+    def connection(self, broker: Any, deadline: Deadline, channel: str = "") -> FakeConnection:
+        self.connected.append((broker.node_id, deadline.remaining_ms, channel))
+        if broker.node_id in self.refused:
+            raise NetworkError(f"broker {broker.node_id} is gone")
+        return FakeConnection(f"broker {broker.node_id}", self)
+
+    def live(self) -> list[FakeConnection]:
+        return list(self.idle)
+
+    def bootstrap(self, deadline: Deadline) -> FakeConnection:
+        assert deadline.remaining_ms > 0
+        return FakeConnection("bootstrap", self)
+
+
+@pytest.fixture
+def brokers() -> FakeBrokers:
+    return FakeBrokers()
+
+
+@pytest.fixture
+def router(brokers: FakeBrokers) -> Router:
+    """It knows brokers 1 and 2 and topic t, whose partitions are led by 1, by nobody, and by broker 9, which
+    nobody knows."""
+    config = ClientConfig.from_properties(
+        {
+            "bootstrap.servers": "a:1,b:2",
+            "default.api.timeout.ms": "5000",
+            "retry.backoff.ms": "1",
+            "retry.backoff.max.ms": "1",
+        }
+    )
+    fake: Any = brokers
+    known = Router(config, fake)
+    brokers.answers = [metadata(topic("t", 1, -1, 9))]
+    known.metadata()
+    brokers.sent.clear()
+    return known
+
+
+class TestLeaders:
+    def test_a_leader_comes_with_its_epoch_and_the_topics_id(self, router: Router) -> None:
+        assert router.leader(TopicPartition("t", 0)) == Leader(1, 7, ID)
+
+    @pytest.mark.parametrize("partition", [1, 2])
+    def test_nobody_and_an_unknown_broker_are_no_leader(self, router: Router, partition: int) -> None:
+        with pytest.raises(BrokerError, match=f"partition t-{partition}") as caught:
+            router.leader(TopicPartition("t", partition))
+        assert caught.value.error_code is ErrorCode.LEADER_NOT_AVAILABLE
+
+    def test_the_leaders_of_many_take_one_request(self, router: Router, brokers: FakeBrokers) -> None:
+        brokers.answers = [metadata(topic("u", 1), topic("v", 2, 1))]
+        wanted = [TopicPartition("u", 0), TopicPartition("v", 1), TopicPartition("v", 0)]
+        assert router.leaders(wanted) == {
+            wanted[0]: Leader(1, 7, ID),
+            wanted[1]: Leader(1, 8, ID),
+            wanted[2]: Leader(2, 7, ID),
+        }
+        (request,) = [request for _, request, *_ in brokers.sent]
+        assert [asked.name for asked in request.topics] == ["u", "v"]
+        assert request.allow_auto_topic_creation is False
+
+
+class TestFreshness:
+    def test_what_is_known_is_not_asked_for(self, router: Router, brokers: FakeBrokers) -> None:
+        for topics in (("t",), (), None):
+            assert router.metadata(topics) is router.snapshot
+        assert not brokers.sent
+        router.metadata(("t",), refresh=True)
+        assert len(brokers.sent) == 1
+
+    def test_each_topic_has_an_age_of_its_own_and_stays_known_when_others_are_asked_about(
+        self, router: Router, brokers: FakeBrokers
+    ) -> None:
+        brokers.answers = [metadata(topic("u", 1))]
+        router.metadata(("u",))
+        assert set(router.snapshot.topics) == {"t", "u"}
+        for names in (("t",), ("u",), ("t", "u")):
+            router.metadata(names)
+        assert len(brokers.sent) == 1
+        age_s = router.config.metadata_max_age_ms / 1000
+        router._fetched_at["u"] -= age_s - 1
+        router.metadata(("u",))
+        assert len(brokers.sent) == 1
+        router._fetched_at["u"] -= 2
+        router.metadata(("t",))
+        assert len(brokers.sent) == 1
+        router.metadata(("t", "u"))
+        assert len(brokers.sent) == 2
+
+    def test_a_leader_is_asked_about_by_its_topic(self, router: Router, brokers: FakeBrokers) -> None:
+        brokers.answers = [metadata(topic("u", 2))]
+        assert router.leader(TopicPartition("u", 0)).node_id == 2
+        assert [[asked.name for asked in request.topics] for _, request, *_ in brokers.sent] == [["u"]]
+
+    def test_metadata_are_waited_for_until_the_deadline_given(
+        self, router: Router, brokers: FakeBrokers
+    ) -> None:
+        brokers.answers = [NetworkError("no")]
+        with pytest.raises(DeadlineExceededError, match="asking for metadata"):
+            router.metadata(refresh=True, deadline=Deadline.after_ms(20))
+        assert router.deadline(50_000).remaining_ms > 40_000
+        assert router.deadline().remaining_ms <= 5_000
+
+    def test_one_of_many_that_is_unknown_or_was_in_error_is_asked_for_again(
+        self, router: Router, brokers: FakeBrokers
+    ) -> None:
+        brokers.answers = [metadata(topic("u", error=ErrorCode.LEADER_NOT_AVAILABLE))]
+        router.metadata(("t", "u"))
+        router.metadata(("t", "u"))
+        assert len(brokers.sent) == 2
+
+    def test_no_topics_are_known_only_with_brokers(self, brokers: FakeBrokers) -> None:
+        fake: Any = brokers
+        fresh = Router(ClientConfig.from_properties({"bootstrap.servers": "a:1"}), fake)
+        fresh.metadata(())
+        assert len(brokers.sent) == 1
+        fresh.metadata(())
+        assert len(brokers.sent) == 1
+        fresh.metadata()  # all topics: that was not asked for yet
+        assert [request.topics for _, request, *_ in brokers.sent] == [[], None]
+
+    def test_an_answer_that_is_an_error_teaches_nothing(self, router: Router, brokers: FakeBrokers) -> None:
+        before = router.snapshot
+        brokers.answers = [SimpleNamespace(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)]
+        with pytest.raises(BrokerError, match="Metadata: CLUSTER_AUTHORIZATION_FAILED"):
+            router.refresh(("t",), Deadline.after_ms(100))
+        assert router.snapshot is before
+
+
+class TestSending:
+    def test_a_broker_that_is_not_known_is_named(self, router: Router) -> None:
+        with pytest.raises(BrokerError, match=r"broker 9: BROKER_NOT_AVAILABLE .the metadata do not name it"):
+            router.connection(9)
+
+    def test_the_deadline_the_timeout_and_the_channel_are_passed_on(
+        self, router: Router, brokers: FakeBrokers
+    ) -> None:
+        deadline = Deadline.after_ms(60_000)
+        router.send_to(2, REQUEST, deadline, 1234)
+        assert brokers.sent == [("broker 2", REQUEST, 1234, deadline)]
+        router.connection(1, deadline, "produce-0")
+        assert [(node, channel) for node, _, channel in brokers.connected] == [(2, ""), (1, "produce-0")]
+        assert all(50_000 < left <= 60_000 for _, left, _ in brokers.connected)
+
+    def test_without_a_deadline_it_is_the_configs(self, router: Router, brokers: FakeBrokers) -> None:
+        router.send_to(2, REQUEST)
+        ((_, _, timeout_ms, deadline),) = brokers.sent
+        assert timeout_ms is None
+        assert deadline is not None
+        assert deadline.remaining_ms <= 5_000
+        assert brokers.connected[0][1] <= 5_000
+
+    def test_first_who_is_idle_then_who_is_known_then_the_bootstrap_servers(
+        self, router: Router, brokers: FakeBrokers
+    ) -> None:
+        brokers.idle = [
+            FakeConnection("muted", brokers, muted_ms=5),
+            FakeConnection("busy", brokers, in_flight=3),
+            FakeConnection("idle", brokers),
+        ]
+        brokers.refused = {2}
+        brokers.answers = [NetworkError(f"no {n}") for n in (1, 2, 3, 4)] + [metadata()]
+        deadline = Deadline.after_ms(60_000)
+        assert router.ask_any(REQUEST, deadline) is brokers.answers[0]
+        assert brokers.asked == ["idle", "busy", "muted", "broker 1", "bootstrap"]
+        assert all(sent[1:] == (REQUEST, None, deadline) for sent in brokers.sent)
+        # Half of what is left at most, or brokers that are gone would leave no time for the others.
+        assert [node for node, _, _ in brokers.connected] == [1, 2]
+        assert all(25_000 < left <= 30_000 for _, left, _ in brokers.connected)
+
+    def test_all_failures_are_told_each_once(self, router: Router, brokers: FakeBrokers) -> None:
+        brokers.refused = {1, 2}
+        brokers.answers = [NetworkError("broker 1 is gone")]
+        with pytest.raises(NetworkError) as caught:
+            router.ask_any(REQUEST, Deadline.after_ms(60_000))
+        assert str(caught.value) == "no broker answered Metadata: broker 1 is gone; broker 2 is gone"
+
+    def test_a_single_failure_is_itself(self, brokers: FakeBrokers) -> None:
+        fake: Any = brokers
+        fresh = Router(ClientConfig.from_properties({"bootstrap.servers": "a:1"}), fake)
+        brokers.answers = [NetworkError("nobody")]
+        with pytest.raises(NetworkError) as caught:
+            fresh.ask_any(REQUEST, Deadline.after_ms(60_000))
+        assert caught.value is brokers.answers[0]
+
+    def test_after_the_deadline_nobody_is_asked(self, router: Router, brokers: FakeBrokers) -> None:
+        with pytest.raises(NetworkError, match="no broker answered Metadata: no time was left"):
+            router.ask_any(REQUEST, Deadline.after_ms(0))
+        assert not brokers.sent
+
+    def test_a_refusal_of_credentials_is_not_taken_to_the_next_broker(
+        self, router: Router, brokers: FakeBrokers
+    ) -> None:
+        brokers.answers = [SecurityError("the password is wrong")]
+        with pytest.raises(SecurityError):
+            router.send_any(REQUEST)
+        assert brokers.asked == ["broker 1"]
+
+    def test_send_any_asks_until_one_answers(self, router: Router, brokers: FakeBrokers) -> None:
+        # Two rounds over brokers 1 and 2 and the bootstrap servers.
+        brokers.answers = [NetworkError("no")] * 4 + [metadata()]
+        deadline = Deadline.after_ms(60_000)
+        assert router.send_any(REQUEST, deadline) is brokers.answers[0]
+        assert brokers.asked == ["broker 1", "broker 2", "bootstrap", "broker 1", "broker 2"]
+        assert all(sent[3] is deadline for sent in brokers.sent)
+
+    def test_send_any_ends_with_the_configs_time(self, router: Router, brokers: FakeBrokers) -> None:
+        brokers.answers = [NetworkError("no")]
+        router.config = replace(router.config, default_api_timeout_ms=200)
+        with pytest.raises(DeadlineExceededError, match=r"Metadata.*no broker answered"):
+            router.send_any(REQUEST)
+        assert len(brokers.sent) > 3
+
+    def test_between_two_attempts_the_topics_are_asked_about(
+        self, router: Router, brokers: FakeBrokers
+    ) -> None:
+        failures = [NetworkError("first"), NetworkError("second")]
+        told: list[Exception] = []
+
+        def operation() -> str:
+            if failures:
+                raise failures.pop(0)
+            return "done"
+
+        assert router.retry(operation, what="it", topics=("t",), between=told.append) == "done"
+        assert [str(error) for error in told] == ["first", "second"]
+        assert [[t.name for t in request.topics] for _, request, *_ in brokers.sent] == [["t"], ["t"]]

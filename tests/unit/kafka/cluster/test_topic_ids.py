@@ -1,0 +1,160 @@
+"""Which topics are others by now: never decided from a cache, nor by one broker that lags behind."""
+
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+from scripted_broker import ScriptedCluster, properties
+
+from spark_kafka_native.kafka.cluster import topic_ids
+from spark_kafka_native.kafka.cluster.router import Router
+from spark_kafka_native.kafka.cluster.topic_ids import find_recreated
+from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.errors import DeadlineExceededError
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
+
+pytestmark = pytest.mark.timed(0.1)
+
+
+@pytest.fixture
+def cluster():
+    with ScriptedCluster(3) as cluster:
+        cluster.create("t", 3)
+        cluster.create("u")
+        yield cluster
+
+
+@pytest.fixture
+def router(cluster):
+    quick = properties(cluster.bootstrap_servers, default_api_timeout_ms=1_000)
+    router = Router(ClientConfig.from_properties(quick))
+    yield router
+    router.close()
+
+
+def asked(cluster):
+    return sum(len(broker.requests(MetadataRequest)) for broker in cluster.brokers.values())
+
+
+def lag(cluster, node_id, topic_id, answers=1_000_000):
+    """That broker still gives ``topic_id`` for the topic t, so many times."""
+    left = iter(range(answers))
+
+    def answer(request, version):
+        response = cluster.metadata(request, version)
+        if next(left, None) is None:
+            return response
+        topics = [
+            replace(topic, topic_id=topic_id) if topic.name == "t" else topic for topic in response.topics
+        ]
+        return replace(response, topics=topics)
+
+    cluster[node_id].on(MetadataRequest, answer)
+
+
+def test_what_is_known_may_confirm(cluster, router):
+    expected = dict(cluster.topic_ids)
+    assert find_recreated(router, expected) == {}
+    before = asked(cluster)
+    assert find_recreated(router, expected) == {}
+    assert find_recreated(router, {}) == {}
+    assert asked(cluster) == before
+    assert find_recreated(router, expected, refresh=True) == {}
+    assert asked(cluster) == before + 4  # anybody for who leads, then the leaders
+
+
+def test_another_topic_is_one_that_several_answers_call_so(cluster, router):
+    expected = dict(cluster.topic_ids)
+    router.metadata(expected)
+    cluster.topic_ids["t"] = uuid4()
+    assert find_recreated(router, expected) == {}  # not asked: what is known says what is expected
+    assert find_recreated(router, expected, refresh=True) == {"t": cluster.topic_ids["t"]}
+    cluster.topic_ids["u"] = uuid4()
+    before = len(cluster[1].requests(MetadataRequest))
+    assert find_recreated(router, {"u": expected["u"]}, refresh=True) == {"u": cluster.topic_ids["u"]}
+    assert len(cluster[1].requests(MetadataRequest)) - before >= 3  # its one leader
+
+
+@pytest.mark.parametrize("node_id", [1, 2, 3])
+def test_a_leader_that_lags_behind_is_asked_until_it_does_not(cluster, router, node_id):
+    for former, current in (uuid4(), cluster.topic_ids["t"]), (cluster.topic_ids["t"], uuid4()):
+        expected = {"t": cluster.topic_ids["t"]}
+        cluster.topic_ids["t"] = current
+        lag(cluster, node_id, former, answers=5)
+        found = find_recreated(router, expected, refresh=True)
+        assert found == ({} if current == expected["t"] else {"t": current})
+
+
+def test_leaders_that_never_agree_are_no_answer(cluster, router):
+    expected = dict(cluster.topic_ids)
+    lag(cluster, 3, uuid4())
+    with pytest.raises(DeadlineExceededError, match="the brokers disagree about the ids of t, u"):
+        find_recreated(router, expected, refresh=True)
+
+
+@pytest.mark.parametrize("is_recreated", [False, True])
+def test_who_leads_nothing_of_it_has_no_say(cluster, router, is_recreated):
+    """However long it lags behind; and no leader of other partitions either."""
+    expected = {"t": cluster.topic_ids["t"]}
+    cluster.topic_ids["t"] = uuid4() if is_recreated else expected["t"]
+    for node_id in (1, 2):
+        lag(cluster, node_id, expected["t"] if is_recreated else uuid4())
+    found = find_recreated(router, expected, refresh=True, at=[TopicPartition("t", 2)])
+    assert found == ({"t": cluster.topic_ids["t"]} if is_recreated else {})
+
+
+def test_old_metadata_refute_nothing(cluster, router):
+    current = cluster.topic_ids["t"]
+    cluster.topic_ids["t"] = uuid4()
+    router.metadata({"t"})
+    cluster.topic_ids["t"] = current
+    assert find_recreated(router, {"t": current}) == {}
+    assert router.snapshot.topic("t").topic_id == current
+
+
+def test_a_broker_that_is_down_is_passed_over(cluster, router):
+    expected = dict(cluster.topic_ids)
+    router.metadata(expected)
+    cluster[2].stop()
+    cluster.topic_ids["t"] = uuid4()
+    assert find_recreated(router, expected, refresh=True) == {"t": cluster.topic_ids["t"]}
+
+
+def test_a_topic_that_is_missing_is_not_another_one(cluster, router):
+    expected = dict(cluster.topic_ids)
+    del cluster.topic_ids["t"]
+    assert find_recreated(router, expected, refresh=True) == {}
+
+
+def test_ids_that_change_with_each_answer_are_no_answer(cluster, router):
+    expected = dict(cluster.topic_ids)
+
+    def answer(request, version):
+        cluster.topic_ids["t"] = uuid4()
+        return cluster.metadata(request, version)
+
+    for broker in cluster.brokers.values():
+        broker.on(MetadataRequest, answer)
+    with pytest.raises(DeadlineExceededError, match="asking for the ids of t"):
+        find_recreated(router, expected, refresh=True)
+
+
+X, Y = {"t": uuid4()}, {"t": uuid4()}
+
+
+@pytest.mark.parametrize(
+    "rounds",
+    [
+        [[X], [Y], [X], [X], [X]],
+        [[X, X], [X, {}], [X, X], [X, X]],
+        [[X, X, X]],
+        [[X, {}], [{}, {}]],
+        [[X], [X], [{}]],
+    ],
+)
+def test_answers_count_in_a_row_only(router, monkeypatch, rounds):
+    left = iter(rounds)
+    monkeypatch.setattr(topic_ids, "_ask_leaders", lambda *_: next(left))
+    assert find_recreated(router, {"t": uuid4()}, refresh=True) == rounds[-1][-1]
+    assert next(left, None) is None

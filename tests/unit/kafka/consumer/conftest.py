@@ -1,0 +1,13 @@
+"""A fetch without sockets."""
+
+import pytest
+from fetch_world import World
+
+from spark_kafka_native.kafka.consumer import fetch_run
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World()
+    monkeypatch.setattr(fetch_run, "wait_for_any", made.wait_for_any)
+    return made

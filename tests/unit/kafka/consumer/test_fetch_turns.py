@@ -1,0 +1,268 @@
+"""Whom a fetch asks, when it waits, and what it makes of partitions that fail: with literals."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from fetch_world import ID, ONE, THREE, TWO, World, asked, records, round_of, start, told
+
+from spark_kafka_native.kafka.cluster.router import Leader
+from spark_kafka_native.kafka.consumer import fetch_run
+from spark_kafka_native.kafka.consumer.fetch_run import MAX_WAIT_MS
+from spark_kafka_native.kafka.errors import (
+    CorruptRecordError,
+    DeadlineExceededError,
+    EndOfLogError,
+    LogTruncatedError,
+    NetworkError,
+    ProtocolError,
+    SecurityError,
+)
+from spark_kafka_native.kafka.model import IsolationLevel
+from spark_kafka_native.kafka.network.deadline import Deadline
+
+
+def test_a_broker_that_asked_to_be_left_alone_is(world: World) -> None:
+    run = start(world, ONE)
+    world.brokers[1].muted_ms = 700.0
+    round_of(run)
+    assert not world.brokers[1].requests
+    assert run._wait_ms() == 700
+    world.brokers[1].muted_ms = 0.0
+    round_of(run)
+    assert len(world.brokers[1].requests) == 1
+    assert run._wait_ms() == MAX_WAIT_MS
+
+
+def test_it_waits_no_longer_than_until_the_first_is_due(world: World) -> None:
+    run = start(world, ONE, TWO)
+    round_of(run)
+    run._states[ONE].retry_at = run._states[TWO].retry_at = 50.0
+    assert run._wait_ms() == MAX_WAIT_MS  # both are asked for
+    run._states[ONE].in_flight = run._states[TWO].in_flight = False
+    run._states[ONE].retry_at, run._states[TWO].retry_at = 0.25, 0.5
+    assert run._wait_ms() == 250
+    run._clock._ran = 0.375
+    assert run._wait_ms() == 125
+    run._states[TWO].retry_at = 0.0
+    assert run._wait_ms() == MAX_WAIT_MS
+    run._states[TWO].leader = None
+    assert run._wait_ms() == 0
+
+
+def test_waiting_in_vain_ends_with_what_and_why(world: World) -> None:
+    run = start(world, ONE, poll_timeout_ms=10_000)
+    round_of(run)
+    run._clock._ran = 10.0
+    run._check_progress()
+    assert run._states[ONE].error is None
+    run._clock._ran = 10.001
+    why = r"cannot fetch t-0 at offset 10 \(until 20\) in 10000 ms; .* none, broker 1 has not answered"
+    with pytest.raises(DeadlineExceededError, match=why):
+        round_of(run)
+    run.seek(ONE, 10)
+    run._states[ONE].last_failure = lost = NetworkError("lost")
+    run._states[ONE].asked(0.0)
+    with pytest.raises(DeadlineExceededError, match="the last failure: lost") as caught:
+        round_of(run)
+    assert caught.value.__cause__ is lost
+
+
+def test_an_old_broker_is_asked_about_the_epoch_first(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def find_truncated(connection: Any, states: Any, timeout_ms: float) -> Any:
+        calls.append((connection.node_id, [s.topic_partition for s in states], timeout_ms))
+        return [
+            (state, LogTruncatedError(ONE, 10, 5) if state.topic_partition == ONE else NetworkError("lost"))
+            for state in states
+            if state.topic_partition != THREE
+        ]
+
+    monkeypatch.setattr(fetch_run, "find_truncated", find_truncated)
+    world.brokers[1].version = 11
+    run = start(world, ONE, TWO, THREE)
+    run._submit()
+    assert calls == [(1, [ONE, TWO, THREE], 3_000)]
+    assert asked(world.brokers[1].requests[0]) == {2: 10}
+    assert run._states[TWO].leader is None
+    assert run._states[TWO].error is None
+    assert run._states[TWO].retry_at > 0
+    with pytest.raises(LogTruncatedError):
+        round_of(run)
+
+
+def test_all_in_doubt_ask_for_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_truncated(_connection: Any, states: Any, _timeout_ms: float) -> Any:
+        return [(state, NetworkError("lost")) for state in states]
+
+    monkeypatch.setattr(fetch_run, "find_truncated", find_truncated)
+    world.brokers[1].version = 11
+    run = start(world, ONE)
+    round_of(run)
+    assert not world.brokers[1].requests
+
+
+def test_a_close_leaves_nothing_behind(world: World) -> None:
+    world.leaders[TWO] = Leader(2, 5, ID)
+    run = start(world, ONE, TWO)
+    round_of(run)
+    [first], [second] = world.brokers[1].requests, world.brokers[2].requests
+    first.answer = told(p0=records(10))
+    run._wait(Deadline.after_ms(0))
+    assert [flight.pending for flight in run._answered] == [first]
+    run.close()
+    assert (first.abandoned, second.abandoned) == (1, 1)
+    assert [broker.trimmed for broker in world.brokers.values()] == [1, 1]
+    assert (list(run._records), run._flights, list(run._answered)) == ([], {}, [])
+    run.close()
+    assert (first.abandoned, world.brokers[1].trimmed) == (1, 1)
+
+
+def test_it_prints_how_many_are_left(world: World) -> None:
+    run = start(world, ONE, TWO)
+    run.add(THREE, 20, 20)
+    assert repr(run) == "<FetchRun over 3 partitions, 2 unfinished>"
+
+
+@pytest.mark.parametrize(
+    ("topic_ids", "version", "spoken"),
+    [((ID, ID), 13, 13), ((ID, None), 13, 12), ((None, None), 13, 12), ((ID, ID), 12, 12), ((None,), 11, 11)],
+)
+def test_partitions_without_a_topic_id_are_asked_for_by_name(
+    world: World, topic_ids: tuple[UUID | None, ...], version: int, spoken: int
+) -> None:
+    world.brokers[1].version = version
+    run = start(world)
+    for topic_partition, topic_id in zip((ONE, TWO), topic_ids, strict=False):
+        world.leaders[topic_partition] = Leader(1, 5, topic_id)
+        run.add(topic_partition, 10, 20)
+    round_of(run)
+    assert world.brokers[1].versions == [spoken]
+
+
+@pytest.mark.parametrize(("version", "times"), [(11, 1), (12, 0), (13, 0)])
+def test_only_brokers_that_do_not_compare_epochs_in_a_fetch_are_asked_about_them(
+    world: World, monkeypatch: pytest.MonkeyPatch, version: int, times: int
+) -> None:
+    calls = []
+    monkeypatch.setattr(fetch_run, "find_truncated", lambda *how: calls.append(how) or [])
+    world.brokers[1].version = version
+    round_of(start(world, ONE))
+    assert len(calls) == times
+    assert len(world.brokers[1].requests) == 1
+
+
+def test_the_rules_are_those_of_the_config(world: World) -> None:
+    run = start(world, isolation_level=IsolationLevel.READ_COMMITTED, end_of_log_wait_ms=7_000)
+    assert run._rules.read_committed
+    assert run._rules.end_of_log_wait_s == 7
+    assert run._rules.replica_s == world.config.metadata_max_age_ms / 1000
+    loose = start(world, isolation_level=IsolationLevel.READ_UNCOMMITTED)
+    assert not loose._rules.read_committed
+
+
+def test_who_does_not_want_the_follower_asks_without_a_rack(world: World) -> None:
+    run = start(world, ONE, TWO)
+    run._states[TWO].leave_replica(0.0, 300.0)
+    round_of(run)
+    assert world.brokers[1].requests[0].request.rack_id == ""
+
+
+def test_corrupt_records_are_asked_for_once_more_and_hold_up_nobody(world: World) -> None:
+    run = start(world, ONE, TWO)
+    round_of(run)
+    bad = bytearray(records(10))
+    bad[-1] ^= 1
+    world.brokers[1].requests[0].answer = told(p0=bytes(bad), p1=records(10))
+    assert round_of(run).topic_partition == TWO
+    assert run.position(ONE) == 10
+    # What was asked for ahead does not fit any more.
+    world.brokers[1].requests[1].answer = told(p0=records(12))
+    assert round_of(run) is None
+    assert asked(world.brokers[1].requests[2])[0] == 10
+    world.brokers[1].requests[2].answer = told(p0=bytes(bad))
+    with pytest.raises(CorruptRecordError, match=r"t-0 at offset 10"):
+        round_of(run)
+    assert run.position(ONE) == 10
+
+
+def test_one_that_was_moved_is_left_out_and_the_next_is_not(world: World) -> None:
+    run = start(world, ONE, TWO, THREE)
+    round_of(run)
+    world.brokers[1].requests[0].answer = told(p0=records(10), p1=records(10), p2=records(10))
+    assert round_of(run).topic_partition == ONE
+    run.seek(TWO, 15)
+    assert round_of(run).topic_partition == THREE
+    assert (run.position(TWO), run.position(THREE)) == (15, 12)
+
+
+def test_each_partition_is_late_by_itself(world: World) -> None:
+    run = start(world, ONE, TWO, THREE)
+    end = EndOfLogError(TWO, 10, 20, 15)
+    for state in run._states.values():
+        state.asked(0.0)
+    run._states[ONE].pause(0.0)
+    run._states[TWO].last_failure = end
+    run._clock._ran = 11.0
+    run._check_progress()
+    errors = [run._states[one].error for one in (ONE, TWO, THREE)]
+    assert errors[:2] == [None, end]
+    assert isinstance(errors[2], DeadlineExceededError)
+    run._check_progress()
+    assert [run._states[one].error for one in (ONE, TWO, THREE)] == errors
+
+
+def test_an_endless_one_has_no_end_to_name(world: World) -> None:
+    run = start(world)
+    run.add(ONE, 10)
+    run._states[ONE].asked(0.0)
+    run._clock._ran = 11.0
+    with pytest.raises(DeadlineExceededError, match="cannot fetch t-0 at offset 10 in 10000 ms"):
+        round_of(run)
+
+
+def test_the_error_of_a_paused_partition_is_not_raised_that_of_the_next_is(world: World) -> None:
+    run = start(world, ONE, TWO, THREE)
+    run._states[ONE].break_off(SecurityError("first"))
+    run._states[THREE].break_off(SecurityError("third"))
+    run.pause(ONE)
+    with pytest.raises(SecurityError, match="third"):
+        round_of(run)
+    run.resume(ONE)
+    with pytest.raises(SecurityError, match="first"):
+        round_of(run)
+
+
+def test_a_broker_that_can_not_be_connected_to_is_the_failure_of_its_own_partitions(world: World) -> None:
+    lost = NetworkError("cannot connect")
+    world.leaders[TWO] = Leader(2, 5, ID)
+    world.brokers[1] = lost
+    run = start(world, ONE, TWO)
+    round_of(run)
+    assert run._states[ONE].last_failure is lost
+    assert run._states[TWO].last_failure is None
+    assert asked(world.brokers[2].requests[0]) == {1: 10}
+
+
+def test_a_broker_that_is_busy_keeps_no_other_waiting(world: World) -> None:
+    run = start(world, ONE)
+    round_of(run)
+    run.add(TWO, 10, 20)
+    world.leaders[THREE] = Leader(2, 5, ID)
+    run.add(THREE, 10, 20)
+    round_of(run)
+    assert len(world.brokers[1].requests) == 1
+    assert asked(world.brokers[2].requests[0]) == {2: 10}
+    run._clock._ran = 5.0
+    assert run._states[TWO].waited_s(5.0) == 0  # it is not the broker's fault
+
+
+def test_a_failure_of_an_answer_says_where(world: World) -> None:
+    run = start(world, ONE)
+    round_of(run)
+    world.brokers[1].requests[0].answer = ProtocolError("a frame of 5 bytes")
+    with pytest.raises(ProtocolError, match="fetching t-0 at offset 10 from broker 1: a frame of 5 bytes"):
+        round_of(run)

@@ -1,0 +1,125 @@
+"""The last committed value of a key, against a naive reader of the same log, which knows how each transaction
+ended: transactions that interleave, gaps as compaction leaves them, answers of any length.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from record_batches import batch, control, record
+
+from spark_kafka_native.kafka.cluster.router import Router
+from spark_kafka_native.kafka.consumer import last_of_key as module
+from spark_kafka_native.kafka.consumer.last_of_key import UndecidedError, last_of_key
+from spark_kafka_native.kafka.consumer.offsets import LogBounds
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.network.deadline import Deadline
+from spark_kafka_native.kafka.protocol.api.fetch import PartitionData
+
+WHERE = TopicPartition("markers", 0)
+TRANSACTIONAL = 0x10
+
+
+@dataclass
+class Log:
+    """What a leader would answer from: batches by their offsets."""
+
+    rng: random.Random
+    batches: list[tuple[int, bytes]] = field(default_factory=list)
+    begin: int = 0
+    end: int = 0
+
+    def add(self, made: bytes, length: int = 1) -> None:
+        self.batches.append((self.end, made))
+        self.end += length
+
+    def gap(self) -> None:
+        """Compaction leaves none at the end of a log."""
+        self.end += self.rng.choice([0, 0, 0, 40])
+
+    def write(self, producer_id: int, *rows: tuple[bytes | None, bytes | None]) -> None:
+        self.gap()
+        records = [record(i, value, key=key) for i, (key, value) in enumerate(rows)]
+        attributes = 0 if producer_id < 0 else TRANSACTIONAL
+        made = batch(records, base_offset=self.end, attributes=attributes, producer_id=producer_id)
+        self.add(made, len(rows))
+
+    def finish(self, producer_id: int, commit: bool) -> None:
+        self.gap()
+        self.add(control(self.end, producer_id, int(commit)))
+
+    def answer(self, position: int) -> Any:
+        first = max((i for i, (base, _) in enumerate(self.batches) if base <= position), default=0)
+        some = self.batches[first : first + self.rng.randint(2, 9)]
+        records = b"".join(made for _, made in some)
+        return None, PartitionData(
+            partition_index=0,
+            error_code=ErrorCode.NONE,
+            high_watermark=self.end,
+            aborted_transactions=None,
+            records=records,
+        )
+
+
+@pytest.fixture
+def look(monkeypatch: pytest.MonkeyPatch) -> Any:
+    class Stub:
+        def retry(self, attempt: Any, **_named: Any) -> Any:
+            return attempt()
+
+    def run(log: Log, key: bytes = b"mine") -> bytes | None:
+        bounds = {WHERE: LogBounds(log.begin, log.end)}
+        monkeypatch.setattr(module, "list_bounds", lambda *_arguments, **_named: bounds)
+        monkeypatch.setattr(
+            module, "ask_leader", lambda _router, _where, position, *_rest: log.answer(position)
+        )
+        router: Router = Stub()  # type: ignore[assignment]
+        return last_of_key(router, WHERE, key, Deadline.after_ms(60_000))
+
+    return run
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_as_a_naive_reader_sees_it(look: Any, seed: int) -> None:
+    rng = random.Random(seed)
+    log, open_, expected = Log(rng), set[int](), None
+    for step in range(rng.choice([5, 60, 700])):
+        fate = rng.random()
+        other = rng.randint(1, 5)
+        if fate < 0.55:
+            log.write(other, *[(rng.choice([None, b"other", b"min", b"mine-1"]), b"x")] * rng.randint(1, 3))
+            open_.add(other)
+        elif fate < 0.8 and open_:
+            ended = rng.choice(sorted(open_))
+            open_.remove(ended)
+            log.finish(ended, rng.random() < 0.5)
+        elif fate < 0.86:
+            value = rng.choice([b"%d" % step, b"%d" % step, None])
+            log.write(-1, (b"mine", value))
+            expected = value
+        elif fate < 0.95 and rng.random() < 0.3:
+            value = b"%d" % step
+            log.write(0, (b"mine", b"earlier"), (b"other", b"y"), (b"mine", value))
+            if rng.random() < 0.5:
+                log.write(7, (b"other", b"between"))
+            commit = rng.random() < 0.6
+            log.finish(0, commit)
+            expected = value if commit else expected
+    assert look(log) == expected
+    log.write(0, (b"mine", b"open"))  # 0 is a producer id like any other
+    with pytest.raises(UndecidedError, match="mine was written by a transaction that is still open"):
+        look(log)
+
+
+def test_markers_of_producers_that_never_wrote_the_key_are_not_even_read(look: Any) -> None:
+    # There may be millions of them.
+    log = Log(random.Random(0))
+    log.write(1, (b"mine", b"1"))
+    log.finish(1, commit=True)
+    log.write(2, (b"other", b"2"))
+    log.add(control(log.end, 2, 1, key=b"?"))
+    assert look(log) == b"1"

@@ -1,0 +1,88 @@
+"""Requests for offsets and what their answers say, in literals."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_native.kafka.cluster.router import Leader
+from spark_kafka_native.kafka.consumer.offsets import (
+    FoundOffset,
+    build_list_offsets,
+    read_list_offsets,
+)
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import BrokerError, IncompleteResponseError, ProtocolError
+from spark_kafka_native.kafka.model import IsolationLevel, OffsetAt, TopicPartition
+from spark_kafka_native.kafka.network.deadline import Deadline
+from spark_kafka_native.kafka.protocol.api.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+
+
+@pytest.mark.parametrize("level", list(IsolationLevel))
+def test_a_request_says_where_for_whom_and_how_long(level: IsolationLevel) -> None:
+    """With READ_COMMITTED the broker tells the last stable offset for latest."""
+    places = {
+        A0: OffsetAt.EARLIEST,
+        B0: OffsetAt.LATEST,
+        A1: OffsetAt.timestamp(0),
+        TopicPartition("b", 1): OffsetAt.MAX_TIMESTAMP,
+    }
+    leaders = {tp: Leader(1, 3 + index, None) for index, tp in enumerate(places)}
+    request = build_list_offsets(places, leaders, level, Deadline(7.0, lambda: 5.0))
+    assert (request.isolation_level, request.replica_id, request.timeout_ms) == (level, -1, 2_000)
+    assert {
+        (topic.name, one.partition_index): (one.timestamp, one.current_leader_epoch)
+        for topic in request.topics
+        for one in topic.partitions
+    } == {("a", 0): (-2, 3), ("b", 0): (-1, 4), ("a", 1): (0, 5), ("b", 1): (-3, 6)}
+    assert [topic.name for topic in request.topics] == ["a", "b"]
+
+
+def told(*partitions: tuple[TopicPartition, int, int, int]) -> ListOffsetsResponse:
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=tp.topic,
+                partitions=[
+                    ListOffsetsPartitionResponse(
+                        partition_index=tp.partition,
+                        error_code=ErrorCode(code),
+                        offset=offset,
+                        timestamp=timestamp,
+                        leader_epoch=0,
+                    )
+                ],
+            )
+            for tp, offset, timestamp, code in partitions
+        ]
+    )
+
+
+def test_an_answer_is_sorted_into_found_and_failed() -> None:
+    found: dict[TopicPartition, FoundOffset] = {}
+    places = {A0: OffsetAt.LATEST, A1: OffsetAt.timestamp(5), B0: OffsetAt.LATEST}
+    answer = told((A0, 0, 9, 0), (A0, 7, 9, 0), (A1, -1, -1, 0), (TopicPartition("z", 0), 1, 1, 0))
+    [missing] = read_list_offsets(answer, places, found)
+    assert isinstance(missing, IncompleteResponseError)
+    assert str(missing) == "latest offset of b-0: the leader's answer lacks it"
+    assert found == {
+        A0: FoundOffset(offset=0, timestamp_ms=None, leader_epoch=0),
+        A1: FoundOffset(offset=None, timestamp_ms=None, leader_epoch=0),
+    }
+    [refused] = read_list_offsets(told((A1, -1, -1, 3)), {A1: OffsetAt.EARLIEST}, found)
+    assert isinstance(refused, BrokerError)
+    assert str(refused).startswith("earliest offset of a-1: UNKNOWN_TOPIC_OR_PARTITION")
+
+
+def test_a_time_is_found_with_its_record_and_a_negative_end_is_none() -> None:
+    found: dict[TopicPartition, FoundOffset] = {}
+    assert read_list_offsets(told((A1, 0, 0, 0)), {A1: OffsetAt.timestamp(0)}, found) == []
+    assert found[A1] == FoundOffset(offset=0, timestamp_ms=0, leader_epoch=0)
+    for offset, place in ((-1, OffsetAt.EARLIEST), (-1, OffsetAt.LATEST), (-2, OffsetAt.timestamp(0))):
+        with pytest.raises(ProtocolError, match=rf"a-0 answered with offset {offset} for"):
+            read_list_offsets(told((A0, offset, -1, 0)), {A0: place}, found)

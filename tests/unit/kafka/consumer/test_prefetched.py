@@ -1,0 +1,156 @@
+"""What lies between the thread that fetches and the one that reads, without either."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_kafka_native.kafka.consumer.fetched_records import FetchedRecords
+from spark_kafka_native.kafka.consumer.prefetched import Prefetched, Wanted
+from spark_kafka_native.kafka.errors import DeadlineExceededError
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.records.columns import RecordColumns
+
+TP = TopicPartition("orders", 0)
+
+
+def records(first: int, until: int) -> FetchedRecords:
+    return FetchedRecords(
+        topic_partition=TP,
+        columns=RecordColumns(length=until - first, offset=np.arange(first, until, dtype=np.int64)),
+        from_offset=first,
+        next_offset=until,
+        log_start_offset=0,
+        high_watermark=100,
+        last_stable_offset=100,
+    )
+
+
+@pytest.mark.parametrize("values", [[], [b"ab", b""], [b"ab", None, b"cd"] * 10])
+def test_the_bytes_of_records_are_those_that_arrow_counts(values: list[bytes | None]) -> None:
+    array = pa.array(values, pa.binary())
+    columns = RecordColumns(length=len(array), offset=np.arange(len(array)), key=array, value=array)
+    assert replace(records(0, 0), columns=columns).nbytes == 8 * len(array) + 2 * array.nbytes
+
+
+@pytest.fixture
+def shared() -> Prefetched:
+    made = Prefetched(max_bytes=1_000)
+    made.add(TP, 0, None)
+    return made
+
+
+def wanted(shared: Prefetched) -> Wanted:
+    return shared._wanted[TP]
+
+
+def test_what_comes_during_a_pause_waits_for_its_end(shared: Prefetched) -> None:
+    shared.pause(TP)
+    shared.put(wanted(shared), 0, records(0, 5))
+    assert shared.take() is None
+    shared.resume(TP)
+    taken = shared.take()
+    assert taken is not None
+    assert (taken.next_offset, shared.position(TP)) == (5, 5)
+
+
+def test_each_step_of_a_range_is_told_in_order(shared: Prefetched) -> None:
+    units = shared.work_units.subscribe(10)
+    shared.put(wanted(shared), 0, records(0, 5))
+    taken = shared.take()
+    assert taken is not None
+    shared.give_back(replace(taken, from_offset=2))
+    shared.seek(TP, 50)
+    shared.put(wanted(shared), 0, records(5, 9))  # fetched before the move: nobody is told
+    assert [(one.status.name, one.from_offset, one.until_offset) for one in units.drain()] == [
+        ("FETCHED", 0, 5),
+        ("HANDED_OUT", 0, 5),
+        ("GIVEN_BACK", 2, 5),
+        ("DROPPED", 2, 5),
+    ]
+
+
+@pytest.mark.parametrize(("read_committed", "end"), [(False, 100), (True, 7)])
+def test_the_end_is_that_of_what_can_be_read(read_committed: bool, end: int) -> None:
+    shared = Prefetched(max_bytes=1_000, read_committed=read_committed)
+    shared.add(TP, 0, None)
+    shared.put(wanted(shared), 0, replace(records(0, 5), last_stable_offset=7))
+    assert shared.ends() == {TP: end}
+
+
+def test_what_was_fetched_before_a_move_is_dropped_when_it_comes_after(shared: Prefetched) -> None:
+    shared.seek(TP, 50)
+    shared.put(wanted(shared), 0, records(0, 5))
+    assert (shared.take(), shared.position(TP)) == (None, 50)
+    before = wanted(shared)
+    shared.remove(TP)
+    shared.add(TP, 7, None)
+    shared.put(before, 1, records(50, 55))
+    assert (shared.take(), shared.position(TP)) == (None, 7)
+
+
+def test_an_error_comes_behind_what_was_fetched_and_not_during_a_pause(shared: Prefetched) -> None:
+    shared.put(wanted(shared), 0, records(0, 5))
+    shared.broke(wanted(shared), 0, DeadlineExceededError("too late"))
+    shared.check(again=True)
+    assert shared.take() is not None
+    shared.pause(TP)
+    shared.check(again=True)
+    assert not shared.has_news
+    shared.resume(TP)
+    with pytest.raises(DeadlineExceededError):
+        shared.check(again=False)
+    shared.check(again=True)
+    assert shared.wish(wanted(shared)) == (0, 0, 1, True)
+
+
+def test_room_that_is_made_wakes_the_one_who_fetches(shared: Prefetched) -> None:
+    shared.put(wanted(shared), 0, records(0, 200))
+    shared.wakeup.clear()
+    assert shared.full
+    shared.take()
+    assert shared.wakeup.is_set
+    assert not shared.full
+
+
+def test_what_is_given_back_ends_where_the_partition_had_been_moved_behind_it(shared: Prefetched) -> None:
+    shared.put(wanted(shared), 0, records(0, 5))
+    taken = shared.take()
+    assert taken is not None
+    shared.skip(wanted(shared), 0, 9)
+    shared.give_back(taken)
+    assert shared.position(TP) == 0
+    shared.take()
+    assert shared.position(TP) == 9
+
+
+def observed(shared: Prefetched) -> dict[str, float]:
+    return {"/".join([one.metric.name, *one.tags]): one.value for one in shared.observed()}
+
+
+def test_how_much_waits_is_told(shared: Prefetched) -> None:
+    for first in (0, 5):
+        shared.put(wanted(shared), 0, records(first, first + 5))
+    told = observed(shared)
+    assert (told["kafka.consumer.queue.batches"], told["kafka.consumer.queue.bytes"]) == (2, 80)
+    assert (told["kafka.consumer.partitions/reading"], told["kafka.consumer.partitions/paused"]) == (1, 0)
+    shared.take()
+    assert observed(shared)["kafka.consumer.queue.batches"] == 1
+    shared.pause(TP)
+    told = observed(shared)
+    assert (told["kafka.consumer.partitions/reading"], told["kafka.consumer.partitions/paused"]) == (0, 1)
+    assert told["kafka.consumer.queue.batches"] == 1
+
+
+@pytest.mark.parametrize(("read_committed", "end"), [(False, 100), (True, 60)])
+def test_the_end_is_that_of_what_may_be_read(read_committed: bool, end: int) -> None:
+    shared = Prefetched(1_000, read_committed=read_committed)
+    shared.add(TP, 0, None)
+    assert shared.ends() == {}
+    shared.put(wanted(shared), 0, replace(records(0, 5), last_stable_offset=60))
+    assert shared.ends() == {TP: end}
+    shared.remove(TP)
+    assert shared.ends() == {}

@@ -1,0 +1,155 @@
+"""Where the epoch ends that was read last, asked of brokers that don't compare it in Fetch: in literals."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from spark_kafka_native.kafka.cluster.router import Leader
+from spark_kafka_native.kafka.consumer.partition_state import PartitionState
+from spark_kafka_native.kafka.consumer.truncation import (
+    build_offset_for_leader_epoch,
+    find_truncated,
+    read_offset_for_leader_epoch,
+)
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import (
+    BrokerError,
+    IncompleteResponseError,
+    LogTruncatedError,
+    UnsupportedVersionError,
+)
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.protocol.api.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+
+
+def state(topic: str = "t", partition: int = 0, read_until: int = 20, last_epoch: int = 4) -> PartitionState:
+    """Read up to 10 and asked for up to ``read_until`` under leader 1 (epoch 5); now led by broker 2 in
+    epoch 6."""
+    made = PartitionState(
+        topic_partition=TopicPartition(topic, partition), position=10, until_offset=100, max_bytes=1 << 20
+    )
+    made.led_by(Leader(1, 5, UUID(int=1)), 0.0)
+    made.took(read_until, last_epoch, 10, 1, 0.0)
+    made.led_by(Leader(2, 6, UUID(int=1)), 0.0)
+    return made
+
+
+def answer(*told: tuple[str, int, int], error: ErrorCode = ErrorCode.NONE) -> OffsetForLeaderEpochResponse:
+    """(topic, partition, where the epoch ends), each topic by itself."""
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic,
+                partitions=[
+                    EpochEndOffset(error_code=error, partition=partition, leader_epoch=4, end_offset=end)
+                ],
+            )
+            for topic, partition, end in told
+        ]
+    )
+
+
+class Leads:
+    """A connection to a leader that answers ``response``."""
+
+    def __init__(self, response: OffsetForLeaderEpochResponse, known: bool = True) -> None:
+        self.response, self.known, self.asked = response, known, list[Any]()
+
+    def version_of(self, request: Any) -> int:
+        assert request is OffsetForLeaderEpochRequest
+        if not self.known:
+            raise UnsupportedVersionError("no")
+        return 3
+
+    def send(self, request: Any, timeout_ms: float) -> OffsetForLeaderEpochResponse:
+        self.asked.append((request, timeout_ms))
+        return self.response
+
+
+def find(leads: Leads, *states: PartitionState) -> list[tuple[PartitionState, Exception]]:
+    connection: Any = leads
+    return list(find_truncated(connection, states, 1234))
+
+
+def test_the_request_has_the_epoch_that_was_read_and_the_leaders() -> None:
+    request = build_offset_for_leader_epoch([state("t", 3), state("u", 1, last_epoch=2), state("t", 0)])
+    assert request.replica_id == -1
+    assert [
+        (topic.topic, [(p.partition, p.leader_epoch, p.current_leader_epoch) for p in topic.partitions])
+        for topic in request.topics
+    ] == [("t", [(3, 4, 6), (0, 4, 6)]), ("u", [(1, 2, 6)])]
+
+
+@pytest.mark.parametrize(("end", "cut"), [(0, True), (10, True), (19, True), (20, False), (21, False)])
+def test_an_epoch_that_ends_before_what_was_fetched_was_cut_back(end: int, cut: bool) -> None:
+    one = state(read_until=20)
+    failures = read_offset_for_leader_epoch(answer(("t", 0, end)), {one.topic_partition: one})
+    if not cut:
+        assert failures == []
+        assert one.epoch_checked == 6
+        return
+    [(failed, error)] = failures
+    assert failed is one
+    assert isinstance(error, LogTruncatedError)
+    assert error.args == (TopicPartition("t", 0), 10, end)
+    assert one.epoch_checked == 5
+
+
+def test_each_partition_hears_its_own_answer() -> None:
+    cut, fine, missing = state("t", 0), state("u", 0), state("u", 1)
+    states = {one.topic_partition: one for one in (cut, fine, missing)}
+    told = answer(("x", 0, 3), ("t", 7, 3), ("u", 0, 20), ("t", 0, 12), ("t", 0, 20))
+    failures = read_offset_for_leader_epoch(told, states)
+    assert [(failed, type(error)) for failed, error in failures] == [
+        (cut, LogTruncatedError),
+        (missing, IncompleteResponseError),
+    ]
+    assert str(failures[1][1]) == "epoch 4 of u-1: the leader's answer lacks it"
+    assert [one.epoch_checked for one in (cut, fine, missing)] == [5, 6, 5]
+    assert len(states) == 3  # the caller's own
+
+
+def test_a_refusal_is_no_check() -> None:
+    one = state()
+    told = answer(("t", 0, 50), error=ErrorCode.FENCED_LEADER_EPOCH)
+    [(failed, error)] = read_offset_for_leader_epoch(told, {one.topic_partition: one})
+    assert failed is one
+    assert isinstance(error, BrokerError)
+    assert (error.error_code, error.where) == (ErrorCode.FENCED_LEADER_EPOCH, "epoch 4 of t-0")
+    assert one.epoch_checked == 5
+
+
+def test_only_those_under_another_epoch_than_they_were_read_are_asked_about_and_once() -> None:
+    doubtful, epoch_zero = state("t", 0), state("t", 1, last_epoch=0)
+    same, unread, unled = state("t", 2), state("t", 3), state("t", 4)
+    same.led_by(Leader(1, 5, UUID(int=1)), 0.0)
+    unread.last_epoch = -1
+    unled.leader = None
+    leads = Leads(answer(("t", 0, 20), ("t", 1, 20)))
+    assert find(leads, doubtful, epoch_zero, same, unread, unled) == []
+    [(request, timeout_ms)] = leads.asked
+    assert [p.partition for p in request.topics[0].partitions] == [0, 1]
+    assert timeout_ms == 1234
+    assert find(leads, doubtful, epoch_zero, same, unread, unled) == []
+    assert len(leads.asked) == 1
+
+
+def test_what_the_leader_says_is_found() -> None:
+    one = state()
+    [(failed, error)] = find(Leads(answer(("t", 0, 12))), one)
+    assert failed is one
+    assert isinstance(error, LogTruncatedError)
+
+
+def test_a_broker_that_cannot_say_is_not_asked() -> None:
+    leads = Leads(answer(), known=False)
+    assert find(leads, state()) == []
+    assert leads.asked == []

@@ -1,0 +1,354 @@
+"""The classic protocol's member, step by step, against literal answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import BrokerError, NetworkError, ProtocolError
+from spark_kafka_native.kafka.group.assignor import RangeAssignor
+from spark_kafka_native.kafka.group.classic_membership import ClassicMembership, State
+from spark_kafka_native.kafka.group.membership import (
+    NEVER,
+    Ask,
+    Change,
+    FindPartitions,
+    Identity,
+    MembershipRules,
+    Wait,
+)
+from spark_kafka_native.kafka.group.sticky_assignor import CooperativeStickyAssignor, by_topic
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.network.retry import Backoff
+from spark_kafka_native.kafka.protocol.api.group_membership import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from spark_kafka_native.kafka.protocol.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    read_versioned,
+    write_versioned,
+)
+
+A0, A1, A2 = (TopicPartition("a", number) for number in range(3))
+
+
+def rules(**changed: Any) -> MembershipRules:
+    values: dict[str, Any] = {
+        "group_id": "g",
+        "group_instance_id": None,
+        "session_timeout_s": 45.0,
+        "heartbeat_interval_s": 3.0,
+        "max_poll_interval_s": 300.0,
+        "backoff": Backoff(first_ms=100, max_ms=1_000),
+    }
+    return MembershipRules(**values | changed)
+
+
+def member(cooperative: bool = False, **changed: Any) -> ClassicMembership:
+    assignor = CooperativeStickyAssignor() if cooperative else RangeAssignor()
+    return ClassicMembership(rules(**changed), {"a"}, [assignor], 0.0)
+
+
+def asked(membership: ClassicMembership, now: float = 0.0) -> Any:
+    step = membership.next(now)
+    assert isinstance(step, Ask), step
+    return step.request
+
+
+def joined(generation: int, leader: str = "other", **fields: Any) -> JoinGroupResponse:
+    blank: dict[str, Any] = {
+        "error_code": ErrorCode.NONE,
+        "generation_id": generation,
+        "protocol_name": "range",
+        "leader": leader,
+        "member_id": "me",
+        "members": [],
+    }
+    return JoinGroupResponse(**blank | fields)
+
+
+def synced(*partitions: TopicPartition) -> SyncGroupResponse:
+    told = ConsumerProtocolAssignment(assigned_partitions=by_topic(partitions))
+    return SyncGroupResponse(error_code=ErrorCode.NONE, assignment=write_versioned(told))
+
+
+def heartbeat(code: ErrorCode = ErrorCode.NONE) -> HeartbeatResponse:
+    return HeartbeatResponse(error_code=code)
+
+
+def stable(cooperative: bool = False, *, owns: tuple[TopicPartition, ...] = (A0, A1), **changed: Any) -> Any:
+    membership = member(cooperative, **changed)
+    asked(membership)
+    name = "cooperative-sticky" if cooperative else "range"
+    membership.answered(joined(1, protocol_name=name), 0.0)
+    asked(membership)
+    membership.answered(synced(*owns), 0.0)
+    change = membership.begin()
+    assert change == Change(assigned=frozenset(owns))
+    membership.applied(change)
+    assert membership.state is State.STABLE
+    return membership
+
+
+def test_it_joins_with_the_id_that_it_is_given() -> None:
+    membership = member()
+    first = asked(membership)
+    assert isinstance(first, JoinGroupRequest)
+    assert (first.member_id, first.session_timeout_ms, first.rebalance_timeout_ms) == ("", 45_000, 300_000)
+    told = read_versioned(ConsumerProtocolSubscription, first.protocols[0].metadata)
+    assert (first.protocols[0].name, told.topics, told.owned_partitions) == ("range", ["a"], [])
+    membership.answered(joined(-1, error_code=ErrorCode.MEMBER_ID_REQUIRED, protocol_name=None), 0.0)
+    assert asked(membership).member_id == "me"
+    assert membership.identity is None
+
+
+def test_a_follower_syncs_and_takes_what_it_is_given() -> None:
+    membership = member()
+    asked(membership)
+    membership.answered(joined(7), 0.0)
+    sync = asked(membership)
+    assert isinstance(sync, SyncGroupRequest)
+    assert (sync.generation_id, sync.member_id, sync.assignments) == (7, "me", [])
+    membership.answered(synced(A0, A2), 0.0)
+    assert membership.state is State.TAKING
+    assert membership.owned == frozenset()
+    change = membership.begin()
+    assert change == Change(assigned=frozenset({A0, A2}))
+    membership.applied(change)
+    assert membership.owned == {A0, A2}
+    assert membership.identity == Identity("me", 7, None)
+    assert membership.next(1.0) == Wait(3.0)
+    assert isinstance(asked(membership, 3.0), HeartbeatRequest)
+
+
+def test_the_leader_assigns_once_it_knows_the_partitions() -> None:
+    membership = member()
+    asked(membership)
+    told = write_versioned(ConsumerProtocolSubscription(topics=["a", "b"]))
+    members = [JoinGroupResponseMember(member_id=name, metadata=told) for name in ("me", "you")]
+    membership.answered(joined(3, leader="me", members=members), 0.0)
+    assert membership.next(0.0) == FindPartitions(frozenset({"a", "b"}))
+    membership.found({"a": 3, "b": 0, "c": 9}, {}, 0.0)
+    sync = asked(membership)
+    assigned = {
+        one.member_id: read_versioned(ConsumerProtocolAssignment, one.assignment).assigned_partitions
+        for one in sync.assignments
+    }
+    assert assigned == {"me": by_topic([A0, A1]), "you": by_topic([A2])}
+    membership.answered(synced(A0, A1), 0.0)
+    membership.applied(membership.begin() or Change())
+    membership.found({"a": 3}, {}, 0.0)
+    assert membership.state is State.STABLE
+    membership.found({"a": 4}, {}, 0.0)
+    assert membership.state is State.PREPARING
+
+
+def test_eager_members_give_everything_up_before_they_join_again() -> None:
+    membership = stable()
+    asked(membership, 3.0)
+    membership.answered(heartbeat(ErrorCode.REBALANCE_IN_PROGRESS), 3.0)
+    assert membership.state is State.PREPARING
+    assert membership.next(3.1) == Wait(6.0)  # the caller is not back yet; it goes on being heard of
+    assert isinstance(asked(membership, 6.0), HeartbeatRequest)
+    membership.answered(heartbeat(ErrorCode.REBALANCE_IN_PROGRESS), 6.0)
+    change = membership.begin()
+    assert change == Change(revoked=frozenset({A0, A1}))
+    assert membership.next(6.1) == Wait(9.0)  # not while the caller is at it
+    membership.applied(change)
+    join = asked(membership, 6.2)
+    assert isinstance(join, JoinGroupRequest)
+    assert membership.owned == frozenset()
+    assert membership.identity is not None  # the old generation's: it may still commit
+
+
+def test_cooperative_members_keep_what_they_have_and_give_up_in_a_second_round() -> None:
+    membership = stable(cooperative=True)
+    asked(membership, 3.0)
+    membership.answered(heartbeat(ErrorCode.REBALANCE_IN_PROGRESS), 3.0)
+    join = asked(membership, 3.0)
+    told = read_versioned(ConsumerProtocolSubscription, join.protocols[0].metadata)
+    assert (told.owned_partitions, told.generation_id) == (by_topic([A0, A1]), 1)
+    assert membership.begin() is None
+    membership.answered(joined(2, protocol_name="cooperative-sticky"), 3.0)
+    asked(membership, 3.0)
+    membership.answered(synced(A0), 3.0)
+    change = membership.begin()
+    assert change == Change(revoked=frozenset({A1}))
+    membership.applied(change)
+    again = asked(membership, 3.0)
+    told = read_versioned(ConsumerProtocolSubscription, again.protocols[0].metadata)
+    assert (told.owned_partitions, told.generation_id) == (by_topic([A0]), 2)
+
+
+def test_topics_that_are_wanted_no_more_are_given_up_at_once() -> None:
+    membership = stable(cooperative=True)
+    membership.subscribe({"b"})
+    assert membership.begin() == Change(revoked=frozenset({A0, A1}))
+
+
+@pytest.mark.parametrize(
+    ("code", "member_id"), [(ErrorCode.UNKNOWN_MEMBER_ID, ""), (ErrorCode.ILLEGAL_GENERATION, "me")]
+)
+def test_who_is_out_of_the_group_has_lost_everything(code: ErrorCode, member_id: str) -> None:
+    membership = stable()
+    asked(membership, 3.0)
+    membership.answered(heartbeat(code), 3.0)
+    assert membership.losing
+    assert membership.identity is None
+    assert membership.next(3.0) == Wait(300.0)  # until the caller has dropped them
+    change = membership.begin()
+    assert change == Change(lost=frozenset({A0, A1}))
+    membership.applied(change)
+    assert asked(membership, 3.0).member_id == member_id
+
+
+def test_what_is_being_taken_while_it_is_lost_is_lost_too() -> None:
+    membership = member()
+    asked(membership)
+    membership.answered(joined(1), 0.0)
+    asked(membership)
+    membership.answered(synced(A0), 0.0)
+    change = membership.begin()
+    assert change is not None
+    asked(membership, 3.0)
+    membership.answered(heartbeat(ErrorCode.UNKNOWN_MEMBER_ID), 3.0)
+    membership.applied(change)
+    assert membership.begin() == Change(lost=frozenset({A0}))
+
+
+def test_what_is_not_heard_of_for_a_session_is_lost() -> None:
+    membership = stable()
+    asked(membership, 3.0)
+    membership.failed(NetworkError("gone"), True, 40.0)
+    assert not membership.losing
+    assert membership.next(45.5) == Wait(300.0)
+    assert membership.begin() == Change(lost=frozenset({A0, A1}))
+
+
+def test_a_caller_that_is_away_for_too_long_is_taken_out_of_the_group() -> None:
+    membership = stable(max_poll_interval_s=10.0, session_timeout_s=1_000.0)
+    membership.poll_begins()
+    assert isinstance(asked(membership, 60.0), HeartbeatRequest)  # it waits for records: that is no absence
+    membership.answered(heartbeat(), 60.0)
+    membership.poll_ends(60.0)
+    assert membership.next(62.9) == Wait(63.0)
+    leave = asked(membership, 70.0)
+    assert isinstance(leave, LeaveGroupRequest)
+    assert leave.members[0].member_id == "me"
+    membership.answered(LeaveGroupResponse(), 70.0)
+    assert membership.losing
+    membership.applied(membership.begin() or Change())
+    assert membership.next(71.0) == Wait(NEVER)  # not before it is back
+    membership.poll_begins()
+    assert isinstance(asked(membership, 80.0), JoinGroupRequest)
+
+
+def test_a_static_member_does_not_say_that_it_leaves() -> None:
+    assert stable(group_instance_id="one").leaving() is None
+    assert stable().leaving() is not None
+
+
+def test_an_answer_that_may_mean_another_coordinator_is_told_and_tried_again() -> None:
+    membership = stable()
+    asked(membership, 3.0)
+    error = membership.answered(heartbeat(ErrorCode.NOT_COORDINATOR), 3.0)
+    assert isinstance(error, BrokerError)
+    assert error.error_code is ErrorCode.NOT_COORDINATOR
+    step = membership.next(3.0)
+    assert isinstance(step, Wait)
+    assert 3.0 < step.until < 3.2
+    assert isinstance(asked(membership, 3.5), HeartbeatRequest)
+    assert not membership.losing
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (ErrorCode.FENCED_INSTANCE_ID, r"same group\.instance\.id"),
+        (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, r"partition\.assignment\.strategy"),
+        (ErrorCode.GROUP_AUTHORIZATION_FAILED, "an ACL for Read on the group"),
+    ],
+)
+def test_what_nothing_helps_against_is_told_the_caller(code: ErrorCode, words: str) -> None:
+    membership = member()
+    asked(membership)
+    membership.answered(joined(-1, error_code=code), 0.0)
+    assert membership.failure is not None
+    with pytest.raises(BrokerError, match=words):
+        raise membership.failure
+    assert membership.next(0.0) == Wait(NEVER)
+
+
+def test_a_member_that_nobody_can_read_ends_the_leader_with_its_reason() -> None:
+    membership = member()
+    asked(membership)
+    members = [JoinGroupResponseMember(member_id="you", metadata=b"\x00\x01\x00\x00")]
+    membership.answered(joined(3, leader="me", members=members), 0.0)
+    assert isinstance(membership.failure, ProtocolError)
+
+
+def test_a_sync_in_the_middle_of_another_rebalance_joins_again() -> None:
+    membership = member()
+    asked(membership)
+    membership.answered(joined(1), 0.0)
+    asked(membership)
+    membership.answered(SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS, assignment=b""), 0.0)
+    again = asked(membership)
+    assert isinstance(again, JoinGroupRequest)
+    assert again.member_id == "me"
+
+
+def test_a_member_that_the_leader_left_out_has_nothing() -> None:
+    membership = member()
+    asked(membership)
+    membership.answered(joined(1), 0.0)
+    asked(membership)
+    membership.answered(SyncGroupResponse(error_code=ErrorCode.NONE, assignment=b""), 0.0)
+    assert membership.state is State.STABLE
+    assert membership.owned == frozenset()
+
+
+def test_a_caller_that_stays_away_when_all_is_lost_is_waited_for_in_peace() -> None:
+    membership = stable()
+    membership.poll_ends(0.0)
+    asked(membership, 3.0)
+    membership.answered(heartbeat(ErrorCode.UNKNOWN_MEMBER_ID), 3.0)
+    assert membership.next(3.0) == Wait(300.0)
+    assert membership.next(300.0) == Wait(0.0)  # once
+    assert membership.next(300.0) == Wait(NEVER)
+    assert membership.too_slow
+    membership.poll_begins()
+    change = membership.begin()
+    assert change == Change(lost=frozenset([A0, A1]))
+    membership.applied(change)
+    assert isinstance(asked(membership, 301.0), JoinGroupRequest)
+
+
+def test_a_member_that_nobody_reads_for_stops_trying_to_join() -> None:
+    membership = member()
+    asked(membership)
+    membership.failed(NetworkError("gone"), True, 299.95)
+    assert membership.next(300.0) == Wait(0.0)
+    assert membership.next(301.0) == Wait(NEVER)
+    membership.poll_begins()
+    assert isinstance(asked(membership, 302.0), JoinGroupRequest)
+
+
+def test_an_answer_that_waited_for_a_sleeping_process_is_as_old_as_its_question() -> None:
+    membership = stable()
+    membership.poll_begins()
+    asked(membership, 3.0)
+    membership.answered(heartbeat(), 60.0)
+    membership.next(60.0)
+    assert membership.losing

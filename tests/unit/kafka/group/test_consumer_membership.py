@@ -1,0 +1,230 @@
+"""KIP-848's member, step by step, against literal answers."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import BrokerError, NetworkError
+from spark_kafka_native.kafka.group.consumer_membership import ConsumerMembership
+from spark_kafka_native.kafka.group.membership import Ask, Change, FindPartitions, MembershipRules, Wait
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.network.retry import Backoff
+from spark_kafka_native.kafka.protocol.api.consumer_group import (
+    Assignment,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
+
+A = UUID(int=7)
+A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
+
+
+def member(instance: str | None = None) -> ConsumerMembership:
+    rules = MembershipRules(
+        group_id="g",
+        group_instance_id=instance,
+        session_timeout_s=45.0,
+        heartbeat_interval_s=3.0,
+        max_poll_interval_s=300.0,
+        backoff=Backoff(first_ms=100, max_ms=1_000),
+    )
+    membership = ConsumerMembership(rules, {"a"}, "uniform", 0.0)
+    membership.found({}, {A: "a"}, 0.0)
+    return membership
+
+
+def asked(membership: ConsumerMembership, now: float = 0.0) -> ConsumerGroupHeartbeatRequest:
+    step = membership.next(now)
+    assert isinstance(step, Ask), step
+    assert isinstance(step.request, ConsumerGroupHeartbeatRequest)
+    return step.request
+
+
+def answer(epoch: int, *indexes: int, assigns: bool = True, **fields: Any) -> ConsumerGroupHeartbeatResponse:
+    told = [TopicPartitions(topic_id=A, partitions=list(indexes))] if indexes else []
+    blank: dict[str, Any] = {
+        "throttle_time_ms": 0,
+        "error_code": ErrorCode.NONE,
+        "member_epoch": epoch,
+        "heartbeat_interval_ms": 5_000,
+        "assignment": Assignment(topic_partitions=told) if assigns else None,
+    }
+    return ConsumerGroupHeartbeatResponse(**blank | fields)
+
+
+def owning(*indexes: int) -> ConsumerMembership:
+    membership = member()
+    asked(membership)
+    membership.answered(answer(1, *indexes), 0.0)
+    membership.applied(membership.begin() or Change())
+    asked(membership)
+    membership.answered(answer(1, assigns=False), 0.0)
+    return membership
+
+
+def test_it_tells_everything_once_and_then_only_what_has_changed() -> None:
+    membership = member()
+    first = asked(membership)
+    assert (first.member_epoch, first.subscribed_topic_names, first.topic_partitions) == (0, ["a"], [])
+    assert (first.rebalance_timeout_ms, first.server_assignor) == (300_000, "uniform")
+    membership.answered(answer(1, 0, 1), 0.0)
+    change = membership.begin()
+    assert change == Change(assigned=frozenset({A0, A1}))
+    membership.applied(change)
+    acknowledgement = asked(membership)
+    assert acknowledgement.topic_partitions == [TopicPartitions(topic_id=A, partitions=[0, 1])]
+    assert (acknowledgement.subscribed_topic_names, acknowledgement.rebalance_timeout_ms) == (None, -1)
+    membership.answered(answer(1, assigns=False), 0.0)
+    assert membership.next(0.0) == Wait(5.0)  # as the broker says
+    assert asked(membership, 5.0).topic_partitions is None
+    membership.answered(answer(1, assigns=False), 5.0)
+    membership.subscribe({"a", "b"})
+    assert asked(membership, 5.0).subscribed_topic_names == ["a", "b"]
+
+
+def test_what_is_to_go_is_acknowledged_only_when_it_is_gone() -> None:
+    membership = owning(0, 1)
+    asked(membership, 5.0)
+    membership.answered(answer(1, 0), 5.0)
+    assert membership.next(5.0) == Wait(10.0)
+    change = membership.begin()
+    assert change == Change(revoked=frozenset({A1}))
+    assert membership.next(5.0) == Wait(10.0)
+    membership.applied(change)
+    assert asked(membership, 5.0).topic_partitions == [TopicPartitions(topic_id=A, partitions=[0])]
+
+
+@pytest.mark.parametrize("withdrawn_first", [True, False])
+def test_each_assignment_is_acknowledged_even_if_it_changes_nothing(withdrawn_first: bool) -> None:
+    """The coordinator keeps from others what it has given and withdrawn, until it hears what is owned."""
+    membership = owning(0, 1)
+    if withdrawn_first:  # and given back: the same is owned at the end
+        asked(membership, 5.0)
+        membership.answered(answer(1, 0), 5.0)
+        change = membership.begin()
+        assert change == Change(revoked=frozenset({A1}))
+        membership.applied(change)
+    else:
+        asked(membership, 5.0)
+        membership.answered(answer(1, 0, 1, 2), 5.0)
+    asked(membership, 10.0)
+    membership.answered(answer(1, 0, 1), 10.0)
+    if withdrawn_first:
+        membership.applied(membership.begin() or Change())
+    told = asked(membership, 10.0)
+    assert told.topic_partitions == [TopicPartitions(topic_id=A, partitions=[0, 1])]
+    membership.answered(answer(1, assigns=False), 10.0)
+    assert membership.next(10.0) == Wait(15.0)
+
+
+def test_what_is_about_to_be_taken_counts_as_owned() -> None:
+    membership = owning(0)
+    asked(membership, 5.0)
+    membership.answered(answer(2, 0, 1), 5.0)
+    assert membership.begin() == Change(assigned=frozenset({A1}))
+    membership.failed(NetworkError("lost"), True, 6.0)  # so that the next one tells everything
+    told = asked(membership, 9.0)
+    assert told.topic_partitions == [TopicPartitions(topic_id=A, partitions=[0, 1])]
+
+
+def test_nothing_is_taken_while_the_coordinator_may_have_heard_that_it_is_not_owned() -> None:
+    membership = owning(0)
+    asked(membership, 5.0)
+    membership.answered(answer(2, 0, 1), 5.0)
+    membership.failed(NetworkError("lost"), True, 5.0)
+    told = asked(membership, 9.0)
+    assert told.topic_partitions == [TopicPartitions(topic_id=A, partitions=[0])]
+    assert membership.begin() is None
+    membership.failed(NetworkError("lost"), True, 9.0)
+    assert membership.begin() is None
+    asked(membership, 12.0)
+    membership.answered(answer(3, 0), 12.0)
+    assert membership.begin() is None
+
+
+@pytest.mark.parametrize("code", [ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID])
+def test_who_is_fenced_has_lost_everything_and_joins_anew(code: ErrorCode) -> None:
+    membership = owning(0)
+    name = membership.member_id
+    asked(membership, 5.0)
+    membership.answered(answer(0, error_code=code, assigns=False), 5.0)
+    assert membership.identity is None
+    change = membership.begin()
+    assert change == Change(lost=frozenset({A0}))
+    assert isinstance(membership.next(5.0), Wait)
+    membership.applied(change)
+    again = asked(membership, 5.0)
+    assert (again.member_id, again.member_epoch, again.topic_partitions) == (name, 0, [])
+
+
+def test_a_topic_without_a_name_is_looked_for_and_the_rest_is_read() -> None:
+    membership = member()
+    asked(membership)
+    unknown = TopicPartitions(topic_id=UUID(int=9), partitions=[0])
+    known = TopicPartitions(topic_id=A, partitions=[0])
+    assigned = Assignment(topic_partitions=[unknown, known])
+    membership.answered(answer(1, assignment=assigned), 0.0)
+    assert isinstance(membership.next(0.0), FindPartitions)
+    membership.found({}, {A: "a"}, 0.0)
+    change = membership.begin()
+    assert change == Change(assigned=frozenset({A0}))
+    membership.applied(change)
+    asked(membership)
+    membership.answered(answer(1, assigns=False), 0.0)
+    assert isinstance(membership.next(0.0), FindPartitions)
+    membership.found({}, {UUID(int=9): "b"}, 0.0)
+    assert membership.begin() == Change(assigned=frozenset({TopicPartition("b", 0)}))
+
+
+@pytest.mark.parametrize(("instance", "epoch"), [(None, -1), ("one", -2)])
+def test_it_says_whether_it_means_to_come_back(instance: str | None, epoch: int) -> None:
+    membership = member(instance)
+    assert membership.leaving() is None
+    asked(membership)
+    membership.answered(answer(1, 0), 0.0)
+    leaving = membership.leaving()
+    assert isinstance(leaving, ConsumerGroupHeartbeatRequest)
+    assert leaving.member_epoch == epoch
+
+
+def test_an_instance_id_in_use_is_an_error_that_says_so() -> None:
+    membership = member("one")
+    asked(membership)
+    membership.answered(answer(0, error_code=ErrorCode.UNRELEASED_INSTANCE_ID, assigns=False), 0.0)
+    with pytest.raises(BrokerError, match=r"same group\.instance\.id"):
+        raise membership.failure or AssertionError
+
+
+def test_a_coordinator_that_loads_is_asked_again_with_everything() -> None:
+    membership = owning(0)
+    asked(membership, 5.0)
+    error = membership.answered(
+        answer(0, error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, assigns=False), 5.0
+    )
+    assert error is not None
+    again = asked(membership, 6.0)
+    assert again.subscribed_topic_names == ["a"]
+    assert again.topic_partitions == [TopicPartitions(topic_id=A, partitions=[0])]
+
+
+def test_it_leaves_also_while_it_joins() -> None:
+    membership = member()
+    assert membership.leaving() is None
+    asked(membership)  # the coordinator may have heard it
+    leaving = membership.leaving()
+    assert isinstance(leaving, ConsumerGroupHeartbeatRequest)
+    assert (leaving.member_id, leaving.member_epoch) == (membership.member_id, -1)
+
+
+def test_an_answer_that_waited_for_a_sleeping_process_is_as_old_as_its_question() -> None:
+    membership = owning(0)
+    membership.poll_begins()
+    asked(membership, 20.0)
+    membership.answered(answer(1, assigns=False), 70.0)
+    membership.next(70.0)
+    assert membership.losing

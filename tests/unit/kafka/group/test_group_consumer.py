@@ -1,0 +1,225 @@
+"""`GroupConsumer` without a broker: what it calls back and commits, in which order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from spark_kafka_native.kafka.errors import ConsumerClosedError, KafkaError
+from spark_kafka_native.kafka.group.classic_membership import ClassicMembership, State
+from spark_kafka_native.kafka.group.errors import CommitFailedError
+from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
+from spark_kafka_native.kafka.group.membership import Change
+from spark_kafka_native.kafka.model import Record, TopicPartition
+
+A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
+
+Make = Callable[..., GroupConsumer]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """A consumer that has read the records 0 to 2 of a-0 and is where nobody answers; closed in the end."""
+    made: list[GroupConsumer] = []
+
+    def new(*owned: TopicPartition, **settings: Any) -> GroupConsumer:
+        consumer = GroupConsumer("localhost:1", "a", "g", **settings)
+        made.append(consumer)
+        membership = consumer._member.membership
+        assert isinstance(membership, ClassicMembership)
+        with consumer._member._lock:
+            membership.state, membership.generation_id, membership.member_id = State.STABLE, 1, "me"
+            membership.owned = frozenset(owned)
+        for tp in owned:
+            consumer._starts._begin(tp, 0, None)
+        return consumer
+
+    yield new
+    for consumer in made:
+        consumer._callbacks._callbacks = dict.fromkeys(("assigned", "revoked", "lost"))
+        consumer._commits.stop()
+        consumer._member._membership.member_id = ""  # nobody is told
+        consumer.close()
+
+
+def record(offset: int) -> Record:
+    return Record(topic="a", partition=0, offset=offset, key=None, value=None)
+
+
+def hand_out(consumer: GroupConsumer, offset: int) -> None:
+    """As if a read returned it."""
+
+    def take(_: object) -> Record:
+        consumer._reader.seek(A0, offset + 1)
+        return record(offset)
+
+    assert consumer._polled(5.0, take, by_hand=False) is not None
+
+
+def asked(consumer: GroupConsumer) -> list[dict[TopicPartition, int]]:
+    """What is committed from now on, at once."""
+    found: list[dict[TopicPartition, int]] = []
+
+    def ask(offsets: dict[TopicPartition, int]) -> Future[None]:
+        found.append(dict(offsets))
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    consumer._commits.ask = ask  # type: ignore[assignment,method-assign]
+    return found
+
+
+def test_partitions_are_told_of_though_on_revoked_raises(make: Make) -> None:
+    calls: list[tuple[str, list[TopicPartition]]] = []
+
+    def revoked(_: GroupConsumer, partitions: list[TopicPartition]) -> None:
+        calls.append(("revoked", partitions))
+        raise ZeroDivisionError
+
+    consumer = make(A0, on_revoked=revoked, on_assigned=lambda _, found: calls.append(("assigned", found)))
+    with pytest.raises(ZeroDivisionError):
+        consumer._carry_out(Change(revoked=frozenset([A0]), assigned=frozenset([A1])))
+    assert calls == [("revoked", [A0]), ("assigned", [A1])]
+    assert consumer.assignment == {A1}
+
+
+def test_what_ends_a_membership_takes_the_partitions(make: Make) -> None:
+    calls: list[list[TopicPartition]] = []
+    consumer = make(A0, A1, on_lost=lambda _, found: calls.append(found))
+    with consumer._member._changing():
+        consumer._member._membership.failed(KafkaError("fenced"), False, 0.0)
+    for _ in range(2):
+        with pytest.raises(KafkaError, match="fenced"):
+            consumer.read(0.1)
+    assert calls == [[A0, A1]]
+
+
+def test_a_record_that_raised_is_not_committed_in_on_revoked_either(make: Make) -> None:
+    consumer = make(A0, on_revoked=lambda consumer, _: consumer.commit())
+    found = asked(consumer)
+
+    def work() -> None:
+        with consumer:
+            hand_out(consumer, 0)
+            hand_out(consumer, 1)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+    assert {offsets[A0] for offsets in found} == {1}
+
+
+def test_close_in_on_revoked_ends_it(make: Make) -> None:
+    calls: list[list[TopicPartition]] = []
+
+    def revoked(consumer: GroupConsumer, partitions: list[TopicPartition]) -> None:
+        calls.append(partitions)
+        consumer.close()
+
+    consumer = make(A0, on_revoked=revoked)
+    consumer.close()
+    assert calls == [[A0]]
+    other = make(A0, A1, on_revoked=revoked)
+    with other._member._changing():
+        other._member._membership.subscribe(["b"])
+    with pytest.raises(ConsumerClosedError):
+        other.read(5.0)
+    assert calls == [[A0], [A0, A1]]
+
+
+def test_a_read_within_a_callback_is_refused(make: Make) -> None:
+    consumer = make(A0, on_revoked=lambda consumer, _: consumer.read(0.1))
+    with consumer._member._changing():
+        consumer._member._membership.subscribe(["b"])
+    with pytest.raises(RuntimeError, match="within a callback"):
+        consumer.read(5.0)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_hears_that_the_consumer_is_the_parents(make: Make) -> None:
+    consumer = make(A0, auto_commit_interval_ms=0)
+    asked(consumer)
+    hand_out(consumer, 0)
+    consumer._commits.ask = lambda _: Future()  # type: ignore[assignment,method-assign]
+    with consumer._member._lock:
+        child = os.fork()
+        if not child:
+            refused = 0
+            try:
+                for call in (consumer.read, consumer.commit, lambda: next(consumer)):
+                    try:
+                        call()
+                    except ConsumerClosedError:
+                        refused += 1
+            finally:
+                os._exit(refused)
+    timer = threading.Timer(20, os.kill, (child, signal.SIGKILL))
+    timer.start()
+    _, status = os.waitpid(child, 0)
+    timer.cancel()
+    assert os.waitstatus_to_exitcode(status) == 3
+
+
+def test_a_reader_that_goes_back_takes_the_commits_back(make: Make) -> None:
+    """The committed offset was out of range, and auto.offset.reset says where it goes on."""
+    consumer = make()
+    membership = consumer._member._membership
+    membership.owned = frozenset([A0])
+    consumer._starts._begin(A0, 100, 100)
+    found = asked(consumer)
+    hand_out(consumer, 0)
+    hand_out(consumer, 1)
+    consumer._auto._due = 0.0
+    consumer._auto.caller_is_back()
+    assert found == [{A0: 2}]
+    consumer._progress.check({A0: 2})
+    assert consumer._progress.ahead({A0: 2}) == {A0: 2}
+
+
+@pytest.mark.parametrize("change", [Change(revoked=frozenset([A0])), Change(lost=frozenset([A0]))])
+def test_a_transaction_does_not_leave_out_what_was_taken_away(make: Make, change: Change) -> None:
+    consumer = make(A0, A1, enable_auto_commit=False)
+    hand_out(consumer, 0)
+    consumer._carry_out(change)
+    # Without an offset of a-0 it would commit what was made of a record that another member reads again.
+    with pytest.raises(CommitFailedError, match="a-0 went to others"):
+        consumer.offsets_to_commit()
+    assert consumer.offsets_to_commit() == {A1: 0}  # the next transaction knows nothing of it
+    # Nor where it comes back: both readings would be in the transaction.
+    consumer._carry_out(Change(assigned=frozenset([A0])))
+    consumer._starts._begin(A0, 0, None)
+    hand_out(consumer, 0)
+    consumer._carry_out(change)
+    consumer._carry_out(Change(assigned=frozenset([A0])))
+    consumer._starts._begin(A0, 0, None)
+    hand_out(consumer, 0)
+    with pytest.raises(CommitFailedError, match="a-0 went to others"):
+        consumer.offsets_to_commit(offsets={A0: 1})
+
+
+def test_what_was_told_or_committed_or_sought_may_be_taken_away(make: Make) -> None:
+    consumer = make(A0, A1, enable_auto_commit=False)
+    found = asked(consumer)
+    gone, back = Change(revoked=frozenset([A0])), Change(assigned=frozenset([A0]))
+    for settle in (
+        lambda: consumer.offsets_to_commit(record(0)),
+        lambda: consumer._progress.committed({A0: 1}),
+        lambda: consumer.seek(A0, 0),  # after an aborted transaction
+    ):
+        hand_out(consumer, 0)
+        settle()
+        consumer._carry_out(gone)
+        assert consumer.offsets_to_commit() == {A1: 0}
+        consumer._carry_out(back)
+        consumer._starts._begin(A0, 0, None)
+    hand_out(consumer, 0)
+    consumer._carry_out(gone)
+    consumer.commit()  # in no transaction nothing was made of it that could count
+    assert found == [{A1: 0}]

@@ -1,0 +1,73 @@
+"""What a commit may say."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_native.kafka.group.errors import CommitFailedError
+from spark_kafka_native.kafka.group.progress import Progress
+from spark_kafka_native.kafka.model import TopicPartition
+
+A0 = TopicPartition("a", 0)
+
+
+def test_only_what_was_handed_out_in_this_assignment_may_be_committed() -> None:
+    progress = Progress()
+    with pytest.raises(CommitFailedError, match=r"a-0 is not assigned to this consumer \(any more\)"):
+        progress.check({A0: 5})
+    progress.begin(A0, 10, 10)
+    assert not progress.handed_out(A0, 10, 15)
+    progress.check({A0: 10})
+    progress.check({A0: 15})
+    for offset in (9, 16):
+        with pytest.raises(CommitFailedError, match="only offsets 10 to 15 were read"):
+            progress.check({A0: offset})
+    progress.drop([A0])
+    with pytest.raises(CommitFailedError):
+        progress.check({A0: 12})
+
+
+def test_a_commit_never_goes_back_unless_after_a_seek() -> None:
+    progress = Progress()
+    progress.begin(A0, 0, None)
+    progress.handed_out(A0, 0, 20)
+    assert progress.ahead({A0: 0}) == {A0: 0}
+    progress.committed({A0: 12})
+    assert progress.ahead({A0: 12}) == progress.ahead({A0: 3}) == {}
+    assert progress.ahead({A0: 13}) == {A0: 13}
+    progress.sought(A0, 3)
+    assert progress.ahead({A0: 3}) == {A0: 3}
+    progress.check({A0: 3})
+    with pytest.raises(CommitFailedError):
+        progress.check({A0: 12})
+
+
+def test_a_commit_from_before_a_seek_says_nothing_of_what_comes_after() -> None:
+    progress = Progress()
+    progress.begin(A0, 0, None)
+    progress.handed_out(A0, 0, 50)
+    progress.sought(A0, 10)
+    progress.committed({A0: 50})  # it was on its way
+    progress.handed_out(A0, 10, 12)
+    assert progress.ahead({A0: 12}) == {A0: 12}
+
+
+def test_commits_go_back_with_a_reset() -> None:
+    """The log ended before what was committed, and is read from its start."""
+    progress = Progress()
+    progress.begin(A0, 100, 100)
+    assert progress.handed_out(A0, 0, 3)
+    progress.check({A0: 3})
+    assert progress.ahead({A0: 3}) == {A0: 3}
+    with pytest.raises(CommitFailedError):
+        progress.check({A0: 100})
+
+
+def test_what_is_given_back_is_no_reset() -> None:
+    progress = Progress()
+    progress.begin(A0, 5, 5)
+    progress.handed_out(A0, 5, 9)
+    progress.committed({A0: 7})
+    progress.given_back(A0, 8)
+    assert not progress.handed_out(A0, 8, 9)
+    assert progress.ahead({A0: 7}) == {}

@@ -1,0 +1,204 @@
+"""Ctrl-C in the middle of a request: a connection that other threads use is not left locked, nor half a
+frame in it."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from interrupting import repeat_until_interrupted
+from scripted_broker import ScriptedBroker, ScriptedCluster, Silence, properties
+
+from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.errors import NetworkError, RequestTimedOutError
+from spark_kafka_native.kafka.network.connection import Connection
+from spark_kafka_native.kafka.network.deadline import Deadline
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
+
+# One in a destructor.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+METADATA = MetadataRequest(topics=[])
+
+
+@pytest.fixture
+def broker() -> Iterator[ScriptedBroker]:
+    with ScriptedCluster() as running:
+        yield running[1]
+
+
+def connect(broker: ScriptedBroker, **changed: object) -> Connection:
+    config = ClientConfig.from_properties(properties(broker.address, **changed))
+    return Connection.open(broker.host, broker.port, config)
+
+
+def interrupted_after(call: Callable[..., Any], times: int = 1) -> Callable[..., Any]:
+    """``call``, whose ``times``-th result never reaches its caller: Ctrl-C came just then."""
+    calls = iter(range(1, times + 1))
+
+    def wrapped(*arguments: Any) -> Any:
+        result = call(*arguments)
+        if next(calls, 0) == times:
+            raise KeyboardInterrupt
+        return result
+
+    return wrapped
+
+
+def expect_dead(connection: Connection) -> None:
+    """Dead, and at once: nobody waits for a turn that never comes."""
+    failures: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            connection.send(METADATA, 60_000)
+        except NetworkError as error:
+            failures.append(error)
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(60)
+    assert len(failures) == 1, "it lives on, or waits for ever"
+    assert connection.closed
+    assert "KeyboardInterrupt" in str(failures[0])
+
+
+@pytest.mark.parametrize("read", ["result", "poll"])
+def test_bytes_that_were_read_and_lost_are_the_end(
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch, read: str
+) -> None:
+    connection = connect(broker)
+    pending = connection.submit(METADATA)
+    connection._transport.wait(1, Deadline.after_ms(10_000))
+    monkeypatch.setattr(
+        connection._transport, "read_into", interrupted_after(connection._transport.read_into)
+    )
+    with pytest.raises(KeyboardInterrupt):
+        pending.result() if read == "result" else connection.poll()
+    monkeypatch.undo()
+    expect_dead(connection)
+
+
+@pytest.mark.parametrize("posted", [False, True])
+def test_bytes_that_were_written_and_forgotten_are_the_end(
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch, posted: bool
+) -> None:
+    connection = connect(broker)
+    monkeypatch.setattr(connection._transport, "write", interrupted_after(connection._transport.write))
+    with pytest.raises(KeyboardInterrupt):
+        connection.post(METADATA) if posted else connection.submit(METADATA)
+    monkeypatch.undo()
+    expect_dead(connection)
+
+
+def test_a_request_that_was_counted_and_not_queued_is_the_end(
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = connect(broker)
+    monkeypatch.setattr(connection._session, "send", interrupted_after(connection._session.send))
+    with pytest.raises(KeyboardInterrupt):
+        connection.submit(METADATA)
+    monkeypatch.undo()
+    expect_dead(connection)
+
+
+def test_who_only_waits_for_a_turn_may_be_interrupted(broker: ScriptedBroker) -> None:
+    """While another thread reads: the connection stays usable."""
+    broker.on(MetadataRequest, Silence)
+    connection = connect(broker)
+    held = connection.submit(METADATA)
+    reading = threading.Thread(target=connection.wait_for, args=(held, Deadline.after_ms(600)), daemon=True)
+    reading.start()
+    mine = connection.submit(METADATA)
+    repeat_until_interrupted(0.1, lambda: connection.wait_for(mine, Deadline.after_ms(20_000)))
+    reading.join(60)
+    assert not connection.closed
+
+
+def test_interrupts_at_random_moments_lock_nobody_out(broker: ScriptedBroker) -> None:
+    """Two threads share connections; one is interrupted again and again. The other never waits for long, and
+    gets its own answers only."""
+    rng = random.Random(3)
+    current = [connect(broker)]
+    stop = threading.Event()
+    trouble: list[BaseException] = []
+
+    def ask() -> None:
+        while not stop.is_set():
+            try:
+                assert current[0].send(METADATA, 10_000).cluster_id == "scripted"
+            except RequestTimedOutError as error:
+                trouble.append(error)
+            except NetworkError:
+                stop.wait(0.001)
+
+    other = threading.Thread(target=ask, daemon=True)
+    other.start()
+    try:
+        for _ in range(60):
+            repeat_until_interrupted(rng.uniform(0.001, 0.02), lambda: use(current, broker))
+    finally:
+        stop.set()
+    other.join(60)
+    assert not other.is_alive()
+    assert not trouble
+
+
+def use(current: list[Connection], broker: ScriptedBroker) -> None:
+    try:
+        current[0].send(METADATA, 10_000)
+    except RequestTimedOutError:
+        raise
+    except NetworkError:
+        current[0] = connect(broker)
+
+
+@pytest.mark.parametrize("submits", [False, True])
+def test_a_descriptor_outlives_whoever_waits_for_it(broker: ScriptedBroker, submits: bool) -> None:
+    """Its number would be given to the next socket, and the one who waits would wait for that."""
+    broker.on(MetadataRequest, Silence)
+    connection = connect(broker)
+    pending = connection.submit(METADATA)
+    numbers: list[int] = []
+    wait = connection._transport.wait
+
+    def closed_meanwhile(events: int, deadline: Deadline) -> int:
+        connection.close()
+        numbers.append(connection.fileno())
+        return wait(events, deadline)
+
+    connection._transport.wait = closed_meanwhile  # type: ignore[method-assign]
+    if submits:
+        connection._transport.write = lambda _buffers: False  # type: ignore[method-assign]
+        pending = connection.submit(METADATA)
+    with pytest.raises(NetworkError, match="closed by this client"):
+        pending.result(60_000)
+    assert len(numbers) == 1
+    assert numbers[0] >= 0
+    assert connection.fileno() == -1
+
+
+def test_who_waits_on_a_connection_whose_end_was_interrupted_gets_an_error(
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.on(MetadataRequest, Silence)
+    connection = connect(broker)
+    pending = connection.submit(METADATA)
+    monkeypatch.setattr(connection._transport, "shut", interrupted_after(connection._transport.shut))
+    with pytest.raises(KeyboardInterrupt):
+        connection.close()
+    failures: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            pending.result(100)
+        except NetworkError as error:
+            failures.append(error)
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    waiting.join(60)
+    assert [type(failure) for failure in failures] == [RequestTimedOutError]

@@ -1,0 +1,340 @@
+"""What a connection does when, over a stream that does what the test says: no socket, no thread, no time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from scripted_broker import Asked, build_frame
+
+from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.errors import (
+    HandshakeClosedError,
+    NetworkError,
+    ProtocolError,
+    RequestTimedOutError,
+)
+from spark_kafka_native.kafka.network.connection import Connection
+from spark_kafka_native.kafka.network.deadline import Deadline
+from spark_kafka_native.kafka.network.handshake import Negotiated
+from spark_kafka_native.kafka.network.session_lifetime import SessionLifetime
+from spark_kafka_native.kafka.network.transport import READ, WRITE
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
+
+REQUEST = MetadataRequest(topics=[])
+VERSION = 9
+NOW = Deadline.after_ms(0)
+
+
+def later() -> Deadline:
+    return Deadline.after_ms(60_000)
+
+
+class Stream:
+    """In place of a transport. `wait` does what is next in ``waits``; without one the time is up."""
+
+    address = "b1:9092"
+
+    def __init__(self) -> None:
+        self.read_waits_for, self.write_waits_for = READ, WRITE
+        self.arrived = bytearray()
+        self.hung_up = False
+        self.full = False
+        self.written: list[bytes] = []
+        self.waits: list[Callable[[], int]] = []
+        self.waited: list[tuple[int, float]] = []
+        self.ends: list[str] = []
+
+    def read_into(self, view: memoryview) -> int:
+        count = min(len(view), len(self.arrived))
+        view[:count] = self.arrived[:count]
+        del self.arrived[:count]
+        if self.hung_up and not count:
+            raise NetworkError(f"{self.address}: the broker closed the connection")
+        return count
+
+    def write(self, buffers: list[memoryview]) -> bool:
+        if self.full:
+            return False
+        self.written.append(b"".join(buffers))
+        buffers.clear()
+        return True
+
+    def wait(self, events: int, deadline: Deadline) -> int:
+        self.waited.append((events, deadline.remaining_ms))
+        return self.waits.pop(0)() if self.waits else 0
+
+    def shut(self) -> None:
+        self.ends.append("shut")
+
+    def close(self) -> None:
+        self.ends.append("close")
+
+    def forget(self) -> None:
+        self.ends.append("forget")
+
+    def fileno(self) -> int:
+        return 99
+
+    def answer(self, correlation_id: int, events: int = READ, throttle_ms: int = 0) -> Callable[[], int]:
+        def arrive() -> int:
+            response = MetadataResponse(
+                throttle_time_ms=throttle_ms, brokers=[], cluster_id="c", controller_id=1, topics=[]
+            )
+            self.arrived += build_frame(Asked(REQUEST, VERSION, correlation_id, 0, 0.0), response)
+            return events
+
+        return arrive
+
+
+@pytest.fixture
+def stream() -> Stream:
+    return Stream()
+
+
+def connect(stream: Stream, **changed: str) -> Connection:
+    settings = {"bootstrap.servers": "a:1", "request.timeout.ms": "3000"} | changed
+    transport: Any = stream
+    made = Connection(transport, ClientConfig.from_properties(settings))
+    made.negotiated = Negotiated(api_versions={MetadataRequest.api_key: (0, VERSION)})
+    return made
+
+
+@pytest.fixture
+def connection(stream: Stream) -> Connection:
+    return connect(stream)
+
+
+class TestTimeouts:
+    def test_a_request_has_the_time_that_it_was_given(self, connection: Connection, stream: Stream) -> None:
+        with pytest.raises(RequestTimedOutError, match="Metadata v9 to b1:9092: no answer in 1234 ms"):
+            connection.send(REQUEST, 1234)
+        [(events, left)] = stream.waited
+        assert events == READ
+        assert 0 < left <= 1_234
+        assert connection.closed
+        assert stream.ends == ["shut", "close"]
+
+    @pytest.mark.parametrize(
+        ("timeout_ms", "deadline_ms", "least", "most"),
+        [(None, 60_000, 1_000, 3_000), (1_000, 60_000, 0, 1_000), (60_000, 2_000, 0, 2_000)],
+    )
+    def test_the_shorter_of_timeout_and_deadline_counts(
+        self, connection: Connection, stream: Stream,
+        timeout_ms: float | None, deadline_ms: float, least: float, most: float,
+    ) -> None:  # fmt: skip
+        with pytest.raises(RequestTimedOutError):
+            connection.send(REQUEST, timeout_ms, Deadline.after_ms(deadline_ms))
+        assert least < stream.waited[0][1] <= most
+
+    def test_a_request_that_is_given_up_hears_so_also_from_a_dead_connection(
+        self, connection: Connection
+    ) -> None:
+        pending = connection.submit(REQUEST)
+        connection.close()
+        with pytest.raises(NetworkError, match="closed by this client"):
+            pending.result(0)
+        pending.done = False  # whoever closed it was interrupted before it could say so
+        connection.give_up(pending, 5)
+        with pytest.raises(RequestTimedOutError, match="no answer in 5 ms; the connection was closed"):
+            pending.result(0)
+
+
+class TestRetiring:
+    def test_it_waits_for_every_answer_takes_nothing_new_and_closes(
+        self, connection: Connection, stream: Stream
+    ) -> None:
+        pendings = [connection.submit(REQUEST) for _ in range(3)]
+
+        def refuses() -> int:
+            with pytest.raises(NetworkError, match="b1:9092: the SASL session of this connection ends"):
+                connection.submit(REQUEST)
+            return stream.answer(pendings[0].correlation_id)()
+
+        stream.waits = [refuses, *(stream.answer(pending.correlation_id) for pending in pendings[1:])]
+        connection.retire(later())
+        assert [pending.result(0).cluster_id for pending in pendings] == ["c"] * 3
+        assert len(stream.written) == 3
+        assert connection.closed
+        assert all(left > 50_000 for _, left in stream.waited)
+
+    def test_what_was_posted_and_not_written_goes_first(self, connection: Connection, stream: Stream) -> None:
+        stream.full = True
+        pending = connection.post(REQUEST)
+        assert connection.has_unwritten
+        stream.full = False
+        stream.waits = [stream.answer(pending.correlation_id)]
+        connection.retire(later())
+        assert len(stream.written) == 1
+        assert pending.result(0).cluster_id == "c"
+
+    def test_what_is_not_answered_in_time_is_named_and_still_waited_for(
+        self, connection: Connection, stream: Stream
+    ) -> None:
+        pending = connection.submit(REQUEST)
+        with pytest.raises(NetworkError, match="the SASL session ends, but Metadata v9 to b1:9092 is not"):
+            connection.retire(NOW)
+        assert not connection.closed
+        stream.waits = [stream.answer(pending.correlation_id)]
+        assert pending.result(1_000).cluster_id == "c"
+
+    def test_a_session_that_has_ended_takes_nothing_new(self, connection: Connection, stream: Stream) -> None:
+        connection._lifetime = SessionLifetime(0.0, 0.0)
+        assert connection.renewal_due
+        with pytest.raises(NetworkError, match="another one takes over"):
+            connection.submit(REQUEST)
+        assert not stream.written
+
+
+class TestForgetting:
+    def test_not_a_word_on_the_wire_and_none_taken(self, connection: Connection, stream: Stream) -> None:
+        connection.submit(REQUEST)
+        connection.forget()
+        assert stream.ends == ["forget"]
+        assert connection.closed
+        with pytest.raises(NetworkError, match="b1:9092: the connection belongs to the parent process"):
+            connection.submit(REQUEST)
+        assert len(stream.written) == 1
+
+
+class TestWriting:
+    def test_who_can_not_write_reads_meanwhile(self, connection: Connection, stream: Stream) -> None:
+        first = connection.submit(REQUEST)
+        stream.full = True
+
+        def room() -> int:
+            stream.full = False
+            return WRITE
+
+        stream.waits = [stream.answer(first.correlation_id), room]
+        second = connection.submit(REQUEST)
+        assert [events for events, _ in stream.waited] == [READ | WRITE, READ | WRITE]
+        assert first.done
+        assert not second.done
+        assert len(stream.written) == 2
+
+    def test_who_can_write_does_so_before_it_reads(self, connection: Connection, stream: Stream) -> None:
+        first = connection.submit(REQUEST)
+        stream.full = True
+        arrive = stream.answer(first.correlation_id, READ | WRITE)
+
+        def both() -> int:
+            stream.full = False
+            return arrive()
+
+        stream.waits = [both]
+        connection.submit(REQUEST)
+        assert len(stream.written) == 2
+        assert not first.done
+
+    def test_who_writes_while_another_reads_leaves_reading_to_it(
+        self, connection: Connection, stream: Stream
+    ) -> None:
+        connection._reader = object()
+        stream.full = True
+
+        def room() -> int:
+            stream.full = False
+            return WRITE
+
+        stream.waits = [room]
+        connection.submit(REQUEST)
+        assert [events for events, _ in stream.waited] == [WRITE]
+
+    def test_nothing_written_in_time_is_the_end(self, connection: Connection, stream: Stream) -> None:
+        stream.full = True
+        pending = connection.submit(REQUEST)
+        assert 0 < stream.waited[0][1] <= 3_000
+        with pytest.raises(RequestTimedOutError, match="b1:9092: nothing could be written for 3000 ms"):
+            pending.result(0)
+        assert connection.closed
+
+    def test_a_post_waits_for_nothing_and_speaks_the_version_asked_for(
+        self, connection: Connection, stream: Stream
+    ) -> None:
+        stream.full = True
+        pending = connection.post(REQUEST, 4)
+        assert (pending.api_version, stream.waited, connection.waits_for) == (4, [], READ | WRITE)
+        stream.full = False
+        connection.poll()
+        assert int.from_bytes(stream.written[0][6:8], "big") == 4
+        assert connection.waits_for == READ
+
+
+class TestHangUps:
+    def test_at_the_first_request_the_port_may_want_sasl(
+        self, connection: Connection, stream: Stream
+    ) -> None:
+        pending = connection.submit(REQUEST)
+        stream.hung_up = True
+        connection.poll()
+        with pytest.raises(HandshakeClosedError, match="at the first request; does that port want SASL"):
+            pending.result(0)
+
+    def test_after_an_answer_it_is_a_hang_up_and_nothing_else(
+        self, connection: Connection, stream: Stream
+    ) -> None:
+        stream.waits = [stream.answer(0)]
+        connection.send(REQUEST)
+        pending = connection.submit(REQUEST)
+        stream.hung_up = True
+        connection.poll()
+        with pytest.raises(NetworkError) as caught:
+            pending.result(0)
+        assert type(caught.value) is NetworkError
+
+    @pytest.mark.parametrize("handshaking", [False, True])
+    def test_with_nothing_asked_or_in_the_handshake_neither(self, stream: Stream, handshaking: bool) -> None:
+        connection = connect(stream)
+        if handshaking:
+            connection.negotiated = Negotiated(api_versions={})
+            connection.submit(REQUEST, 4)
+        stream.hung_up = True
+        connection.poll()
+        with pytest.raises(NetworkError) as caught:
+            connection.submit(REQUEST, 4)
+        assert type(caught.value) is NetworkError
+
+    def test_the_first_in_flight_hears_what_was_wrong_and_the_others_that_it_was_not_theirs(
+        self, connection: Connection, stream: Stream
+    ) -> None:
+        first, second = connection.submit(REQUEST), connection.submit(REQUEST)
+        stream.answer(4711)()
+        connection.poll()
+        with pytest.raises(ProtocolError):
+            first.result(0)
+        with pytest.raises(NetworkError, match=r"b1:9092: .*an earlier response on it was bad"):
+            second.result(0)
+
+
+class TestAlive:
+    def test_a_hang_up_is_seen_where_nothing_is_in_flight(
+        self, connection: Connection, stream: Stream
+    ) -> None:
+        assert connection.alive()
+        stream.hung_up = True
+        assert not connection.alive()
+
+    def test_who_waits_for_answers_is_not_read_for(self, connection: Connection, stream: Stream) -> None:
+        pending = connection.submit(REQUEST)
+        connection._used_at -= 1e6  # long ago, but an answer is due
+        stream.answer(pending.correlation_id)()
+        assert connection.alive()
+        assert not pending.done
+
+    @pytest.mark.parametrize(("idle_s", "alive"), [(8, True), (12, False)])
+    def test_one_that_was_idle_for_too_long_is_closed(
+        self, stream: Stream, idle_s: float, alive: bool
+    ) -> None:
+        connection = connect(stream, **{"connections.max.idle.ms": "10000"})
+        connection._used_at -= idle_s
+        assert connection.alive() is alive
+
+    def test_a_broker_that_mutes_us_is_obeyed(self, connection: Connection, stream: Stream) -> None:
+        stream.waits = [stream.answer(0, throttle_ms=30_000)]
+        connection.send(REQUEST)
+        assert 25_000 < connection.muted_ms <= 30_000
+        with pytest.raises(NetworkError, match="enforces a quota"):
+            connection.submit(REQUEST, deadline=Deadline.after_ms(1_000))
+        assert len(stream.written) == 1

@@ -1,0 +1,196 @@
+"""Several addresses of one broker: raced, or in turn, and never longer than there is time."""
+
+from __future__ import annotations
+
+import errno
+import select
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.errors import ConfigError, NetworkError, UnreachableError
+from spark_kafka_native.kafka.network.deadline import Deadline
+from spark_kafka_native.kafka.network.dialing import Dialing
+from spark_kafka_native.kafka.network.transport import Transport
+
+SOON = 60_000.0
+
+
+def config(**changed: Any) -> ClientConfig:
+    return ClientConfig(bootstrap_servers=("kafka.example:9092",), **changed)
+
+
+def info(sock: socket.socket) -> Any:
+    return (socket.AF_INET, socket.SOCK_STREAM, 6, "", sock.getsockname())
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        yield sock
+
+
+@pytest.fixture
+def refusing() -> Iterator[socket.socket]:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.2", 0))
+        yield sock
+
+
+@pytest.fixture
+def silent() -> Iterator[socket.socket]:
+    """An address whose listener has no room for another connection: the system drops what asks for one."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.3", 0))
+        sock.listen(0)
+        waiting = []
+        for _ in range(64):
+            one = socket.socket()
+            one.setblocking(False)
+            one.connect_ex(sock.getsockname())
+            waiting.append(one)
+            poller = select.poll()
+            poller.register(one, select.POLLOUT)
+            if not poller.poll(200):
+                break
+        else:
+            pytest.skip("this system takes any number of connections")
+        yield sock
+        for one in waiting:
+            one.close()
+
+
+def dial(addresses: list[Any], deadline_ms: float = SOON, **changed: Any) -> tuple[str, Dialing]:
+    with Dialing(addresses, config(**changed), Deadline.after_ms(deadline_ms)) as dialing:
+        found = dialing.next()
+        if found is None:
+            raise dialing.error("kafka.example:9092")
+        found[0].close()
+    assert not dialing._trying
+    return found[1], dialing
+
+
+def test_an_address_that_answers_nothing_is_overtaken(
+    silent: socket.socket, listener: socket.socket, refusing: socket.socket
+) -> None:
+    # The silent one could take 1,000 s: whoever waits for it does not end.
+    patient = {"deadline_ms": 1e6, "connection_setup_timeout_ms": 1_000_000, "connection_attempt_delay_ms": 1}
+    found, _ = dial([info(silent), info(refusing), info(silent), info(listener)], **patient)
+    assert found == "127.0.0.1"
+
+
+def test_an_address_that_refuses_hands_over_at_once(refusing: socket.socket, listener: socket.socket) -> None:
+    found, _ = dial([info(refusing), info(listener)], connection_attempt_delay_ms=10_000_000)
+    assert found == "127.0.0.1"
+
+
+def test_in_turn_each_has_its_share_of_the_time(silent: socket.socket, listener: socket.socket) -> None:
+    found, dialing = dial(
+        [info(silent), info(listener)], connection_setup_timeout_ms=100, connection_attempt_delay_ms=-1
+    )
+    assert found == "127.0.0.1"
+    assert "127.0.0.3: no answer in" in str(dialing.error("x"))
+    assert not isinstance(dialing.error("x"), UnreachableError)
+
+
+def test_in_turn_the_first_leaves_half_of_the_time(silent: socket.socket, listener: socket.socket) -> None:
+    found, dialing = dial([info(silent), info(listener)], deadline_ms=300, connection_attempt_delay_ms=-1)
+    assert found == "127.0.0.1"
+    assert int(str(dialing.error("x")).partition("no answer in ")[2].split()[0]) <= 150
+
+
+def test_the_systems_own_timeout_is_no_refusal() -> None:
+    class Late(socket.socket):
+        def connect_ex(self, _: Any, /) -> int:
+            return errno.ETIMEDOUT
+
+    with pytest.raises(NetworkError, match="timed out") as raised:
+        dial(
+            [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 9))],
+            socket_factory=lambda info: Late(*info[:3]),
+        )
+    assert not isinstance(raised.value, UnreachableError)
+
+
+def test_in_turn_means_that_no_other_is_begun(
+    silent: socket.socket, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = Deadline.after_ms(1_000)
+    with Dialing([info(silent), info(listener)], config(connection_attempt_delay_ms=-1), limit) as dialing:
+        begun = dialing._start
+
+        def begin(one: Any) -> Any:
+            assert not dialing._trying
+            return begun(one)
+
+        monkeypatch.setattr(dialing, "_start", begin)
+        assert dialing.next() is not None
+        assert dialing.exhausted
+
+
+def test_all_that_failed_are_named(refusing: socket.socket, silent: socket.socket) -> None:
+    with pytest.raises(UnreachableError, match=r"kafka.example:9092 \(127.0.0.2: connection refused\)"):
+        dial([info(refusing)])
+    with pytest.raises(NetworkError, match=r"127.0.0.2: connection refused; 127.0.0.3: no answer") as raised:
+        dial([info(refusing), info(silent)], deadline_ms=100)
+    assert not isinstance(raised.value, UnreachableError)
+
+
+def test_no_time_is_still_an_answer(refusing: socket.socket) -> None:
+    with pytest.raises(NetworkError, match=r"127.0.0.2"):
+        dial([info(refusing)], deadline_ms=0)
+
+
+def connect(listener: socket.socket, **changed: Any) -> socket.socket:
+    given = config(**changed)
+    transport = Transport.connect(*listener.getsockname(), given, Deadline.after_ms(SOON))
+    return transport._socket
+
+
+def test_settings_of_the_socket(listener: socket.socket) -> None:
+    with connect(listener) as sock:
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    with connect(listener, keepalive_idle_ms=75_000, source_address="127.0.0.9") as sock:
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 75
+        assert sock.getsockname()[0] == "127.0.0.9"
+    with connect(listener, keepalive=False) as sock:
+        assert not sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+
+
+def test_a_source_address_that_is_not_here_is_told(listener: socket.socket) -> None:
+    with pytest.raises(NetworkError, match=r"cannot assign requested address"):
+        connect(listener, source_address="192.0.2.1")
+
+
+def test_a_factory_makes_the_socket_or_connects_it(listener: socket.socket) -> None:
+    made: list[Any] = []
+
+    def make(address: Any) -> socket.socket:
+        made.append(address)
+        return socket.socket(*address[:3])
+
+    def through_a_proxy(address: Any) -> socket.socket:
+        made.append(address)
+        return socket.create_connection(listener.getsockname())
+
+    def refuse(_: Any) -> socket.socket:
+        raise OSError(111, "the proxy refuses")
+
+    with connect(listener, socket_factory=make) as sock:
+        assert sock.getpeername() == listener.getsockname()
+    proxied = config(
+        socket_factory=through_a_proxy,
+        resolver=lambda host, port: [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port))],
+    )
+    with Transport.connect("192.0.2.7", 9, proxied, Deadline.after_ms(SOON))._socket as sock:
+        assert sock.getpeername() == listener.getsockname()
+        assert not sock.getblocking()
+    assert [one[4] for one in made] == [listener.getsockname(), ("192.0.2.7", 9)]
+    with pytest.raises(NetworkError, match=r"127.0.0.1: connection refused"):
+        connect(listener, socket_factory=refuse)
+    with pytest.raises(ConfigError, match="must return a socket"):
+        connect(listener, socket_factory=lambda _: None)  # type: ignore[arg-type, return-value]

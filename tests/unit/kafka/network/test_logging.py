@@ -1,0 +1,112 @@
+"""What is logged on the way, and how often."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+from scripted_broker import HangUp, ScriptedBroker, properties
+
+from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.errors import DeadlineExceededError, NetworkError
+from spark_kafka_native.kafka.network import quota, retry, sparingly
+from spark_kafka_native.kafka.network.connection import Connection
+from spark_kafka_native.kafka.network.deadline import Deadline
+from spark_kafka_native.kafka.network.quota import Quota
+from spark_kafka_native.kafka.network.sparingly import Sparingly
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
+
+NETWORK = "spark_kafka_native.network"
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, int, str]]:
+    return [(record.name, record.levelno, record.getMessage()) for record in caplog.records]
+
+
+@pytest.fixture
+def broker() -> Iterator[ScriptedBroker]:
+    with ScriptedBroker() as one:
+        yield one
+
+
+def test_a_flood_has_a_line_now_and_then_that_counts_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    log = Sparingly(logging.getLogger("spark_kafka_native.test"), clock=lambda: now[0])
+    with caplog.at_level(logging.INFO, "spark_kafka_native.test"):
+        for number in range(100):
+            log.info("a", "a %d of 100%%", number)
+        log.info("b", "another")
+        now[0] = 10.0
+        log.info("a", "a %d of 100%%", 100)
+    assert caplog.messages == [
+        "a 0 of 100%",
+        "another",
+        "a 100 of 100% (99 more like it since the last line)",
+    ]
+
+
+def test_kinds_are_not_collected_without_end(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    log = Sparingly(logging.getLogger("spark_kafka_native.test"), clock=lambda: now[0])
+    with caplog.at_level(logging.INFO, "spark_kafka_native.test"):
+        for number in [*range(1_000)] * 3:  # nor has each a line as it was forgotten meanwhile
+            log.info(number, "%d", number)
+        assert caplog.messages == [str(number) for number in range(sparingly.MAX_KINDS + 1)]
+        assert len(log._said) == sparingly.MAX_KINDS
+        now[0] = 10.0
+        log.info("new", "new")
+    assert caplog.messages[-1] == "new"
+
+
+def test_nothing_is_counted_where_nobody_listens() -> None:
+    log = Sparingly(logging.getLogger("spark_kafka_native.test"))
+    log.info("a", "a")
+    assert not log._said
+
+
+def test_a_connection_that_is_lost_is_told(broker: ScriptedBroker, caplog: pytest.LogCaptureFixture) -> None:
+    broker.push(MetadataRequest, HangUp)
+    with caplog.at_level(logging.INFO, NETWORK):
+        config = ClientConfig.from_properties(properties(broker.address))
+        connection = Connection.open(broker.host, broker.port, config)
+        with pytest.raises(NetworkError):
+            connection.send(MetadataRequest(topics=[]))
+        connection.close()
+    (told,) = lines(caplog)
+    assert told[:2] == (NETWORK, logging.INFO)
+    assert told[2].startswith(f"{broker.address}: disconnected, 1 requests in flight: ")
+
+
+def test_another_attempt_is_told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "_SPARINGLY", Sparingly(logging.getLogger(NETWORK)))
+
+    def fail() -> None:
+        raise NetworkError("the broker is gone")
+
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    with caplog.at_level(logging.INFO, NETWORK), pytest.raises(DeadlineExceededError):
+        retry.retry(
+            fail,
+            what="asking",
+            deadline=Deadline(5.0, lambda: now[0]),
+            backoff=retry.Backoff(first_ms=100, max_ms=1_000),
+            sleep=sleep,
+            uniform=lambda *_: 1.0,
+        )
+    assert lines(caplog) == [
+        (NETWORK, logging.INFO, "asking: attempt 1 failed, another in 100 ms: the broker is gone")
+    ]
+
+
+def test_throttling_is_told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quota, "_SPARINGLY", Sparingly(logging.getLogger(NETWORK)))
+    with caplog.at_level(logging.INFO, NETWORK):
+        Quota("b:1").learn(0)
+        Quota("b:1").learn(120)
+        Quota("b:1").learn(130)
+    assert lines(caplog) == [(NETWORK, logging.INFO, "b:1: throttled for 120 ms, as a quota is exceeded")]

@@ -1,0 +1,117 @@
+"""Whom the sender waits for when it can't send at once."""
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+from produce_cluster import ProduceCluster
+from scripted_broker import properties
+
+from spark_kafka_native.kafka.cluster.router import Router
+from spark_kafka_native.kafka.config import ClientConfig, ProducerConfig
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.network.connection import Connection
+from spark_kafka_native.kafka.network.deadline import Deadline
+from spark_kafka_native.kafka.producer.errors import DeliveryStatus
+from spark_kafka_native.kafka.producer.producer import Producer
+from spark_kafka_native.kafka.producer.sending.broker_connection import BrokerConnection
+from spark_kafka_native.kafka.producer.sending.dispatcher import Dispatcher
+from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
+
+
+@pytest.fixture
+def cluster():
+    with ProduceCluster() as running:
+        running.create("t", 2)
+        yield running
+
+
+def client(cluster, **changed):
+    return ClientConfig.from_properties(properties(cluster.bootstrap_servers, **changed))
+
+
+def test_a_connection_that_another_producer_writes_to_is_looked_at_again(cluster, monkeypatch):
+    router = Router(client(cluster))
+    looked, written = threading.Event(), threading.Event()
+
+    def has_unwritten(_connection):
+        looked.set()
+        return not written.is_set()
+
+    with Producer(client(cluster), ProducerConfig(linger_ms=0), router=router) as producer:
+        producer.send("t", value=b"first", partition=0).result(60)
+        monkeypatch.setattr(Connection, "has_unwritten", property(has_unwritten))
+        delivery = producer.send("t", value=b"second", partition=0)
+        assert looked.wait(60)
+        time.sleep(0.05)  # nothing else may wake the sender: not even somebody who waits for the delivery
+        written.set()
+        deadline = time.monotonic() + 60
+        while not delivery.done() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        assert delivery.done()
+    router.close()
+    assert cluster.values(TopicPartition("t", 0)) == [b"first", b"second"]
+
+
+def test_a_partition_that_is_gone_is_named_as_the_reason(cluster):
+    config = ProducerConfig(linger_ms=0, delivery_timeout_ms=800)
+    with Producer(client(cluster, retry_backoff_ms=20), config) as producer:
+        producer.send("t", value=b"kept", partition=1).result(60)
+        del cluster.logs[TopicPartition("t", 1)]
+        producer._router.refresh(("t",), Deadline.after_ms(10_000))
+        error = producer.send("t", value=b"lost", partition=1).exception(60)
+    assert error.status is DeliveryStatus.NOT_PERSISTED
+    assert "LEADER_NOT_AVAILABLE" in str(error)
+
+
+def test_a_request_is_no_larger_than_max_request_size(cluster):
+    cluster.create("many", 5)
+    config = ProducerConfig(linger_ms=600_000, max_request_size=100_000)
+    with Producer(client(cluster), config) as producer:
+        for partition in range(5):
+            producer.send("many", value=bytes(45_000), partition=partition)
+        producer.flush(60_000)
+    sizes = [
+        sum(len(part.records) for topic in request.topic_data for part in topic.partition_data)
+        for request in cluster[1].requests(ProduceRequest)
+    ]
+    assert sum(sizes) > 5 * 45_000
+    assert max(sizes) <= 100_000
+    assert len(sizes) < 5, "several partitions share a request"
+
+
+@pytest.mark.parametrize(
+    ("told", "closed", "renewal_due", "alive", "in_flight", "expected"),
+    [
+        (("h", 1), False, False, True, 0, "use"),
+        (("h", 1), False, False, True, 1, "use"),
+        (None, False, False, True, 0, "use"),
+        (("h", 2), False, False, True, 0, "connect"),
+        (("g", 1), False, False, True, 0, "connect"),
+        (("h", 2), False, False, True, 1, "wait"),
+        (("h", 1), False, True, True, 0, "connect"),
+        (("h", 1), False, True, True, 1, "wait"),
+        (("h", 1), False, False, False, 0, "connect"),
+        (("h", 1), True, False, True, 0, "connect"),
+        (("h", 1), True, False, True, 1, "wait"),
+    ],
+)
+def test_when_a_connection_is_used_and_when_another_is_wanted(
+    told, closed, renewal_due, alive, in_flight, expected
+):
+    """Answers come first: a partition's next batch must not overtake them on another connection."""
+    known = {} if told is None else {1: SimpleNamespace(host=told[0], port=told[1])}
+    state = SimpleNamespace(
+        router=SimpleNamespace(snapshot=SimpleNamespace(brokers=known)),
+        config=SimpleNamespace(max_request_size=None),
+    )
+    connected = []
+    lookups = SimpleNamespace(connect=lambda broker, _now: connected.append(broker))
+    broker = BrokerConnection(1)
+    broker.in_flight.extend([None] * in_flight)
+    broker.connection = SimpleNamespace(
+        closed=closed, muted_ms=0.0, address="h:1", renewal_due=renewal_due, alive=lambda: alive
+    )
+    reached = Dispatcher(state, None, lookups, None)._reach(broker, 0.0)
+    assert (reached, connected) == (expected == "use", [broker] if expected == "connect" else [])

@@ -1,0 +1,662 @@
+"""The state of sending to one partition, event by event, with literals: no thread, clock, socket or
+broker."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from sending_batches import TP, batch, encode, numbers, spilled
+
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import BrokerError, NetworkError
+from spark_kafka_native.kafka.producer.accumulating.batch import Batch
+from spark_kafka_native.kafka.producer.sending.partition_sending import (
+    TRANSITIONS,
+    Event,
+    PartitionSending,
+    Phase,
+)
+from spark_kafka_native.kafka.producer.sending.producer_id import MAX_EPOCH, ProducerId, ProducerIdentity
+from spark_kafka_native.kafka.producer.sending.sending_step import Load, NeedProducerId, Send, SendingRules
+from spark_kafka_native.kafka.producer.sending.verdict import Verdict
+
+E = ErrorCode
+ID = UUID(int=1)
+LOST = NetworkError("the connection was lost")
+
+
+def rules(retries: int = 10, *, pipelined: bool = False) -> SendingRules:
+    return SendingRules(
+        retries=retries,
+        pipelined=pipelined,
+        delay_s=lambda failures: 0.5 * 2**failures,
+        topic_propagation_s=30.0,
+    )
+
+
+class Partition(PartitionSending):
+    """With the words of a test: leader 1, topic id `ID`, and time that stands still unless told."""
+
+    def ask(self, now: float = 0.0, leader: int = 1, topic_id: UUID = ID) -> Batch | None:
+        """What is sent now."""
+        step = self.next(now, leader, topic_id)
+        if not isinstance(step, Send):
+            assert step is None
+            return None
+        self.sent(step.batch, leader)
+        return step.batch
+
+    def ask_all(self, **how: float) -> list[Batch]:
+        sent = []
+        while (one := self.ask(**how)) is not None:
+            sent.append(one)
+        return sent
+
+    def answer(self, one: Batch, code: ErrorCode = E.NONE, now: float = 0.0) -> Verdict:
+        return self.answered(one, code, BrokerError(code, "Produce"), now)
+
+    @property
+    def phase(self) -> Phase:
+        return self._phase
+
+
+@pytest.fixture
+def producer_id() -> ProducerId:
+    known = ProducerId()
+    known.received(ProducerIdentity(7, 0))
+    return known
+
+
+@pytest.fixture
+def partition(producer_id: ProducerId) -> Partition:
+    return Partition(TP, rules(), producer_id)
+
+
+def fill(partition: Partition, *orders: int, records: int = 1) -> list[Batch]:
+    added = [batch(order, records) for order in orders]
+    for one in added:
+        partition.add(one)
+    return added
+
+
+def confirmed(partition: Partition) -> Partition:
+    """A partition whose broker knows the producer: batch 0 was delivered."""
+    (first,) = fill(partition, 0)
+    assert partition.ask() is first
+    assert partition.answer(first) is Verdict.DELIVERED
+    return partition
+
+
+class TestOrder:
+    def test_the_first_batch_goes_alone(self, partition: Partition) -> None:
+        first, second = fill(partition, 1, 2)
+        assert partition.ask_all() == [first]
+        partition.answer(first)
+        assert partition.ask_all() == [second]
+
+    def test_a_known_producer_is_pipelined_with_running_numbers(self, partition: Partition) -> None:
+        confirmed(partition)
+        sent = fill(partition, 1, 2, 3, records=10)
+        assert partition.ask_all() == sent
+        assert [numbers(one) for one in sent] == [(7, 0, 1), (7, 0, 11), (7, 0, 21)]
+
+    def test_what_comes_back_goes_first_alone_and_with_the_same_bytes(self, partition: Partition) -> None:
+        confirmed(partition)
+        first, second, third = fill(partition, 1, 2, 3)
+        assert partition.ask_all() == [first, second, third]
+        before = [bytes(one.data) for one in (first, second, third)]
+        assert partition.answer(second, E.NOT_ENOUGH_REPLICAS) is Verdict.RETRY
+        assert partition.ask_all(now=9) == []
+        assert partition.answer(first, E.NOT_ENOUGH_REPLICAS) is Verdict.RETRY
+        assert partition.ask_all(now=9) == []
+        assert partition.answer(third) is Verdict.DELIVERED
+        assert partition.ask_all(now=9) == [first]
+        assert partition.answer(first) is Verdict.DELIVERED
+        assert partition.ask_all(now=9) == [second]
+        assert [bytes(one.data) for one in (first, second, third)] == before
+
+    def test_nothing_follows_one_that_is_sent_again(self, partition: Partition) -> None:
+        confirmed(partition)
+        first, second = fill(partition, 1, 2)
+        assert partition.ask() is first
+        assert partition.lost(first, LOST, 0) is Verdict.REFRESH
+        assert partition.ask_all(now=9) == [first]
+        partition.answer(first)
+        assert partition.ask_all(now=9) == [second]
+
+    def test_one_that_comes_back_waits_for_all_in_flight_also_for_those_that_are_delivered(
+        self, partition: Partition
+    ) -> None:
+        confirmed(partition)
+        first, second, third = fill(partition, 1, 2, 3)
+        partition.ask_all()
+        assert partition.answer(first, E.NOT_ENOUGH_REPLICAS) is Verdict.RETRY
+        assert partition.answer(second) is Verdict.DELIVERED
+        assert partition.phase is Phase.DRAINING
+        assert partition.ask(now=9) is None
+        assert partition.answer(third) is Verdict.DELIVERED
+        assert partition.phase is Phase.OPEN
+        assert partition.ask(now=9) is first
+
+    def test_a_new_leader_gets_nothing_before_the_old_one_is_drained(self, partition: Partition) -> None:
+        confirmed(partition)
+        first, second, third = fill(partition, 1, 2, 3)
+        assert [partition.ask(leader=1), partition.ask(leader=1)] == [first, second]
+        assert partition.ask(leader=2) is None
+        partition.answer(first)
+        assert partition.ask(leader=2) is None
+        partition.answer(second)
+        assert partition.ask(leader=2) is third
+
+    def test_only_the_first_waiting_batch_delays_its_partition(self, partition: Partition) -> None:
+        confirmed(partition)
+        first, second = fill(partition, 1, 2)
+        partition.ask_all()
+        partition.answer(first, E.NOT_LEADER_OR_FOLLOWER, now=10)
+        partition.answer(second, E.NOT_LEADER_OR_FOLLOWER, now=10)
+        assert partition.ready_at() == 10.5
+        assert partition.ask(now=10.4) is None
+        assert partition.ask(now=10.5) is first
+        partition.answer(first, E.NOT_LEADER_OR_FOLLOWER, now=20)
+        assert partition.ready_at() == 21
+        partition.ask(now=21)
+        partition.answer(first)
+        assert partition.ready_at() == 0
+
+    def test_each_failure_in_a_row_doubles_the_wait(self, partition: Partition) -> None:
+        (one,) = fill(partition, 1)
+        until = []
+        for _ in range(4):
+            assert partition.ask(now=200) is one
+            partition.answer(one, E.NOT_ENOUGH_REPLICAS, now=100)
+            until.append(partition.ready_at())
+        assert until == [100.5, 101, 102, 104]
+
+    def test_what_was_not_written_after_all_is_as_if_never_tried(self, partition: Partition) -> None:
+        first, second = fill(partition, 1, 2)
+        assert partition.ask() is first
+        partition.not_sent(first)
+        assert (list(partition.waiting), first.attempts, partition.ready_at()) == ([first, second], 0, 0)
+        partition.given_up([first])
+        assert not first.indefinite
+
+    def test_a_batch_out_of_its_turn_is_a_bug(self, partition: Partition) -> None:
+        _, second = fill(partition, 1, 2)
+        with pytest.raises(AssertionError):
+            partition.sent(second, 1)
+
+
+class TestAnswers:
+    def test_a_duplicate_is_a_delivery(self, partition: Partition) -> None:
+        confirmed(partition)
+        (one,) = fill(partition, 1)
+        partition.ask()
+        partition.lost(one, LOST, 0)
+        partition.ask(now=9)
+        assert partition.answer(one, E.DUPLICATE_SEQUENCE_NUMBER) is Verdict.DUPLICATE
+        assert partition.idle
+
+    @pytest.mark.parametrize(
+        ("code", "indefinite"),
+        [
+            (E.REQUEST_TIMED_OUT, True),
+            (E.NOT_ENOUGH_REPLICAS_AFTER_APPEND, True),
+            (E.KAFKA_STORAGE_ERROR, True),
+            (E.NOT_LEADER_OR_FOLLOWER, True),
+            (E.NOT_ENOUGH_REPLICAS, False),
+            (E.LEADER_NOT_AVAILABLE, False),
+        ],
+    )
+    def test_what_may_be_in_the_log_stays_so(
+        self, partition: Partition, code: ErrorCode, indefinite: bool
+    ) -> None:
+        (one,) = fill(partition, 1)
+        partition.ask()
+        partition.answer(one, code)
+        partition.ask(now=9)
+        partition.answer(one, E.NOT_ENOUGH_REPLICAS)
+        assert one.indefinite is indefinite
+
+    def test_a_lost_answer_makes_it_indefinite(self, partition: Partition) -> None:
+        (one,) = fill(partition, 1)
+        partition.ask()
+        partition.lost(one, LOST, 0)
+        assert one.indefinite
+        assert one.last_error is LOST
+
+    def test_retries_are_counted(self, producer_id: ProducerId) -> None:
+        partition = Partition(TP, rules(retries=1), producer_id)
+        (one,) = fill(partition, 1)
+        partition.ask()
+        assert partition.answer(one, E.NOT_ENOUGH_REPLICAS) is Verdict.RETRY
+        partition.ask(now=9)
+        assert partition.answer(one, E.NOT_ENOUGH_REPLICAS) is Verdict.EXHAUSTED
+        assert list(partition.waiting) == [one]  # still owned, until it is given up
+        partition.given_up([one])
+        assert partition.idle
+
+    def test_an_answer_after_the_end_changes_nothing_but_the_numbering(self, partition: Partition) -> None:
+        first, second = fill(partition, 1, 2)
+        partition.ask()
+        partition.given_up([first])
+        first.ended = True
+        assert partition.answer(first) is Verdict.DELIVERED  # whose caller finds it ended
+        assert partition.ask() is second
+        assert numbers(second) == (7, 0, 1)
+
+    def test_a_refusal_after_the_end_is_late(self, partition: Partition) -> None:
+        (one,) = fill(partition, 1)
+        partition.ask()
+        partition.given_up([one])
+        one.ended = True
+        assert partition.answer(one, E.NOT_ENOUGH_REPLICAS) is Verdict.LATE
+        assert partition.idle
+
+    def test_a_lost_answer_after_the_end_is_late(self, partition: Partition) -> None:
+        (one,) = fill(partition, 1)
+        partition.ask()
+        partition.given_up([one])
+        one.ended = True
+        assert partition.lost(one, LOST, 0) is Verdict.LATE
+        assert partition.idle
+
+    @pytest.mark.parametrize("code", [E.INVALID_RECORD, E.TOPIC_AUTHORIZATION_FAILED, E.UNKNOWN_SERVER_ERROR])
+    def test_a_final_refusal_holds_nothing_up(self, partition: Partition, code: ErrorCode) -> None:
+        confirmed(partition)
+        first, second, third = fill(partition, 1, 2, 3)
+        assert [partition.ask(), partition.ask()] == [first, second]
+        assert partition.answer(first, code) is Verdict.FAIL
+        assert partition.phase is Phase.OPEN
+        partition.given_up([first])
+        assert first.indefinite is (code is E.UNKNOWN_SERVER_ERROR)
+        assert partition.ask() is third
+
+
+class TestGaps:
+    def test_in_flight_it_may_be_in_the_log_and_waiting_it_is_not(self, partition: Partition) -> None:
+        first, second = fill(partition, 1, 2)
+        partition.ask()
+        partition.given_up([first, second])
+        assert (first.indefinite, second.indefinite) == (True, False)
+        assert (list(partition.in_flight), list(partition.waiting)) == ([first], [])
+
+    def test_one_that_never_came_to_its_partition_is_not_in_the_log(self, partition: Partition) -> None:
+        ownerless = batch(1)
+        partition.given_up([ownerless])
+        assert not ownerless.indefinite
+
+    def test_once_nothing_is_in_flight_numbers_start_anew_behind_a_gap(self, partition: Partition) -> None:
+        confirmed(partition)
+        lost, follows, later = fill(partition, 1, 2, 3)
+        assert [partition.ask(), partition.ask()] == [lost, follows]
+        partition.given_up([lost])
+        lost.ended = True
+        partition.lost(lost, LOST, 0)
+        partition.given_up([follows])
+        follows.ended = True
+        partition.lost(follows, LOST, 0)
+        assert partition.ask(now=9) is later
+        assert numbers(later) == (7, 1, 0)
+
+    def test_what_was_numbered_behind_a_gap_is_tried_as_it_is(self, partition: Partition) -> None:
+        confirmed(partition)
+        lost, follows = fill(partition, 1, 2)
+        partition.ask_all()
+        partition.given_up([lost])
+        lost.ended = True
+        partition.lost(lost, LOST, 0)
+        partition.lost(follows, LOST, 0)
+        assert partition.ask(now=9) is follows
+        assert numbers(follows) == (7, 0, 2)
+        assert partition.answer(follows, E.OUT_OF_ORDER_SEQUENCE_NUMBER) is Verdict.RENUMBER
+        assert partition.ask(now=9) is follows
+        assert numbers(follows) == (7, 1, 0)
+
+    def test_one_that_fits_closes_the_gap(self, partition: Partition) -> None:
+        confirmed(partition)
+        lost, follows = fill(partition, 1, 2)
+        partition.ask_all()
+        partition.given_up([lost])
+        lost.ended = True
+        partition.lost(lost, LOST, 0)
+        assert partition.answer(follows) is Verdict.DELIVERED
+        (later,) = fill(partition, 3)
+        assert partition.ask() is later
+        assert numbers(later) == (7, 0, 3)
+        assert partition.answer(later, E.OUT_OF_ORDER_SEQUENCE_NUMBER) is Verdict.FATAL
+
+    def test_numbers_do_not_start_anew_while_something_is_in_flight(self, partition: Partition) -> None:
+        confirmed(partition)
+        _, lost = fill(partition, 1, 2)
+        partition.ask_all()
+        partition.given_up([lost])
+        (new,) = fill(partition, 3)
+        assert partition.ask() is new
+        assert numbers(new) == (7, 0, 3)
+
+    def test_one_before_the_gap_does_not_close_it(self, partition: Partition) -> None:
+        confirmed(partition)
+        before, lost, follows = fill(partition, 1, 2, 3)
+        partition.ask_all()
+        partition.given_up([lost])
+        lost.ended = True
+        partition.answer(before)
+        partition.lost(lost, LOST, 0)
+        assert partition.answer(follows, E.OUT_OF_ORDER_SEQUENCE_NUMBER) is Verdict.RENUMBER
+
+    def test_all_that_waits_gets_new_numbers_once_nothing_is_in_flight(self, partition: Partition) -> None:
+        confirmed(partition)
+        lost, *others = fill(partition, 1, 2, 3, 4)
+        partition.ask_all()
+        partition.given_up([lost])
+        lost.ended = True
+        assert partition.answer(lost, E.NOT_ENOUGH_REPLICAS) is Verdict.LATE
+        assert partition.answer(others[0], E.OUT_OF_ORDER_SEQUENCE_NUMBER) is Verdict.RENUMBER
+        assert partition.phase is Phase.RENUMBERING
+        assert partition.ask_all(now=9) == []
+        assert partition.answer(others[1], E.OUT_OF_ORDER_SEQUENCE_NUMBER) is Verdict.RETRY
+        partition.lost(others[2], LOST, 0)
+        sent = []
+        while (one := partition.ask(now=99)) is not None:
+            sent.append((one, numbers(one)))
+            partition.answer(one)
+        assert sent == [(others[0], (7, 1, 0)), (others[1], (7, 1, 1)), (others[2], (7, 1, 2))]
+
+    def test_out_of_order_without_a_gap_is_fatal(self, partition: Partition) -> None:
+        confirmed(partition)
+        (one,) = fill(partition, 1)
+        partition.ask()
+        assert partition.answer(one, E.OUT_OF_ORDER_SEQUENCE_NUMBER) is Verdict.FATAL
+        assert list(partition.waiting) == [one]
+
+    def test_only_the_head_of_the_line_says_that_something_is_missing(self, partition: Partition) -> None:
+        confirmed(partition)
+        first, second = fill(partition, 1, 2)
+        partition.ask_all()
+        assert partition.answer(second, E.OUT_OF_ORDER_SEQUENCE_NUMBER) is Verdict.RETRY
+        assert partition.answer(first) is Verdict.DELIVERED
+        assert partition.ask(now=9) is second
+
+    def test_a_forgotten_producer_goes_on_only_if_the_batch_is_not_in_the_log(
+        self, partition: Partition
+    ) -> None:
+        confirmed(partition)
+        first, second = fill(partition, 1, 2)
+        partition.ask()
+        assert partition.answer(first, E.UNKNOWN_PRODUCER_ID) is Verdict.RENUMBER
+        assert partition.ask(now=9) is first
+        assert numbers(first) == (7, 1, 0)
+        partition.answer(first)
+        partition.ask(now=9)
+        partition.lost(second, LOST, 9)
+        partition.ask(now=99)
+        assert partition.answer(second, E.UNKNOWN_PRODUCER_ID) is Verdict.FATAL
+
+
+class TestProducerId:
+    def test_nothing_is_numbered_without_one(self) -> None:
+        producer_id = ProducerId()
+        partition = Partition(TP, rules(), producer_id)
+        (one,) = fill(partition, 1)
+        assert partition.next(0, 1, ID) == NeedProducerId()
+        producer_id.received(ProducerIdentity(9, 4))
+        assert partition.ask() is one
+        assert numbers(one) == (9, 4, 0)
+
+    def test_used_up_epochs_ask_for_another(self, partition: Partition, producer_id: ProducerId) -> None:
+        confirmed(partition)
+        producer_id.received(ProducerIdentity(7, MAX_EPOCH))
+        (one,) = fill(partition, 1)
+        partition.ask()
+        partition.answer(one, E.UNKNOWN_PRODUCER_ID)
+        assert partition.next(9, 1, ID) == NeedProducerId()
+        assert partition.next(9, 1, ID) == NeedProducerId()
+        producer_id.received(ProducerIdentity(8, 0))
+        assert partition.ask(now=9) is one
+        assert numbers(one)[0] == 8
+
+    def test_a_transactional_producer_never_raises_its_epoch_by_itself(self) -> None:
+        producer_id = ProducerId("orders")
+        producer_id.received(ProducerIdentity(7, 3))
+        partition = confirmed(Partition(TP, rules(), producer_id))
+        (one,) = fill(partition, 1)
+        partition.ask()
+        assert partition.answer(one, E.UNKNOWN_PRODUCER_ID) is Verdict.FAIL  # its transaction aborts
+        assert producer_id.current == (7, 3)
+
+    def test_another_topic_id_starts_at_0_under_a_raised_epoch_and_the_old_one_goes_on(
+        self, partition: Partition
+    ) -> None:
+        confirmed(partition)
+        recreated, again = fill(partition, 1, 2)
+        assert partition.ask(topic_id=UUID(int=2)) is recreated
+        assert numbers(recreated) == (7, 1, 0)
+        partition.answer(recreated)
+        assert partition.ask(topic_id=ID) is again
+        assert numbers(again) == (7, 0, 1)
+
+
+class TestSpilledBatches:
+    def test_one_is_read_first_and_goes_alone_with_its_numbers(self, partition: Partition) -> None:
+        confirmed(partition)
+        old, data = spilled(1, (99, 5, 42), possibly_persisted=True)
+        partition.add(old)
+        (new,) = fill(partition, 1)
+        assert partition.next(0, 1, ID) == Load(old)
+        partition.loaded(old, data)
+        assert partition.ask_all() == [old]
+        assert numbers(old) == (99, 5, 42)
+        assert old.indefinite
+        partition.answer(old)
+        assert partition.ask() is new
+        assert numbers(new) == (7, 0, 1)
+
+    @pytest.mark.parametrize(
+        "code", [E.OUT_OF_ORDER_SEQUENCE_NUMBER, E.INVALID_PRODUCER_EPOCH, E.UNKNOWN_PRODUCER_ID]
+    )
+    def test_stale_numbers_are_replaced_and_those_of_the_next_one_kept(
+        self, partition: Partition, code: ErrorCode
+    ) -> None:
+        loaded = []
+        for order in (1, 2):
+            old, data = spilled(order, (99, 5, 42 + order), possibly_persisted=True)
+            partition.add(old)
+            partition.loaded(old, data)
+            loaded.append(old)
+        (new,) = fill(partition, 1)
+        first, second = loaded
+        assert partition.ask() is first
+        assert partition.answer(first, code) is Verdict.RENUMBER
+        assert partition.next(9, 1, ID) == Send(first, numbered=True)
+        partition.sent(first, 1)
+        assert numbers(first) == (7, 1, 0)
+        partition.answer(first)
+        assert partition.ask(now=9) is second
+        assert numbers(second) == (99, 5, 44)
+        partition.answer(second)
+        assert partition.ask(now=9) is new
+        assert numbers(new) == (7, 1, 1)
+
+    def test_one_follows_nothing(self, partition: Partition) -> None:
+        confirmed(partition)
+        (own,) = fill(partition, 1)
+        partition.ask()
+        old, _ = spilled(1, (99, 5, 42))
+        partition.add(old)
+        assert partition.next(0, 1, ID) is None
+        partition.answer(own)
+        assert partition.next(0, 1, ID) == Load(old)
+
+    def test_without_idempotence_stale_numbers_are_removed(self) -> None:
+        partition = Partition(TP, rules(), None)
+        old, data = spilled(1, (99, 5, 42))
+        partition.add(old)
+        partition.loaded(old, data)
+        partition.ask()
+        assert partition.answer(old, E.INVALID_PRODUCER_EPOCH) is Verdict.RENUMBER
+        assert partition.ask(now=9) is old
+        assert numbers(old) == (-1, -1, -1)
+
+    def test_without_idempotence_it_is_read_first_too(self) -> None:
+        partition = Partition(TP, rules(), None)
+        old, data = spilled(1, (99, 5, 42))
+        partition.add(old)
+        assert partition.next(0, 1, ID) == Load(old)
+        partition.loaded(old, data)
+        assert partition.next(0, 1, ID) == Send(old, numbered=False)
+
+    def test_after_a_spill_what_is_in_flight_goes_along_unless_nothing_would_recognise_it(
+        self, partition: Partition
+    ) -> None:
+        confirmed(partition)
+        first, second, third, fourth = fill(partition, 1, 2, 3, 4)
+        assert [partition.ask(), partition.ask()] == [first, second]
+        assert partition.spillable([third]) == [first, second, fourth]
+        partition.given_up([third])
+        partition.spilled()
+        assert partition.spilling
+        second.ended = True
+        assert partition.spillable([third]) == [first, fourth]
+        unnumbered = Partition(TP, rules(pipelined=True), None)
+        first, second = fill(unnumbered, 1, 2)
+        assert unnumbered.ask() is first
+        assert unnumbered.spillable([second]) == []
+        unnumbered.given_up([second])
+        unnumbered.spilled()
+        unnumbered.lost(first, LOST, 0)
+        assert unnumbered.ask(now=9) is first  # it stands before what was spilled
+        assert unnumbered.spilling
+
+
+class TestWithoutNumbers:
+    def test_one_at_a_time(self) -> None:
+        partition = Partition(TP, rules(), None)
+        first, second = fill(partition, 1, 2)
+        assert partition.ask_all() == [first]
+        assert numbers(first) == (-1, -1, -1)
+        partition.answer(first)
+        assert partition.ask_all() == [second]
+
+    def test_nothing_new_is_in_their_bytes(self) -> None:
+        partition = Partition(TP, rules(), None)
+        (one,) = fill(partition, 1)
+        assert partition.next(0, 1, ID) == Send(one, numbered=False)
+
+    def test_all_at_once_where_nothing_is_sent_again(self) -> None:
+        partition = Partition(TP, rules(pipelined=True), None)
+        sent = fill(partition, 1, 2, 3)
+        assert partition.ask_all() == sent
+        for one in sent:
+            partition.written(one)
+        assert partition.idle
+
+    def test_what_comes_back_is_sent_again_when_the_others_have_come_back_too(self) -> None:
+        partition = Partition(TP, rules(pipelined=True), None)
+        first, second, third = fill(partition, 1, 2, 3)
+        assert [partition.ask(), partition.ask()] == [first, second]
+        partition.lost(first, LOST, 0)
+        assert partition.ask_all(now=9) == []
+        partition.lost(second, LOST, 0)
+        assert partition.ask_all(now=9) == [first, second, third]
+
+
+class TestTopics:
+    def test_one_that_is_denied_for_long_is_gone(self, partition: Partition) -> None:
+        (one,) = fill(partition, 1)
+        for now, verdict in (
+            (0, Verdict.REFRESH),
+            (20, Verdict.REFRESH),
+            (30, Verdict.REFRESH),
+            (31, Verdict.GONE),
+        ):
+            assert partition.ask(now=now + 100) is one
+            partition._not_before = 0
+            assert partition.answer(one, E.UNKNOWN_TOPIC_OR_PARTITION, now=now) is verdict
+        assert list(partition.waiting) == [one]  # to be given up
+
+    @pytest.mark.parametrize("between", [E.NOT_LEADER_OR_FOLLOWER, E.NOT_ENOUGH_REPLICAS])
+    def test_any_other_word_starts_the_clock_again(self, partition: Partition, between: ErrorCode) -> None:
+        assert not partition.denied(E.UNKNOWN_TOPIC_ID, 0)
+        assert not partition.denied(between, 20)
+        assert not partition.denied(E.UNKNOWN_TOPIC_ID, 31)
+        assert partition.denied(E.UNKNOWN_TOPIC_ID, 62)
+
+    def test_metadata_that_know_it_count_unless_its_leader_denied_it_since(
+        self, partition: Partition
+    ) -> None:
+        (one,) = fill(partition, 1)
+        partition.denied(E.UNKNOWN_TOPIC_OR_PARTITION, 0)
+        partition.refreshed()
+        assert not partition.denied(E.UNKNOWN_TOPIC_OR_PARTITION, 31)
+        partition.ask()
+        partition.answer(one, E.UNKNOWN_TOPIC_OR_PARTITION, now=31)
+        partition.refreshed()
+        assert partition.denied(E.UNKNOWN_TOPIC_OR_PARTITION, 62)
+
+    def test_metadata_that_know_it_count_also_where_nothing_waits(self, partition: Partition) -> None:
+        partition.denied(E.UNKNOWN_TOPIC_OR_PARTITION, 0)
+        partition.refreshed()
+        assert not partition.denied(E.UNKNOWN_TOPIC_OR_PARTITION, 31)
+
+    def test_without_a_leader_it_waits_longer_and_longer(self, partition: Partition) -> None:
+        fill(partition, 1)
+        assert [partition.without_leader(100), partition.without_leader(200)] == [100.5, 201]
+        assert partition.ready_at() == 201
+
+    def test_what_it_waits_for_is_noted_on_the_first_batch(self, partition: Partition) -> None:
+        partition.held_up(LOST)
+        first, second = fill(partition, 1, 2)
+        partition.held_up(LOST)
+        assert (first.last_error, second.last_error) == (LOST, None)
+
+
+class TestSplits:
+    def test_halves_take_the_place_and_the_numbers(self, partition: Partition) -> None:
+        confirmed(partition)
+        large, after = fill(partition, 1, 2, records=5)
+        assert partition.ask_all() == [large, after]
+        partition.answer(large, E.MESSAGE_TOO_LARGE)
+        assert partition.phase is Phase.DRAINING
+        halves = []
+        for place, values in enumerate(([b"a", b"b"], [b"c", b"d", b"e"])):
+            halves.append(Batch(TP, encode(values), len(values), 0, [], 0.0, 0, (1, place)))
+        partition.take_over(large, halves)
+        partition.replace(large, halves)
+        assert [numbers(half) for half in halves] == [(7, 0, 1), (7, 0, 3)]
+        assert [half.attempts for half in halves] == [1, 1]
+        assert [half.indefinite for half in halves] == [False, False]
+        assert partition.ask(now=9) is None
+        assert partition.answer(after, E.OUT_OF_ORDER_SEQUENCE_NUMBER) is Verdict.RETRY
+        assert list(partition.waiting) == [*halves, after]
+        assert partition.ask(now=9) is halves[0]
+        assert partition.unended() == [*halves, after]
+
+    def test_halves_of_what_may_be_in_the_log_may_be_there(self, partition: Partition) -> None:
+        (large,) = fill(partition, 1, records=2)
+        partition.ask()
+        partition.lost(large, LOST, 0)
+        half = batch(1)
+        partition.take_over(large, [half])
+        assert half.indefinite
+
+
+class TestTransitions:
+    def test_every_phase_has_a_next_one_for_every_event_that_can_come(self) -> None:
+        missing = {(phase, event) for phase in Phase for event in Event} - set(TRANSITIONS)
+        assert missing == {
+            # Numbers start anew only where nothing is in flight, and a draining partition opens then.
+            (Phase.DRAINING, Event.NUMBERED_ANEW),
+        }
+
+    def test_only_new_numbers_and_the_spill_folder_end_renumbering(self) -> None:
+        leaving = {key: to for key, to in TRANSITIONS.items() if key[0] is not to}
+        assert leaving == {
+            (Phase.OPEN, Event.PUT_BACK): Phase.DRAINING,
+            (Phase.OPEN, Event.NUMBERS_REFUSED): Phase.RENUMBERING,
+            (Phase.DRAINING, Event.NUMBERS_REFUSED): Phase.RENUMBERING,
+            (Phase.DRAINING, Event.DRAINED): Phase.OPEN,
+            (Phase.DRAINING, Event.SPILLED): Phase.OPEN,
+            (Phase.RENUMBERING, Event.NUMBERED_ANEW): Phase.OPEN,
+            (Phase.RENUMBERING, Event.SPILLED): Phase.OPEN,
+        }

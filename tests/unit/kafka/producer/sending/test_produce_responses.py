@@ -1,0 +1,101 @@
+"""What is made of a broker's answers: late ones, ones that leave something out, and its own words."""
+
+from types import SimpleNamespace
+
+import pytest
+from produce_cluster import ProduceCluster
+from scripted_broker import properties
+
+from spark_kafka_native.kafka.config import ClientConfig, ProducerConfig
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.producer.producer import Producer
+from spark_kafka_native.kafka.producer.sending.broker_connection import BrokerConnection
+from spark_kafka_native.kafka.producer.sending.produce_responses import ProduceResponses, _words
+from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
+
+TP = TopicPartition("t", 0)
+
+
+class NeverAnswering:
+    """A connection whose requests stay unanswered; whether it was given up."""
+
+    def __init__(self):
+        self.given_up = []
+
+    def poll(self):
+        pass
+
+    def give_up(self, pending, waited_ms):
+        self.given_up.append((pending, waited_ms))
+
+
+@pytest.mark.parametrize(
+    ("sent_at", "last_answer_at", "now", "late"),
+    [
+        (0.0, 0.0, 9.9, False),
+        (0.0, 0.0, 10.0, True),
+        (0.0, 5.0, 10.0, False),
+        (0.0, 5.0, 15.0, True),
+        (7.0, 5.0, 15.0, False),
+    ],
+)
+def test_the_clock_of_a_request_starts_when_the_one_before_is_answered(sent_at, last_answer_at, now, late):
+    due = []
+    state = SimpleNamespace(request_timeout_s=10.0, by=due.append)
+    broker, connection = BrokerConnection(1), NeverAnswering()
+    pending = SimpleNamespace(done=False)
+    broker.connection, broker.last_answer_at = connection, last_answer_at
+    broker.in_flight.append(SimpleNamespace(pending=pending, sent_at=sent_at))
+    ProduceResponses(state, None, None).read(broker, now)
+    assert connection.given_up == ([(pending, 10_000.0)] if late else [])
+    assert due == [now if late else max(sent_at, last_answer_at) + 10]
+
+
+@pytest.fixture
+def cluster():
+    with ProduceCluster() as running:
+        running.create("t", 1)
+        yield running
+
+
+def open_producer(cluster, **config):
+    client = ClientConfig.from_properties(properties(cluster.bootstrap_servers, retry_backoff_ms=10))
+    return Producer(client, ProducerConfig(**({"linger_ms": 0} | config)))
+
+
+def changed(cluster, change):
+    """The brokers' answers with ``change`` made to what they say of each partition."""
+    produce = cluster.producer(1)
+
+    def answer(request, version):
+        told = produce(request, version)
+        for topic in told.responses:
+            topic.partition_responses[:] = [
+                new for old in topic.partition_responses if (new := change(old)) is not None
+            ]
+        return told
+
+    return answer
+
+
+def test_what_an_answer_does_not_mention_is_sent_again_and_written_once(cluster):
+    cluster[1].push(ProduceRequest, changed(cluster, lambda _told: None))
+    with open_producer(cluster) as producer:
+        producer.send("t", value=b"once").result(60)
+        assert producer.stats().retries == 1
+    assert cluster.values(TP) == [b"once"]
+
+
+def test_the_brokers_words_and_the_first_records_that_it_names_are_told():
+    named = [SimpleNamespace(batch_index=i, batch_index_error_message=f"bad {i}") for i in range(4)]
+    assert (
+        _words(SimpleNamespace(error_message="no key", record_errors=named))
+        == "no key; record 0: bad 0; record 1: bad 1; record 2: bad 2"
+    )
+    assert _words(SimpleNamespace(error_message=None, record_errors=[])) is None
+
+
+def test_a_records_own_timestamp_is_told_where_the_broker_names_none(cluster):
+    with open_producer(cluster) as producer:
+        assert producer.send("t", value=b"a", timestamp_ms=5).result(60).timestamp_ms == 5
+        assert producer.send("t", value=b"b").result(60).timestamp_ms > 5

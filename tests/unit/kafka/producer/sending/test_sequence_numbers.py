@@ -1,0 +1,131 @@
+"""Sequence numbers of one partition, and the producer id behind them."""
+
+from __future__ import annotations
+
+import pytest
+from sending_batches import batch, encode, numbers
+
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.producer.accumulating.batch import Batch
+from spark_kafka_native.kafka.producer.sending.producer_id import MAX_EPOCH, ProducerId, ProducerIdentity
+from spark_kafka_native.kafka.producer.sending.sequence_numbers import (
+    MAX_SEQUENCE,
+    PartitionSequence,
+    advance,
+    clear_numbers,
+    forget_numbers,
+    read_numbers,
+    share_numbers,
+)
+
+ME = ProducerIdentity(7, 2)
+
+
+@pytest.mark.parametrize(
+    ("sequence", "records", "expected"),
+    [(0, 1, 1), (MAX_SEQUENCE - 1, 1, MAX_SEQUENCE), (MAX_SEQUENCE, 1, 0), (MAX_SEQUENCE - 4, 30, 25)],
+)
+def test_behind_the_last_number_comes_0(sequence: int, records: int, expected: int) -> None:
+    assert advance(sequence, records) == expected
+
+
+def test_numbers_are_written_into_the_bytes_and_read_back() -> None:
+    sequence, one, two = PartitionSequence(ME), batch(1, 3), batch(2, 2)
+    sequence.number(one)
+    sequence.number(two)
+    assert (numbers(one), numbers(two)) == ((7, 2, 0), (7, 2, 3))
+    again = Batch(one.topic_partition, two.data, 2, 0, [], 0.0, 0, (2,))
+    read_numbers(again)
+    assert (again.identity, again.base_sequence) == (ME, 3)
+    clear_numbers(again)
+    assert (again.identity, numbers(again)) == (None, (-1, -1, -1))
+    read_numbers(again)
+    assert again.identity is None
+
+
+def test_0_is_a_producer_id() -> None:
+    sequence, one = PartitionSequence(ProducerIdentity(0, 0)), batch(1)
+    sequence.number(one)
+    again = Batch(one.topic_partition, one.data, 1, 0, [], 0.0, 0, (1,))
+    read_numbers(again)
+    assert (again.identity, again.base_sequence) == (ProducerIdentity(0, 0), 0)
+
+
+def test_forgotten_numbers_stay_in_the_bytes_until_there_are_new_ones() -> None:
+    sequence, one = PartitionSequence(ME), batch(1, 3)
+    sequence.number(one)
+    forget_numbers(one)
+    assert (one.identity, numbers(one)) == (None, (7, 2, 0))
+
+
+def test_halves_share_the_numbers_also_over_the_end() -> None:
+    large = batch(1, 6)
+    sequence = PartitionSequence(ME)
+    sequence.next_sequence = MAX_SEQUENCE - 1
+    sequence.number(large)
+    halves = [Batch(TopicPartition("t", 0), encode([b"x"] * n), n, 0, [], 0.0, 0, (1, n)) for n in (2, 3, 1)]
+    share_numbers(large, halves)
+    assert [numbers(half) for half in halves] == [(7, 2, MAX_SEQUENCE - 1), (7, 2, 0), (7, 2, 3)]
+    assert [half.identity for half in halves] == [ME, ME, ME]
+
+
+def test_halves_of_a_batch_without_numbers_have_none() -> None:
+    half = batch(1)
+    share_numbers(batch(1, 2), [half])
+    assert half.identity is None
+
+
+def test_the_last_given_up_decides_where_the_gap_ends() -> None:
+    sequence = PartitionSequence(ME)
+    batches = [batch(order) for order in range(5)]
+    for one in batches:
+        sequence.number(one)
+    sequence.leave_gap([batches[1], batches[3]])
+    sequence.leave_gap([batches[2]])
+    sequence.confirm(batches[2])
+    assert sequence.gap
+    sequence.confirm(batches[4])
+    assert not sequence.gap
+
+
+def test_batches_of_others_say_nothing_of_these_numbers() -> None:
+    sequence, foreign = PartitionSequence(ME), batch(1)
+    PartitionSequence(ProducerIdentity(99, 0)).number(foreign)
+    sequence.leave_gap([foreign, batch(2)])
+    assert not sequence.gap
+    sequence.confirm(foreign)
+    assert not sequence.confirmed
+
+
+def test_a_restart_forgets_everything_but_takes_the_new_identity() -> None:
+    sequence, one = PartitionSequence(ME), batch(1)
+    sequence.number(one)
+    sequence.confirm(one)
+    sequence.leave_gap([one])
+    sequence.restart(ProducerIdentity(7, 3))
+    assert (sequence.identity, sequence.next_sequence) == (ProducerIdentity(7, 3), 0)
+    assert (sequence.confirmed, sequence.gap) == (False, False)
+    early, earlier = batch(0), batch(-1)
+    for other in (earlier, early):
+        sequence.number(other)
+    sequence.leave_gap([earlier])
+    sequence.confirm(early)
+    assert sequence.confirmed
+    assert not sequence.gap  # the gap of the former numbering is not one of this
+
+
+class TestProducerId:
+    def test_epochs_are_raised_one_by_one_up_to_the_last(self) -> None:
+        producer_id = ProducerId()
+        assert producer_id.bump_epoch() is None
+        producer_id.received(ProducerIdentity(7, MAX_EPOCH - 1))
+        assert producer_id.bump_epoch() == (7, MAX_EPOCH)
+        assert producer_id.bump_epoch() is None
+        assert producer_id.current is None
+
+    def test_a_transactional_one_is_left_to_its_coordinator(self) -> None:
+        producer_id = ProducerId("orders")
+        producer_id.received(ME)
+        assert not producer_id.may_bump_epoch
+        assert producer_id.bump_epoch() is None
+        assert producer_id.current == ME

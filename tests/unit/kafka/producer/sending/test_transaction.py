@@ -1,0 +1,189 @@
+"""The transactional producer's table, with literals: every state, every event, every code."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import KafkaError
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.producer.errors import TransactionStateError
+from spark_kafka_native.kafka.producer.sending.transaction import (
+    Event,
+    Meaning,
+    State,
+    Transaction,
+    judge_answer,
+)
+from spark_kafka_native.kafka.protocol.api.init_producer_id import InitProducerIdRequest
+from spark_kafka_native.kafka.protocol.api.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    TxnOffsetCommitRequest,
+)
+
+TP, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
+E = ErrorCode
+ALL = (
+    InitProducerIdRequest,
+    AddPartitionsToTxnRequest,
+    AddOffsetsToTxnRequest,
+    TxnOffsetCommitRequest,
+    EndTxnRequest,
+)
+WAYS: dict[str, list[Event]] = {
+    "NEW": [],
+    "READY": [Event.INITIALIZED],
+    "OPEN": [Event.INITIALIZED, Event.BEGIN],
+    "FLUSHING": [Event.INITIALIZED, Event.BEGIN, Event.COMMIT],
+    "COMMITTING": [Event.INITIALIZED, Event.BEGIN, Event.COMMIT, Event.FLUSHED],
+    "ABORTABLE": [Event.INITIALIZED, Event.BEGIN, Event.FAILED],
+    "ABORTING": [Event.INITIALIZED, Event.BEGIN, Event.ABORT],
+    "DETACHED": [Event.INITIALIZED, Event.BEGIN, Event.COMMIT, Event.DETACHED],
+    "FATAL": [Event.FATAL],
+}
+TABLE = """
+             INITIALIZED BEGIN FAILED    COMMIT     FLUSHED    COMMITTED ABORT    ABORTED DETACHED FATAL
+NEW          READY       -     -         -          -          -         -        -       -        FATAL
+READY        READY       OPEN  READY     -          -          -         -        -       -        FATAL
+OPEN         -           -     ABORTABLE FLUSHING   -          -         ABORTING -       -        FATAL
+FLUSHING     -           -     ABORTABLE FLUSHING   COMMITTING -         ABORTING -       DETACHED FATAL
+COMMITTING   -           -     ABORTABLE COMMITTING -          READY     -        -       -        FATAL
+ABORTABLE    -           -     ABORTABLE -          -          -         ABORTING -       -        FATAL
+ABORTING     -           -     ABORTING  -          -          -         ABORTING READY   -        FATAL
+DETACHED     -           -     DETACHED  -          -          -         -        -       -        FATAL
+FATAL        -           -     FATAL     -          -          FATAL     -        FATAL   -        FATAL
+"""
+_HEAD, *_ROWS = (line.split() for line in TABLE.strip().splitlines())
+CELLS = [(row[0], event, cell) for row in _ROWS for event, cell in zip(_HEAD, row[1:], strict=True)]
+
+
+def in_state(state: str) -> Transaction:
+    transaction = Transaction("orders-1")
+    for event in WAYS[state]:
+        transaction.move(event)
+    assert transaction.state is State[state]
+    return transaction
+
+
+def test_the_table_has_every_state_and_event() -> None:
+    assert [row[0] for row in _ROWS] == [state.name for state in State]
+    assert sorted(_HEAD) == sorted(event.name for event in Event)
+
+
+@pytest.mark.parametrize(("state", "event", "expected"), CELLS)
+def test_moves(state: str, event: str, expected: str) -> None:
+    transaction = in_state(state)
+    if expected == "-":
+        with pytest.raises(TransactionStateError, match=r"orders-1: can't .*; the producer is"):
+            transaction.move(Event[event])
+        assert transaction.state is State[state]
+    else:
+        assert transaction.move(Event[event]) is State[expected]
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [
+        (
+            [
+                E.COORDINATOR_NOT_AVAILABLE,
+                E.NOT_COORDINATOR,
+                E.COORDINATOR_LOAD_IN_PROGRESS,
+                E.CONCURRENT_TRANSACTIONS,
+                E.REQUEST_TIMED_OUT,
+            ],
+            Meaning.RETRY,
+        ),
+        (
+            [
+                E.PRODUCER_FENCED,
+                E.INVALID_PRODUCER_EPOCH,
+                E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                E.INVALID_TXN_STATE,
+                E.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+                E.CLUSTER_AUTHORIZATION_FAILED,
+                E.INVALID_REQUEST,
+                E(999),
+            ],
+            Meaning.FATAL,
+        ),
+        ([E.NONE], Meaning.DONE),
+    ],
+)
+def test_what_a_code_means_whoever_says_it(codes: list[ErrorCode], expected: Meaning) -> None:
+    assert {judge_answer(request, code) for request in ALL for code in codes} == {expected}
+
+
+@pytest.mark.parametrize(
+    ("request_class", "code", "expected"),
+    [
+        (AddPartitionsToTxnRequest, E.TOPIC_AUTHORIZATION_FAILED, Meaning.ABORTABLE),
+        (AddPartitionsToTxnRequest, E.OPERATION_NOT_ATTEMPTED, Meaning.ABORTABLE),
+        (AddPartitionsToTxnRequest, E.TRANSACTION_ABORTABLE, Meaning.ABORTABLE),
+        (AddPartitionsToTxnRequest, E.UNKNOWN_TOPIC_OR_PARTITION, Meaning.RETRY),
+        (AddPartitionsToTxnRequest, E.UNKNOWN_SERVER_ERROR, Meaning.FATAL),
+        (AddOffsetsToTxnRequest, E.GROUP_AUTHORIZATION_FAILED, Meaning.ABORTABLE),
+        (AddOffsetsToTxnRequest, E.INVALID_PRODUCER_ID_MAPPING, Meaning.ABORTABLE),
+        (TxnOffsetCommitRequest, E.ILLEGAL_GENERATION, Meaning.ABORTABLE),
+        (TxnOffsetCommitRequest, E.UNKNOWN_MEMBER_ID, Meaning.ABORTABLE),
+        (TxnOffsetCommitRequest, E.FENCED_INSTANCE_ID, Meaning.ABORTABLE),
+        (EndTxnRequest, E.TRANSACTION_ABORTABLE, Meaning.ABORTABLE),
+        (EndTxnRequest, E.UNKNOWN_SERVER_ERROR, Meaning.RETRY),
+        (EndTxnRequest, E.INVALID_PRODUCER_ID_MAPPING, Meaning.FATAL),
+        (InitProducerIdRequest, E.TRANSACTION_ABORTABLE, Meaning.FATAL),
+        (InitProducerIdRequest, E.UNKNOWN_SERVER_ERROR, Meaning.FATAL),
+    ],
+)
+def test_what_a_code_means_in_one_answer(request_class: type, code: ErrorCode, expected: Meaning) -> None:
+    assert judge_answer(request_class, code) is expected
+
+
+def test_version_1_sends_to_a_partition_once_it_is_added() -> None:
+    transaction = in_state("READY")
+    transaction.begin(1)
+
+    assert not transaction.admits(TP)
+    assert transaction.take_wanted() == [TP]
+    assert transaction.take_wanted() == []
+    assert not transaction.admits(TP)  # while the coordinator is asked
+    transaction.added([TP])
+    assert transaction.take_wanted() == []  # or it would be added once more, perhaps after the commit
+    assert transaction.admits(TP)
+    assert not transaction.admits(OTHER)
+
+
+def test_what_was_added_to_one_transaction_is_not_in_the_next() -> None:
+    transaction = in_state("READY")
+    transaction.begin(1)
+    transaction.added([TP])
+    for event in (Event.COMMIT, Event.FLUSHED, Event.COMMITTED):
+        transaction.move(event)
+    transaction.begin(1)
+
+    assert not transaction.admits(TP)
+
+
+def test_version_2_sends_to_any_partition_within_a_transaction_only() -> None:
+    transaction = in_state("READY")
+    assert not transaction.admits(TP)
+    transaction.begin(2)
+    assert transaction.admits(TP)
+    transaction.failed(KafkaError("why"))
+    assert not transaction.admits(TP)
+    assert transaction.discarding
+
+
+def test_the_first_failure_counts_and_uncertainty_stays_until_the_next() -> None:
+    transaction = in_state("READY")
+    transaction.begin(2)
+    transaction.failed(KafkaError("first"), uncertain=True)
+    transaction.failed(KafkaError("second"))
+    assert (str(transaction.failure), transaction.uncertain) == ("first", True)
+    with pytest.raises(TransactionStateError, match=r"can't commit.*only be aborted: first"):
+        transaction.move(Event.COMMIT)
+    transaction.move(Event.ABORT)
+    transaction.move(Event.ABORTED)
+    transaction.begin(2)
+    assert (transaction.failure, transaction.uncertain) == (None, False)

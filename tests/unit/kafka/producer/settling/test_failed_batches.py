@@ -1,0 +1,153 @@
+"""Giving batches up, with literals: who goes to the spill folder with whom, and in which order."""
+
+from __future__ import annotations
+
+import pytest
+from sending_batches import TP, batch, sender_state, spilled, wait_in
+
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import BrokerError, NetworkError, SecurityError
+from spark_kafka_native.kafka.producer.sending.producer_id import ProducerIdentity
+from spark_kafka_native.kafka.producer.settling.failed_batches import OVERTAKING, FailedBatches
+from spark_kafka_native.kafka.producer.settling.spill import SpillFolder
+
+LOST = NetworkError("the connection was lost")
+REFUSED = BrokerError(ErrorCode.INVALID_RECORD, "Produce")
+
+
+class Failing:
+    """`FailedBatches` over a real completion and a real folder; nothing runs by itself."""
+
+    def __init__(self, folder):
+        self.folder, self.ends, self.closed_for = folder, [], []
+        self.state = sender_state(folder)
+        self.partition = self.state.partition(TP)
+        self.failed = FailedBatches(self.state, self.closed_for.append)
+
+    @property
+    def told(self):
+        """The order of each batch that was reported as undelivered, and why."""
+        return [(one.order[-1], outcome.error.reason) for one, outcome in self.ends]
+
+    def add(self, *batches):
+        return [wait_in(self.state, one, self.ends) for one in batches]
+
+    def send(self, one):
+        """``one`` is in flight, with a number."""
+        one.identity = ProducerIdentity(7, 0)
+        self.partition.sent(one, 1)
+
+    def kept(self, tmp_path):
+        """What the next producer would find, by its bytes."""
+        self.folder.close()
+        again = SpillFolder(str(tmp_path))
+        found = [bytes(entry.read()) for entry in again.entries]
+        again.close()
+        return found
+
+
+@pytest.fixture
+def failing(tmp_path):
+    folder = SpillFolder(str(tmp_path))
+    yield Failing(folder)
+    folder.close()
+
+
+def test_what_stands_before_a_spilled_batch_is_spilled_before_it(failing, tmp_path):
+    batches = failing.add(*(batch(order) for order in (1, 2, 3, 4)))
+    data = [bytes(one.data) for one in batches]
+    failing.failed.fail([batches[2]], "too late", LOST)
+    assert failing.told == [(1, OVERTAKING), (2, OVERTAKING), (3, "too late"), (4, OVERTAKING)]
+    assert failing.kept(tmp_path) == data
+    assert failing.partition.spilling
+    assert failing.partition.idle
+    assert not failing.state.completion.incomplete
+
+
+def test_a_batch_in_flight_before_a_spilled_one_keeps_its_place(failing, tmp_path):
+    batches = failing.add(*(batch(order) for order in (1, 2, 3)))
+    data = [bytes(one.data) for one in batches]
+    failing.send(batches[0])
+    failing.failed.fail([batches[1]], "too late", LOST)
+    assert failing.kept(tmp_path) == data
+    assert [order for order, _ in failing.told] == [1, 2, 3]
+    assert [one.indefinite for one in batches] == [True, False, False]
+
+
+def test_several_are_kept_between_those_before_and_those_behind(failing, tmp_path):
+    batches = failing.add(*(batch(order) for order in (1, 2, 3, 4, 5)))
+    data = [bytes(one.data) for one in batches]
+    failing.failed.fail(batches[2:4], "too late", LOST)
+    why = ["too late" if order in (3, 4) else OVERTAKING for order in (1, 2, 3, 4, 5)]
+    assert failing.told == list(enumerate(why, 1))
+    assert failing.kept(tmp_path) == data
+
+
+def test_one_in_flight_between_those_given_up_keeps_its_place(failing, tmp_path):
+    batches = failing.add(*(batch(order) for order in (1, 2, 3)))
+    data = [bytes(one.data) for one in batches]
+    failing.send(batches[0])
+    failing.send(batches[1])
+    failing.failed.fail([batches[0], batches[2]], "gone", LOST, retriable=False)
+    assert failing.told == [(1, "gone"), (2, OVERTAKING), (3, "gone")]
+    assert failing.kept(tmp_path) == data
+
+
+def test_what_lies_in_the_folder_already_is_not_kept_twice(failing, tmp_path):
+    early, _ = spilled(1, (7, 0, 0))
+    late = batch(2)
+    data = bytes(late.data)
+    failing.add(early, late)
+    failing.failed.fail([late], "too late", LOST)
+    assert failing.told == [(2, "too late")]
+    assert list(failing.partition.waiting) == [early]  # it has its place in front, and may still be sent
+    assert failing.partition.spilling
+    assert failing.kept(tmp_path) == [data]
+
+
+def test_what_comes_behind_one_of_the_folder_does_not_overtake_it(failing, tmp_path):
+    (first, _), (second, _) = spilled(1, (7, 0, 0)), spilled(2, (7, 0, 1))
+    late = batch(3)
+    data = bytes(late.data)
+    failing.add(first, second, late)
+    failing.failed.fail([first], "refused", LOST)
+    assert failing.told == [(1, "refused"), (2, OVERTAKING), (3, OVERTAKING)]
+    assert failing.partition.idle
+    again = failing.state.completion.backlogs.by_partition[TP].batches
+    assert [(one.order, one.told, one.records) for one in again] == [
+        (one.order, True, one.records) for one in (first, second, late)
+    ]
+    assert failing.kept(tmp_path) == [data]
+
+
+def test_a_batch_refused_for_its_content_takes_nobody_along(failing, tmp_path):
+    first, second, third = failing.add(*(batch(order) for order in (1, 2, 3)))
+    failing.failed.fail([second], "refused", REFUSED, retriable=False)
+    assert failing.told == [(2, "refused")]
+    assert list(failing.partition.waiting) == [first, third]
+    assert not failing.partition.spilling
+    assert failing.kept(tmp_path) == []
+
+
+def test_without_a_folder_nobody_is_taken_along():
+    failing = Failing(None)
+    first, second, third = failing.add(*(batch(order) for order in (1, 2, 3)))
+    failing.failed.fail([second], "too late", LOST)
+    assert failing.told == [(2, "too late")]
+    assert list(failing.partition.waiting) == [first, third]
+
+
+def test_what_is_given_up_for_good_is_kept_in_order_and_says_why(failing, tmp_path):
+    batches = failing.add(*(batch(order) for order in (1, 2, 3)))
+    data = [bytes(one.data) for one in batches]
+    ownerless = batch(4)
+    failing.state.completion.expect([ownerless])
+    refusal = SecurityError("the password is wrong")
+    failing.failed.fail_for_good(refusal)
+    assert failing.state.fatal is refusal
+    assert failing.closed_for == [refusal]
+    why = "the producer can't go on: the password is wrong"
+    assert failing.told == [(1, why), (2, why), (3, why)]
+    assert ownerless.ended
+    assert not failing.state.completion.incomplete
+    assert failing.kept(tmp_path)[:3] == data

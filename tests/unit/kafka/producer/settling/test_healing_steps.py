@@ -1,0 +1,122 @@
+"""Sending again what was spilled, step by step, with literals; nothing runs by itself."""
+
+from __future__ import annotations
+
+import pytest
+from sending_batches import TP, batch, numbers, sender_state, wait_in
+
+from spark_kafka_native.kafka.errors import NetworkError
+from spark_kafka_native.kafka.producer.errors import DeliveryStatus
+from spark_kafka_native.kafka.producer.sending.producer_id import ProducerIdentity
+from spark_kafka_native.kafka.producer.settling.failed_batches import OVERTAKING, FailedBatches
+from spark_kafka_native.kafka.producer.settling.healing import Healing
+from spark_kafka_native.kafka.producer.settling.spill import SpillFolder
+
+LOST = NetworkError("the connection was lost")
+
+
+class World:
+    def __init__(self, folder):
+        self.folder, self.ends, self.replays = folder, [], 0
+        self.state = sender_state(folder)
+        self.partition = self.state.partition(TP)
+        self.failed = FailedBatches(self.state, self.ends.append)
+        self.healing = Healing(self.state, lambda: False)
+
+    def add(self, *orders):
+        return [wait_in(self.state, batch(order), self.ends) for order in orders]
+
+    def fail(self, *batches):
+        self.failed.fail(list(batches), "too late", LOST)
+
+    def turn(self, now):
+        self.healing.turn(now)
+        return [one.order for one in self.partition.waiting]
+
+    def deliver(self, one):
+        self.partition.given_up([one])
+        self.state.completion.delivered(one, DeliveryStatus.PERSISTED, 0, None)
+
+    @property
+    def left(self):
+        return [one.order for b in self.state.completion.backlogs.by_partition.values() for one in b.batches]
+
+
+@pytest.fixture
+def world(tmp_path):
+    folder = SpillFolder(str(tmp_path))
+    yield World(folder)
+    folder.close()
+
+
+def test_the_first_is_tried_and_then_all_others_follow_in_order(world):
+    world.fail(*world.add(1, 2, 3))
+    assert world.partition.spilling
+    assert world.turn(0) == []
+    assert world.turn(0.7) == []  # the interval has begun, with its jitter
+    assert world.turn(1.3) == [(1,)]
+    assert world.partition.spilling
+    late = world.add(4)
+    world.failed.fail(late, OVERTAKING, None)
+    assert world.turn(2) == [(1,)]  # a later one does not end the try
+    world.deliver(world.partition.waiting[0])
+    assert world.turn(3) == [(2,), (3,), (4,)]
+    assert not world.partition.spilling
+    assert world.state.completion.backlogs.by_partition == {}
+    assert [one.created_at for one in world.partition.waiting] == [3, 3, 3]
+
+
+def test_what_is_refused_again_is_tried_at_growing_intervals(world):
+    world.fail(*world.add(1, 2))
+    world.turn(0)
+    now = 1.3
+    for interval in (2, 4, 8, 16, 30, 30):
+        assert world.turn(now) == [(1,)]
+        world.fail(world.partition.waiting[0])
+        world.turn(now)  # sees it
+        world.turn(now)  # counts from here
+        assert world.turn(now + interval * 0.79) == []
+        assert world.left == [(1,), (2,)]
+        now += interval * 1.21
+    assert len(world.ends) == 2  # each was told once
+
+
+def test_nothing_is_tried_before_the_answer_to_what_is_in_flight(world):
+    first, second = world.add(1, 2)
+    first.identity = ProducerIdentity(7, 0)
+    world.partition.sent(first, 1)
+    world.fail(first, second)
+    for now in (0, 10, 100):
+        assert world.turn(now) == []
+        assert world.left == [(1,), (2,)]
+    # It says that the batch is in the log: the folder lets go of it.
+    world.partition.written(first)
+    world.state.completion.delivered(first, DeliveryStatus.PERSISTED, 5, None)
+    assert world.left == [(2,)]
+    world.turn(200)
+    assert world.turn(202) == [(2,)]
+    assert world.state.stats.offsets().partitions == {TP: 6}
+
+
+def test_a_partition_whose_late_answers_confirm_everything_goes_on_at_once(world):
+    (only,) = world.add(1)
+    only.identity = ProducerIdentity(7, 0)
+    world.partition.sent(only, 1)
+    world.fail(only)
+    world.partition.written(only)
+    world.state.completion.delivered(only, DeliveryStatus.PERSISTED, 5, None)
+    assert world.turn(0) == []
+    assert not world.partition.spilling
+
+
+def test_it_is_sent_again_with_what_is_known_about_it(world):
+    (only,) = world.add(1)
+    only.identity, only.base_sequence, only.indefinite = ProducerIdentity(7, 2), 5, True
+    world.fail(only)
+    world.turn(0)
+    world.turn(2)
+    (again,) = world.partition.waiting
+    assert (again.identity, again.base_sequence, again.indefinite) == (ProducerIdentity(7, 2), 5, True)
+    # Its bytes in the folder may be older, where that could not take the new numbers.
+    world.partition.loaded(again, bytearray(again.spilled.read()))
+    assert numbers(again) == (7, 2, 5)

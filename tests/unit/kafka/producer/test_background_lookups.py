@@ -1,0 +1,172 @@
+"""Lookups that fail, come late, or find no thread."""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+from produce_cluster import (
+    refused,
+)
+from producing import TP, producing, send, wait_until
+from sending_batches import batch, sender_state, wait_in
+
+from spark_kafka_native.kafka.cluster.router import Router
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import (
+    AuthenticationError,
+    BrokerError,
+    ConfigError,
+    KafkaError,
+    NetworkError,
+    SecurityError,
+)
+from spark_kafka_native.kafka.producer.sending import background_lookups
+from spark_kafka_native.kafka.producer.sending.background_lookups import BackgroundLookups
+from spark_kafka_native.kafka.producer.sending.producer_id import ProducerIdentity
+from spark_kafka_native.kafka.producer.settling.failed_batches import FailedBatches
+from spark_kafka_native.kafka.protocol.api.init_producer_id import InitProducerIdResponse
+
+pytestmark = pytest.mark.timed(0.1)
+
+
+@pytest.mark.parametrize("question", ["connection", "send_any", "refresh"])
+def test_a_question_that_fails_unexpectedly_is_asked_again(cluster, monkeypatch, question):
+    real, failed = getattr(Router, question), []
+
+    def ask(*args, **kwargs):
+        if not failed and threading.current_thread().name.startswith("kafka-producer-"):
+            failed.append(question)
+            raise ZeroDivisionError(question)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(Router, question, ask)
+    cluster.script(TP, refused(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    with producing(cluster) as producer:
+        assert send(producer, 1)[0].exception(60) is None
+        wait_until(lambda: failed and not producer._sender._lookups._refreshing)
+
+
+def test_where_no_thread_can_be_started_questions_are_asked_all_the_same(cluster, monkeypatch):
+    def no_thread(**_kwargs):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(background_lookups, "threading", SimpleNamespace(Thread=no_thread))
+    with producing(cluster) as producer:
+        assert send(producer, 1)[0].exception(60) is None
+
+
+def test_a_connection_in_use_is_not_replaced(cluster):
+    # The metadata named another address for a moment; the one that was in use is right again.
+    closed = []
+    with producing(cluster) as producer:
+        send(producer, 1)
+        producer.flush(60_000)
+        cluster.delay_s = 0.3
+        (broker,) = [b for b in producer._sender._state.connections.values() if b.connection]
+        delivery = send(producer, 1, start=1)[0]
+        wait_until(lambda: broker.in_flight)
+        other = SimpleNamespace(close=lambda: closed.append(1))
+        lookups = producer._sender._lookups
+        lookups.finished.append(lambda: lookups._connected(broker, other))
+        producer._sender.wake()
+        assert delivery.exception(60) is None
+    assert closed
+
+
+class Asking:
+    """Two batches of a partition wait for a producer id; `ask` asks `answer`, in this thread."""
+
+    def __init__(self, answer, monkeypatch):
+        def no_thread(**_kwargs):
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(background_lookups, "threading", SimpleNamespace(Thread=no_thread))
+        self.now, self.answer, self.asked = 100.0, answer, 0
+        self.ends, self.closed_for = [], []
+        self.state = sender_state(send_any=self.send_any, clock=lambda: self.now)
+        failed = FailedBatches(self.state, self.closed_for.append)
+        self.lookups = BackgroundLookups(self.state, failed, lambda _buffer: None, lambda: None)
+        self.partition = self.state.partition(TP)
+        for order in (1, 2):
+            wait_in(self.state, batch(order), self.ends)
+
+    def send_any(self, _request):
+        self.asked += 1
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def ask(self):
+        self.state.next_at = 1e9
+        self.lookups.ask_producer_id()
+        while self.lookups.finished:
+            self.lookups.finished.popleft()()
+
+
+def identity_response(code, producer_id=-1):
+    return InitProducerIdResponse(
+        throttle_time_ms=0, error_code=code, producer_id=producer_id, producer_epoch=3
+    )
+
+
+@pytest.mark.parametrize(
+    "final",
+    [
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.UNSUPPORTED_VERSION,
+        SecurityError("certificate verify failed"),
+        AuthenticationError("the password is wrong"),
+        ConfigError("ssl.ca.location is no file"),
+    ],
+    ids=lambda error: getattr(error, "name", type(error).__name__),
+)
+def test_a_final_refusal_of_a_producer_id_ends_what_waits_with_that_error(final, monkeypatch):
+    by_code = isinstance(final, ErrorCode)
+    asking = Asking(identity_response(final) if by_code else final, monkeypatch)
+    asking.ask()
+    cause = asking.state.fatal
+    if by_code:
+        assert (type(cause), cause.error_code) == (BrokerError, final)
+        assert "InitProducerId (enable.idempotence=false does without a producer id)" in str(cause)
+        assert cause.operation == "IdempotentWrite"
+    else:
+        assert cause is final
+    assert asking.closed_for == [cause]
+    assert [one.order for one, _ in asking.ends] == [(1,), (2,)]
+    for _, outcome in asking.ends:
+        assert outcome.error.__cause__ is cause
+        assert outcome.error.reason == f"the producer can't go on: {cause}"
+    assert not asking.partition.waiting
+    assert not asking.state.completion.incomplete
+
+
+@pytest.mark.parametrize(
+    "passing",
+    [
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        NetworkError("the connection was lost"),
+        KafkaError("none of the brokers"),
+    ],
+    ids=lambda error: getattr(error, "name", type(error).__name__),
+)
+def test_a_passing_refusal_of_a_producer_id_is_asked_about_again_after_a_while(passing, monkeypatch):
+    by_code = isinstance(passing, ErrorCode)
+    asking = Asking(identity_response(passing) if by_code else passing, monkeypatch)
+    asking.ask()
+    assert asking.state.fatal is None
+    assert (asking.closed_for, asking.ends) == ([], [])
+    blamed = asking.partition.waiting[0].last_error
+    assert blamed.error_code is passing if by_code else blamed is passing
+    again_at = asking.state.next_at
+    assert 100 < again_at < 102
+    asking.now = again_at - 0.01
+    asking.ask()
+    assert (asking.asked, asking.state.next_at) == (1, again_at)
+    asking.now, asking.answer = again_at, identity_response(ErrorCode.NONE, 7)
+    asking.ask()
+    assert asking.asked == 2
+    assert asking.state.producer_id.current == ProducerIdentity(7, 3)

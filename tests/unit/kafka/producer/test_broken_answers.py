@@ -1,0 +1,109 @@
+"""Answers that are cut off, late, wrong or final."""
+
+import time
+
+import pytest
+from produce_cluster import (
+    refused,
+)
+from producing import TP, numbers, producing, send
+from scripted_broker import Cut, Dribble, Late, Raw
+
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.model import Acks
+from spark_kafka_native.kafka.producer.errors import (
+    DeliveryError,
+    DeliveryStatus,
+)
+from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest, ProduceResponse
+
+pytestmark = pytest.mark.timed(0.1)
+
+
+def test_an_unknown_code_is_final(cluster):
+    cluster.script(TP, refused(ErrorCode(999)))
+    with producing(cluster) as producer:
+        first, second = send(producer, 2)
+        with pytest.raises(DeliveryError, match="UNKNOWN_CODE_999"):
+            first.result(60)
+        assert second.result(60).offset == 0
+    assert len(cluster.batches(TP)) == 2
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_RECORD, ErrorCode.INVALID_REQUIRED_ACKS]
+)
+def test_a_permanent_refusal_fails_at_once_and_the_rest_goes_on(cluster, code):
+    errors = []
+    told = lambda tp, records, error, retriable: errors.append((tp, records, error, retriable))  # noqa: E731
+    with producing(cluster, on_error=told, keep_undelivered=True) as producer:
+        send(producer, 1)
+        producer.flush(60_000)
+        cluster.script(TP, refused(code))
+        deliveries = send(producer, 10, start=1)
+        producer.flush(60_000)
+        assert deliveries[0].status is DeliveryStatus.NOT_PERSISTED
+        assert [d.result(0).offset for d in deliveries[1:]] == list(range(1, 10))
+        ((where, records, error, retriable),) = errors
+        assert (where, retriable) == (TP, False)
+        assert records.value.to_pylist() == [b"1"]
+        assert code.name in str(error)
+        (back,) = producer.undelivered()
+        assert back.records.value.to_pylist() == [b"1"]
+        assert producer.undelivered() == []
+    assert cluster.values(TP) == [b"0", *[b"%d" % i for i in range(2, 11)]]
+
+
+def test_acks_0_expects_nothing(cluster):
+    with producing(cluster, acks=Acks.NONE) as producer:
+        deliveries = send(producer, 20)
+        told = deliveries[-1].result(60)
+        assert (told.offset, told.status) == (None, DeliveryStatus.POSSIBLY_PERSISTED)
+        producer.flush(60_000)
+        deadline = time.monotonic() + 60
+        while len(cluster.values(TP)) < 20 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert cluster.values(TP) == numbers(20)
+
+
+@pytest.mark.parametrize("length", [0, 3, 4, 9, 30])
+def test_an_answer_that_is_cut_off_is_no_answer(cluster, length):
+    with producing(cluster) as producer:
+        send(producer, 1)
+        producer.flush(60_000)
+        cluster[1].push(ProduceRequest, Cut(cluster.producer(1), length))
+        deliveries = send(producer, 5, start=1)
+        assert [d.result(60).offset for d in deliveries] == [1, 2, 3, 4, 5]
+    assert cluster.values(TP) == numbers(6)
+
+
+def test_an_answer_in_dribbles_does_not_outlast_the_request_timeout(cluster):
+    with producing(cluster, client={"request_timeout_ms": 400}) as producer:
+        cluster[1].push(ProduceRequest, Dribble(cluster.producer(1), 1, 0.1))
+        assert send(producer, 1)[0].result(60).offset == 0
+        assert producer.stats().retries == 1
+    assert cluster.values(TP) == numbers(1)
+
+
+def test_an_answer_that_comes_too_late_answers_nothing(cluster):
+    with producing(cluster, client={"request_timeout_ms": 300}) as producer:
+        cluster[1].push(ProduceRequest, Late(0.6, cluster.producer(1)))
+        deliveries = send(producer, 3)
+        assert [d.result(60).offset for d in deliveries] == [0, 1, 2]
+        time.sleep(0.5)
+        assert send(producer, 1, start=3)[0].result(60).offset == 3
+    assert cluster.values(TP) == numbers(4)
+
+
+def test_garbage_instead_of_an_answer_closes_the_connection(cluster):
+    with producing(cluster) as producer:
+        cluster[1].push(ProduceRequest, Raw(b"\xff\xff\xff\xffgarbage"), Raw(b"\x7f\xff\xff\xff"))
+        assert send(producer, 1)[0].result(60).offset == 0
+    assert cluster.values(TP) == numbers(1)
+
+
+def test_an_answer_that_leaves_a_partition_out_is_not_believed(cluster):
+    with producing(cluster) as producer:
+        cluster[1].push(ProduceRequest, ProduceResponse(responses=[]))
+        assert send(producer, 1)[0].result(60).offset == 0
+    assert cluster.values(TP) == numbers(1)

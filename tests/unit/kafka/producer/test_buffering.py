@@ -1,0 +1,173 @@
+"""What waits in the producer: room, lingering, flush, close, callers and callbacks."""
+
+import os
+import threading
+import time
+
+import pytest
+from produce_cluster import (
+    NO_ANSWER_NOT_APPLIED,
+    refused,
+)
+from producing import TP, numbers, producing, send, wait_until
+
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import (
+    DeadlineExceededError,
+)
+from spark_kafka_native.kafka.producer.accumulating.memory import BufferMemory
+from spark_kafka_native.kafka.producer.errors import (
+    BufferFullError,
+    DeliveryStatus,
+    ProducerClosedError,
+)
+
+pytestmark = pytest.mark.timed(0.1)
+
+
+def test_a_full_buffer_blocks_and_then_raises(cluster):
+    cluster.delay_s = 0.5
+    with producing(cluster, max_buffered_records=10, max_block_ms=200) as producer:
+        send(producer, 10)
+        started = time.monotonic()
+        with pytest.raises(
+            BufferFullError, match=r"10 records and \d+ bytes wait .*queue\.buffering\.max\.messages"
+        ):
+            send(producer, 2, start=10)
+        assert 0.15 < time.monotonic() - started < 30  # and not 60 s, the default
+        cluster.delay_s = 0
+        producer.flush(60_000)
+
+
+def test_a_full_buffer_may_raise_at_once(cluster, monkeypatch):
+    cluster.delay_s = 0.3
+    with producing(cluster, max_buffered_records=10, block_on_buffer_full=False) as producer:
+        send(producer, 10)
+        waits = []
+        reserve = BufferMemory.reserve
+        monkeypatch.setattr(
+            BufferMemory,
+            "reserve",
+            lambda self, room, size, records, wait_ms: (
+                waits.append(wait_ms) or reserve(self, room, size, records, wait_ms)
+            ),
+        )
+        with pytest.raises(BufferFullError):
+            send(producer, 2, start=10)
+        assert set(waits) == {0}
+        cluster.delay_s = 0
+        producer.flush(60_000)
+
+
+def test_a_small_buffer_passes_everything(cluster):
+    with producing(cluster, buffer_memory=2_000, batch_records=1_000) as producer:
+        for i in range(500):
+            producer.send("t", value=b"%d" % i, partition=0)
+        producer.flush(60_000)
+        stats = producer.stats()
+        assert (stats.records, stats.buffered_records) == (500, 0)
+    assert cluster.values(TP) == numbers(500)
+
+
+def test_flush_has_a_deadline_and_close_gives_up_what_is_left(cluster):
+    cluster.script(TP, *[NO_ANSWER_NOT_APPLIED] * 50)
+    with producing(cluster) as producer:
+        deliveries = send(producer, 3)
+        with pytest.raises(DeadlineExceededError, match="3 records are still under way"):
+            producer.flush(200)
+        started = time.monotonic()
+        producer.close(200)
+        assert time.monotonic() - started < 30
+        errors = [d.exception(0) for d in deliveries]
+    assert [e.status for e in errors] == [
+        DeliveryStatus.POSSIBLY_PERSISTED,
+        *[DeliveryStatus.NOT_PERSISTED] * 2,
+    ]
+    assert "closed before" in str(errors[0])
+    with pytest.raises(ProducerClosedError):
+        producer.send("t", value=b"x")
+
+
+def test_close_delivers_what_lingers(cluster):
+    with producing(cluster, linger_ms=60_000, batch_records=1_000) as producer:
+        send(producer, 5)
+        started = time.monotonic()
+    assert cluster.values(TP) == numbers(5)
+    assert time.monotonic() - started < 30
+
+
+def test_whoever_waits_does_not_wait_for_the_linger(cluster):
+    with producing(cluster, linger_ms=60_000, batch_records=1_000) as producer:
+        assert send(producer, 1)[0].result(60).offset == 0
+
+
+def test_linger_fills_batches(cluster):
+    with producing(cluster, linger_ms=100, batch_records=1_000) as producer:
+        send(producer, 50)
+        time.sleep(0.4)
+        assert cluster.values(TP) == numbers(50)
+    assert len(cluster.batches(TP)) <= 2
+
+
+def test_threads_keep_their_own_order(cluster):
+    def send_some(name):
+        for i in range(200):
+            producer.send("t", value=b"%s-%d" % (name, i), partition=0)
+
+    with producing(cluster, batch_records=50) as producer:
+        threads = [threading.Thread(target=send_some, args=(name,)) for name in (b"a", b"b", b"c")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        producer.flush(60_000)
+    values = cluster.values(TP)
+    assert len(values) == 600
+    for name in (b"a", b"b", b"c"):
+        mine = [int(v.split(b"-")[1]) for v in values if v.startswith(name)]
+        assert mine == list(range(200))
+
+
+def test_a_callback_may_send_again(cluster):
+    with producing(cluster, max_buffered_records=3) as producer:
+        cluster.script(TP, refused(ErrorCode.INVALID_RECORD))
+        first = send(producer, 1)[0]
+        again = []
+        first.add_done_callback(lambda _: again.append(producer.send("t", value=b"again", partition=0)))
+        wait_until(lambda: again)
+        assert again[0].result(60).offset == 0
+    assert cluster.values(TP) == [b"again"]
+
+
+@pytest.mark.parametrize(
+    ("topic", "value", "error"),
+    [
+        ("", b"", ValueError),
+        ("a b", b"", ValueError),
+        ("..", b"", ValueError),
+        ("x" * 250, b"", ValueError),
+        ("t", 5, TypeError),
+    ],
+)
+def test_misuse_is_named_at_once(cluster, topic, value, error):
+    with producing(cluster) as producer, pytest.raises(error, match=r"topic name|a record's value is bytes"):
+        producer.send(topic, value=value)
+
+
+@pytest.mark.parametrize(
+    "use", [lambda producer: producer.send("t", value=b"from the child"), lambda producer: producer.flush()]
+)
+def test_a_forked_child_is_told_to_make_its_own(cluster, use):
+    with producing(cluster, batch_records=1000, linger_ms=60_000) as producer:
+        send(producer, 1)
+        child = os.fork()
+        if not child:
+            try:
+                use(producer)
+            except ProducerClosedError as error:
+                os._exit(42 if "another process" in str(error) else 43)
+            finally:
+                os._exit(44)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+        send(producer, 1, start=1)
+    assert cluster.values(TP) == numbers(2)

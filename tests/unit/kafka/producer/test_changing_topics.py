@@ -1,0 +1,126 @@
+"""Topics that are denied, deleted, forbidden, without a leader, or get partitions meanwhile."""
+
+import time
+
+import pyarrow as pa
+import pytest
+from produce_cluster import (
+    LOST_REQUEST,
+    refused,
+)
+from producing import TP, numbers, producing, send, wait_until
+from scripted_broker import Log
+
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import (
+    BrokerError,
+)
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.producer.errors import (
+    DeliveryError,
+    DeliveryStatus,
+)
+from spark_kafka_native.kafka.producer.sending import sender_state
+
+pytestmark = pytest.mark.timed(0.1)
+
+
+def test_a_topic_that_is_denied_for_a_while_keeps_its_numbering(cluster):
+    # librdkafka 1.9.0 started again at sequence 0 and lost what the broker then took for duplicates.
+    topic_id = cluster.topic_ids["t"]
+    with producing(cluster) as producer:
+        send(producer, 10)
+        producer.flush(60_000)
+        del cluster.topic_ids["t"]
+        log = cluster.logs.pop(TP)
+        deliveries = send(producer, 10, start=10)
+        time.sleep(0.3)
+        assert not any(d.done() for d in deliveries)
+        cluster.logs[TP] = log
+        cluster.topic_ids["t"] = topic_id
+        producer.flush(60_000)
+    assert cluster.values(TP) == numbers(20)
+    stored = [one.header("base_sequence") for one in cluster.batches(TP)]
+    assert 0 not in stored[10:]
+
+
+def test_a_topic_that_stays_away_fails_by_name(cluster, monkeypatch):
+    monkeypatch.setattr(sender_state, "TOPIC_PROPAGATION_S", 0.3)
+    with producing(cluster) as producer:
+        send(producer, 1)
+        producer.flush(60_000)
+        cluster.topic_ids.clear()
+        cluster.logs.clear()
+        delivery = send(producer, 1)[0]
+        with pytest.raises(DeliveryError, match="UNKNOWN_TOPIC"):
+            delivery.result(60)
+        assert delivery.status is DeliveryStatus.NOT_PERSISTED
+
+
+def test_a_topic_that_was_denied_twice_long_apart_is_not_taken_for_gone(cluster, monkeypatch):
+    monkeypatch.setattr(sender_state, "TOPIC_PROPAGATION_S", 0.5)
+    unknown = refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    with producing(cluster) as producer:
+        send(producer, 1)
+        producer.flush(60_000)
+        cluster.script(TP, unknown, *[LOST_REQUEST] * 15, unknown)
+        assert send(producer, 1, start=1)[0].exception(60) is None
+    assert cluster.values(TP) == numbers(2)
+
+
+def test_a_topic_that_is_denied_in_spite_of_the_metadata_fails_too(cluster, monkeypatch):
+    monkeypatch.setattr(sender_state, "TOPIC_PROPAGATION_S", 0.3)
+    with producing(cluster) as producer:
+        cluster.script(TP, *[refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)] * 1_000)
+        assert "UNKNOWN_TOPIC" in str(send(producer, 1)[0].exception(60))
+
+
+def test_a_missing_topic_is_named(cluster, monkeypatch):
+    from spark_kafka_native.kafka.cluster import patience
+
+    monkeypatch.setattr(patience, "NEW_TOPIC_WAIT_MS", 100)
+    with producing(cluster) as producer, pytest.raises(BrokerError, match="topic nowhere: UNKNOWN_TOPIC"):
+        producer.send("nowhere", value=b"x")
+
+
+def test_a_partition_without_leader_is_waited_for(cluster):
+    log = cluster.logs[TP]
+    with producing(cluster) as producer:
+        send(producer, 1)
+        producer.flush(60_000)
+        log.leader = -1
+        deliveries = send(producer, 5, start=1)
+        time.sleep(0.3)
+        assert not deliveries[0].done()
+        log.leader = 1
+        log.leader_epoch += 1
+        assert [d.result(60).offset for d in deliveries] == [1, 2, 3, 4, 5]
+
+
+def test_a_forbidden_topic_fails_at_once_and_others_go_on(cluster):
+    cluster.create("free")
+    with producing(cluster) as producer:
+        send(producer, 1)
+        producer.flush(60_000)
+        forbidden = cluster.forbid("t")
+        with forbidden:
+            cluster.script(TP, refused(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            delivery = send(producer, 1)[0]
+            with pytest.raises(DeliveryError, match="TOPIC_AUTHORIZATION_FAILED"):
+                delivery.result(60)
+            assert producer.send("free", value=b"x").result(60).offset == 0
+            with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"), producing(cluster) as other:
+                other.send("t", value=b"x")
+
+
+def test_partitions_that_are_added_are_learnt_without_an_error(cluster):
+    with producing(cluster, client={"metadata_max_age_ms": 1_000}) as producer:
+        send(producer, 1)
+        producer.flush(60_000)
+        cluster.logs[TopicPartition("t", 1)] = Log(leader=1)
+        wait_until(lambda: producer._buffers["t"].targets.count == 2)
+    with producing(cluster) as producer:
+        with pytest.raises(ValueError, match="topic t: there is no partition 5: the topic has 2 partitions"):
+            producer.send("t", value=b"x", partition=5)
+        with pytest.raises(ValueError, match="row 1 for topic t: there is no partition 9"):
+            producer.send_columns(pa.record_batch({"value": ["a", "b"], "partition": [0, 9]}), "t")

@@ -1,0 +1,102 @@
+"""Where each record ended, over batches that took them in any order."""
+
+import numpy as np
+import pytest
+
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.producer.delivery import ColumnsDelivery, Delivery, DeliveryBlock, Outcome
+from spark_kafka_native.kafka.producer.errors import DeliveryError, DeliveryStatus
+from spark_kafka_native.kafka.producer.waiters import Waiters
+
+A, B = TopicPartition("t", 0), TopicPartition("u", 1)
+
+
+def block(length, hurried=None):
+    return DeliveryBlock(
+        length, Waiters(), (lambda: None) if hurried is None else (lambda: hurried.append(1))
+    )
+
+
+def rows(*numbers):
+    return np.array(numbers, np.int64)
+
+
+def written(where, offset, **more):
+    return Outcome(topic_partition=where, status=DeliveryStatus.PERSISTED, base_offset=offset, **more)
+
+
+def refused(where, records, reason, status=DeliveryStatus.NOT_PERSISTED):
+    error = DeliveryError(where, records, status, reason, True)
+    return Outcome(topic_partition=where, status=status, error=error)
+
+
+def test_each_row_is_found_in_its_batch():
+    own = block(5)
+    own.report(rows(1, 4), 10, written(A, 100))
+    assert not own.done
+    own.report(rows(0, 2, 3), 0, written(B, 7))
+    assert own.done
+    told = ColumnsDelivery(own).result(0)
+    assert told.topics == ("t", "u")
+    assert told.topic.tolist() == [1, 0, 1, 1, 0]
+    assert told.partition.tolist() == [1, 0, 1, 1, 0]
+    assert told.offset.tolist() == [7, 110, 8, 9, 111]
+    assert [Delivery(own, row).result(0).offset for row in range(5)] == told.offset.tolist()
+
+
+def test_an_offset_that_nobody_told_is_none():
+    own = block(2)
+    own.report(rows(0, 1), 3, written(A, None))
+    assert ColumnsDelivery(own).result(0).offset.tolist() == [-1, -1]
+    assert Delivery(own, 1).result(0).offset is None
+
+
+def test_the_brokers_time_counts_before_ones_own_and_the_encoders_last():
+    own = block(2)
+    own.timestamps = rows(70, 80)
+    own.report(rows(0), 0, written(A, 0, encoded_at_ms=5))
+    own.report(rows(1), 0, written(A, 1, encoded_at_ms=5, log_append_time_ms=9))
+    assert [Delivery(own, row).result(0).timestamp_ms for row in (0, 1)] == [70, 9]
+    other = block(1)
+    other.report(rows(0), 0, written(A, 0, encoded_at_ms=5))
+    assert Delivery(other, 0).result(0).timestamp_ms == 5
+
+
+def test_the_first_row_that_failed_is_told_and_each_error_once():
+    own = block(6)
+    late, early = refused(A, 2, "late"), refused(B, 2, "early", DeliveryStatus.POSSIBLY_PERSISTED)
+    own.report(rows(4, 5), 0, late)
+    own.report(rows(0), 0, written(A, 3))
+    own.report(rows(1), 0, early)
+    own.report(rows(3), 1, early)
+    delivery = ColumnsDelivery(own)
+    assert delivery.first_failure() == (1, early.error)
+    assert delivery.status().tolist() == [2, 1, -1, 1, 0, 0]
+    assert not delivery.done()
+    own.report(rows(2), 1, written(A, 3))
+    assert delivery.exceptions(0) == [late.error, early.error]
+    with pytest.raises(DeliveryError, match="late"):
+        delivery.result(0)
+
+
+def test_who_waits_for_what_has_not_ended_wants_it_sent():
+    hurried = []
+    own = block(1, hurried)
+    with pytest.raises(TimeoutError, match="under way"):
+        Delivery(own, 0).result(0.01)
+    assert hurried
+    hurried.clear()
+    own.report(rows(0), 0, written(A, 0))
+    assert Delivery(own, 0).exception(0) is None
+    assert not hurried
+
+
+def test_callbacks_are_called_once_now_or_later_and_their_errors_are_theirs():
+    own, called = block(3), []
+    Delivery(own, 1).add_done_callback(lambda delivery: called.append(delivery.result(0).offset))
+    Delivery(own, 1).add_done_callback(lambda _delivery: 1 / 0)
+    Delivery(own, 2).add_done_callback(lambda _delivery: called.append("other"))
+    own.report(rows(0, 1), 0, written(A, 50))
+    assert called == [51]
+    Delivery(own, 0).add_done_callback(lambda delivery: called.append(delivery.result(0).offset))
+    assert called == [51, 50]

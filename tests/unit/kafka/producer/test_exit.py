@@ -1,0 +1,116 @@
+"""A script that sends and ends: what it sent is delivered, or said to be lost. The interpreters are real
+ones."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from produce_cluster import ProduceCluster, refused
+from scripted_broker import properties
+
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.model import TopicPartition
+
+TP = TopicPartition("t", 0)
+SCRIPT = """
+import sys
+sys.path[:0] = {paths!r}
+from spark_kafka_native.kafka import ClientConfig, Producer, ProducerConfig
+
+client = ClientConfig.from_properties({properties!r})
+producer = Producer(client, ProducerConfig(linger_ms=60_000, **{config!r}))
+{body}
+"""
+
+
+@pytest.fixture
+def cluster():
+    with ProduceCluster() as running:
+        running.create("t")
+        yield running
+
+
+def run(cluster, body, **config):
+    script = SCRIPT.format(
+        paths=[str(Path(__file__).parents[4])],
+        properties=dict(properties(cluster.bootstrap_servers)),
+        config=config,
+        body=body,
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240)
+    # Not what is said of a machine that stands still for three seconds.
+    lines = ended.stderr.splitlines(keepends=True)
+    ended.stderr = "".join(line for line in lines if "broker has answered" not in line)
+    return ended
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        'producer.send("t", value="hello")',
+        'producer.send("t", key="k", value="hello")',
+        'producer.send("t", value="hello", partition=0, timestamp_ms=5, headers=[("h", b"v")])',
+        'producer.send("t", value="hello"); sys.exit(0)',
+        'producer.send("t", value="hello"); 1 / 0',
+        "import threading, time\n"
+        "def late():\n"
+        "    threading.main_thread().join()\n"
+        '    producer.send("t", value="hello", headers={"h": None})\n'
+        "threading.Thread(target=late).start()",
+        "import numpy\n"
+        "from spark_kafka_native.kafka import RecordColumns\n"
+        "import pyarrow as pa\n"
+        'value = pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(numpy.array([0, 5], "i4")), '
+        'pa.py_buffer(b"hello")])\n'
+        'producer.send_columns(RecordColumns(length=1, value=value), "t")',
+    ],
+)
+def test_a_record_that_was_sent_is_delivered_at_the_end(cluster, body):
+    ended = run(cluster, body)
+    assert "lost" not in ended.stderr
+    assert cluster.values(TP) == [b"hello"]
+
+
+@pytest.mark.parametrize(
+    ("partitioner", "codec"),
+    [
+        ("murmur2", "none"),
+        ("crc32", "gzip"),
+        ("round_robin", "snappy"),
+        ("least_bytes", "lz4"),
+        ("sticky", "zstd"),
+    ],
+)
+def test_whatever_is_needed_at_the_end_is_there(cluster, partitioner, codec):
+    body = """
+for i in range(1000):
+    producer.send("t", key=f"{i % 7}" if i % 3 else None, value=f"{i}" if i % 5 else None, headers={"h":
+    None})
+assert "pandas" not in sys.modules
+"""
+    ended = run(cluster, body, partitioner=partitioner, compression_type=codec)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert cluster.values(TP) == [b"%d" % i if i % 5 else None for i in range(1000)]
+
+
+def test_what_is_lost_at_the_end_is_said(cluster):
+    cluster.script(TP, *[refused(ErrorCode.INVALID_RECORD)] * 5)
+    ended = run(cluster, 'for _ in range(3):\n    producer.send("t", value="hello")')
+    assert ended.returncode == 0
+    assert "3 records that were sent and not flushed are lost" in ended.stderr
+    assert "INVALID_RECORD" in ended.stderr
+    assert cluster.values(TP) == []
+
+
+def test_what_was_said_to_have_failed_before_the_end_is_not_said_again(cluster):
+    cluster.script(TP, refused(ErrorCode.INVALID_RECORD))
+    ended = run(cluster, 'assert producer.send("t", value="hello").exception()')
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_what_is_kept_in_the_spill_folder_is_not_lost(cluster, tmp_path):
+    cluster.script(TP, *[refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)] * 5)
+    ended = run(cluster, 'producer.send("t", value="hello")', spill_dir=str(tmp_path))
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert list(tmp_path.glob("*.batches"))

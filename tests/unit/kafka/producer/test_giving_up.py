@@ -1,0 +1,128 @@
+"""Batches that are not delivered in time: told truly, and nobody else's trouble."""
+
+import threading
+
+import pytest
+from produce_cluster import LOST_ANSWER, NO_ANSWER_NOT_APPLIED, Step, refused
+from producing import TP, numbers, producing, send, wait_until
+from scripted_broker import Late
+
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.network.connection import Connection
+from spark_kafka_native.kafka.producer.errors import DeliveryError, DeliveryStatus
+from spark_kafka_native.kafka.producer.sending.partition_sending import PartitionSending
+from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
+
+pytestmark = pytest.mark.timed(0.1)
+
+
+def test_a_batch_that_times_out_under_way_is_possibly_persisted_and_the_rest_goes_on(cluster):
+    config = {"delivery_timeout_ms": 400, "client": {"request_timeout_ms": 5_000}}
+    with producing(cluster, **config) as producer:
+        send(producer, 1)
+        producer.flush(60_000)
+        cluster.script(TP, NO_ANSWER_NOT_APPLIED)
+        lost = send(producer, 1, start=1)[0]
+        with pytest.raises(DeliveryError, match=r"possibly written.*delivery\.timeout\.ms=400") as caught:
+            lost.result(60)
+        assert caught.value.status is DeliveryStatus.POSSIBLY_PERSISTED
+        assert caught.value.retriable
+    with producing(cluster) as producer:
+        send(producer, 1)
+        producer.flush(60_000)
+        cluster.script(TP, NO_ANSWER_NOT_APPLIED)
+    assert cluster.values(TP)[0] == b"0"
+
+
+def test_what_was_never_sent_is_not_persisted(cluster):
+    with producing(cluster, delivery_timeout_ms=300) as producer:
+        send(producer, 1)
+        producer.flush(60_000)
+        cluster[1].stop()
+        lost = send(producer, 2, start=1)
+        statuses = {d.exception(60).status for d in lost}
+        assert statuses == {DeliveryStatus.NOT_PERSISTED}
+        assert "connect" in str(lost[0].exception())
+
+
+def test_a_success_after_the_timeout_changes_nothing_that_was_told(cluster):
+    with producing(cluster, delivery_timeout_ms=400, client={"request_timeout_ms": 10_000}) as producer:
+        send(producer, 1)
+        producer.flush(60_000)
+        cluster[1].push(ProduceRequest, Late(1.2, cluster.producer(1)))
+        late = send(producer, 1, start=1)[0]
+        assert late.exception(60).status is DeliveryStatus.POSSIBLY_PERSISTED
+        connections = producer._sender._state.connections.values()
+        wait_until(lambda: not any(connection.in_flight for connection in connections))
+        stats = producer.stats()
+        assert (stats.records, stats.failed_records, stats.errors) == (1, 1, 1)
+        assert (stats.buffered_records, stats.buffered_bytes) == (0, 0)
+        assert producer._memory.used[0] >= 0
+        assert late.status is DeliveryStatus.POSSIBLY_PERSISTED
+        assert send(producer, 1, start=2)[0].exception(60) is None
+    assert cluster.values(TP) == numbers(3)
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (ErrorCode.REQUEST_TIMED_OUT, DeliveryStatus.POSSIBLY_PERSISTED),
+        (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, DeliveryStatus.POSSIBLY_PERSISTED),
+        (ErrorCode.KAFKA_STORAGE_ERROR, DeliveryStatus.POSSIBLY_PERSISTED),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, DeliveryStatus.POSSIBLY_PERSISTED),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, DeliveryStatus.POSSIBLY_PERSISTED),
+        (ErrorCode.NOT_ENOUGH_REPLICAS, DeliveryStatus.NOT_PERSISTED),
+        (ErrorCode.LEADER_NOT_AVAILABLE, DeliveryStatus.NOT_PERSISTED),
+        (ErrorCode.INVALID_RECORD, DeliveryStatus.NOT_PERSISTED),
+    ],
+    ids=lambda value: value.name,
+)
+def test_what_a_refusal_leaves_open_is_told(cluster, code, status):
+    with producing(cluster, retries=1) as producer:
+        cluster.script(TP, Step(status is DeliveryStatus.POSSIBLY_PERSISTED, code), *[refused(code)] * 3)
+        assert send(producer, 1)[0].exception(60).status is status
+
+
+def test_a_connection_that_is_lost_leaves_it_open(cluster):
+    with producing(cluster, retries=1) as producer:
+        cluster.script(TP, LOST_ANSWER, refused(ErrorCode.NOT_ENOUGH_REPLICAS))
+        assert send(producer, 1)[0].exception(60).status is DeliveryStatus.POSSIBLY_PERSISTED
+
+
+@pytest.mark.parametrize("where", ["answered", "sent", "next"])
+def test_whatever_ends_the_sender_every_record_ends_and_the_truth_is_told(cluster, monkeypatch, where):
+    real, failing = getattr(PartitionSending, where), threading.Event()
+
+    def fail(*args, **kwargs):
+        result = real(*args, **kwargs)
+        if failing.is_set():
+            raise SystemExit(where)
+        return result
+
+    monkeypatch.setattr(PartitionSending, where, fail)
+    with producing(cluster) as producer:
+        send(producer, 1)
+        producer.flush(60_000)
+        failing.set()
+        deliveries = send(producer, 5, start=1)
+        statuses = [delivery.exception(60).status for delivery in deliveries]
+        assert statuses[1:] == [DeliveryStatus.NOT_PERSISTED] * 4 or where == "answered"
+        if where == "answered":  # it was delivered, and nobody knows any more
+            assert statuses[0] is DeliveryStatus.POSSIBLY_PERSISTED
+        producer.flush(60_000)
+        assert producer.stats().buffered_records == 0
+
+
+def test_a_request_that_breaks_off_between_writing_and_noting_it_may_be_in_the_log(cluster, monkeypatch):
+    real = Connection.post
+
+    def post(*args, **kwargs):
+        real(*args, **kwargs)
+        raise SystemExit("between two steps")
+
+    with producing(cluster) as producer:
+        send(producer, 1)
+        producer.flush(60_000)
+        monkeypatch.setattr(Connection, "post", post)
+        assert send(producer, 1, start=1)[0].exception(60).status is DeliveryStatus.POSSIBLY_PERSISTED
+        wait_until(lambda: cluster.values(TP) == numbers(2))

@@ -1,0 +1,163 @@
+"""Producer ids, epochs and sequence numbers on their way to a broker that checks them."""
+
+import time
+
+import pytest
+from produce_cluster import (
+    refused,
+)
+from producing import TP, numbers, producing, send, wait_until
+
+from spark_kafka_native.kafka.config import ProducerConfig
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import (
+    ConfigError,
+)
+from spark_kafka_native.kafka.model import Acks
+from spark_kafka_native.kafka.producer.errors import (
+    DeliveryError,
+    DeliveryStatus,
+    ProducerClosedError,
+)
+from spark_kafka_native.kafka.producer.sending.producer_id import MAX_EPOCH, ProducerIdentity
+from spark_kafka_native.kafka.protocol.api.init_producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
+
+pytestmark = pytest.mark.timed(0.1)
+
+
+def test_a_recreated_topic_starts_at_sequence_0(cluster):
+    with producing(cluster) as producer:
+        send(producer, 10)
+        producer.flush(60_000)
+        with cluster.lock:
+            cluster.create("t")
+        send(producer, 10)
+        producer.flush(60_000)
+    assert cluster.values(TP) == numbers(10)
+
+
+def test_out_of_order_at_the_head_of_the_line_is_fatal(cluster):
+    # The broker misses what it confirmed: going on would hide the hole.
+    with producing(cluster) as producer:
+        send(producer, 3)
+        producer.flush(60_000)
+        cluster.script(TP, refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
+        delivery = send(producer, 1)[0]
+        with pytest.raises(DeliveryError, match="OUT_OF_ORDER"):
+            delivery.result(60)
+        with pytest.raises(ProducerClosedError, match="OUT_OF_ORDER"):
+            producer.send("t", value=b"x", partition=0)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH])
+def test_a_fenced_producer_ends(cluster, code):
+    cluster.script(TP, refused(code))
+    with producing(cluster) as producer:
+        deliveries = send(producer, 3)
+        assert all(d.exception(60) is not None for d in deliveries)
+        assert len(cluster.batches(TP)) == 1
+
+
+def test_a_forgotten_producer_goes_on_under_a_new_epoch(cluster):
+    with producing(cluster) as producer:
+        send(producer, 3)
+        producer.flush(60_000)
+        cluster.script(TP, refused(ErrorCode.UNKNOWN_PRODUCER_ID))
+        send(producer, 3, start=3)
+        producer.flush(60_000)
+    assert cluster.values(TP) == numbers(6)
+    last = cluster.batches(TP)[-1]
+    assert (last.header("producer_epoch"), last.header("base_sequence")) == (1, 2)
+
+
+def test_after_a_gap_the_numbers_start_anew(cluster):
+    # The first of three is given up though the broker never had it; those behind it must not be refused
+    # for that.
+    with producing(cluster, client={"request_timeout_ms": 10_000}, delivery_timeout_ms=2_000) as producer:
+        send(producer, 1)
+        producer.flush(60_000)
+        cluster.delay_s = 2.2
+        cluster.script(TP, refused(ErrorCode.NOT_ENOUGH_REPLICAS))
+        first = send(producer, 1, start=1)[0]
+        wait_until(lambda: cluster[1].requests(ProduceRequest)[1:])
+        time.sleep(1.5)  # those behind it have their own two seconds
+        later = send(producer, 2, start=2)
+        assert first.exception(60).status is DeliveryStatus.POSSIBLY_PERSISTED
+        cluster.delay_s = 0
+        assert [d.exception(60) for d in later] == [None, None]
+        assert [d.exception(60) for d in send(producer, 2, start=4)] == [None, None]
+    assert cluster.values(TP) == [b"0", b"2", b"3", b"4", b"5"]
+    assert {one.header("producer_epoch") for one in cluster.batches(TP)} == {0, 1}
+
+
+def test_a_gap_is_not_closed_by_a_batch_before_it(cluster):
+    with producing(cluster) as producer:
+        send(producer, 1)
+        producer.flush(60_000)
+        cluster.delay_s = 0.1
+        cluster.script(TP, refused(ErrorCode.NOT_ENOUGH_REPLICAS), refused(ErrorCode.INVALID_RECORD))
+        deliveries = send(producer, 5, start=1)
+        producer.flush(60_000)
+        assert [d.exception(0) is None for d in deliveries] == [True, False, True, True, True]
+    assert cluster.values(TP) == [b"0", b"1", b"3", b"4", b"5"]
+
+
+def test_sequences_wrap(cluster):
+    with producing(cluster, batch_records=10, linger_ms=20) as producer:
+        send(producer, 1)
+        producer.flush(60_000)
+        sequence = producer._sender._state.partition(TP)._sequence
+        sequence.next_sequence = 2**31 - 5
+        state = next(iter(cluster.states.values()))
+        state.last.append((2**31 - 6, 2**31 - 6, 0))
+        send(producer, 30, start=1)
+        producer.flush(60_000)
+        assert sequence.next_sequence == 25
+    assert cluster.values(TP) == numbers(31)
+
+
+def test_used_up_epochs_bring_a_new_producer_id(cluster):
+    with producing(cluster) as producer:
+        send(producer, 1)
+        producer.flush(60_000)
+        producer_id = producer._sender._state.producer_id
+        old = producer_id.current.producer_id
+        producer_id.current = ProducerIdentity(old, MAX_EPOCH)
+        producer._sender._state.partition(TP)._sequence.gap = True
+        send(producer, 2, start=1)
+        producer.flush(60_000)
+        assert producer_id.current.producer_id == old + 1
+    assert cluster.values(TP) == numbers(3)
+
+
+def test_idempotence_and_its_conditions():
+    with pytest.raises(ConfigError, match=r"acks must be all when enable\.idempotence=true"):
+        ProducerConfig(enable_idempotence=True, acks=Acks.LEADER)
+    with pytest.raises(ConfigError, match="at most 5"):
+        ProducerConfig(enable_idempotence=True, max_in_flight=6)
+    assert ProducerConfig().idempotent
+    assert not ProducerConfig(acks=Acks.LEADER).idempotent
+    assert not ProducerConfig(max_in_flight=6).idempotent
+
+
+def test_a_producer_id_is_asked_for_until_there_is_one(cluster):
+    loading = InitProducerIdResponse(
+        throttle_time_ms=0, error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, producer_epoch=-1
+    )
+    cluster[1].push(InitProducerIdRequest, loading, loading)
+    with producing(cluster) as producer:
+        assert send(producer, 1)[0].result(60).offset == 0
+
+
+def test_without_the_right_to_a_producer_id_the_way_out_is_named(cluster):
+    forbidden = InitProducerIdResponse(
+        throttle_time_ms=0, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, producer_epoch=-1
+    )
+    cluster[1].push(InitProducerIdRequest, forbidden)
+    told = r"enable\.idempotence=false.*CLUSTER_AUTHORIZATION_FAILED"
+    with producing(cluster) as producer, pytest.raises(DeliveryError, match=told):
+        send(producer, 1)[0].result(60)

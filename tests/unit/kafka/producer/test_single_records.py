@@ -1,0 +1,65 @@
+"""Records that came one by one become columns: pyarrow's own constructors are the oracle."""
+
+import random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_kafka_native.kafka.producer.accumulating.arrow_arrays import (
+    build_binary,
+    build_headers,
+    build_index,
+)
+from spark_kafka_native.kafka.producer.accumulating.single_records import SingleRecords
+from spark_kafka_native.kafka.records.columns import HEADERS_TYPE
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_arrays_are_what_pyarrow_makes(seed):
+    rng = random.Random(seed)
+    n = rng.choice([0, 1, 7, 8, 9, 100])
+    cells = [None if rng.random() < 0.3 else rng.randbytes(rng.choice([0, 1, 20])) for _ in range(n)]
+    if seed % 2:
+        cells = [cell or b"" for cell in cells]
+    array = build_binary(cells)
+    array.validate(full=True)
+    assert array.equals(pa.array(cells, pa.binary()))
+    assert array.null_count == cells.count(None)
+    headers = [
+        rng.choice([None, (), [(f"k{i}", rng.choice([None, b"", b"v"])) for i in range(rng.randrange(4))]])
+        for _ in range(n)
+    ]
+    lists = build_headers(headers)
+    lists.validate(full=True)
+    assert lists.equals(pa.array([list(one or ()) for one in headers], HEADERS_TYPE))
+
+
+def test_an_index_takes():
+    taken = pa.array([b"a", b"b", b"c"]).take(build_index(np.array([2, 0])))
+    assert taken.to_pylist() == [b"c", b"a"]
+
+
+def single(*records):
+    found = SingleRecords(None, 0.0)
+    found.fields = [field for record in records for field in (*record, *[None] * (5 - len(record)))]
+    return found.columns(now_ms=9)
+
+
+def test_what_nobody_gave_is_no_column():
+    columns, partition = single((None, b"a"), (None, b"b"))
+    assert (columns.key, columns.timestamp_ms, columns.headers, partition) == (None, None, None, None)
+    assert columns.value.to_pylist() == [b"a", b"b"]
+    columns, _ = single((b"k", None), (b"l", None))
+    assert columns.value is None
+    assert columns.length == 2
+
+
+def test_what_only_some_gave_is_filled():
+    columns, partition = single((b"k", b"a", 3, None, [("h", None)]), (None, None, None, 5, None), (b"", b""))
+    assert columns.key.to_pylist() == [b"k", None, b""]
+    assert columns.value.to_pylist() == [b"a", None, b""]
+    assert partition.tolist() == [3, -1, -1]
+    assert partition.dtype == np.int32
+    assert columns.timestamp_ms.tolist() == [9, 5, 9]
+    assert columns.headers.to_pylist() == [[{"key": "h", "value": None}], [], []]

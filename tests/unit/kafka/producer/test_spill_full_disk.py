@@ -1,0 +1,203 @@
+"""The spill folder on a disk that is full, and has room again: what was said to be kept is, and nothing else.
+
+The disk is a file size limit of a process of its own, which the kernel enforces as it does a full disk: it
+takes a part of a write and refuses the rest.
+"""
+
+import os
+import resource
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from produce_cluster import ProduceCluster
+from scripted_broker import properties
+
+from spark_kafka_native.kafka.config import ClientConfig, ProducerConfig
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.producer.producer import Producer
+from spark_kafka_native.kafka.producer.settling.spill import NewEntry, SpillError, SpillFolder
+
+TP = TopicPartition("t", 0)
+
+
+def entry(number, size=1000):
+    return NewEntry(TP, None, 1, False, f"why {number}", bytes([number % 251]) * size)
+
+
+@pytest.fixture
+def full_at():
+    """Let files of this process grow to so many bytes, until told another limit."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.parametrize("room", [2_500, 2_600, 3_456, 3_999])
+def test_what_a_full_disk_refused_does_not_come_back_and_what_it_took_stays(tmp_path, full_at, room):
+    folder, kept = SpillFolder(str(tmp_path)), []
+    full_at(room)
+    for number in range(8):
+        try:
+            folder.keep([entry(number)])
+        except SpillError:
+            continue
+        kept.append(number)
+    assert 0 < len(kept) < 8
+    full_at(resource.RLIM_INFINITY)
+    for number in range(8, 11):
+        folder.keep([entry(number)])
+        kept.append(number)
+    folder.close()
+    again = SpillFolder(str(tmp_path))
+    assert [one.reason for one in again.entries] == [f"why {number}" for number in kept]
+    assert [bytes(one.read()) for one in again.entries] == [entry(number).data for number in kept]
+    again.close()
+    assert not list(tmp_path.glob("*.damaged"))
+
+
+def test_nothing_is_written_after_it_was_refused(tmp_path, full_at):
+    folder = SpillFolder(str(tmp_path))
+    folder.keep([entry(0)])
+    (file,) = tmp_path.glob("*.batches")
+    size = file.stat().st_size
+    full_at(size + 500)
+    with pytest.raises(SpillError):
+        folder.keep([entry(1), entry(2)])
+    assert file.stat().st_size == size
+    full_at(resource.RLIM_INFINITY)
+    folder.close()
+    assert file.stat().st_size == size
+
+
+def test_a_file_that_could_not_be_begun_is_not_left(tmp_path, full_at):
+    folder = SpillFolder(str(tmp_path))
+    full_at(3)
+    with pytest.raises(SpillError):
+        folder.keep([entry(0)])
+    full_at(resource.RLIM_INFINITY)
+    assert not list(tmp_path.glob("*.batches"))
+    folder.keep([entry(1)])
+    folder.close()
+    again = SpillFolder(str(tmp_path))
+    assert [one.reason for one in again.entries] == ["why 1"]
+    again.close()
+
+
+def test_a_file_that_can_not_be_cut_is_not_written_to_any_more(tmp_path, full_at, monkeypatch):
+    folder = SpillFolder(str(tmp_path))
+    folder.keep([entry(0)])
+    full_at(1_500)
+
+    def refuse(*_arguments):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("os.ftruncate", refuse)
+    with pytest.raises(SpillError):
+        folder.keep([entry(1)])
+    monkeypatch.undo()
+    full_at(resource.RLIM_INFINITY)
+    folder.keep([entry(2)])
+    folder.close()
+    again = SpillFolder(str(tmp_path))
+    assert [one.reason for one in again.entries] == ["why 0", "why 2"]
+    again.close()
+
+
+def test_a_damaged_file_is_set_aside_on_a_full_disk_too(tmp_path, full_at):
+    folder = SpillFolder(str(tmp_path))
+    folder.keep([entry(i) for i in range(3)])
+    folder.close()
+    (file,) = tmp_path.glob("*.batches")
+    data = bytearray(file.read_bytes())
+    data[data.index(bytes([1]) * 500)] ^= 0xFF
+    file.write_bytes(data)
+    full_at(20)  # the owner's process id still fits
+    again = SpillFolder(str(tmp_path))
+    full_at(resource.RLIM_INFINITY)
+    assert [one.reason for one in again.entries] == ["why 0", "why 2"]
+    assert file.with_suffix(".damaged").read_bytes() == data
+    again.close()
+
+
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_nothing_counts_as_kept_before_it_is_synced(tmp_path, monkeypatch, what):
+
+    synced = []
+    fsync = os.fsync
+
+    def note(descriptor):
+        synced.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        fsync(descriptor)
+
+    monkeypatch.setattr("os.fsync", note)
+    folder = SpillFolder(str(tmp_path))
+    folder.keep([entry(0)])
+    assert what in synced
+    folder.close()
+
+
+SCRIPT = """
+import resource, signal, sys
+sys.path[:0] = {paths!r}
+from spark_kafka_native.kafka import ClientConfig, Producer, ProducerConfig
+
+settings = dict(batch_records=1, linger_ms=0, delivery_timeout_ms=600)
+producer = Producer(
+    ClientConfig.from_properties({properties!r}), ProducerConfig(spill_dir={folder!r}, **settings)
+)
+producer.send("t", value=b"first", partition=0).result()
+print("up", flush=True)
+input()
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, resource.RLIM_INFINITY))
+sent = [producer.send("t", value=b"%d " % i + b"x" * 500, partition=0) for i in range(40)]
+for i, delivery in enumerate(sent):
+    error = delivery.exception()
+    print(i, "kept" if error.spilled else "lost", flush=True)
+    if i == 30:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+late = [producer.send("t", value=b"%d " % i + b"x" * 500, partition=0) for i in range(40, 50)]
+for i, delivery in enumerate(late):
+    print(40 + i, "kept" if delivery.exception().spilled else "lost", flush=True)
+"""
+
+
+def test_a_producer_whose_disk_is_full_for_a_while(tmp_path):
+    with ProduceCluster() as cluster:
+        cluster.create("t")
+        script = SCRIPT.format(
+            paths=[str(Path(__file__).parents[4])],
+            properties=dict(properties(cluster.bootstrap_servers)),
+            folder=str(tmp_path),
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        cluster[1].stop()
+        told, _ = process.communicate("\n", timeout=60)
+        assert process.returncode == 0
+        kept = [line.split()[0] for line in told.splitlines() if line.endswith("kept")]
+        assert 0 < len(kept) < 50
+        cluster[1].start()
+        client = ClientConfig.from_properties(properties(cluster.bootstrap_servers))
+        with Producer(client, ProducerConfig(spill_dir=str(tmp_path))) as producer:
+            producer.flush(60_000)
+        assert [value.split()[0].decode() for value in cluster.values(TP)] == ["first", *kept]
+
+
+def test_a_descriptor_that_somebody_inherited_does_not_keep_the_folder(tmp_path):
+    folder = SpillFolder(str(tmp_path))
+    inherited = os.dup(folder._lock.fileno())
+    try:
+        folder.close()
+        SpillFolder(str(tmp_path)).close()
+    finally:
+        os.close(inherited)

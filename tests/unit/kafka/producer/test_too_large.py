@@ -1,0 +1,95 @@
+"""Batches and records over a limit: split, named, and nobody else's trouble."""
+
+import os
+
+import pyarrow as pa
+import pytest
+from producing import TP, numbers, producing, send
+
+from spark_kafka_native.kafka.errors import (
+    CorruptRecordError,
+)
+from spark_kafka_native.kafka.producer.errors import (
+    DeliveryStatus,
+    RecordTooLargeError,
+)
+from spark_kafka_native.kafka.producer.settling import splitting
+
+
+def test_a_batch_that_is_too_large_is_split_in_order(cluster):
+    cluster.max_message_bytes, cluster.told_max_message_bytes = 2_000, 100_000
+    with producing(cluster, batch_records=100, linger_ms=50) as producer:
+        values = [b"%04d" % i + b"x" * 96 for i in range(500)]
+        deliveries = [producer.send("t", value=value, partition=0) for value in values]
+        producer.flush(60_000)
+        assert [d.result(0).offset for d in deliveries] == list(range(500))
+        assert producer.stats().splits >= 5
+    assert cluster.values(TP) == values
+
+
+def test_a_record_that_stays_too_large_compressed_is_named_by_its_callers_row(cluster):
+    cluster.create("u")
+    cluster.max_message_bytes = 2_000
+    values = [b"x"] * 7 + [os.urandom(5_000)] + [b"x"] * 2
+    with producing(cluster, batch_records=100, linger_ms=10, compression_type="gzip") as producer:
+        whole = producer.send_columns(pa.record_batch({"value": values}), "t", 0)
+        of_two = producer.send_columns(pa.record_batch({"topic": ["u"] * 5 + ["t"] * 5, "value": values}))
+        for delivery in (whole, of_two):
+            assert len(delivery.exceptions(5)) == 1
+            assert delivery.first_failure()[0] == 7
+        assert "row 7 for topic t" in str(whole.first_failure()[1])
+        assert "row 2" not in str(of_two.first_failure()[1])
+
+
+def test_a_batch_that_is_too_large_and_cannot_be_read_fails_alone(cluster, monkeypatch):
+    def decode(*_args, **_kwargs):
+        raise CorruptRecordError("a header key is not UTF-8", 0)
+
+    cluster.max_message_bytes, cluster.told_max_message_bytes = 2_000, 100_000
+    with producing(cluster, batch_records=10, linger_ms=50, on_error=lambda *_: None) as producer:
+        monkeypatch.setattr(splitting, "decode_record_set", decode)
+        deliveries = [producer.send("t", value=b"x" * 300, partition=0) for _ in range(10)]
+        error = deliveries[0].exception(60)
+        assert "MESSAGE_TOO_LARGE" in str(error)
+        assert "not UTF-8" in str(error)
+        assert not error.retriable
+        assert producer.send("t", value=b"next", partition=0).result(60).offset == 0
+        producer.flush(60_000)
+
+
+def test_a_single_record_that_the_broker_finds_too_large_fails_alone(cluster):
+    cluster.max_message_bytes, cluster.told_max_message_bytes = 2_000, 100_000
+    with producing(cluster, batch_records=10, linger_ms=50) as producer:
+        values = [b"%d" % i if i != 4 else b"x" * 5_000 for i in range(10)]
+        deliveries = [producer.send("t", value=value, partition=0) for value in values]
+        producer.flush(60_000)
+        assert deliveries[4].status is DeliveryStatus.NOT_PERSISTED
+        assert not deliveries[4].exception().retriable
+        assert "MESSAGE_TOO_LARGE" in str(deliveries[4].exception()) or "takes" in str(
+            deliveries[4].exception()
+        )
+        assert sum(d.status is DeliveryStatus.PERSISTED for d in deliveries) == 9
+        send(producer, 5, start=100)
+        producer.flush(60_000)
+    assert cluster.values(TP) == [v for v in values if len(v) < 10] + [b"%d" % i for i in range(100, 105)]
+
+
+def test_a_record_over_the_known_limit_is_refused_before_it_is_taken(cluster):
+    cluster.max_message_bytes = 2_000
+    with producing(cluster) as producer:
+        with pytest.raises(
+            RecordTooLargeError, match=r"topic t: the record takes 30\d\d bytes .*allows 2000"
+        ):
+            producer.send("t", value=b"x" * 3_000)
+        send(producer, 1)
+        producer.flush(60_000)
+    assert cluster.values(TP) == numbers(1)
+
+
+def test_max_request_size_counts_before_compression(cluster):
+    config = {"max_request_size": 2_000, "compression_type": "gzip"}
+    with (
+        producing(cluster, **config) as producer,
+        pytest.raises(RecordTooLargeError, match=r"max\.request\.size allows 2000"),
+    ):
+        producer.send("t", value=b"x" * 3_000)

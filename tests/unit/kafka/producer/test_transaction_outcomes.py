@@ -1,0 +1,333 @@
+"""What a transactional producer says of a commit of which not everything is known, and who may not touch it:
+callbacks, forked processes, records that were never taken."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from produce_cluster import refused
+from scripted_broker import properties
+from transaction_cluster import TransactionCluster
+
+from spark_kafka_native.kafka.config import ClientConfig, ProducerConfig, TransactionConfig
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import DeadlineExceededError, KafkaError
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.producer.errors import (
+    DeliveryError,
+    ProducerClosedError,
+    RecordError,
+    TransactionAbortableError,
+    TransactionFatalError,
+    TransactionStateError,
+)
+from spark_kafka_native.kafka.producer.sending.transaction import Event, State
+from spark_kafka_native.kafka.producer.transactional_producer import TransactionalProducer
+from spark_kafka_native.kafka.protocol.api.init_producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
+from spark_kafka_native.kafka.protocol.api.transactions import EndTxnRequest, EndTxnResponse
+
+# One in a destructor.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+E = ErrorCode
+TP = TopicPartition("t", 0)
+VERSIONS = pytest.mark.parametrize("version", [1, 2])
+
+
+@pytest.fixture
+def cluster() -> Iterator[TransactionCluster]:
+    with TransactionCluster() as running:
+        running.create("t")
+        yield running
+
+
+@contextmanager
+def producing(
+    cluster: TransactionCluster,
+    version: int = 2,
+    *,
+    request_timeout_ms: int = 250,
+    delivery_timeout_ms: int = 120_000,
+    on_error: Any = None,
+) -> Iterator[TransactionalProducer]:
+    client = {"request.timeout.ms": request_timeout_ms, "retry.backoff.ms": 5, "retry.backoff.max.ms": 20}
+    producer = TransactionalProducer(
+        ClientConfig.from_properties(properties(cluster.bootstrap_servers, **client)),
+        TransactionConfig(transactional_id="x", transaction_version=version),
+        ProducerConfig(linger_ms=0, delivery_timeout_ms=delivery_timeout_ms),
+        on_error=on_error,
+    )
+    try:
+        yield producer
+    finally:
+        producer.close(60_000)
+
+
+def test_a_repeated_commit_remembers_that_the_first_may_have_worked(cluster: TransactionCluster) -> None:
+    with producing(cluster) as zombie:
+        zombie.begin()
+        zombie.send("t", value=b"1")
+        cluster[1].on(EndTxnRequest, cluster.lost(EndTxnRequest))
+        with pytest.raises(DeadlineExceededError):
+            zombie.commit(timeout_ms=200)
+        with producing(cluster) as producer:
+            producer.initialize()
+        cluster[1].on(EndTxnRequest, cluster.handlers[EndTxnRequest])
+        for _ in range(2):
+            with pytest.raises(TransactionFatalError, match="may have committed") as raised:
+                zombie.commit()
+            assert raised.value.possibly_committed
+    assert cluster.committed[TP] == [b"1"]
+
+
+@pytest.mark.parametrize("code", [E.COORDINATOR_NOT_AVAILABLE, E.NOT_COORDINATOR, E.REQUEST_TIMED_OUT])
+def test_a_coordinator_that_goes_may_have_committed(cluster: TransactionCluster, code: ErrorCode) -> None:
+    """Its log may have taken the decision and could not confirm it: the next coordinator carries it out."""
+
+    def applied_and_refused(request: EndTxnRequest, version: int) -> EndTxnResponse:
+        cluster.handlers[EndTxnRequest](request, version)
+        return EndTxnResponse(error_code=code)
+
+    with producing(cluster) as zombie:
+        zombie.begin()
+        zombie.send("t", value=b"1")
+        cluster[1].push(EndTxnRequest, applied_and_refused)
+        cluster[1].push(EndTxnRequest, EndTxnResponse(error_code=E.PRODUCER_FENCED))
+        with pytest.raises(TransactionFatalError) as raised:
+            zombie.commit()
+        assert raised.value.possibly_committed
+
+
+def test_what_may_be_committed_is_never_called_abortable(cluster: TransactionCluster) -> None:
+    with producing(cluster) as producer:
+        producer.begin()
+        producer.send("t", value=b"1")
+        cluster[1].push(EndTxnRequest, cluster.lost(EndTxnRequest))
+        cluster[1].push(EndTxnRequest, EndTxnResponse(error_code=E.TRANSACTION_ABORTABLE))
+        with pytest.raises(TransactionFatalError) as raised:
+            producer.commit()
+        assert raised.value.possibly_committed
+
+
+@VERSIONS
+@pytest.mark.parametrize("end", ["commit", "abort"])
+@pytest.mark.parametrize("step", ["answered", "moved", "taken"])
+def test_an_interrupt_at_the_end_of_a_transaction_leaves_one_that_can_be_ended_again(
+    cluster: TransactionCluster, monkeypatch: pytest.MonkeyPatch, step: str, end: str, version: int
+) -> None:
+    with producing(cluster, version) as producer:
+        producer.begin()
+        producer.send("t", value=b"1")
+        where, name = {
+            "answered": (producer, "_guarded"),
+            "moved": (producer._transaction, "move"),
+            "taken": (producer, "_take_identity"),
+        }[step]
+        real = getattr(where, name)
+
+        def interrupted(*arguments: Any) -> Any:
+            result = real(*arguments)
+            if step != "moved" or arguments[0] in (Event.COMMITTED, Event.ABORTED):
+                monkeypatch.undo()
+                raise KeyboardInterrupt
+            return result
+
+        monkeypatch.setattr(where, name, interrupted)
+        with contextlib.suppress(KeyboardInterrupt):
+            getattr(producer, end)()
+        if producer.state is not State.READY:
+            getattr(producer, end)()
+        monkeypatch.undo()
+        producer.begin()
+        producer.send("t", value=b"2")
+        producer.commit()
+    assert cluster.committed[TP] == ([b"1", b"2"] if end == "commit" else [b"2"])
+
+
+def test_a_commit_that_the_coordinator_confirms_is_one_whatever_else_has_ended_the_producer(
+    cluster: TransactionCluster,
+) -> None:
+    with producing(cluster) as producer:
+        producer.begin()
+        producer.send("t", value=b"1")
+
+        def end(request: EndTxnRequest, version: int) -> EndTxnResponse:
+            producer._sender.fail(KafkaError("credentials refused"))
+            producer._waiters.wait(lambda: not producer._sender.running, None)
+            answer: EndTxnResponse = cluster.handlers[EndTxnRequest](request, version)
+            return answer
+
+        cluster[1].push(EndTxnRequest, end)
+        producer.commit()
+        with pytest.raises(TransactionFatalError, match="credentials refused") as raised:
+            producer.begin()
+        assert not raised.value.possibly_committed
+    assert cluster.committed[TP] == [b"1"]
+
+
+def test_a_definite_refusal_stays_one_however_often_it_is_asked_for(cluster: TransactionCluster) -> None:
+    with producing(cluster) as producer:
+        producer.begin()
+        producer.send("t", value=b"1")
+        cluster[1].push(EndTxnRequest, EndTxnResponse(error_code=E.PRODUCER_FENCED))
+        for _ in range(2):
+            with pytest.raises(TransactionFatalError) as raised:
+                producer.commit()
+            assert not raised.value.possibly_committed
+
+
+def test_a_record_that_nobody_speaks_of_keeps_the_transaction_from_being_committed(
+    cluster: TransactionCluster,
+) -> None:
+    with producing(cluster) as producer:
+        producer.begin()
+        producer.send("t", value=b"1")
+        producer._taken += 1
+        with pytest.raises(TransactionAbortableError, match="2 records were sent, and 1 were confirmed"):
+            producer.commit()
+
+
+def test_an_abort_waits_for_what_was_given_up_and_is_still_under_way(cluster: TransactionCluster) -> None:
+    """Else it would arrive behind the end of its transaction."""
+    arrived: list[int] = []
+
+    def end(request: EndTxnRequest, version: int) -> EndTxnResponse:
+        arrived.append(len(cluster.logs[TP].batches))
+        answer: EndTxnResponse = cluster.handlers[EndTxnRequest](request, version)
+        return answer
+
+    with producing(cluster, request_timeout_ms=10_000, delivery_timeout_ms=200) as producer:
+        cluster[1].on(EndTxnRequest, end)
+        cluster[1].push(ProduceRequest, cluster.delayed(ProduceRequest, 1.0))
+        producer.begin()
+        with pytest.raises(DeliveryError):
+            producer.send("t", value=b"1").result(60)
+        producer.abort()
+    assert arrived == [1]
+
+
+def test_a_transaction_that_may_be_committed_cannot_be_given_away(cluster: TransactionCluster) -> None:
+    with producing(cluster) as producer:
+        producer.begin()
+        producer.send("t", value=b"1")
+        cluster[1].on(EndTxnRequest, cluster.lost(EndTxnRequest))
+        with pytest.raises(DeadlineExceededError):
+            producer.commit(timeout_ms=200)
+        with pytest.raises(TransactionStateError, match="detach"):
+            producer.detach()
+
+
+def test_an_abort_that_is_refused_is_no_abort(cluster: TransactionCluster) -> None:
+    """In version 1 with something under way: only a fenced epoch proves that the transaction is gone."""
+    with producing(cluster, 1) as producer:
+        producer.begin()
+        producer.send("t", value=b"1")
+        producer.flush()
+        producer._transaction.failed(KafkaError("lost"), uncertain=True)
+        refusal = InitProducerIdResponse(
+            error_code=E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, producer_epoch=-1
+        )
+        cluster[1].push(InitProducerIdRequest, refusal)
+        with pytest.raises(TransactionFatalError, match="AUTHORIZATION"):
+            producer.abort()
+
+
+def test_a_record_that_send_many_refuses_keeps_the_transaction_from_being_committed(
+    cluster: TransactionCluster,
+) -> None:
+    with producing(cluster) as producer:
+        producer.begin()
+        producer.send_many("t", [b"good"])
+        with pytest.raises(RecordError):
+            producer.send_many("t", [b"good", 7])  # type: ignore[list-item]
+        with pytest.raises(TransactionAbortableError):
+            producer.commit()
+        producer.abort()
+    assert not cluster.committed[TP]
+
+
+@pytest.mark.parametrize("call", ["commit", "abort", "begin", "initialize", "detach", "send_offsets"])
+def test_a_callback_is_told_so_instead_of_waiting_for_its_own_thread(
+    cluster: TransactionCluster, call: str
+) -> None:
+    told: list[BaseException] = []
+    done = threading.Event()
+
+    def on_error(*_: Any) -> None:
+        arguments = ({TP: 1}, "g") if call == "send_offsets" else ()
+        try:
+            getattr(producer, call)(*arguments)
+        except BaseException as error:
+            told.append(error)
+        done.set()
+
+    with producing(cluster, on_error=on_error) as producer:
+        producer.begin()
+        cluster.script(TP, refused(E.INVALID_RECORD))
+        with producer._calls:  # as a commit in the main thread has it, which waits for the sender's
+            producer.send("t", value=b"bad")
+            assert done.wait(60)
+    assert isinstance(told[0], RuntimeError), told
+
+
+def test_a_forked_child_leaves_the_transaction_alone(cluster: TransactionCluster) -> None:
+    with producing(cluster) as producer:
+        producer.begin()
+        producer.send("t", value=b"1").result(60)
+        held = threading.Event()
+        free = threading.Event()
+
+        def hold() -> None:
+            with producer._calls:
+                held.set()
+                free.wait(60)
+
+        other = threading.Thread(target=hold)
+        other.start()
+        held.wait(60)
+        calls = [
+            lambda: producer.send_offsets({TP: 7}, "g"),
+            producer.commit,
+            producer.abort,
+            producer.begin,
+            producer.detach,
+        ]
+        child = os.fork()
+        if not child:
+            refusals = 0
+            for call in calls:
+                try:
+                    call()
+                except ProducerClosedError:
+                    refusals += 1
+            os._exit(refusals)
+        free.set()
+        other.join()
+        refused_calls = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        producer.commit()
+    assert refused_calls == len(calls)
+    assert cluster.committed[TP] == [b"1"]
+    assert not cluster.offsets
+
+
+@VERSIONS
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_a_transaction_of_offsets_alone_is_ended_like_any_other(
+    cluster: TransactionCluster, end: str, version: int
+) -> None:
+    with producing(cluster, version) as producer:
+        producer.begin()
+        producer.send_offsets({TP: 7}, "g")
+        assert not cluster.offsets
+        getattr(producer, end)()
+    assert cluster.offsets == ({("g", TP): (7, "")} if end == "commit" else {})

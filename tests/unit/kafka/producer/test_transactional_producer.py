@@ -1,0 +1,502 @@
+"""A transactional producer and coordinators whose answers are lost, late, doubled or refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from produce_cluster import LOST_ANSWER, LOST_REQUEST, refused
+from scripted_broker import HangUp, properties
+from transaction_cluster import TransactionCluster
+
+from spark_kafka_native.kafka.cluster.router import Router
+from spark_kafka_native.kafka.config import ClientConfig, ProducerConfig, TransactionConfig
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import ConfigError, DeadlineExceededError, UnsupportedVersionError
+from spark_kafka_native.kafka.model import OffsetToCommit, TopicPartition
+from spark_kafka_native.kafka.network.deadline import Deadline
+from spark_kafka_native.kafka.producer.errors import (
+    ProducerClosedError,
+    RecordError,
+    TransactionAbortableError,
+    TransactionFatalError,
+    TransactionStateError,
+)
+from spark_kafka_native.kafka.producer.sending.transaction import State
+from spark_kafka_native.kafka.producer.sending.transaction_requests import end_transaction
+from spark_kafka_native.kafka.producer.transactional_producer import TransactionalProducer
+from spark_kafka_native.kafka.protocol.api.api_versions import ApiVersionsRequest
+from spark_kafka_native.kafka.protocol.api.init_producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
+from spark_kafka_native.kafka.protocol.api.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    EndTxnResponse,
+    TxnOffsetCommitRequest,
+)
+
+pytestmark = pytest.mark.timed(0.1)
+
+E = ErrorCode
+TP, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
+VERSIONS = pytest.mark.parametrize("version", [1, 2])
+OF_VERSION = {
+    1: (
+        InitProducerIdRequest,
+        AddPartitionsToTxnRequest,
+        ProduceRequest,
+        AddOffsetsToTxnRequest,
+        TxnOffsetCommitRequest,
+        EndTxnRequest,
+    ),
+    2: (InitProducerIdRequest, ProduceRequest, TxnOffsetCommitRequest, EndTxnRequest),
+}
+EACH_REQUEST = pytest.mark.parametrize(
+    ("version", "request_class"), [(version, one) for version, all_ in OF_VERSION.items() for one in all_]
+)
+
+
+@pytest.fixture
+def cluster() -> Iterator[TransactionCluster]:
+    with TransactionCluster() as running:
+        running.create("t", 2)
+        yield running
+
+
+@contextmanager
+def producing(
+    cluster: TransactionCluster, version: int = 2, name: str = "x", **config: Any
+) -> Iterator[TransactionalProducer]:
+    client = {"request.timeout.ms": 250, "retry.backoff.ms": 5, "retry.backoff.max.ms": 20}
+    settings = ClientConfig.from_properties(properties(cluster.bootstrap_servers, **client))
+    producer = TransactionalProducer(
+        settings,
+        TransactionConfig(transactional_id=name, transaction_version=version),
+        ProducerConfig(**{"linger_ms": 0, "batch_records": 2, "delivery_timeout_ms": 60_000} | config),
+    )
+    try:
+        yield producer
+    finally:
+        producer.close(60_000)
+
+
+def write(producer: TransactionalProducer, *values: bytes) -> None:
+    for number, value in enumerate(values):
+        producer.send("t", value=value, partition=number % 2)
+
+
+def transact(producer: TransactionalProducer, name: str, number: int) -> None:
+    producer.begin()
+    write(producer, *(b"%s-%d" % (name.encode(), i) for i in range(5)))
+    producer.send_offsets({TP: OffsetToCommit(offset=number, metadata=name)}, "g")
+
+
+def seen(cluster: TransactionCluster) -> list[bytes]:
+    return sorted(cluster.committed[TP] + cluster.committed[OTHER])
+
+
+def told(name: str) -> list[bytes]:
+    return [b"%s-%d" % (name.encode(), i) for i in range(5)]
+
+
+@VERSIONS
+def test_what_is_committed_is_seen_and_what_is_aborted_is_not(
+    cluster: TransactionCluster, version: int
+) -> None:
+    with producing(cluster, version) as producer:
+        for number, (name, commit) in enumerate([("a", True), ("b", False), ("c", True), ("d", False)]):
+            transact(producer, name, number)
+            producer.commit() if commit else producer.abort()
+
+    assert seen(cluster) == told("a") + told("c")
+    assert cluster.offsets == {("g", TP): (2, "c")}
+    epochs = [epoch for _, epoch, _ in cluster.ended]
+    assert len(set(epochs)) == 4, "an epoch was used again"
+
+
+@VERSIONS
+def test_a_transaction_speaks_one_protocol_only(cluster: TransactionCluster, version: int) -> None:
+    with producing(cluster, version) as producer:
+        transact(producer, "a", 0)
+        producer.commit()
+
+    spoken = {type(asked.request): asked.version for asked in cluster[1].asked}
+    if version == 2:
+        assert (spoken[ProduceRequest], spoken[EndTxnRequest], spoken[TxnOffsetCommitRequest]) == (13, 5, 5)
+        assert not {AddPartitionsToTxnRequest, AddOffsetsToTxnRequest} & spoken.keys()
+    else:
+        assert (spoken[ProduceRequest], spoken[EndTxnRequest], spoken[TxnOffsetCommitRequest]) == (11, 4, 4)
+
+
+def test_a_cluster_without_version_2_is_spoken_to_in_version_1() -> None:
+    with TransactionCluster(level=1) as cluster:
+        cluster.create("t", 2)
+        with producing(cluster) as producer:
+            transact(producer, "a", 0)
+            producer.commit()
+        assert {one.version for one in cluster[1].asked if isinstance(one.request, EndTxnRequest)} == {4}
+        assert seen(cluster) == told("a")
+
+
+def test_a_broker_that_is_too_old_is_refused_before_anything_is_written() -> None:
+    with TransactionCluster(level=1) as cluster:
+        cluster.create("t", 2)
+        versions = cluster._versions(None, 0)
+        key = InitProducerIdRequest.api_key
+        keys = [replace(one, max_version=2) if one.api_key == key else one for one in versions.api_keys]
+        cluster[1].on(ApiVersionsRequest, lambda *_: replace(versions, api_keys=keys))
+        with (
+            producing(cluster) as producer,
+            pytest.raises(UnsupportedVersionError, match=r"is too old .* they need Kafka 2\.5 or later"),
+        ):
+            producer.begin()
+        assert seen(cluster) == []
+
+
+@pytest.mark.parametrize("fault", ["lost", "unsent", "late", "delayed", "doubled"])
+@EACH_REQUEST
+def test_a_request_whose_answer_is_lost_late_or_doubled_changes_nothing(
+    cluster: TransactionCluster, version: int, request_class: Any, fault: str
+) -> None:
+    if (request_class, fault, version) == (InitProducerIdRequest, "delayed", 2):
+        pytest.skip("without an identity it fences whoever has the id when it arrives: ourselves")
+    with producing(cluster, version) as producer:
+        transact(producer, "a", 0)
+        producer.commit()
+        answer: Any = {
+            "lost": cluster.lost(request_class),
+            "unsent": HangUp,
+            "late": cluster.late(request_class, 0.35),
+            "delayed": cluster.delayed(request_class, 0.35),
+            "doubled": cluster.doubled(request_class),
+        }[fault]
+        cluster[1].push(request_class, answer)
+        if request_class is InitProducerIdRequest and version == 2:
+            producer.close()
+        with producing(cluster, version) if not producer._sender.running else _same(producer) as second:
+            transact(second, "b", 1)
+            second.commit()
+            transact(second, "c", 2)
+            second.commit()
+
+    assert not cluster[1]._pushed[request_class], "the fault never came"
+    assert seen(cluster) == told("a") + told("b") + told("c")
+    assert cluster.offsets == {("g", TP): (2, "c")}
+
+
+@contextmanager
+def _same(producer: TransactionalProducer) -> Iterator[TransactionalProducer]:
+    yield producer
+
+
+@VERSIONS
+def test_a_commit_whose_outcome_is_open_can_only_be_repeated(
+    cluster: TransactionCluster, version: int
+) -> None:
+    with producing(cluster, version) as producer:
+        transact(producer, "a", 0)
+        cluster[1].on(EndTxnRequest, cluster.lost(EndTxnRequest))
+        with pytest.raises(DeadlineExceededError, match="EndTxn"):
+            producer.commit(timeout_ms=300)
+        with pytest.raises(TransactionStateError, match="can't abort"):
+            producer.abort()
+        with pytest.raises(TransactionStateError, match="can't send"):
+            producer.send("t", value=b"more")
+        cluster[1].on(EndTxnRequest, cluster.handlers[EndTxnRequest])
+        producer.commit()
+        transact(producer, "b", 1)
+        producer.commit()
+
+    assert seen(cluster) == told("a") + told("b")
+
+
+def test_an_unknown_server_error_is_no_outcome(cluster: TransactionCluster) -> None:
+    with producing(cluster) as producer:
+        transact(producer, "a", 0)
+        cluster[1].push(EndTxnRequest, EndTxnResponse(error_code=E.UNKNOWN_SERVER_ERROR))
+        producer.commit()
+    assert seen(cluster) == told("a")
+
+
+@VERSIONS
+def test_a_failed_record_keeps_the_transaction_from_being_committed(
+    cluster: TransactionCluster, version: int
+) -> None:
+    with producing(cluster, version) as producer:
+        producer.begin()
+        cluster.script(TP, refused(E.INVALID_RECORD))
+        write(producer, b"bad", b"good")
+        with pytest.raises(TransactionAbortableError, match="INVALID_RECORD"):
+            producer.commit()
+        with pytest.raises(TransactionAbortableError, match="can't send, only abort"):
+            producer.send("t", value=b"more")
+        producer.abort()
+        transact(producer, "b", 1)
+        producer.commit()
+    assert seen(cluster) == told("b")
+
+
+def test_a_record_that_send_refuses_keeps_the_transaction_from_being_committed(
+    cluster: TransactionCluster,
+) -> None:
+    with producing(cluster) as producer:
+        producer.begin()
+        write(producer, b"good")
+        with pytest.raises(RecordError):
+            producer.send("t", value=b"bad", partition=7)
+        with pytest.raises(TransactionAbortableError, match="partition 7"):
+            producer.commit()
+        producer.abort()
+    assert seen(cluster) == []
+
+
+def test_records_that_expire_keep_the_transaction_from_being_committed(cluster: TransactionCluster) -> None:
+    with producing(cluster, delivery_timeout_ms=300) as producer:
+        producer.begin()
+        cluster.script(TP, *[refused(E.NOT_ENOUGH_REPLICAS)] * 500)
+        write(producer, b"late", b"good")
+        with pytest.raises(TransactionAbortableError, match=r"delivery\.timeout\.ms"):
+            producer.commit()
+        cluster.scripts.clear()
+        producer.abort()
+        transact(producer, "b", 1)
+        producer.commit()
+    assert seen(cluster) == told("b")
+
+
+@pytest.mark.parametrize(
+    "code", [E.OUT_OF_ORDER_SEQUENCE_NUMBER, E.UNKNOWN_PRODUCER_ID, E.TRANSACTION_ABORTABLE]
+)
+def test_the_epoch_is_never_raised_by_this_client(cluster: TransactionCluster, code: ErrorCode) -> None:
+    """librdkafka 1.8.2 lost what was written before it."""
+    with producing(cluster) as producer:
+        producer.begin()
+        write(producer, b"one", b"two")
+        producer.flush()
+        cluster.script(TP, refused(code))
+        write(producer, b"three")
+        with pytest.raises(TransactionAbortableError, match=code.name):
+            producer.commit()
+        assert {one.header("producer_epoch") for one in cluster.arrived} == {0}
+        producer.abort()
+        transact(producer, "b", 1)
+        producer.commit()
+    assert seen(cluster) == told("b")
+
+
+@VERSIONS
+@pytest.mark.parametrize("step", [LOST_ANSWER, LOST_REQUEST])
+def test_batches_are_sent_again_within_the_transaction(
+    cluster: TransactionCluster, version: int, step: Any
+) -> None:
+    with producing(cluster, version) as producer:
+        producer.begin()
+        cluster.script(TP, step)
+        cluster.script(OTHER, step)
+        write(producer, *told("a"))
+        producer.commit()
+    assert seen(cluster) == told("a")
+
+
+def test_an_abort_of_version_1_with_something_under_way_fences_the_producer(
+    cluster: TransactionCluster,
+) -> None:
+    """An abort marker of the same epoch would let the late batch in: into nothing, or the next one."""
+    with producing(cluster, 1, delivery_timeout_ms=300) as producer:
+        producer.begin()
+        write(producer, b"one", b"two")
+        producer.flush()
+        cluster.script(TP, *[LOST_REQUEST] * 500)
+        write(producer, b"three")
+        with pytest.raises(TransactionAbortableError):
+            producer.commit()
+        producer.abort()
+        assert cluster.held["x"].epoch == 1
+        assert not cluster[1].requests(EndTxnRequest)
+        with pytest.raises(TransactionFatalError, match="make a new producer"):
+            producer.begin()
+    cluster.scripts.clear()
+    with producing(cluster, 1) as producer:
+        transact(producer, "b", 1)
+        producer.commit()
+    assert seen(cluster) == told("b")
+
+
+@VERSIONS
+def test_a_zombie_is_fenced(cluster: TransactionCluster, version: int) -> None:
+    with producing(cluster, version) as zombie:
+        transact(zombie, "zombie", 0)
+        zombie.flush()
+        with producing(cluster, version) as producer:
+            transact(producer, "a", 1)
+            with pytest.raises(TransactionFatalError, match="PRODUCER_FENCED") as raised:
+                zombie.commit()
+            assert not raised.value.possibly_committed
+            producer.commit()
+        with pytest.raises(TransactionFatalError, match="can't begin: EndTxn"):
+            zombie.begin()
+    assert seen(cluster) == told("a")
+
+
+def test_a_zombie_that_may_have_committed_says_so(cluster: TransactionCluster) -> None:
+    with producing(cluster) as zombie:
+        transact(zombie, "a", 0)
+        cluster[1].on(EndTxnRequest, cluster.lost(EndTxnRequest))
+        with pytest.raises(DeadlineExceededError):
+            zombie.commit(timeout_ms=200)
+        with producing(cluster) as producer:
+            producer.initialize()
+        cluster[1].on(EndTxnRequest, cluster.handlers[EndTxnRequest])
+        cluster[1].push(EndTxnRequest, HangUp)
+        with pytest.raises(TransactionFatalError) as raised:
+            zombie.commit()
+        assert raised.value.possibly_committed
+    assert seen(cluster) == told("a")
+
+
+@VERSIONS
+def test_a_transaction_that_the_coordinator_has_aborted_is_not_committed(
+    cluster: TransactionCluster, version: int
+) -> None:
+    with producing(cluster, version) as producer:
+        transact(producer, "a", 0)
+        producer.flush()
+        cluster.expire("x")
+        with pytest.raises(TransactionFatalError, match=r"INVALID_TXN_STATE|PRODUCER_FENCED"):
+            producer.commit()
+    assert seen(cluster) == []
+
+
+def test_a_fenced_batch_ends_the_producer(cluster: TransactionCluster) -> None:
+    with producing(cluster) as producer:
+        producer.begin()
+        write(producer, b"one", b"two")
+        producer.flush()
+        cluster.expire("x")
+        write(producer, b"three", b"four")
+        with pytest.raises((TransactionFatalError, ProducerClosedError), match="INVALID_PRODUCER_EPOCH"):
+            producer.commit()
+        with pytest.raises(TransactionFatalError, match="INVALID_PRODUCER_EPOCH"):
+            producer.begin()
+    assert seen(cluster) == []
+
+
+@VERSIONS
+def test_nothing_is_asked_of_the_coordinator_for_an_empty_transaction(
+    cluster: TransactionCluster, version: int
+) -> None:
+    with producing(cluster, version) as producer:
+        for end in (producer.commit, producer.abort):
+            producer.begin()
+            end()
+        producer.begin()
+        assert producer.detach() is None
+    assert not cluster[1].requests(EndTxnRequest)
+    assert not cluster.ended
+
+
+@VERSIONS
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_detached_transaction_is_ended_elsewhere(
+    cluster: TransactionCluster, version: int, commit: bool
+) -> None:
+    with producing(cluster, version) as producer:
+        transact(producer, "a", 0)
+        detached = producer.detach()
+        with pytest.raises(TransactionStateError, match="given away"):
+            producer.send("t", value=b"more")
+        with pytest.raises(TransactionStateError, match="given away"):
+            producer.commit()
+    assert not cluster.ended, "closing it ended what was given away"
+    assert detached is not None
+    router = Router(ClientConfig.from_properties(properties(cluster.bootstrap_servers)))
+    for _ in range(2):  # as often as anybody likes
+        end_transaction(router, detached, commit=commit, deadline=Deadline.after_ms(5_000))
+    if commit:  # abort() of Spark's comes after a failed commit(), which may have done it
+        end_transaction(router, detached, commit=False, deadline=Deadline.after_ms(5_000))
+    router.close()
+    assert seen(cluster) == (told("a") if commit else [])
+
+
+def test_closing_aborts_what_is_open(cluster: TransactionCluster) -> None:
+    with producing(cluster) as producer:
+        transact(producer, "a", 0)
+    assert cluster.ended == [("x", 1, False)]
+    assert seen(cluster) == []
+
+
+def test_a_block_is_committed_at_its_end_and_aborted_where_it_raises(cluster: TransactionCluster) -> None:
+    with producing(cluster) as producer:
+        with producer.transaction():
+            write(producer, *told("a"))
+        with pytest.raises(RecordError), producer.transaction():  # noqa: PT012
+            write(producer, *told("b"))
+            producer.send("t", value=b"bad", partition=7)
+        assert producer.state is State.READY
+    assert seen(cluster) == told("a")
+
+
+def test_misuse_is_refused(cluster: TransactionCluster) -> None:
+    settings = ClientConfig.from_properties(properties(cluster.bootstrap_servers))
+    with pytest.raises(ConfigError, match=r"transactional\.id"):
+        TransactionConfig(transactional_id="")
+    for config, words in [({"enable_idempotence": False}, "idempotence"), ({"spill_dir": "x"}, "spill")]:
+        with pytest.raises(ConfigError, match=words):
+            TransactionalProducer(settings, TransactionConfig(transactional_id="x"), ProducerConfig(**config))  # type: ignore[arg-type]
+    with producing(cluster) as producer:
+        for call in (producer.commit, producer.abort, producer.detach):
+            with pytest.raises(TransactionStateError, match="not initialized yet"):
+                call()
+        producer.initialize()
+        with pytest.raises(TransactionStateError, match="can't send; the producer is between"):
+            producer.send("t", value=b"1")
+        with pytest.raises(TransactionStateError, match="between"):
+            producer.send_offsets({TP: 1}, "g")
+        producer.begin()
+        with pytest.raises(TransactionStateError, match="can't begin"):
+            producer.begin()
+        write(producer, *told("a"))
+        producer.commit()
+    assert seen(cluster) == told("a")
+
+
+def test_a_timeout_over_the_brokers_maximum_names_both(cluster: TransactionCluster) -> None:
+    cluster[1].push(
+        InitProducerIdRequest,
+        InitProducerIdResponse(error_code=E.INVALID_TRANSACTION_TIMEOUT, producer_epoch=-1),
+    )
+    with (
+        producing(cluster) as producer,
+        pytest.raises(ConfigError, match=r"transaction\.timeout\.ms=60000.*transaction\.max\.timeout\.ms="),
+    ):
+        producer.initialize()
+
+
+@pytest.mark.parametrize("refusal", [E.GROUP_AUTHORIZATION_FAILED, E.ILLEGAL_GENERATION])
+def test_offsets_that_are_refused_keep_the_transaction_from_being_committed(
+    cluster: TransactionCluster, refusal: ErrorCode
+) -> None:
+    def refuse(request: TxnOffsetCommitRequest, version: int) -> Any:
+        answer = cluster._offset_commit(request, version)
+        for topic in answer.topics:
+            for one in topic.partitions:
+                object.__setattr__(one, "error_code", refusal)
+        return answer
+
+    with producing(cluster) as producer:
+        producer.begin()
+        write(producer, *told("a"))
+        cluster[1].push(TxnOffsetCommitRequest, refuse)
+        with pytest.raises(TransactionAbortableError, match=refusal.name):
+            producer.send_offsets({TP: 1}, "g")
+        with pytest.raises(TransactionAbortableError, match=refusal.name):
+            producer.commit()
+        producer.abort()
+    assert (seen(cluster), cluster.offsets) == ([], {})

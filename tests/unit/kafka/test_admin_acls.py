@@ -1,0 +1,72 @@
+"""Rules that are deleted, and those that can't be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_kafka_native.kafka.admin.acls import Acl, AclAdmin, AclFilter
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import BrokerError
+from spark_kafka_native.kafka.protocol.api.acls import (
+    DeleteAclsFilterResult,
+    DeleteAclsMatchingAcl,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+)
+
+NONE, DENIED = ErrorCode.NONE, ErrorCode.SECURITY_DISABLED
+
+
+def found(principal: str, code: ErrorCode = NONE) -> DeleteAclsMatchingAcl:
+    return DeleteAclsMatchingAcl(
+        error_code=code,
+        error_message=None,
+        resource_type=2,
+        resource_name="orders",
+        pattern_type=3,
+        principal=principal,
+        host="*",
+        operation=3,
+        permission_type=3,
+    )
+
+
+class Router:
+    """Gives one answer."""
+
+    def __init__(self, *results: DeleteAclsFilterResult) -> None:
+        self.response = DeleteAclsResponse(throttle_time_ms=0, filter_results=list(results))
+        self.asked: list[DeleteAclsRequest] = []
+
+    def send_any(self, request: Any, _deadline: Any) -> Any:
+        self.asked.append(request)
+        return self.response
+
+
+def result(*rules: DeleteAclsMatchingAcl, code: ErrorCode = NONE) -> DeleteAclsFilterResult:
+    return DeleteAclsFilterResult(error_code=code, error_message=None, matching_acls=list(rules))
+
+
+def rule(principal: str) -> Acl:
+    return Acl(resource="topic", name="orders", principal=principal, operation="read")
+
+
+def test_several_filters_go_in_one_request() -> None:
+    router = Router(result(found("User:a")), result(found("User:b")))
+    filters = [AclFilter(principal="User:a"), rule("User:b")]
+    assert AclAdmin(router).delete_acls(filters) == [rule("User:a"), rule("User:b")]  # type: ignore[arg-type]
+    assert [one.principal_filter for one in router.asked[0].filters] == ["User:a", "User:b"]
+
+
+def test_what_is_refused_hides_neither_other_refusals_nor_what_was_deleted() -> None:
+    router = Router(
+        result(code=DENIED), result(found("User:a"), found("User:b", DENIED)), result(found("User:c"))
+    )
+    with pytest.raises(BrokerError, match="deleting ACLs: SECURITY_DISABLED") as raised:
+        AclAdmin(router).delete_acls([AclFilter()] * 3)  # type: ignore[arg-type]
+    notes = raised.value.__notes__
+    assert notes[0] == f"deleted nevertheless: {rule('User:a')}"
+    assert notes[1] == f"deleted nevertheless: {rule('User:c')}"
+    assert f"deleting the ACL {rule('User:b')}" in notes[2]

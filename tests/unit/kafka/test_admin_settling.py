@@ -1,0 +1,176 @@
+"""How a request about many things is settled: what is asked again, what is raised, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from spark_kafka_native.kafka.admin.family import AdminFamily, Outcome, Task, names_of
+from spark_kafka_native.kafka.admin.group_descriptions import PartitionLag
+from spark_kafka_native.kafka.admin.topics import _read_deleted
+from spark_kafka_native.kafka.admin.transactions import (
+    ActiveProducer,
+    HangingTransaction,
+    TransactionDescription,
+    _is_known,
+)
+from spark_kafka_native.kafka.cluster.router import Router
+from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import BrokerError, DeadlineExceededError, NetworkError
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.network.deadline import Deadline
+from spark_kafka_native.kafka.protocol.api.topics import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+
+NONE, EXISTS = ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS
+THROTTLED, GONE = ErrorCode.THROTTLING_QUOTA_EXCEEDED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+class Settling:
+    """Asks for ``names`` with scripted answers; ``asked`` is what each request was about."""
+
+    def __init__(self, *answers: dict[str, ErrorCode] | Exception) -> None:
+        self._answers = list(answers)
+        self.asked: list[list[object]] = []
+
+    def settle(self, names: Iterable[str], task: Task | None = None, limit_ms: float = 60_000) -> None:
+        router = Router(ClientConfig(bootstrap_servers=("localhost:1",), retry_backoff_ms=0))
+        AdminFamily(router)._settle(
+            names,
+            self._ask,
+            task or Task("making", "Create"),
+            Deadline.after_ms(limit_ms),
+            between=lambda _: None,
+        )
+
+    def _ask(self, names: list[object]) -> list[Outcome]:
+        self.asked.append(names)
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return [Outcome(name, code) for name, code in answer.items()]
+
+
+def test_what_is_put_off_is_asked_again_alone() -> None:
+    settling = Settling({"a": NONE, "b": THROTTLED, "c": ErrorCode.NOT_CONTROLLER}, {"b": NONE, "c": NONE})
+    settling.settle("abc")
+    assert settling.asked == [["a", "b", "c"], ["b", "c"]]
+
+
+def test_the_first_refusal_is_raised_once_all_are_settled() -> None:
+    settling = Settling({"a": THROTTLED, "b": EXISTS, "c": ErrorCode.INVALID_CONFIG}, {"a": NONE})
+    with pytest.raises(BrokerError, match="making b: TOPIC_ALREADY_EXISTS"):
+        settling.settle("abc")
+    assert settling.asked == [["a", "b", "c"], ["a"]]
+
+
+def test_every_refusal_is_named() -> None:
+    with pytest.raises(BrokerError, match="making a: ") as raised:
+        Settling({"d": EXISTS, "b": NONE, "c": ErrorCode.INVALID_CONFIG, "a": EXISTS}).settle("abcd")
+    notes = raised.value.__notes__
+    assert [note.split(" (")[0] for note in notes] == [
+        "also refused: making c: INVALID_CONFIG",
+        "also refused: making d: TOPIC_ALREADY_EXISTS",
+    ]
+    with pytest.raises(DeadlineExceededError, match="THROTTLING_QUOTA_EXCEEDED") as late:
+        Settling({"a": THROTTLED, "b": EXISTS}, {"a": THROTTLED}).settle("ab", limit_ms=50)
+    assert [note.split(" (")[0] for note in late.value.__notes__] == [
+        "also refused: making b: TOPIC_ALREADY_EXISTS"
+    ]
+
+
+def test_what_the_answer_leaves_out_is_asked_again_and_what_nobody_asked_for_is_dropped() -> None:
+    settling = Settling({"a": NONE, "z": EXISTS}, {"a": EXISTS, "b": NONE})
+    settling.settle("ab")
+    assert settling.asked == [["a", "b"], ["b"]]
+
+
+def test_a_controller_whose_word_is_final_is_not_asked_again() -> None:
+    for code in (GONE, ErrorCode.REQUEST_TIMED_OUT):  # both retriable; the second may have been done
+        settling = Settling({"a": code})
+        with pytest.raises(BrokerError) as raised:
+            settling.settle("a")
+        assert (raised.value.error_code, len(settling.asked)) == (code, 1)
+
+
+def test_gone_is_what_was_wanted_after_an_attempt_whose_answer_was_lost() -> None:
+    deleting = Task("deleting", "Delete", done_by_lost=GONE)
+    Settling(NetworkError("cut"), {"a": GONE}).settle("a", deleting)
+    with pytest.raises(BrokerError):
+        Settling({"a": GONE}).settle("a", deleting)
+    with pytest.raises(BrokerError):  # it was put off, not done
+        Settling({"a": THROTTLED}, {"a": GONE}).settle("a", deleting)
+
+
+def test_it_ends_with_the_deadline() -> None:
+    with pytest.raises(DeadlineExceededError, match=r"making a and 1 more .*THROTTLING_QUOTA_EXCEEDED"):
+        Settling({"a": THROTTLED, "b": THROTTLED}).settle("ab", limit_ms=50)
+
+
+def test_what_was_deleted_beside_a_refusal_is_noted() -> None:
+    def told(partition: int, code: ErrorCode, low: int) -> DeleteRecordsPartitionResult:
+        return DeleteRecordsPartitionResult(partition_index=partition, low_watermark=low, error_code=code)
+
+    topic = DeleteRecordsTopicResult(
+        name="t", partitions=[told(0, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1), told(1, NONE, 7)]
+    )
+    first: dict[TopicPartition, int] = {}
+    response = DeleteRecordsResponse(throttle_time_ms=0, topics=[topic])
+    (refused,) = _read_deleted(response, {TopicPartition("t", 0): -1}, first)
+    assert first == {TopicPartition("t", 1): 7}
+    assert str(refused).startswith("deleting records of t-0 before offset -1: NOT_LEADER_OR_FOLLOWER")
+
+
+def test_nothing_asks_nobody() -> None:
+    settling = Settling({})
+    settling.settle([])
+    assert settling.asked == []
+
+
+@pytest.mark.parametrize("given", ["ab", b"ab", [1], ["a", None]])
+def test_names_are_a_collection_of_texts(given: Any) -> None:
+    with pytest.raises(ValueError, match="topics must be"):
+        names_of(given, "topics")
+    assert names_of(("a", "b", "a"), "topics") == ["a", "b"]
+
+
+def test_lag_is_never_below_0() -> None:
+    assert PartitionLag(committed_offset=9, end_offset=5).lag == 0
+    assert PartitionLag(committed_offset=5, end_offset=9).lag == 4
+    assert PartitionLag(committed_offset=5, end_offset=None).lag is None
+
+
+@pytest.mark.parametrize(
+    ("state", "partition", "known"),
+    [("Ongoing", 0, True), ("PrepareAbort", 0, True), ("Ongoing", 1, False), ("CompleteAbort", 0, False)],
+)
+def test_a_transaction_hangs_unless_its_coordinator_has_it_open_there(
+    state: str, partition: int, known: bool
+) -> None:
+    producer = ActiveProducer(
+        producer_id=7,
+        producer_epoch=0,
+        last_sequence=0,
+        last_timestamp_ms=0,
+        coordinator_epoch=0,
+        transaction_start_offset=3,
+    )
+    open_one = HangingTransaction(topic_partition=TopicPartition("t", 0), producer=producer)
+    told = TransactionDescription(
+        transactional_id="x",
+        state=state,
+        producer_id=7,
+        producer_epoch=0,
+        timeout_ms=1,
+        started_ms=None,
+        topic_partitions=(TopicPartition("t", partition),),
+    )
+    assert _is_known(open_one, {7: "x"}, {"x": told}) is known
+    assert not _is_known(open_one, {}, {})
+    assert not _is_known(open_one, {8: "x"}, {"x": told})

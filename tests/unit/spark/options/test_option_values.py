@@ -1,0 +1,103 @@
+import pickle
+
+import pytest
+
+from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.spark.options.option import Scope
+from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.options.table import OPTIONS
+
+
+def test_names_are_case_insensitive_and_kafka_properties_go_apart():
+    values = OptionValues.parse(
+        {"MinPartitions": "4", "Kafka.Bootstrap.Servers": "h:1", "kafkaConsumer.pollTimeoutMs": "7"},
+        Scope.READ,
+    )
+    assert values.value("minpartitions") == 4
+    assert values.kafka == {"bootstrap.servers": "h:1"}
+    assert values.value("kafkaConsumer.pollTimeoutMs") == 7
+    assert values.warnings == ()
+
+
+def test_defaults_are_those_of_the_table():
+    values = OptionValues.parse({}, Scope.READ)
+    assert values.value("failOnDataLoss") is True
+    assert values.value("minPartitions") is None
+    assert values.value("fetchOffset.retryIntervalMs") == 1000
+    assert values.value("maxTriggerDelay") == 15 * 60_000
+    assert (values.value("startingOffsets"), values.value("groupIdPrefix")) == (
+        "earliest",
+        "spark-kafka-relation",
+    )
+    stream = OptionValues.parse({}, Scope.STREAM)
+    assert stream.value("startingOffsets") == "latest"
+    assert stream.value("groupIdPrefix") == "spark-kafka-source"
+    assert stream.value("failOnDataLoss") is True
+
+
+def test_an_unknown_name_is_told_with_the_nearest_one():
+    values = OptionValues.parse(
+        {"startingOffset": "earliest", "group.id": "g", "x": "1", "path": "p"}, Scope.READ
+    )
+    assert values.warnings == (
+        "Unknown option 'startingOffset' is ignored; did you mean 'startingOffsets'?",
+        "Unknown option 'group.id' is ignored; a property of the Kafka client is written 'kafka.group.id'",
+        "Unknown option 'x' is ignored",
+    )
+
+
+def test_an_option_of_another_place_is_told():
+    values = OptionValues.parse({"maxOffsetsPerTrigger": "1", "topic": "t"}, Scope.READ)
+    assert values.warnings == (
+        "maxOffsetsPerTrigger option ignored in batch queries",
+        "topic option ignored in batch queries",
+    )
+    assert OptionValues.parse({"subscribe": "t"}, Scope.WRITE).warnings == (
+        "subscribe option ignored in writes",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("failOnDataLoss", "yes", 'For input string: "yes"'),
+        ("minPartitions", "x", 'For input string: "x"'),
+        ("minPartitions", "0", "minPartitions must be positive"),
+        ("maxRecordsPerPartition", "-1", "maxrecordsperpartition must be positive"),
+        ("minPartitions", "3000000000", "must be between"),
+        ("startingOffsetsByTimestampStrategy", "first", "No value found for 'first'"),
+        ("maxTriggerDelay", "soon", "is a duration such as"),
+        ("fetchOffset.numRetries", "-1", "must be between 0 and"),
+    ],
+)
+def test_a_wrong_value_says_what_is_allowed(name, text, why):
+    values = OptionValues.parse({name: text}, Scope.READ)
+    with pytest.raises(ConfigError, match=why):
+        values.value(name)
+
+
+def test_values_survive_pickling():
+    values = OptionValues.parse({"subscribe": "t", "kafka.client.id": "c", "nope": ""}, Scope.READ)
+    copy = pickle.loads(pickle.dumps(values))
+    assert copy.value("startingOffsets") == "earliest"
+    assert (copy.text("subscribe"), copy.kafka, copy.warnings) == ("t", values.kafka, values.warnings)
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_a_default_is_a_value(option):
+    for default in {option.default, option.stream_default} - {None}:
+        assert OptionValues.parse({option.name: default}, option.scope).value(option.name) == option.parse(
+            default
+        )
+        assert " " not in default
+
+
+def test_every_option_is_declared_once_and_says_what_it_means():
+    names = [option.name.lower() for option in OPTIONS]
+    assert len(names) == len(set(names))
+    assert all(option.sentence.endswith(".") for option in OPTIONS)
+
+
+def test_what_spark_puts_among_the_options_is_no_mistake():
+    given = {"path": "/x", "queryName": "copy", "checkpointLocation": "/y"}
+    assert OptionValues.parse(given, Scope.WRITE).warnings == ()

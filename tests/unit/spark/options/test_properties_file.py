@@ -1,0 +1,70 @@
+"""A client's properties file becomes options; those in conf/ are ones that work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import spark_kafka_native
+from spark_kafka_native import options_from_properties
+from spark_kafka_native.kafka.config import ClientConfig, ConsumerConfig, ProducerConfig, unknown_properties
+from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.kafka.network import references
+
+CONF = sorted(Path(__file__).parents[4].glob("conf/*.properties"))
+CLIENT_FILES = [path for path in CONF if path.stem != "test-broker"]
+
+
+def test_names_get_their_prefix(tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text(
+        "bootstrap.servers=a:1\nkafka.client.id=x\nsubscribe=t\nstartingOffsets=earliest\n"
+        "value.deserializer=org.apache.kafka.common.serialization.StringDeserializer\nsasl.password=${env:P}\n"
+    )
+    assert options_from_properties(path) == {
+        "kafka.bootstrap.servers": "a:1",
+        "kafka.client.id": "x",
+        "subscribe": "t",
+        "startingOffsets": "earliest",
+        "kafka.sasl.password": "env:P",
+    }
+    assert options_from_properties(str(path)) == options_from_properties(path)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "iso-8859-1"])
+def test_either_encoding(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "p"
+    path.write_bytes("sasl.username=zoë".encode(encoding))
+    assert options_from_properties(path) == {"kafka.sasl.username": "zoë"}
+
+
+def test_a_file_that_can_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"options_from_properties: .*none.* can't be read"):
+        options_from_properties(tmp_path / "none")
+    monkeypatch.setenv(references.ALLOWED_FILES, "/nowhere")
+    with pytest.raises(ConfigError, match="is not among PYKAFKA_ALLOWED_FILES"):
+        options_from_properties(CONF[0])
+
+
+@pytest.mark.parametrize("path", CLIENT_FILES, ids=lambda path: path.stem)
+def test_the_files_in_conf_are_whole(path: Path) -> None:
+    client = {name.removeprefix("kafka."): value for name, value in options_from_properties(path).items()}
+    config = ClientConfig.from_properties(client)
+    assert config.security.encrypted
+    assert config.security.warnings == ()
+    assert not unknown_properties(client, ClientConfig, ConsumerConfig, ProducerConfig)
+    # What is to be kept secret is not in the file.
+    secrets = [
+        value
+        for name, value in client.items()
+        if any(word in name for word in ("password", "secret", "jaas"))
+    ]
+    assert all(value.startswith(("env:", "file:/")) for value in secrets)
+
+
+def test_each_kind_of_cluster_has_a_file() -> None:
+    assert {path.stem for path in CLIENT_FILES} == {
+        "sasl-ssl-scram", "mtls", "oauthbearer", "confluent-cloud", "msk-iam", "event-hubs",
+    }  # fmt: skip
+    assert spark_kafka_native.options_from_properties is options_from_properties

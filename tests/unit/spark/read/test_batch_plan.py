@@ -1,0 +1,167 @@
+"""A whole plan, against a scripted cluster: limits, filters, splits and packing together."""
+
+from datetime import UTC, datetime
+
+import pytest
+from planning_cluster import PlanningCluster
+from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan
+from scripted_broker import properties
+
+from spark_kafka_native.kafka.cluster.router import Router
+from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.spark.conditions import KafkaConditionError
+from spark_kafka_native.spark.options.option import Scope
+from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.read.batch_plan import plan_batch
+from spark_kafka_native.spark.read.bounds import At, Earliest, FirstAtOrAfter, Inner, Latest
+from spark_kafka_native.spark.read.filters import PushedFilters
+from spark_kafka_native.spark.read.ranges import OffsetRange
+from spark_kafka_native.spark.read.read_options import ReadOptions
+
+A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
+
+
+@pytest.fixture
+def cluster():
+    with PlanningCluster() as cluster:
+        cluster.create("a", 2)
+        cluster.logs[A0].log_start_offset = 10
+        cluster.logs[A0].end_offset = 50
+        cluster.logs[A1].end_offset = 20
+        yield cluster
+
+
+@pytest.fixture
+def plan(cluster):
+    router = Router(ClientConfig.from_properties(properties(cluster.bootstrap_servers)))
+
+    def plan(filters=(), **given):
+        names = {name.replace("__", "."): value for name, value in given.items()}
+        base = {"kafka.bootstrap.servers": "h:1", "subscribe": "a"}
+        options = ReadOptions.for_batch(OptionValues.parse(base | names, Scope.READ), now_ms=1_000_000)
+        return plan_batch(router, options, PushedFilters.from_filters(filters))
+
+    yield plan
+    router.close()
+
+
+def shown(tasks):
+    return [[str(one) for one in task] for task in tasks]
+
+
+def test_bounds_are_shipped_as_they_were_said(cluster, plan):
+    ((whole,), _) = plan()
+    topic_id = cluster.topic_ids["a"].hex
+    assert whole == OffsetRange(topic="a", partition=0, start=Earliest(), end=Latest(), topic_id=topic_id)
+    assert shown(plan(startingOffsets="latest-5")) == [["a-0 [45, latest)"], ["a-1 [15, latest)"]]
+    ends = '{"a":{"0":30,"1":-1}}'
+    assert shown(plan(endingOffsets=ends)) == [["a-0 [earliest, 30)"], ["a-1 [earliest, latest)"]]
+    cluster.times = {A0: [(40, 30)]}
+    (first,), (second,) = plan(endingTimestamp="40")
+    assert (first.end, second.end) == (At(30), FirstAtOrAfter(40))
+
+
+def test_an_empty_partition_is_planned_only_where_its_end_is_open(cluster, plan):
+    cluster.logs[A1].end_offset = 0
+    assert shown(plan()) == [["a-0 [earliest, latest)"], ["a-1 [earliest, latest)"]]
+    assert shown(plan(endingOffsets='{"a":{"0":10,"1":0}}')) == []
+
+
+def test_splits_and_packs(plan):
+    tasks = plan(minPartitions="6")
+    assert [(one.partition, one.start, one.end) for (one,) in tasks] == [
+        (0, Earliest(), Inner(20)),
+        (0, Inner(20), Inner(30)),
+        (0, Inner(30), Inner(40)),
+        (0, Inner(40), Latest()),
+        (1, Earliest(), Inner(10)),
+        (1, Inner(10), Latest()),
+    ]
+    assert shown(plan(maxRecordsPerPartition="20", maxPartitions="1")) == [
+        ["a-0 [earliest, latest)", "a-1 [earliest, latest)"]
+    ]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"startingOffsets": "committed", "kafka__group__id": "g"},
+        {"startingTimestamp": "500"},
+        {"startingOffsetsByTimestamp": '{"a":{"0":500,"1":500}}'},
+    ],
+)
+def test_a_start_that_was_looked_up_while_the_log_grew_is_not_beyond_its_end(cluster, plan, given):
+    def grow():
+        cluster.logs[A0].end_offset = 60
+        cluster.committed = {A0: 55, A1: 20}
+        cluster.times = {A0: [(500, 55)], A1: [(500, 19)]}
+
+    cluster.on_lookup = grow
+    (first,), (second,) = plan(**given)
+    assert (first.start, first.end, second.end) == (At(55), Latest(), Latest())
+
+
+def test_a_time_after_the_last_record_starts_at_the_end_that_was_listed_before(cluster, plan):
+    def grow():
+        cluster.logs[A0].end_offset = 60  # of a record with the time that is asked for, or of an earlier one
+
+    cluster.on_lookup = grow
+    (first,), (second,) = plan(startingTimestamp="500", startingOffsetsByTimestampStrategy="latest")
+    assert (first.start, second.start) == (At(50), At(20))
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (
+            {"startingOffsets": '{"a":{"0":51,"1":0}}'},
+            "start offset 51 is greater than the resolved end offset 50",
+        ),
+        (
+            {"startingOffsets": "latest-5", "endingOffsets": '{"a":{"0":44,"1":20}}'},
+            "start offset 45 is greater than the resolved end offset 44",
+        ),
+    ],
+)
+def test_a_start_behind_its_end_is_an_error(plan, given, text):
+    with pytest.raises(KafkaConditionError, match=f"RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET.*{text}"):
+        plan(**given)
+
+
+def test_a_start_at_its_end_is_none(plan):
+    offsets = '{"a":{"0":50,"1":20}}'
+    assert shown(plan(startingOffsets=offsets)) == [["a-0 [50, latest)"], ["a-1 [20, latest)"]]
+    assert shown(plan(startingOffsets=offsets, endingOffsets=offsets)) == []
+
+
+def test_filters_leave_partitions_out_and_cut_offsets(plan):
+    assert shown(plan([EqualTo(("partition",), 1)])) == [["a-1 [earliest, latest)"]]
+    ((one,), (other,)) = plan([GreaterThanOrEqual(("offset",), 15), LessThan(("offset",), 30)])
+    assert (one.floor, one.ceiling, other.floor, other.ceiling) == (15, 30, 15, 30)
+    # Sizes are those of what is left: 15 offsets of the one, 5 of the other.
+    tasks = plan([GreaterThanOrEqual(("offset",), 15), LessThan(("offset",), 30)], maxRecordsPerPartition="5")
+    assert [(one.partition, one.start, one.end) for (one,) in tasks] == [
+        (0, Earliest(), Inner(20)),
+        (0, Inner(20), Inner(25)),
+        (0, Inner(25), Latest()),
+        (1, Earliest(), Latest()),
+    ]
+
+
+def test_a_lower_bound_of_time_is_an_offset_of_each_partition(cluster, plan):
+    cluster.times = {A0: [(500, 45)]}
+    after = GreaterThanOrEqual(("timestamp",), datetime.fromtimestamp(0.5, UTC))
+    ((one,), (other,)) = plan([after])
+    # No record of partition 1 is that late: none before its end can be, later ones may.
+    assert (one.floor, other.floor) == (45, 20)
+    assert shown(plan([after, EqualTo(("partition",), 1)])) == [["a-1 [earliest, latest)"]]
+
+
+def test_a_plan_of_many_small_tasks_comes_with_a_hint(cluster, plan, caplog):
+    with caplog.at_level("WARNING", "spark_kafka_native"):
+        plan()
+        assert caplog.messages == []
+        cluster.create("many", 101)
+        plan(subscribe="many")
+    assert ["maxPartitions" in message for message in caplog.messages] == [True]

@@ -1,0 +1,75 @@
+import logging
+
+from spark_kafka_native.kafka.errors import KafkaError
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.spark.read.group_commits import INTERVAL_S, PAUSE_S, REPEAT_S, GroupCommits
+from spark_kafka_native.spark.read.stream_offsets import StreamOffset
+
+T0 = TopicPartition("t", 0)
+
+
+class Group:
+    """What the coordinator was told; ``fails`` as long as it is set."""
+
+    def __init__(self):
+        self.told, self.fails, self.now, self.attempts = [], False, 50.0, 0
+        self.commits = GroupCommits(self.commit, group_id="g", clock=lambda: self.now)
+
+    def commit(self, positions):
+        self.attempts += 1
+        if self.fails:
+            raise KafkaError("no coordinator")
+        self.told.append(positions[T0])
+
+    def completed(self, offset, **how):
+        self.commits.completed(StreamOffset(positions={T0: offset}), **how)
+
+
+def test_each_completed_batch_once_and_not_more_often_than_useful():
+    group = Group()
+    group.completed(5)
+    group.completed(5, is_idle=True)
+    group.completed(6)
+    assert group.told == [5]
+    # A quiet stream, or the end of AvailableNow: there may be no later chance.
+    group.completed(6, is_idle=True)
+    group.now += INTERVAL_S
+    group.completed(7)
+    assert group.told == [5, 6, 7]
+
+
+def test_a_start_is_no_completed_batch():
+    group = Group()
+    group.commits.completed(StreamOffset(positions={T0: 5}, start={T0: 5}), is_idle=True)
+    assert group.told == []
+    group.commits.completed(StreamOffset(positions={T0: 6}, start={T0: 5}))
+    assert group.told == [6]
+
+
+def test_a_commit_that_fails_is_a_warning_and_not_repeated_at_once(caplog):
+    group = Group()
+    group.fails = True
+    with caplog.at_level(logging.WARNING, "spark_kafka_native"):
+        for offset in (5, 6, 7):
+            group.completed(offset, is_idle=True)
+    assert group.attempts == 1
+    assert "could not be committed to group g; the stream goes on" in caplog.text
+    group.fails = False
+    group.now += PAUSE_S
+    group.completed(7)
+    assert group.told == [7]
+    # And all is as it was before: the end of a quiet stream is told at once.
+    group.completed(8, is_idle=True)
+    assert group.told == [7, 8]
+
+
+def test_the_offsets_of_a_quiet_stream_do_not_expire():
+    group = Group()
+    group.completed(5, is_idle=True)
+    group.now += REPEAT_S - 1
+    group.completed(5, is_idle=True)
+    assert group.told == [5]
+    group.now += 1
+    group.completed(5, is_idle=True)
+    group.completed(5, is_idle=True)
+    assert group.told == [5, 5]

@@ -1,0 +1,226 @@
+"""Bounds that a task looks up: `bind` in literals, `bind_ranges` against a scripted cluster."""
+
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+from planning_cluster import PlanningCluster
+from scripted_broker import properties
+
+from spark_kafka_native.kafka.cluster.router import Router
+from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import BrokerError, DeadlineExceededError, NetworkError
+from spark_kafka_native.kafka.model import IsolationLevel, TopicPartition
+from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
+from spark_kafka_native.spark.read import late_bounds
+from spark_kafka_native.spark.read.bound_range import Binding
+from spark_kafka_native.spark.read.bounds import At, Earliest, FirstAtOrAfter, Inner, Latest
+from spark_kafka_native.spark.read.data_loss import LogShrunk, OffsetsLost, PartitionsDeleted
+from spark_kafka_native.spark.read.late_bounds import LogsNow, bind, bind_ranges, drop_deleted
+from spark_kafka_native.spark.read.ranges import OffsetRange
+
+pytestmark = pytest.mark.timed(0.1)
+
+TP, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
+UNCOMMITTED, COMMITTED = IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED
+
+
+def planned(start, end, partition=0, **changes):
+    return OffsetRange(topic="t", partition=partition, start=start, end=end, **changes)
+
+
+def now(earliest=0, latest=100, log_end=None):
+    return LogsNow(
+        earliest={TP: earliest}, latest={TP: latest}, log_end={} if log_end is None else {TP: log_end}
+    )
+
+
+def spans(binding):
+    return [(one.position, one.until_offset) for one in binding.ranges]
+
+
+@pytest.mark.parametrize(
+    ("one", "there", "expected"),
+    [
+        (planned(Earliest(), Latest()), now(20, 100), [(20, 100)]),
+        (planned(Earliest(), Latest()), now(100, 100), []),
+        (planned(At(5), At(50)), now(20, 100), [(5, 50)]),  # that 5 is gone, the leader says to a fetch
+        (planned(Inner(5), At(50)), now(20, 100), [(20, 50)]),
+        (planned(Inner(5), At(50)), now(60, 100), []),
+        (planned(At(5), Latest(), floor=7, ceiling=9), now(), [(7, 9)]),
+        (planned(At(5), Latest(), ceiling=200), now(), [(5, 100)]),
+        (planned(At(5), At(50), floor=50), now(), []),
+        (planned(At(5), At(50), floor=70), now(), []),
+        (planned(At(5), At(50), ceiling=5), now(), []),
+        (planned(At(5), At(50)), now(log_end=50), [(5, 50)]),
+        # Of a partition with two pieces, what the log's end is for one is no matter of the other.
+        (planned(At(5), Latest()), now(latest=30, log_end=20), [(5, 30)]),
+    ],
+)
+def test_bounds_that_are_there(one, there, expected):
+    found = bind(one, there)
+    assert (spans(found), found.losses) == (expected, ())
+    assert all(bound.planned is one and bound.is_untouched for bound in found.ranges)
+
+
+@pytest.mark.parametrize(
+    ("log_end", "left", "lost", "log"),
+    [(30, [(5, 30)], 20, "[5, 30)"), (5, [], 45, "[5, 5)"), (3, [], 45, "[3, 3)")],
+)
+def test_a_fixed_end_beyond_the_log_is_a_loss_at_once(log_end, left, lost, log):
+    found = bind(planned(At(5), At(50)), now(log_end=log_end))
+    assert spans(found) == left
+    note = f"The log has {log}."
+    loss = OffsetsLost(topic_partition=TP, from_offset=5, until_offset=50, lost=lost, note=note)
+    assert found.losses == (loss,)
+    filtered = bind(planned(At(5), At(50), ceiling=max(5, log_end) + 3), now(log_end=log_end)).losses
+    assert [one.lost for one in filtered] == [3]
+
+
+@pytest.mark.parametrize(
+    ("start", "latest", "is_loss"), [(At(50), 50, False), (At(50), 49, True), (Inner(50), 49, True)]
+)
+def test_a_log_that_ends_before_the_start_is_shorter_than_it_was(start, latest, is_loss):
+    found = bind(planned(start, Latest()), now(latest=latest))
+    shrunk = LogShrunk(topic_partition=TP, from_offset=50, until_offset=latest)
+    assert found == Binding(losses=(shrunk,) if is_loss else ())
+
+
+@pytest.fixture
+def cluster():
+    with PlanningCluster() as cluster:
+        for tp in cluster.create("t", 2):
+            cluster.logs[tp].log_start_offset = 20
+            cluster.logs[tp].end_offset = 50
+        yield cluster
+
+
+@pytest.fixture
+def router(cluster):
+    quick = properties(cluster.bootstrap_servers, default_api_timeout_ms=1_500)
+    router = Router(ClientConfig.from_properties(quick))
+    yield router
+    router.close()
+
+
+def test_open_bounds_are_looked_up(cluster, router):
+    ranges = [planned(Earliest(), Latest()), planned(At(30), Latest(), partition=1)]
+    assert spans(bind_ranges(router, ranges, UNCOMMITTED)) == [(20, 50), (30, 50)]
+    cluster.logs[TP].last_stable_offset = 40
+    assert spans(bind_ranges(router, ranges, COMMITTED)) == [(20, 40), (30, 50)]
+    assert spans(bind_ranges(router, ranges, UNCOMMITTED)) == [(20, 50), (30, 50)]
+
+
+def test_the_end_of_a_time_is_its_first_record_or_the_end_of_the_log(cluster, router):
+    until = planned(Earliest(), FirstAtOrAfter(700))
+    assert spans(bind_ranges(router, [until], UNCOMMITTED)) == [(20, 50)]
+    cluster.times = {TP: [(699, 30), (700, 31), (900, 40)]}
+    assert spans(bind_ranges(router, [until], UNCOMMITTED)) == [(20, 31)]
+
+
+def test_a_record_that_is_too_late_for_the_end_is_not_read_although_it_comes_while_the_end_is_looked_up(
+    cluster, router
+):
+    def arrives():
+        cluster.times = {TP: [(700, 50)]}
+        cluster.logs[TP].end_offset = 51
+
+    cluster.on_lookup = arrives
+    assert spans(bind_ranges(router, [planned(Earliest(), FirstAtOrAfter(700))], UNCOMMITTED)) == [(20, 50)]
+
+
+def test_an_open_transaction_is_no_loss(cluster, router):
+    cluster.logs[TP].last_stable_offset = 30
+    assert spans(bind_ranges(router, [planned(At(20), At(50))], COMMITTED)) == [(20, 50)]
+
+
+def test_ends_that_are_known_are_not_looked_up(cluster, router):
+    ranges = [planned(At(20), At(60), topic_id=cluster.topic_ids["t"].hex)]
+    assert spans(bind_ranges(router, ranges, UNCOMMITTED, ends_are_known=True)) == [(20, 60)]
+    assert cluster[1].requests(ListOffsetsRequest) == []
+    assert spans(bind_ranges(router, ranges, UNCOMMITTED)) == [(20, 50)]
+
+
+def test_a_log_that_looks_other_than_planned_is_looked_at_with_new_metadata(cluster, router):
+    topic_id = cluster.topic_ids["t"].hex
+    router.metadata({"t"})
+
+    def asked(*ranges):
+        before = len(cluster[1].requests(MetadataRequest))
+        bind_ranges(router, ranges, UNCOMMITTED)
+        return len(cluster[1].requests(MetadataRequest)) - before
+
+    assert asked(planned(At(20), At(50), topic_id=topic_id)) == 0
+    assert asked(planned(Earliest(), Latest(), topic_id=topic_id)) == 0
+    assert asked(planned(At(20), At(51), topic_id=topic_id)) == 2
+    assert asked(planned(At(50), Latest(), topic_id=topic_id)) == 2
+    assert asked(planned(Inner(5), At(20), topic_id=topic_id)) == 2
+    cluster.logs[TP].log_start_offset = 50
+    assert asked(planned(Earliest(), Latest(), topic_id=topic_id)) == 0
+
+
+def test_a_topic_that_became_another_and_is_as_long_as_planned_is_found_out(cluster, router):
+    former = cluster.topic_ids["t"]
+    router.metadata({"t"})
+    cluster.topic_ids["t"] = uuid4()
+    cluster.logs[TP].log_start_offset = 60
+    cluster.logs[TP].end_offset = 90
+    # Its earliest is beyond the end of the piece: nothing would be fetched, so that no fetch can tell.
+    found = bind_ranges(router, [planned(Inner(5), At(50), topic_id=former.hex)], UNCOMMITTED)
+    assert found.ranges == ()
+    assert [(loss.from_offset, loss.until_offset) for loss in found.losses] == [(5, 50)]
+
+
+def test_partitions_that_are_gone_are_a_loss_and_the_others_are_read(cluster, router):
+    ranges = [planned(Earliest(), Latest(), partition=p) for p in (0, 1, 7)]
+    found = bind_ranges(router, ranges, UNCOMMITTED)
+    assert spans(found) == [(20, 50), (20, 50)]
+    assert found.losses == (PartitionsDeleted(topic_partitions=frozenset({TopicPartition("t", 7)})),)
+    assert isinstance(found.losses[0].cause, BrokerError | DeadlineExceededError)
+
+
+def test_only_what_is_missing_is_taken_for_deleted(cluster, router):
+    missing = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there")
+    ranges = [planned(Earliest(), Latest()), planned(Earliest(), Latest(), partition=7)]
+    there, loss = drop_deleted(router, ranges, missing)
+    assert (there, loss) == (
+        ranges[:1],
+        PartitionsDeleted(topic_partitions=frozenset({TopicPartition("t", 7)})),
+    )
+    in_vain = DeadlineExceededError("in vain")
+    in_vain.__cause__ = BrokerError(ErrorCode.UNKNOWN_TOPIC_ID, "there")
+    assert drop_deleted(router, ranges, in_vain)[0] == ranges[:1]
+    del cluster.logs[OTHER]  # the router still knows it
+    assert drop_deleted(router, [planned(At(0), At(1), partition=1)], missing)[0] == []
+    with pytest.raises(BrokerError, match="there: UNKNOWN_TOPIC"):
+        drop_deleted(router, ranges[:1], missing)
+    for code in (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.LEADER_NOT_AVAILABLE):
+        cluster[1].push(
+            MetadataRequest, lambda *asked, code=code: _with_error(cluster.metadata(*asked), "t", code)
+        )
+        with pytest.raises(BrokerError, match="there: UNKNOWN_TOPIC"):
+            drop_deleted(router, ranges, missing)
+    late = DeadlineExceededError("no broker")
+    late.__cause__ = NetworkError("refused")
+    denied = BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "there")
+    for other in (late, denied):
+        with pytest.raises(type(other)):
+            drop_deleted(router, ranges, other)
+
+
+def _with_error(response, name, code):
+    """Metadata that say ``code`` of the topic, and nothing else."""
+    topics = [
+        replace(topic, error_code=code, partitions=[]) if topic.name == name else topic
+        for topic in response.topics
+    ]
+    return replace(response, topics=topics)
+
+
+def test_the_id_is_asked_of_the_leaders_of_what_is_read(router, monkeypatch):
+    asked = []
+    monkeypatch.setattr(late_bounds, "find_recreated", lambda *_, at, **__: asked.append(at) or {})
+    bind_ranges(router, [planned(At(30), Latest(), partition=1)], UNCOMMITTED)
+    assert asked == [{OTHER}]

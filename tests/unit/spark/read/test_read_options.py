@@ -1,0 +1,180 @@
+import pickle
+
+import pytest
+
+from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.kafka.model import IsolationLevel, TopicPartition
+from spark_kafka_native.spark.conditions import KafkaConditionError
+from spark_kafka_native.spark.options.option import Scope
+from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.read.bounds import At, Earliest, Latest
+from spark_kafka_native.spark.read.offsets import (
+    AtTimestamp,
+    AtTimestamps,
+    LatestMinus,
+    Specific,
+)
+from spark_kafka_native.spark.read.read_options import ReadOptions, check_general
+from spark_kafka_native.spark.read.subscription import Assign, Subscribe, SubscribePattern
+
+BASE = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "t"}
+
+
+def read(**options):
+    given = {name.replace("__", "."): value for name, value in options.items()}
+    return ReadOptions.for_batch(OptionValues.parse(BASE | given, Scope.READ), now_ms=10_000_000)
+
+
+def refuse(options, remove=()):
+    given = {name: value for name, value in (BASE | options).items() if name not in remove}
+    with pytest.raises((ConfigError, KafkaConditionError)) as caught:
+        ReadOptions.for_batch(OptionValues.parse(given, Scope.READ))
+    return str(caught.value)
+
+
+def test_defaults():
+    options = read()
+    assert options.subscription == Subscribe(("t",))
+    assert (options.starting, options.ending) == (Earliest(), Latest())
+    assert options.fail_on_data_loss
+    assert options.client.bootstrap_servers == ("localhost:9092",)
+    assert options.consumer.poll_timeout_ms == 120_000
+    assert options.group_id.startswith("spark-kafka-relation-")
+    assert options.warnings == ()
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_subscriptions():
+    assert read(subscribe=" a, b,,a ").subscription == Subscribe(("a", "b"))
+    only = {"kafka.bootstrap.servers": "h:1"}
+    assert ReadOptions.for_batch(
+        OptionValues.parse(only | {"SUBSCRIBEPATTERN": " a.* "}, Scope.READ)
+    ).subscription == SubscribePattern("a.*")
+    assert ReadOptions.for_batch(
+        OptionValues.parse(only | {"assign": '{"a":[1]}'}, Scope.READ)
+    ).subscription == Assign((TopicPartition("a", 1),))
+
+
+def test_the_first_way_to_say_where_wins():
+    times, offsets = '{"t":{"0":5}}', '{"t":{"0":7}}'
+    options = read(startingTimestamp="3", startingOffsetsByTimestamp=times, startingOffsets=offsets)
+    assert options.starting == AtTimestamp(3)
+    options = read(endingOffsetsByTimestamp=times, endingOffsets=offsets)
+    assert options.ending == AtTimestamps({TopicPartition("t", 0): 5})
+    assert read(startingOffsets=offsets).starting == Specific({TopicPartition("t", 0): At(7)})
+    assert read(startingTimestamp="-1s").starting == AtTimestamp(9_999_000)
+    assert read(startingOffsets="latest-10").starting == LatestMinus(10)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"startingOffsets": "latest"}, "starting offset can't be latest for batch queries on Kafka"),
+        (
+            {"startingOffsets": '{"t":{"0":-1}}'},
+            "startingOffsets for t-0 can't be latest for batch queries on Kafka",
+        ),
+        ({"endingOffsets": "earliest"}, "ending offset can't be earliest for batch queries on Kafka"),
+        (
+            {"endingOffsets": '{"t":{"0":-2}}'},
+            "ending offset for t-0 can't be earliest for batch queries on Kafka",
+        ),
+        ({"endingOffsets": "latest-5"}, "latest-N and committed are for starting only"),
+        ({"startingTimestamp": "soon"}, "Expected a single long value, got soon"),
+        (
+            {"assign": "{}"},
+            "Only one of the following options can be specified for Kafka source: subscribe, "
+            "subscribepattern, "
+            "assign. See the docs for more details.",
+        ),
+        (
+            {"subscribe": " , "},
+            "No topics to subscribe to as specified value for option 'subscribe' is ' , '",
+        ),
+        ({"minPartitions": "0"}, "minPartitions must be positive"),
+        ({"maxPartitions": "0"}, "maxPartitions must be positive"),
+        (
+            {"kafka.auto.offset.reset": "none"},
+            "Kafka option 'auto.offset.reset' is not supported.\nInstead set the",
+        ),
+        ({"kafka.key.deserializer": "x"}, "Kafka option 'key.deserializer' is not supported as keys are"),
+        ({"kafka.value.deserializer": "x"}, "Use DataFrame operations to explicitly deserialize the values."),
+        ({"kafka.enable.auto.commit": "true"}, "Kafka option 'enable.auto.commit' is not supported"),
+        ({"kafka.interceptor.classes": "x"}, "Kafka option 'interceptor.classes' is not supported"),
+        ({"kafka.isolation.level": "snapshot"}, "must be read_uncommitted or read_committed"),
+        (
+            {"minOffsetsPerTrigger": "2", "maxOffsetsPerTrigger": "1"},
+            "The value of minOffsetPerTrigger(2) is higher than the maxOffsetsPerTrigger(1).",
+        ),
+        ({"startingOffsets": "committed"}, "needs kafka.group.id"),
+        ({"includeHeaders": "maybe"}, 'For input string: "maybe"'),
+        (
+            {"startingOffsets": '{"t":{"0":1}}', "endingOffsets": '{"t":{"1":1}}'},
+            "[MISMATCHED_TOPIC_PARTITIONS_BETWEEN_START_OFFSET_AND_END_OFFSET] The specified start offset "
+            "and end "
+            "offset should have the same topic-partitions. Topic-partitions for start offset: [t-0], "
+            "topic-partitions for end offset: [t-1].",
+        ),
+        (
+            {"startingOffsets": '{"t":{"0":1}}', "endingOffsets": '{"t":{"0":0}}'},
+            "[UNRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET] The specified start offset 1 is greater than "
+            "the "
+            "end offset 0 for topic t partition 0.",
+        ),
+        (
+            {"startingOffsetsByTimestamp": '{"t":{"0":2}}', "endingOffsetsByTimestamp": '{"t":{"0":1}}'},
+            "The specified start timestamp 2 is greater than the end timestamp 1 for topic t partition 0.",
+        ),
+    ],
+)
+def test_refusals_are_in_the_words_of_sparks_connector(options, message):
+    assert message in refuse(options)
+
+
+def test_refusals_of_what_is_missing():
+    assert refuse({}, remove=("subscribe",)) == (
+        "One of the following options must be specified for Kafka source: subscribe, subscribepattern, "
+        "assign. "
+        "See the docs for more details."
+    )
+    assert refuse({}, remove=("kafka.bootstrap.servers",)) == (
+        "Option 'kafka.bootstrap.servers' must be specified for configuring Kafka consumer"
+    )
+    assert refuse({"bootstrap.servers": "h:1"}, remove=("kafka.bootstrap.servers",)).endswith(
+        "configuring Kafka consumer; 'bootstrap.servers' was given without the prefix 'kafka.'"
+    )
+    both = refuse({"startingOffsets": "latest"}, remove=("subscribe",))
+    assert both == "starting offset can't be latest for batch queries on Kafka"
+    pattern = refuse({"subscribePattern": " "}, remove=("subscribe",))
+    assert pattern == "Pattern to subscribe is empty as specified value for option 'subscribePattern' is ' '"
+    assign = refuse({"assign": "t"}, remove=("subscribe",))
+    assert assign == "No topicpartitions to assign as specified value for option 'assign' is 't'"
+
+
+def test_load_does_not_know_yet_whether_it_is_a_stream():
+    values = OptionValues.parse(BASE | {"startingOffsets": "latest", "includeHeaders": "true"}, Scope.READ)
+    assert check_general(values).include_headers
+    with pytest.raises(ConfigError, match="One of the following"):
+        check_general(OptionValues.parse({}, Scope.READ))
+
+
+def test_client_properties_are_read_and_the_unknown_told():
+    options = read(
+        kafka__isolation__level="read_committed",
+        kafka__fetch__max__bytes="1000",
+        kafka__max__poll__records="500",
+        kafka__fetch__max__byte="7",
+        kafka__group__id="g",
+        groupIdPrefix="p",
+        kafkaConsumer__pollTimeoutMs="9",
+    )
+    assert options.consumer.isolation_level is IsolationLevel.READ_COMMITTED
+    assert options.consumer.fetch_max_bytes == 1000
+    assert options.consumer.poll_timeout_ms == 9
+    assert (options.group_id, options.has_group_id) == ("g", True)
+    assert "Option groupIdPrefix will be ignored as option kafka.group.id has been set." in options.warnings
+    assert (
+        "Unknown option 'kafka.fetch.max.byte' is ignored; did you mean 'kafka.fetch.max.bytes'?"
+        in options.warnings
+    )
+    assert not any("max.poll.records" in warning for warning in options.warnings)

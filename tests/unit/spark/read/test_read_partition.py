@@ -1,0 +1,96 @@
+"""A whole task on a worker, against a scripted cluster with records."""
+
+from uuid import uuid4
+
+import pytest
+from pyspark.sql.types import StructType
+from scripted_broker import ScriptedCluster, properties
+
+from spark_kafka_native.kafka.cluster.router import router_for
+from spark_kafka_native.kafka.config import ClientConfig, ConsumerConfig
+from spark_kafka_native.kafka.errors import DeadlineExceededError
+from spark_kafka_native.spark.conditions import KafkaConditionError
+from spark_kafka_native.spark.read.bounds import At, Earliest, Inner, Latest
+from spark_kafka_native.spark.read.partition import KafkaInputPartition, ReadTask, read_partition
+from spark_kafka_native.spark.read.ranges import OffsetRange
+from spark_kafka_native.spark.read.row_layout import RowLayout
+
+SCHEMA = StructType().add("partition", "integer").add("offset", "long").add("value", "string")
+
+
+@pytest.fixture
+def cluster():
+    with ScriptedCluster() as cluster:
+        for tp in cluster.create("t", 2):
+            for first in range(0, 20, 5):
+                cluster.logs[tp].append([b"%d" % value for value in range(first, first + 5)])
+        yield cluster
+
+
+@pytest.fixture
+def read(cluster):
+    quick = properties(cluster.bootstrap_servers, default_api_timeout_ms=1_500)
+    client = ClientConfig.from_properties(quick)
+
+    def read(*ranges, fail=True):
+        task = ReadTask(
+            client=client,
+            consumer=ConsumerConfig(poll_timeout_ms=3_000),
+            schema=RowLayout.from_schema(SCHEMA),
+            fail_on_data_loss=fail,
+            group_id="g",
+        )
+        rows = []
+        for batch in read_partition(KafkaInputPartition(ranges=ranges), task):
+            rows += [(row["partition"], row["offset"], row["value"]) for row in batch.to_pylist()]
+        return rows
+
+    read.router = router_for(client)
+    yield read
+    read.router.close()
+
+
+def planned(start, end, partition=0, topic_id=None):
+    return OffsetRange(topic="t", partition=partition, start=start, end=end, topic_id=topic_id)
+
+
+def rows_of(partition, first, until):
+    return [(partition, offset, str(offset)) for offset in range(first, until)]
+
+
+def test_ranges_of_several_partitions_and_of_the_same(cluster, read):
+    topic_id = cluster.topic_ids["t"].hex
+    found = read(
+        planned(At(2), At(8), topic_id=topic_id),
+        planned(Earliest(), Latest(), 1, topic_id=topic_id),
+        planned(At(11), At(13), topic_id=topic_id),
+    )
+    assert [row for row in found if row[0] == 0] == rows_of(0, 2, 8) + rows_of(0, 11, 13)
+    assert [row for row in found if row[0] == 1] == rows_of(1, 0, 20)
+    assert read() == []
+
+
+def test_offsets_that_are_gone_fail_the_task_or_are_left_out(cluster, read):
+    (log, _) = cluster.logs.values()
+    log.log_start_offset, log.batches = 10, log.batches[2:]
+    with pytest.raises(KafkaConditionError, match=r"offset \[3, 20\) for topic partition t-0 .*\[10, 20\)"):
+        read(planned(At(3), Latest()))
+    assert read(planned(At(3), Latest()), fail=False) == rows_of(0, 10, 20)
+    assert read(planned(Inner(3), Latest())) == rows_of(0, 10, 20)
+
+
+def test_a_topic_that_became_another_is_found_out_by_the_fetch(cluster, read):
+    former = cluster.topic_ids["t"]
+    read.router.metadata({"t"})
+    cluster.topic_ids["t"] = uuid4()
+    # What the task knows is what was planned, and the new log is as long as the former.
+    with pytest.raises(KafkaConditionError, match="The topic was deleted and created again"):
+        read(planned(At(3), At(9), topic_id=former.hex))
+    assert read(planned(At(3), At(9), topic_id=former.hex), fail=False) == []
+    assert read(planned(At(3), Latest(), topic_id=former.hex), fail=False) == rows_of(0, 0, 20)
+
+
+def test_a_task_that_reaches_no_broker_names_what_it_was_to_read(cluster, read):
+    cluster[1].stop()
+    with pytest.raises(DeadlineExceededError, match=r"cannot start reading t-0 \[earliest, 9\) and 1 more"):
+        read(planned(Earliest(), At(9)), planned(At(9), Latest()))

@@ -1,0 +1,218 @@
+"""What a task goes on with after an error, against a scripted cluster; and its loop."""
+
+import logging
+from types import SimpleNamespace
+from uuid import uuid4
+
+import pytest
+from planning_cluster import PlanningCluster
+from scripted_broker import properties
+
+from spark_kafka_native.kafka.cluster.router import Router
+from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import (
+    BrokerError,
+    EndOfLogError,
+    KafkaError,
+    OffsetOutOfRangeError,
+    TopicRecreatedError,
+)
+from spark_kafka_native.kafka.model import IsolationLevel, TopicPartition
+from spark_kafka_native.spark.conditions import KafkaConditionError
+from spark_kafka_native.spark.read import partition
+from spark_kafka_native.spark.read.bound_range import Binding, BoundRange
+from spark_kafka_native.spark.read.bounds import At, Earliest, Latest
+from spark_kafka_native.spark.read.data_loss import DataLossPolicy, LogShrunk, OffsetsLost, PartitionsDeleted
+from spark_kafka_native.spark.read.ranges import OffsetRange
+from spark_kafka_native.spark.read.recovery import look_again
+
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+LEVEL = IsolationLevel.READ_UNCOMMITTED
+
+
+@pytest.fixture
+def cluster():
+    with PlanningCluster() as cluster:
+        for tp in (*cluster.create("t", 2), *cluster.create("u")):
+            cluster.logs[tp].log_start_offset = 20
+            cluster.logs[tp].end_offset = 50
+        yield cluster
+
+
+@pytest.fixture
+def router(cluster):
+    router = Router(ClientConfig.from_properties(properties(cluster.bootstrap_servers)))
+    yield router
+    router.close()
+
+
+def bound(tp, position, until_offset, *, end=None, topic_id=None):
+    planned = OffsetRange(
+        topic=tp.topic,
+        partition=tp.partition,
+        start=Earliest(),
+        end=end or At(until_offset),
+        topic_id=topic_id,
+    )
+    return BoundRange(planned=planned, position=position, until_offset=until_offset)
+
+
+def spans(binding):
+    return [(str(one.topic_partition), one.position, one.until_offset) for one in binding.ranges]
+
+
+def test_offsets_that_the_leader_refuses_are_cut_to_its_log_and_the_others_stay(router):
+    left = [bound(T0, 5, 40), bound(T1, 5, 40), bound(U0, 5, 40)]
+    error = OffsetOutOfRangeError(T1, 5)
+    found = look_again(router, left, error, LEVEL)
+    assert spans(found) == [("t-0", 5, 40), ("t-1", 20, 40), ("u-0", 5, 40)]
+    (loss,) = found.losses
+    assert (loss.topic_partition, loss.from_offset, loss.until_offset, loss.lost) == (T1, 5, 40, 15)
+    assert loss.cause is error
+    gone = look_again(router, [bound(T1, 5, 15)], error, LEVEL)
+    assert (gone.ranges, [one.lost for one in gone.losses]) == ((), [10])
+
+
+def test_an_end_of_the_log_is_a_loss_but_not_where_a_transaction_hides_the_records(cluster, router):
+    left = [bound(T0, 30, 70)]
+    found = look_again(router, left, EndOfLogError(T0, 30, 70, 50), LEVEL)
+    assert (spans(found), found.losses[0].lost) == ([("t-0", 30, 50)], 20)
+    with pytest.raises(EndOfLogError):
+        look_again(router, left, EndOfLogError(T0, 30, 70, 70, 30), LEVEL)
+    cluster.logs[T0].last_stable_offset = 40  # of the log, not of what readers see
+    assert spans(look_again(router, left, EndOfLogError(T0, 30, 70, 69, 40), LEVEL)) == [("t-0", 30, 50)]
+
+
+def test_partitions_that_are_gone_are_lost_and_the_others_stay_as_far_as_they_had_come(router):
+    gone = TopicPartition("t", 7)
+    left = [bound(T0, 30, 40), bound(gone, 0, 5)]
+    found = look_again(router, left, BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there"), LEVEL)
+    expected = PartitionsDeleted(topic_partitions=frozenset({gone}))
+    assert found == Binding(ranges=(left[0],), losses=(expected,))
+    with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+        look_again(router, left, BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "there"), LEVEL)
+
+
+def test_all_ranges_of_a_recreated_topic_move_and_the_others_stay(cluster, router):
+    former, current = cluster.topic_ids["t"], uuid4()
+    left = [
+        bound(T0, 20, 50, end=Latest(), topic_id=former.hex),
+        bound(T1, 20, 50, end=Latest(), topic_id=former.hex).advanced(30),
+        bound(U0, 20, 50, end=Latest(), topic_id=cluster.topic_ids["u"].hex),
+    ]
+    error = TopicRecreatedError("t", str(former), str(current))
+    assert look_again(router, left, error, LEVEL) == Binding(ranges=tuple(left))
+    cluster.topic_ids["t"] = current
+    cluster.logs[T0].log_start_offset = cluster.logs[T1].log_start_offset = 0
+    found = look_again(router, left, error, LEVEL)
+    assert spans(found) == [("t-0", 0, 50), ("t-1", 0, 50), ("u-0", 20, 50)]
+    assert [one.topic_id for one in found.ranges] == [current, current, cluster.topic_ids["u"]]
+    (loss,) = found.losses
+    assert (loss.topic_partition, loss.from_offset, loss.lost, loss.cause) == (T1, 30, 20, error)
+
+
+@pytest.mark.parametrize(
+    ("loss", "condition", "lost", "warning"),
+    [
+        (
+            OffsetsLost(topic_partition=T0, from_offset=3, until_offset=9, lost=4, note="Why.", then="Then."),
+            r"COULD_NOT_READ_OFFSET_RANGE.* offset \[3, 9\) for topic partition t-0 .* g\. Why\. SQLSTATE",
+            4,
+            "t-0: 4 offsets of [3, 9) are lost; .* failOnDataLoss is false. Why. Then.",
+        ),
+        (
+            OffsetsLost(topic_partition=T0, from_offset=3, until_offset=None, lost=None, note="Why."),
+            r"COULD_NOT_READ_OFFSET_RANGE.* offset \[3, latest\) for",
+            0,
+            "t-0: all offsets from 3 on are lost; .* failOnDataLoss is false. Why.",
+        ),
+        (
+            LogShrunk(topic_partition=T0, from_offset=9, until_offset=3),
+            "RESOLVED_START_OFFSET_GREATER_THAN_END.* start offset 9 .* end offset 3 for topic t partition 0",
+            0,
+            "Nothing is read from t-0 because .*start offset 9 .* end offset 3 ",
+        ),
+        (
+            PartitionsDeleted(topic_partitions=frozenset({T1, U0})),
+            r"PARTITIONS_DELETED.*Partitions \[t-1, u-0\] have been deleted\.",
+            0,
+            "Partitions [t-1, u-0] have been deleted; .* failOnDataLoss is false",
+        ),
+    ],
+)
+def test_a_loss_fails_the_query_or_is_counted_and_told(caplog, loss, condition, lost, warning):
+    with pytest.raises(KafkaConditionError, match=condition) as raised:
+        DataLossPolicy(fail=True, group_id="g").report(loss)
+    assert raised.value.__cause__ is getattr(loss, "cause", None)
+    policy = DataLossPolicy(fail=False, group_id="g")
+    with caplog.at_level(logging.WARNING, "spark_kafka_native"):
+        policy.report(loss)
+        policy.report(loss)
+    assert policy.lost == 2 * lost
+    (message, _) = caplog.messages
+    for part in warning.split(".*"):
+        assert part in message
+
+
+class Task:
+    """`read_partition`'s loop with a fetch that fails as told."""
+
+    def __init__(self, monkeypatch, router, failures, *, fail=False):
+        self.failures = failures
+        self.fetched = []
+        self.policy = DataLossPolicy(fail=fail, group_id="g")
+        self.router = router
+        monkeypatch.setattr(partition, "_fetch", self.fetch)
+
+    def fetch(self, _router, _task, left):
+        self.fetched.append({str(tp): (one.position, one.until_offset) for tp, one in left.items()})
+        if self.failures:
+            raise self.failures.pop(0)
+        yield "batch"
+
+    def read(self, *ranges):
+        task = SimpleNamespace(consumer=SimpleNamespace(isolation_level=LEVEL))
+        return list(partition._read_round(self.router, task, list(ranges), self.policy))
+
+
+def test_what_is_left_after_a_loss_is_fetched_and_what_is_done_is_not(monkeypatch, router):
+    task = Task(monkeypatch, router, [OffsetOutOfRangeError(T0, 5)])
+    assert task.read(bound(T0, 5, 40), bound(T1, 40, 40)) == ["batch"]
+    assert task.fetched == [{"t-0": (5, 40), "t-1": (40, 40)}, {"t-0": (20, 40)}]
+    assert task.policy.lost == 15
+    strict = Task(monkeypatch, router, [OffsetOutOfRangeError(T0, 5)], fail=True)
+    with pytest.raises(KafkaConditionError, match=r"\[5, 40\).*The log has \[20, 50\)"):
+        strict.read(bound(T0, 5, 40))
+
+
+def test_a_range_that_is_lost_altogether_ends(monkeypatch, router):
+    task = Task(monkeypatch, router, [OffsetOutOfRangeError(T0, 5)])
+    assert task.read(bound(T0, 5, 15)) == []
+    assert (len(task.fetched), task.policy.lost) == (1, 10)
+
+
+@pytest.mark.parametrize(("refusals", "is_raised"), [(5, False), (6, True)])
+def test_a_leader_that_refuses_what_it_has_is_asked_again(monkeypatch, router, refusals, is_raised):
+    task = Task(monkeypatch, router, [OffsetOutOfRangeError(T0, 30) for _ in range(refusals)])
+    if is_raised:
+        with pytest.raises(OffsetOutOfRangeError):
+            task.read(bound(T0, 30, 40))
+    else:
+        assert task.read(bound(T0, 30, 40)) == ["batch"]
+    assert (len(task.fetched), task.policy.lost) == (6, 0)
+
+
+def test_an_error_that_is_no_loss_is_raised(monkeypatch, router):
+    task = Task(monkeypatch, router, [KafkaError("corrupt")])
+    with pytest.raises(KafkaError, match="corrupt"):
+        task.read(bound(T0, 30, 40))
+    assert len(task.fetched) == 1
+
+
+def test_ranges_of_the_same_partition_are_read_in_turn():
+    pieces = [bound(T0, 20, 30), bound(T1, 20, 30), bound(T0, 30, 40), bound(T0, 40, 50)]
+    rounds = []
+    while pieces:
+        rounds.append([(str(one.topic_partition), one.position) for one in partition._take_round(pieces)])
+    assert rounds == [[("t-0", 20), ("t-1", 20)], [("t-0", 30)], [("t-0", 40)]]

@@ -1,0 +1,208 @@
+"""What the user said, as bounds: in literals where nobody has to be asked, else with a scripted cluster."""
+
+from uuid import UUID
+
+import pytest
+from planning_cluster import PlanningCluster
+from scripted_broker import Log, properties
+
+from spark_kafka_native.kafka.cluster.router import Router
+from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.errors import BrokerError, ConfigError
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
+from spark_kafka_native.spark.conditions import KafkaConditionError
+from spark_kafka_native.spark.options.option import Scope
+from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.read.bounds import At, Earliest, FirstAtOrAfter, Latest
+from spark_kafka_native.spark.read.read_options import ReadOptions
+from spark_kafka_native.spark.read.resolve import (
+    LogBounds,
+    find_partitions,
+    list_log_bounds,
+    resolve_end,
+    resolve_start,
+)
+
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+BOUNDS = LogBounds(earliest={A0: 10, A1: 0}, latest={A0: 100, A1: 3})
+BOTH = (A0, A1)
+
+
+def options_of(**given):
+    names = {name.replace("__", "."): value for name, value in given.items()}
+    base = {"kafka.bootstrap.servers": "h:1", "fetchOffset.numRetries": "0"}
+    if not {"assign", "subscribePattern"} & set(names):
+        base["subscribe"] = "a"
+    return ReadOptions.for_batch(OptionValues.parse(base | names, Scope.READ), now_ms=1_000_000)
+
+
+@pytest.fixture
+def cluster():
+    with PlanningCluster() as cluster:
+        cluster.create("a", 2)
+        for tp in BOTH:
+            cluster.logs[tp].log_start_offset = BOUNDS.earliest[tp]
+            cluster.logs[tp].end_offset = BOUNDS.latest[tp]
+        yield cluster
+
+
+@pytest.fixture
+def router(cluster):
+    router = Router(ClientConfig.from_properties(properties(cluster.bootstrap_servers)))
+    yield router
+    router.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {A0: Earliest(), A1: Earliest()}),
+        ({"startingOffsets": "latest-5"}, {A0: At(95), A1: At(0)}),
+        ({"startingOffsets": "latest-95"}, {A0: At(10), A1: At(0)}),
+        ({"startingOffsets": '{"a":{"0":0,"1":-2}}'}, {A0: At(0), A1: Earliest()}),
+    ],
+)
+def test_a_start_that_needs_no_lookup(given, expected):
+    assert resolve_start(None, options_of(**given), BOTH, BOUNDS) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {A0: Latest(), A1: Latest()}),
+        ({"endingOffsets": '{"a":{"0":0,"1":-1}}'}, {A0: At(0), A1: Latest()}),
+    ],
+)
+def test_an_end_that_needs_no_lookup(given, expected):
+    assert resolve_end(None, options_of(**given), BOTH) == expected
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        ("latest", {A0: At(100), A1: At(3)}),
+        ('{"a":{"0":-1,"1":-2}}', {A0: At(100), A1: Earliest()}),
+    ],
+)
+def test_a_stream_that_starts_at_the_end_starts_at_the_one_of_now(limit, expected):
+    given = {"kafka.bootstrap.servers": "h:1", "subscribe": "a", "startingOffsets": limit}
+    options = ReadOptions.for_stream(OptionValues.parse(given, Scope.STREAM), now_ms=1_000_000)
+    assert resolve_start(None, options, BOTH, BOUNDS) == expected
+
+
+def test_offsets_and_times_are_for_exactly_the_partitions_that_are_read():
+    one, condition = '{"a":{"0":5}}', "KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED"
+    with pytest.raises(KafkaConditionError, match=rf"{condition}.*Specified: \[a-0\] Assigned: \[a-0, a-1\]"):
+        resolve_start(None, options_of(startingOffsets=one), BOTH, BOUNDS)
+    with pytest.raises(KafkaConditionError, match=condition):
+        resolve_end(None, options_of(endingOffsets=one), BOTH)
+    with pytest.raises(KafkaConditionError, match="for Kafka timestamp based start offsets don't match"):
+        resolve_start(None, options_of(startingOffsetsByTimestamp=one), BOTH, BOUNDS)
+    with pytest.raises(KafkaConditionError, match="for Kafka timestamp based end offsets don't match"):
+        resolve_end(None, options_of(endingOffsetsByTimestamp=one), BOTH)
+
+
+@pytest.mark.parametrize(
+    ("fallback", "expected"), [("earliest", Earliest()), ("latest", At(3)), (None, Earliest())]
+)
+def test_committed_offset_0_is_one_and_none_is_what_the_fallback_says(cluster, router, fallback, expected):
+    cluster.committed = {A0: 0}
+    given = {} if fallback is None else {"committedOffsetsFallback": fallback}
+    options = options_of(startingOffsets="committed", kafka__group__id="g", **given)
+    assert resolve_start(router, options, BOTH, BOUNDS) == {A0: At(0), A1: expected}
+
+
+def test_a_group_without_an_offset_can_be_an_error(cluster, router):
+    given = {"startingOffsets": "committed", "kafka__group__id": "g", "committedOffsetsFallback": "error"}
+    cluster.committed = {A0: 0}
+    with pytest.raises(ConfigError, match=r"Group g has committed no offset for \[a-1\]"):
+        resolve_start(router, options_of(**given), BOTH, BOUNDS)
+    cluster.committed = {A0: 0, A1: 2}
+    assert resolve_start(router, options_of(**given), BOTH, BOUNDS) == {A0: At(0), A1: At(2)}
+
+
+def test_a_starting_time_is_an_offset_an_error_or_the_end_listed_before(cluster, router):
+    cluster.times = {A0: [(40, 50), (60, 70)], A1: [(40, 0)]}
+    found = resolve_start(router, options_of(startingTimestamp="40"), BOTH, BOUNDS)
+    assert found == {A0: At(50), A1: At(0)}
+    each = options_of(startingOffsetsByTimestamp='{"a":{"0":41,"1":7}}')
+    assert resolve_start(router, each, BOTH, BOUNDS) == {A0: At(70), A1: At(0)}
+    with pytest.raises(ConfigError, match=r"No offset matched .* topic-partition a-1 and timestamp 60\."):
+        resolve_start(router, options_of(startingTimestamp="60"), BOTH, BOUNDS)
+    lenient = options_of(startingTimestamp="60", startingOffsetsByTimestampStrategy="latest")
+    cluster.logs[A1].end_offset = 9
+    assert resolve_start(router, lenient, BOTH, BOUNDS) == {A0: At(70), A1: At(3)}
+
+
+def test_an_ending_time_that_no_record_has_reached_stays_a_time(cluster, router):
+    cluster.times = {A0: [(40, 0)]}
+    assert resolve_end(router, options_of(endingTimestamp="40"), BOTH) == {A0: At(0), A1: FirstAtOrAfter(40)}
+    each = options_of(endingOffsetsByTimestamp='{"a":{"0":41,"1":7}}')
+    assert resolve_end(router, each, BOTH) == {A0: FirstAtOrAfter(41), A1: FirstAtOrAfter(7)}
+
+
+def test_latest_is_the_last_stable_offset_where_only_committed_records_are_read(cluster, router):
+    cluster.logs[A0].last_stable_offset = 42
+    read = options_of().consumer.isolation_level
+    assert list_log_bounds(router, BOTH, read) == BOUNDS
+    committed = options_of(kafka__isolation__level="read_committed").consumer.isolation_level
+    assert list_log_bounds(router, BOTH, committed).latest == {A0: 42, A1: 3}
+
+
+def test_partitions_of_each_kind_of_subscription(cluster, router):
+    cluster.create("ab")
+    cluster.create("__a")
+    cluster.internal = {"__a"}
+    pattern = find_partitions(router, options_of(subscribePattern="a"))
+    assert [str(tp) for tp in pattern] == ["a-0", "a-1", "ab-0"]
+    assert pattern[A0].topic_id == cluster.topic_ids["a"].hex
+    assert pattern[A0].leader == 1
+    assert [str(tp) for tp in find_partitions(router, options_of(subscribePattern="^b"))] == []
+    assert [str(tp) for tp in find_partitions(router, options_of())] == ["a-0", "a-1"]
+    # What was listed before is asked for again: topics and partitions are those of now.
+    cluster.create("new-a")
+    cluster.logs[TopicPartition("a", 2)] = Log(leader=7)
+    found = find_partitions(router, options_of(subscribePattern="a$"))
+    assert [(str(tp), one.leader) for tp, one in found.items()] == [
+        ("a-0", 1), ("a-1", 1), ("a-2", 7), ("new-a-0", 1),
+    ]  # fmt: skip
+    del cluster.logs[TopicPartition("a", 2)]
+    # An internal topic is read when it is named.
+    assert [str(tp) for tp in find_partitions(router, options_of(subscribe="__a"))] == ["__a-0"]
+    assign = options_of(assign='{"a":[1,7],"ab":[0]}')
+    assert [str(tp) for tp in find_partitions(router, assign)] == ["a-1", "ab-0"]
+
+
+def test_a_partition_without_a_leader_and_a_topic_without_an_id_are_planned_too(cluster, router):
+    cluster.logs[A0].leader = -1
+    cluster.topic_ids["a"] = UUID(int=0)
+    found = find_partitions(router, options_of())
+    assert [(one.leader, one.topic_id) for one in found.values()] == [(-1, None), (1, None)]
+
+
+def test_a_topic_that_is_missing_is_told_with_the_nearest_that_may_be_meant(cluster, router):
+    cluster.create("orders")
+    cluster.create("__order")
+    cluster.internal = {"__order", "order-internal"}
+    cluster.create("order-internal")
+    with pytest.raises(BrokerError, match=r"topic order: .*does not exist; did you mean 'orders'"):
+        find_partitions(router, options_of(subscribe="order"))
+    asked = len(cluster[1].asked)
+    with pytest.raises(BrokerError, match=r"the topic does not exist\)"):
+        find_partitions(router, options_of(subscribe="zzz"))
+    assert len(cluster[1].asked) - asked <= 2
+
+
+def test_a_topic_that_appears_a_moment_later_is_found(cluster, router):
+    attempts = []
+
+    def appears(request, version):
+        attempts.append(request)
+        if len(attempts) == 3:
+            cluster.create("late")
+        return cluster.metadata(request, version)
+
+    cluster[1].on(MetadataRequest, appears)
+    retried = {"fetchOffset__numRetries": "3", "fetchOffset__retryIntervalMs": "10"}
+    assert list(find_partitions(router, options_of(subscribe="late", **retried)))

@@ -1,0 +1,202 @@
+import pickle
+from inspect import signature
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import ArrayType, StructType
+
+from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.records.columns import HEADERS_TYPE, RecordColumns
+from spark_kafka_native.spark.conditions import KafkaConditionError
+from spark_kafka_native.spark.read import partition, repeated
+from spark_kafka_native.spark.read.bound_range import BoundRange
+from spark_kafka_native.spark.read.bounds import At
+from spark_kafka_native.spark.read.column_types import HEADERS, full_schema
+from spark_kafka_native.spark.read.kafka_columns import _relabel
+from spark_kafka_native.spark.read.ranges import OffsetRange
+from spark_kafka_native.spark.read.row_layout import MAX_ROWS, RowLayout
+
+TP = TopicPartition("t", 3)
+
+
+def struct(**columns):
+    schema = StructType()
+    for name, kind in columns.items():
+        schema = schema.add(name, kind)
+    return schema
+
+
+def records(**changes):
+    columns = {
+        "length": 3,
+        "offset": np.array([10, 11, 15]),
+        "timestamp_ms": np.array([-1, 0, 1_700_000_000_123]),
+        "timestamp_type": np.array([-1, 0, 1], np.int8),
+        "key": pa.array([None, b"", b"k"], pa.binary()),
+        "value": pa.array([b"a", None, "ü".encode()], pa.binary()),
+        "headers": pa.array([None, [("h", b"1"), ("h", None)], [("x", b"")]], HEADERS_TYPE),
+    }
+    return RecordColumns(**(columns | changes))
+
+
+def test_the_full_schema_is_sparks():
+    schema = full_schema(True)
+    assert schema.simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
+        "timestampType:int,headers:array<struct<key:string,value:binary>>>"
+    )
+    assert all(field.nullable for field in schema)
+    assert full_schema(False).names == schema.names[:-1]
+
+
+def test_a_record_batch_has_exactly_the_schema_that_spark_wants():
+    schema = full_schema(True)
+    batch = RowLayout.from_schema(schema).to_record_batch(records(), TP)
+    in_utc = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    assert batch.schema.equals(to_arrow_schema(schema, **in_utc), check_metadata=True)
+    batch.validate(full=True)
+    rows = batch.to_pylist()
+    assert [row["offset"] for row in rows] == [10, 11, 15]
+    assert [row["key"] for row in rows] == [None, b"", b"k"]
+    assert [row["topic"] for row in rows] == ["t"] * 3
+    assert [row["partition"] for row in rows] == [3] * 3
+    assert [row["timestampType"] for row in rows] == [-1, 0, 1]
+    assert batch.column(5).cast(pa.int64()).to_pylist() == [-1000, 0, 1_700_000_000_123_000]
+    assert rows[0]["headers"] is None
+    assert rows[1]["headers"] == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
+
+
+def test_any_subset_in_any_order_decodes_only_what_it_shows():
+    schema = RowLayout.from_schema(struct(TIMESTAMP="timestamp", value="string", partition="integer"))
+    assert [source.name for source in schema.sources] == ["timestamp", "value", "partition"]
+    assert schema.record_fields == {"timestamp_ms", "value", "offset"}
+    batch = schema.to_record_batch(records(key=None, headers=None), TP)
+    assert batch.schema.names == ["TIMESTAMP", "value", "partition"]
+    assert batch.column(1).to_pylist() == ["a", None, "ü"]
+    assert RowLayout.from_schema(struct(topic="string")).record_fields == frozenset()
+    assert pickle.loads(pickle.dumps(schema)) == schema
+
+
+def test_slices_of_arrow_columns_keep_their_place():
+    headers = pa.array([[("z", b"9")], None, [("a", None)], [("b", b"2")]], HEADERS_TYPE).slice(1)
+    batch = RowLayout.from_schema(StructType().add("headers", HEADERS)).to_record_batch(
+        records(headers=headers), TP
+    )
+    batch.validate(full=True)
+    assert batch.column(0).to_pylist() == [None, [{"key": "a", "value": None}], [{"key": "b", "value": b"2"}]]
+
+
+@pytest.mark.parametrize("nulls", [None, pa.array([False, False, True])])
+def test_headers_whose_structs_are_a_slice_keep_their_place(nulls):
+    key, value = pa.array(["z", "a", "b"]), pa.array([b"0", b"1", b"2"])
+    fields = [pa.field("key", pa.string()), pa.field("value", pa.binary())]
+    structs = pa.StructArray.from_arrays([key, value], fields=fields, mask=nulls).slice(1)
+    headers = pa.ListArray.from_arrays(pa.array([0, 1, 1, 2], pa.int32()), structs)
+    wanted = [("key", pa.string()), pa.field("value", pa.binary(), nullable=False)]
+    given = _relabel(headers, pa.list_(pa.struct(wanted)))
+    given.validate(full=True)
+    assert given.to_pylist() == headers.to_pylist()
+    assert given.values.field(0).buffers()[2].address == key.buffers()[2].address
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        (struct(), "has no columns; give at least one of key, value, topic"),
+        (struct(ofset="long"), "has no column `ofset`; did you mean `offset`"),
+        (struct(offset="integer"), "Column `offset` can be read as bigint, not as int"),
+        (struct(value="integer"), "Column `value` can be read as binary or string, not as int"),
+        (struct(key="string", KEY="binary"), "names a column twice"),
+        (struct(headers="string"), "can be read as array<struct<key:string,value:binary>>"),
+    ],
+)
+def test_a_wrong_schema_says_what_is_allowed(schema, why):
+    with pytest.raises(ConfigError, match=why):
+        RowLayout.from_schema(schema)
+
+
+def headers_of(*, element=True, key=True, value=True):
+    pair = StructType().add("key", "string", key).add("value", "binary", value)
+    return StructType().add("headers", ArrayType(pair, element))
+
+
+def test_a_header_value_must_be_nullable_as_spark_would_believe_that_it_is_never_null():
+    with pytest.raises(
+        ConfigError, match=r"Column `headers`: the value of a header can be null, so the schema"
+    ):
+        RowLayout.from_schema(headers_of(value=False))
+    # Neither a header nor its key is ever null.
+    batch = RowLayout.from_schema(headers_of(element=False, key=False)).to_record_batch(records(), TP)
+    batch.validate(full=True)
+    assert batch.column(0).to_pylist()[1] == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
+
+
+def test_what_is_kept_of_constant_columns_has_a_bound_in_bytes():
+    layout = RowLayout.from_schema(struct(topic="string"))
+    for topic in range(40):
+        name = f"{topic}-".ljust(249, "x")
+        rows = RecordColumns(length=20_000)
+        batch = layout.to_record_batch(rows, TopicPartition(name, 0))
+        assert batch.column(0).unique().to_pylist() == [name]
+        assert repeated.kept_bytes() <= repeated.MAX_KEPT_BYTES
+    layout.to_record_batch(RecordColumns(length=200_000), TopicPartition("y" * 249, 0))
+    assert repeated.kept_bytes() <= repeated.MAX_KEPT_BYTES
+    # It is counted along, through arrays that are kept again, grow and are dropped.
+    for length in (10, 2_000, 10):
+        layout.to_record_batch(RecordColumns(length=length), TopicPartition("z", 0))
+        assert repeated.kept_bytes() == sum(array.nbytes for array, _ in repeated._kept.values())
+
+
+def test_text_that_is_not_utf8_names_its_offset():
+    values = pa.array([b"fine", b"\xff\xfe", b"\xff"], pa.binary())
+    schema = RowLayout.from_schema(struct(value="string", offset="long"))
+    with pytest.raises(ConfigError, match="t-3 at offset 11: the value is not UTF-8"):
+        schema.to_record_batch(records(value=values), TP)
+
+
+def test_a_timestamp_beyond_spark_names_its_offset():
+    times = np.array([0, 9_223_372_036_854_776, 1])
+    schema = RowLayout.from_schema(full_schema(False))
+    with pytest.raises(KafkaConditionError, match=r"KAFKA_MALFORMED_RECORD_TIMESTAMP.* offset 11 of t-3"):
+        schema.to_record_batch(records(timestamp_ms=times), TP)
+    batch = schema.to_record_batch(records(timestamp_ms=np.array([9_223_372_036_854_775, 0, 0])), TP)
+    assert batch.column(5)[0].value == 9_223_372_036_854_775_000
+
+
+def test_a_null_where_the_schema_says_not_null_is_an_error():
+    schema = StructType().add("value", "binary", nullable=False).add("offset", "long", nullable=False)
+    read = RowLayout.from_schema(schema)
+    with pytest.raises(ConfigError, match="t-3 at offset 11: `value` is null"):
+        read.to_record_batch(records(), TP)
+    fine = read.to_record_batch(records(value=pa.array([b"a"] * 3, pa.binary())), TP)
+    assert not fine.schema.field(0).nullable
+
+
+def test_constant_columns_share_their_memory():
+    schema = RowLayout.from_schema(struct(topic="string", partition="integer"))
+    first, second = schema.to_record_batch(records(), TP), schema.to_record_batch(records(), TP)
+    assert first.column(0).buffers()[2].address == second.column(0).buffers()[2].address
+
+
+def test_many_tiny_records_come_in_batches_that_the_topics_name_fits(monkeypatch):
+    assert MAX_ROWS * 249 < 2**31
+    n = MAX_ROWS + 2
+    headers = pa.array([None] * MAX_ROWS + [[("h", b"1")], [("h", b"2")]], HEADERS_TYPE)
+    columns = RecordColumns(length=n, offset=np.arange(n), headers=headers)
+    fetched = SimpleNamespace(columns=columns, topic_partition=TP, next_offset=n)
+    fetcher = SimpleNamespace(fetch=lambda *_arguments, **_options: [fetched])
+    monkeypatch.setattr(partition, "Fetcher", lambda *_arguments: fetcher)
+    schema = RowLayout.from_schema(struct(topic="string", offset="long").add("headers", HEADERS))
+    task = SimpleNamespace(consumer=None, schema=schema)
+    planned = OffsetRange(topic="t", partition=3, start=At(0), end=At(n))
+    left = {TP: BoundRange(planned=planned, position=0, until_offset=n)}
+    first, second = partition._fetch(None, task, left)
+    assert (first.num_rows, second.num_rows) == (MAX_ROWS, 2)
+    assert [row["offset"] for row in second.to_pylist()] == [MAX_ROWS, MAX_ROWS + 1]
+    assert [row["headers"][0]["value"] for row in second.to_pylist()] == [b"1", b"2"]
+    assert second.column(0).to_pylist() == ["t", "t"]
+    assert left[TP].position == n

@@ -1,0 +1,251 @@
+"""What a stream asks a scripted cluster: ends that go back, topics that come and go meanwhile, sizes."""
+
+import logging
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+from planning_cluster import PlanningCluster
+from scripted_broker import properties
+
+from spark_kafka_native.kafka.cluster.router import Router
+from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest
+from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
+from spark_kafka_native.spark.options.option import Scope
+from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.read.read_options import ReadOptions
+from spark_kafka_native.spark.read.stream_logs import StreamLogs
+from spark_kafka_native.spark.read.stream_offsets import StreamOffset
+
+pytestmark = pytest.mark.timed(0.1)
+
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+
+
+@pytest.fixture
+def cluster():
+    with PlanningCluster() as cluster:
+        for tp in (*cluster.create("t", 2), *cluster.create("u")):
+            cluster.logs[tp].end_offset = 50
+        yield cluster
+
+
+@pytest.fixture
+def logs(cluster):
+    made = []
+
+    def make(**given):
+        options = {
+            "kafka.bootstrap.servers": "h:1",
+            "subscribePattern": ".",
+            "fetchOffset.retryIntervalMs": "10",
+        }
+        values = OptionValues.parse(options | given, Scope.STREAM)
+        made.append(Router(ClientConfig.from_properties(properties(cluster.bootstrap_servers))))
+        return StreamLogs(made[-1], ReadOptions.for_stream(values, now_ms=1_000_000))
+
+    yield make
+    for router in made:
+        router.close()
+
+
+def at(positions, cluster):
+    return StreamOffset(
+        positions=positions, topic_ids={name: one.hex for name, one in cluster.topic_ids.items()}
+    )
+
+
+def test_ends_and_ids_of_all_that_is_there(cluster, logs):
+    ends = logs().find_ends(at({T0: 50, T1: 3}, cluster))
+    assert ends.latest == {T0: 50, T1: 50, U0: 50}
+    assert ends.topic_ids == {name: one.hex for name, one in cluster.topic_ids.items()}
+    assert len(cluster[1].requests(ListOffsetsRequest)) == 1
+
+
+@pytest.mark.parametrize("heals", [True, False])
+def test_an_end_that_is_behind_is_asked_for_again_and_then_believed(cluster, logs, heals):
+    cluster.logs[T0].end_offset = 49
+    answered = []
+
+    def answer(request, version):
+        answered.append(request)
+        if heals and len(answered) == 2:
+            cluster.logs[T0].end_offset = 55
+        return cluster.list_offsets(request, version)
+
+    cluster[1].on(ListOffsetsRequest, answer)
+    interval_ms = "500" if heals else "10"
+    stream = logs(**{"fetchOffset.retryIntervalMs": interval_ms})
+    assert stream.find_ends(at({T0: 50}, cluster)).latest[T0] == (55 if heals else 49)
+
+
+def test_a_partition_that_is_missing_is_asked_for_again(cluster, logs):
+    gone = TopicPartition("t", 7)
+    stream = logs(**{"fetchOffset.retryIntervalMs": "200"})
+    assert gone not in stream.find_ends(at({gone: 0}, cluster)).latest
+    assert len(cluster[1].requests(ListOffsetsRequest)) > 1
+
+
+def test_a_recreated_topic_is_not_waited_for(cluster, logs):
+    start = at({T0: 50}, cluster)
+    cluster.topic_ids["t"] = uuid4()
+    cluster.logs[T0].end_offset = 2
+    ends = logs(**{"fetchOffset.retryIntervalMs": "500"}).find_ends(start)
+    assert ends.latest[T0] == 2
+    assert ends.topic_ids["t"] == cluster.topic_ids["t"].hex
+    assert len(cluster[1].requests(ListOffsetsRequest)) == 1
+
+
+def test_one_broker_that_still_gives_another_id_is_not_believed(cluster, logs):
+    start = at({T0: 50}, cluster)
+    right, wrong = cluster.topic_ids["t"], uuid4()
+
+    def lagging(request, version):
+        cluster.topic_ids["t"] = wrong
+        response = cluster.metadata(request, version)
+        cluster.topic_ids["t"] = right
+        return response
+
+    one = logs()
+    cluster[1].push(MetadataRequest, cluster.metadata, lagging)
+    cluster[1].push(MetadataRequest, lagging)
+    assert one.find_ends(start).topic_ids["t"] == right.hex
+
+
+@pytest.fixture
+def delete_before_offsets(cluster, monkeypatch):
+    """``delete_before_offsets(topic)``: between the questions which there are and where they end."""
+    monkeypatch.setattr("spark_kafka_native.kafka.cluster.patience.KNOWN_TOPIC_WAIT_MS", 50)
+
+    def arrange(deleted):
+        def answer(request, version):
+            response = cluster.list_offsets(request, version)
+            cluster.topic_ids.pop(deleted)
+            for tp in [tp for tp in cluster.logs if tp.topic == deleted]:
+                del cluster.logs[tp]
+            refused = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            for topic in response.topics:
+                if topic.name == deleted:
+                    topic.partitions[:] = [replace(one, error_code=refused) for one in topic.partitions]
+            return response
+
+        cluster[1].push(ListOffsetsRequest, answer)
+
+    return arrange
+
+
+@pytest.mark.parametrize(("deleted", "kept"), [("u", {T0: 50, T1: 50}), ("t", {U0: 50})])
+def test_a_topic_that_is_deleted_meanwhile_is_missing_like_any_other(
+    cluster, logs, delete_before_offsets, deleted, kept
+):
+    start = at({T0: 50, U0: 50}, cluster)
+    delete_before_offsets(deleted)
+    assert logs().find_ends(start).latest == kept
+
+
+def test_a_topic_that_is_deleted_meanwhile_has_no_start_and_no_beginning(
+    cluster, logs, delete_before_offsets
+):
+    delete_before_offsets("u")
+    assert logs().find_beginnings([T1, U0]) == {T1: 0}
+    cluster.create("u")
+    delete_before_offsets("u")
+    assert logs(startingOffsets="latest").find_start().positions == {T0: 50, T1: 50}
+
+
+def fill(cluster, tp, size, batches=2):
+    cluster.logs[tp].end_offset = 0
+    for _ in range(batches):
+        cluster.logs[tp].append([b"x" * size] * 600)
+
+
+def test_sizes_are_sampled_of_what_is_read_next(cluster, logs):
+    fill(cluster, T0, 100)
+    fill(cluster, U0, 1000)
+    cluster.logs[T1].end_offset = 3  # and nothing that could be fetched
+    one, ids = logs(), at({}, cluster).topic_ids
+    sizes = one.sample_sizes({T0: 0, U0: 5}, {T0: 1200, U0: 1200}, ids)
+    # Key, value and headers with their offsets in Arrow's columns.
+    assert sizes == {T0: pytest.approx(100, abs=30), U0: pytest.approx(1000, abs=30)}
+    asked = len(cluster[1].requests(FetchRequest))
+    assert one.sample_sizes({T0: 10}, {T0: 10}, ids) == {}
+    assert len(cluster[1].requests(FetchRequest)) == asked
+
+
+def test_a_partition_that_is_not_sampled_counts_as_before_else_as_its_topic(cluster, logs):
+    many = cluster.create("many", 12)
+    for tp in many:
+        fill(cluster, tp, 100, batches=1)
+    one, ids = logs(), at({}, cluster).topic_ids
+    sizes = one.sample_sizes(dict.fromkeys(many, 0), dict.fromkeys(many, 600), ids)
+    assert sizes == dict.fromkeys(many, pytest.approx(100, abs=30))
+    asked = {
+        partition.partition
+        for request in cluster[1].requests(FetchRequest)
+        for topic in request.topics
+        for partition in topic.partitions
+    }
+    assert asked == set(range(8))  # all are as long: the first
+    fill(cluster, U0, 1000)
+    longest = one.sample_sizes({many[0]: 599, U0: 0}, {many[0]: 600, U0: 1200}, ids)
+    assert longest[U0] == pytest.approx(1000, abs=30)
+
+
+def test_sizes_that_can_not_be_sampled_are_a_warning(cluster, logs, caplog):
+    cluster.logs[T0].log_start_offset = 20  # retention has passed the position
+    with caplog.at_level(logging.WARNING, "spark_kafka_native"):
+        assert logs().sample_sizes({T0: 5}, {T0: 50}, at({}, cluster).topic_ids) == {}
+    assert "could not be sampled" in caplog.text
+
+
+def test_starting_offsets_that_miss_partitions_are_refused_in_the_words_for_streams(cluster, logs):
+    for given in ('{"t":{"0":1}}', '{"t":{"0":1,"1":2},"u":{"0":0,"1":0}}'):
+        with pytest.raises(ConfigError) as caught:
+            logs(startingOffsets=given).find_start()
+        assert "you must specify all TopicPartitions.\nUse -1 for latest, -2 for earliest" in str(
+            caught.value
+        )
+        assert "Assigned: [t-0, t-1, u-0]" in str(caught.value)
+    assert "Specified: [t-0, t-1, u-0, u-1] " in str(caught.value)
+    found = logs(startingOffsets='{"t":{"0":1,"1":-1},"u":{"0":-2}}').find_start()
+    assert found.positions == {T0: 1, T1: 50, U0: 0}
+
+
+def test_a_recreated_topic_is_found_at_once_and_the_others_are_waited_for(cluster, logs):
+    start = at({T0: 50, U0: 50}, cluster)
+    cluster.topic_ids["t"] = uuid4()
+    cluster.logs[T0].end_offset = 2
+    cluster.logs[U0].end_offset = 49
+    ends = logs(**{"fetchOffset.retryIntervalMs": "100"}).find_ends(start)
+    assert (ends.latest[T0], ends.latest[U0]) == (2, 49)
+    assert len(cluster[1].requests(ListOffsetsRequest)) > 1
+
+
+def test_beginnings_are_those_of_partitions_that_are_there_now(cluster, logs):
+    one = logs()
+    one.find_ends(at({}, cluster))
+    # Known by now, and gone since.
+    cluster.topic_ids.pop("u")
+    del cluster.logs[U0]
+    asked = len(cluster[1].requests(ListOffsetsRequest))
+    assert one.find_beginnings([T0, U0]) == {T0: 0}
+    requests = cluster[1].requests(ListOffsetsRequest)[asked:]
+    assert {topic.name for request in requests for topic in request.topics} == {"t"}
+    # And one that is new since.
+    (new,) = cluster.create("v")
+    cluster.logs[new].log_start_offset, cluster.logs[new].end_offset = 3, 50
+    assert one.find_beginnings([new]) == {new: 3}
+
+
+def test_a_sample_is_of_the_first_offsets_only(cluster, logs):
+    fill(cluster, T0, 10, batches=0)
+    for _ in range(5):
+        cluster.logs[T0].append([b"x" * 10] * 100)
+    cluster.logs[T0].append([b"x" * 200] * 250)
+    sizes = logs().sample_sizes({T0: 0}, {T0: 750}, at({}, cluster).topic_ids)
+    assert sizes == {T0: pytest.approx(20, abs=15)}  # and not 75, of all that a fetch brings

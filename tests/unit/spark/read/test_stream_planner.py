@@ -1,0 +1,402 @@
+"""The driver's side of a stream without a cluster: what is written down, and what a restart makes of it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.spark.conditions import KafkaConditionError
+from spark_kafka_native.spark.options.option import Scope
+from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.read.bounds import At
+from spark_kafka_native.spark.read.stream_logs import LogEnds
+from spark_kafka_native.spark.read.stream_offsets import StreamOffset
+from spark_kafka_native.spark.read.stream_options import StreamOptions
+from spark_kafka_native.spark.read.stream_planner import StreamPlanner
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+OLD, NEW = "a" * 32, "b" * 32
+
+
+@dataclass
+class Logs:
+    """What a cluster would say."""
+
+    start: Mapping[TopicPartition, int]
+    latest: dict[TopicPartition, int]
+    earliest: dict[TopicPartition, int] = field(default_factory=dict)
+    ids: dict[str, str] = field(default_factory=lambda: {"t": OLD})
+    asked: int = 0
+
+    def find_start(self):
+        return StreamOffset(positions=dict(self.start), topic_ids=dict(self.ids), start=dict(self.start))
+
+    def find_ends(self, _start):
+        self.asked += 1
+        return LogEnds(latest=dict(self.latest), topic_ids=dict(self.ids))
+
+    def find_beginnings(self, topic_partitions):
+        return {tp: self.earliest.get(tp, 0) for tp in topic_partitions if tp in self.latest}
+
+    def sample_sizes(self, begin, latest, _topic_ids):
+        return {tp: 100.0 for tp in latest if latest[tp] > begin[tp]}
+
+    def find_leaders(self, topic_partitions):
+        return dict.fromkeys(topic_partitions, 0)
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def planner_of(logs, clock=None, **options):
+    given = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"} | options
+    return StreamPlanner(
+        logs, StreamOptions.parse(OptionValues.parse(given, Scope.STREAM)), clock=clock or Clock()
+    )
+
+
+def through_checkpoint(offset):
+    return json.loads(json.dumps(offset))
+
+
+def ranges(planner, start, end):
+    tasks = planner.plan(through_checkpoint(start), through_checkpoint(end))
+    assert all(isinstance(one.start, At) and isinstance(one.end, At) for task in tasks for one in task)
+    return [
+        (one.topic, one.partition, one.start.offset, one.end.offset, one.topic_id)
+        for task in tasks
+        for one in task
+    ]
+
+
+def test_batches_follow_one_another():
+    logs = Logs({T0: 5}, {T0: 9})
+    planner = planner_of(logs)
+    first = planner.initial()
+    end = planner.latest(first, limited=False)
+    assert ranges(planner, first, end) == [("t", 0, 5, 9, OLD)]
+    assert planner.report() == {"t": {"0": 9}, "#bytes 100.0": {}}
+    assert planner.latest(end, limited=False) is end
+    logs.latest[T0] = 12
+    later = planner.latest(end, limited=False)
+    assert later == {"t": {"0": 12}, f"#id t {OLD}": {}}
+    assert ranges(planner, end, later) == [("t", 0, 9, 12, OLD)]
+
+
+def test_the_initial_offset_is_looked_up_once():
+    logs = Logs({T0: 5}, {T0: 9})
+    planner = planner_of(logs)
+    first = planner.initial()
+    logs.start = {T0: 7}
+    assert planner.initial() == first
+
+
+def test_a_first_batch_that_was_not_completed_is_the_same_after_a_crash():
+    logs = Logs({T0: 5, T1: 0}, {T0: 9, T1: 0})
+    before = planner_of(logs)
+    first = before.initial()
+    end = before.latest(first, limited=False)
+    # Latest is a later place by now, and there is a partition more.
+    logs.start = {T0: 30, T1: 30, TopicPartition("t", 2): 30}
+    logs.latest = dict(logs.start)
+    after = planner_of(logs)
+    assert ranges(after, after.initial(), end) == ranges(before, first, end) == [("t", 0, 5, 9, OLD)]
+    following = after.latest(through_checkpoint(end), limited=False)
+    assert ranges(after, end, following) == [
+        ("t", 0, 9, 30, OLD),
+        ("t", 1, 0, 30, OLD),
+        ("t", 2, 0, 30, OLD),
+    ]
+
+
+def test_an_empty_first_batch_keeps_the_start():
+    logs = Logs({T0: 5}, {T0: 5})
+    planner = planner_of(logs)
+    first = planner.initial()
+    assert planner.latest(first, limited=False) is first
+    logs.latest[T0] = 8
+    # Another process, whose start is the checkpoint's.
+    restarted = planner_of(logs)
+    end = restarted.latest(through_checkpoint(first), limited=False)
+    assert ranges(restarted, first, end) == [("t", 0, 5, 8, OLD)]
+    # The JVM connector has gone on from there and was stopped: its offset has no start.
+    assert ranges(planner_of(logs), first, {"t": {"0": 8}}) == [("t", 0, 5, 8, None)]
+
+
+def test_a_first_batch_that_the_jvm_connector_planned_is_left_to_it():
+    planner = planner_of(Logs({T0: 9}, {T0: 9}))
+    first = planner.initial()
+    with pytest.raises(ConfigError, match="planned by Spark's own connector and not completed"):
+        planner.plan(through_checkpoint(first), {"t": {"0": 9}})
+
+
+def test_a_checkpoint_of_the_jvm_connector_is_continued():
+    planner = planner_of(Logs({T0: 0}, {T0: 9}))
+    start = {"t": {"0": 4}}
+    assert ranges(planner, start, planner.latest(start, limited=False)) == [("t", 0, 4, 9, OLD)]
+    assert planner_of(Logs({T0: 0}, {T0: 4})).latest(start, limited=False) is start
+
+
+def test_new_partitions_begin_at_their_beginning_also_when_limited():
+    logs = Logs({T0: 0}, {T0: 100, T1: 100})
+    start = StreamOffset(positions={T0: 50}, topic_ids={"t": OLD}).to_json()
+    planner = planner_of(logs, maxOffsetsPerTrigger="30")
+    end = planner.latest(start, limited=True)
+    assert ranges(planner, start, end) == [("t", 0, 50, 60, OLD), ("t", 1, 0, 20, OLD)]
+    assert ranges(planner, start, planner.latest(start, limited=False)) == [
+        ("t", 0, 50, 100, OLD),
+        ("t", 1, 0, 100, OLD),
+    ]
+
+
+def test_a_new_partition_that_does_not_start_at_zero_is_a_loss():
+    logs = Logs({T0: 0}, {T0: 9, T1: 9}, earliest={T1: 4})
+    start = {"t": {"0": 9}}
+    end = planner_of(logs).latest(start, limited=False)
+    with pytest.raises(
+        KafkaConditionError, match=r"ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO.*t-1 starts from 4"
+    ):
+        planner_of(logs).plan(start, end)
+    assert ranges(planner_of(logs, failOnDataLoss="false"), start, end) == [("t", 1, 4, 9, OLD)]
+
+
+def test_a_new_partition_that_is_gone_again_is_a_loss():
+    logs = Logs({T0: 0}, {T0: 12})
+    start, end = {"t": {"0": 9}}, {"t": {"0": 12, "1": 5}}
+    with pytest.raises(KafkaConditionError, match=r"INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS.*\[t-1\]"):
+        planner_of(logs).plan(start, end)
+    assert ranges(planner_of(logs, failOnDataLoss="false"), start, end) == [("t", 0, 9, 12, None)]
+
+
+def test_deleted_partitions_fail_before_anything_is_written_down():
+    logs = Logs({T0: 0}, {T0: 9})
+    start = StreamOffset(positions={T0: 5, T1: 5}, topic_ids={"t": OLD}).to_json()
+    with pytest.raises(KafkaConditionError, match=r"\[KAFKA_DATA_LOSS.PARTITIONS_DELETED\].*\[t-1\]"):
+        planner_of(logs).latest(start, limited=False)
+    with pytest.raises(KafkaConditionError, match="PARTITIONS_DELETED_AND_GROUP_ID_CONFIG_PRESENT"):
+        planner_of(logs, **{"kafka.group.id": "g"}).latest(start, limited=False)
+    lenient = planner_of(logs, failOnDataLoss="false")
+    end = lenient.latest(start, limited=False)
+    assert ranges(lenient, start, end) == [("t", 0, 5, 9, OLD)]
+    # Logged before, and planned again after the deletion.
+    with pytest.raises(KafkaConditionError, match="PARTITIONS_DELETED"):
+        planner_of(logs).plan(start, end)
+
+
+def test_no_partition_at_all_is_never_written_down():
+    logs = Logs({T0: 0}, {})
+    start = {"t": {"0": 5}}
+    assert planner_of(logs, failOnDataLoss="false").latest(start, limited=False) is start
+    with pytest.raises(KafkaConditionError, match="PARTITIONS_DELETED"):
+        planner_of(logs).latest(start, limited=False)
+    nothing = planner_of(Logs({}, {}, ids={}))
+    first = nothing.initial()
+    assert nothing.latest(first, limited=False) == first == {"#start": {}}
+    # And a topic that comes into being is read whole, also by startingOffsets=latest.
+    logs = Logs({}, {T0: 7})
+    planner = planner_of(logs)
+    assert ranges(planner, first, planner.latest(first, limited=False)) == [("t", 0, 0, 7, OLD)]
+
+
+@pytest.mark.parametrize("records", [3, 5, 500])
+def test_a_recreated_topic_is_a_loss_however_long_it_is(records):
+    logs = Logs({T0: 0}, {T0: records}, ids={"t": NEW})
+    start = StreamOffset(positions={T0: 5}, topic_ids={"t": OLD}).to_json()
+    with pytest.raises(KafkaConditionError, match=f"PARTITION_OFFSET_CHANGED.*from 5 to {records}.*{NEW}"):
+        planner_of(logs).latest(start, limited=False)
+    for limited in (False, True):
+        lenient = planner_of(logs, failOnDataLoss="false", maxOffsetsPerTrigger="1000")
+        end = lenient.latest(start, limited=limited)
+        assert ranges(lenient, start, end) == [("t", 0, 0, records, NEW)]
+        assert lenient.latest(end, limited=limited) is end
+
+
+def test_a_topic_that_is_recreated_during_the_first_batch_starts_at_its_beginning():
+    logs = Logs({T0: 5}, {T0: 9}, ids={"t": OLD})
+    planner = planner_of(logs, failOnDataLoss="false")
+    first = planner.initial()
+    logs.ids, logs.latest = {"t": NEW}, {T0: 7}
+    end = planner.latest(first, limited=False)
+    after = planner_of(logs, failOnDataLoss="false")
+    assert ranges(planner, first, end) == ranges(after, after.initial(), end) == [("t", 0, 0, 7, NEW)]
+
+
+@pytest.mark.parametrize("records", [3, 5, 7])
+def test_a_topic_that_is_recreated_before_anything_was_read_is_a_loss_too(records):
+    """A quiet topic: its stream stands where it began, and does not know what came before the deletion."""
+    logs = Logs({T0: 5}, {T0: 5})
+    first = planner_of(logs).initial()
+    logs.ids, logs.latest = {"t": NEW}, {T0: records}
+    with pytest.raises(KafkaConditionError, match=f"PARTITION_OFFSET_CHANGED.*from 5 to {records}.*{NEW}"):
+        planner_of(logs).latest(through_checkpoint(first), limited=False)
+    lenient = planner_of(logs, failOnDataLoss="false")
+    end = lenient.latest(through_checkpoint(first), limited=False)
+    assert ranges(lenient, first, end) == [("t", 0, 0, records, NEW)]
+
+
+def test_a_first_batch_that_is_run_again_is_of_the_topic_it_was_planned_for():
+    """Only its tasks can tell that it is gone; what the topic of that name looks like now says nothing."""
+    logs = Logs({T0: 5}, {T0: 9})
+    planner = planner_of(logs)
+    end = planner.latest(planner.initial(), limited=False)
+    logs.ids, logs.start, logs.latest = {"t": NEW}, {T0: 2, T1: 2}, {T0: 2, T1: 2}
+    after = planner_of(logs)
+    assert ranges(after, after.initial(), end) == [("t", 0, 5, 9, OLD)]
+
+
+def test_a_start_that_fits_no_more_does_not_keep_a_first_batch_from_being_run_again():
+    """Of ``startingOffsets`` for each partition, and there is one more since the crash."""
+    logs = Logs({T0: 5}, {T0: 9})
+    planner = planner_of(logs)
+    end = planner.latest(planner.initial(), limited=False)
+
+    def refuse():
+        raise ConfigError("you must specify all TopicPartitions")
+
+    logs.find_start, logs.latest = refuse, {T0: 12, T1: 3}
+    after = planner_of(logs)
+    assert ranges(after, after.initial(), end) == [("t", 0, 5, 9, OLD)]
+    following = after.latest(through_checkpoint(end), limited=False)
+    assert ranges(after, end, following) == [("t", 0, 9, 12, OLD), ("t", 1, 0, 3, OLD)]
+    # A new stream is refused before anything is written down, and as often as it is asked.
+    new = planner_of(logs)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="specify all TopicPartitions"):
+            new.latest(new.initial(), limited=False)
+    with pytest.raises(ConfigError, match="planned by Spark's own connector"):
+        new.plan(new.initial(), {"t": {"0": 9}})
+
+
+def test_an_end_that_goes_back_is_a_loss_and_then_where_the_stream_is():
+    logs = Logs({T0: 0}, {T0: 3, T1: 8})
+    start = StreamOffset(positions={T0: 5, T1: 6}, topic_ids={"t": OLD}).to_json()
+    with pytest.raises(
+        KafkaConditionError, match=r"PARTITION_OFFSET_CHANGED.*t-0 offset was changed from 5 to 3"
+    ):
+        planner_of(logs).latest(start, limited=False)
+    lenient = planner_of(logs, failOnDataLoss="false")
+    end = lenient.latest(start, limited=False)
+    assert ranges(lenient, start, end) == [("t", 1, 6, 8, OLD)]
+    assert StreamOffset.from_json(end).positions[T0] == 3
+
+
+def test_available_now_reads_what_was_there_when_it_began_in_several_batches():
+    logs = Logs({T0: 0}, {T0: 25})
+    planner = planner_of(logs, maxOffsetsPerTrigger="10", minOffsetsPerTrigger="10")
+    planner.freeze()
+    at, found = planner.initial(), []
+    while (end := planner.latest(at, limited=True)) is not at:
+        logs.latest[T0] += 100
+        found += ranges(planner, at, end)
+        at = end
+    # The last batch is smaller than minOffsetsPerTrigger, and there will be no more.
+    assert [one[2:4] for one in found] == [(0, 10), (10, 20), (20, 25)]
+
+
+def test_available_now_stops_if_its_target_is_gone():
+    logs = Logs({T0: 0, T1: 0}, {T0: 25, T1: 25})
+    planner = planner_of(logs, failOnDataLoss="false")
+    planner.freeze()
+    first = planner.initial()
+    end = planner.latest(first, limited=False)
+    logs.latest = {T0: 25}
+    with pytest.raises(
+        KafkaConditionError, match="LOST_TOPIC_PARTITIONS_IN_END_OFFSET_WITH_TRIGGER_AVAILABLENOW"
+    ):
+        planner.plan(first, end)
+    logs.latest = {T0: 24, T1: 25}
+    with pytest.raises(
+        KafkaConditionError, match="END_OFFSET_HAS_GREATER_OFFSET_FOR_TOPIC_PARTITION_THAN_LATEST"
+    ):
+        planner.plan(first, end)
+    logs.latest = {T0: 25, T1: 25}
+    with pytest.raises(KafkaConditionError, match="MISMATCHED_TOPIC_PARTITIONS"):
+        planner.plan(first, {"t": {"0": 25}, "#start": {}, "#start t 0:0": {}})
+    with pytest.raises(
+        KafkaConditionError, match="END_OFFSET_HAS_GREATER_OFFSET_FOR_TOPIC_PARTITION_THAN_PREFETCHED"
+    ):
+        planner.plan({"t": {"0": 0, "1": 0}}, {"t": {"0": 25, "1": 26}})
+
+
+def test_a_batch_logged_before_available_now_looked_is_just_read():
+    logs = Logs({T0: 0}, {T0: 25})
+    planner = planner_of(logs)
+    planner.freeze()
+    assert ranges(planner, {"t": {"0": 3}}, {"t": {"0": 9}}) == [("t", 0, 3, 9, None)]
+    assert logs.asked == 0
+
+
+def test_too_little_waits_for_more_or_for_the_delay():
+    logs, clock = Logs({T0: 0}, {T0: 1}), Clock()
+    planner = planner_of(
+        logs, clock, minOffsetsPerTrigger="10", maxTriggerDelay="60s", maxOffsetsPerTrigger="12"
+    )
+    at = planner.latest(planner.initial(), limited=True)
+    assert StreamOffset.from_json(at).positions == {T0: 1}  # the first never waits
+    logs.latest[T0] = 10
+    assert planner.latest(at, limited=True) is at
+    logs.latest[T0] = 40
+    at = planner.latest(at, limited=True)
+    assert StreamOffset.from_json(at).positions == {T0: 13}  # both limits
+    logs.latest[T0] = 15
+    clock.now += 59.9
+    assert planner.latest(at, limited=True) is at
+    clock.now += 0.1
+    at = planner.latest(at, limited=True)
+    assert StreamOffset.from_json(at).positions == {T0: 15}
+    logs.latest[T0] = 17
+    assert planner.latest(at, limited=True) is at
+    # Trigger.Once reads all there is, whatever the limits.
+    assert StreamOffset.from_json(planner.latest(at, limited=False)).positions == {T0: 17}
+
+
+def test_packed_and_split_ranges_cover_the_same():
+    logs = Logs({T0: 0, T1: 0}, {T0: 100, T1: 7})
+    packed, split = planner_of(logs, maxPartitions="1"), planner_of(logs, minPartitions="4")
+    first = packed.initial()
+    end = packed.latest(first, limited=False)
+    assert len(packed.plan(first, end)) == 1
+    tasks = split.plan(through_checkpoint(first), end)
+    assert len(tasks) >= 4
+    assert sum(one.end.offset - one.start.offset for task in tasks for one in task) == 107
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"endingOffsets": "latest"}, "ending offset not valid in streaming queries"),
+        ({"endingTimestamp": "5"}, "ending timestamp not valid in streaming queries"),
+        ({"endingOffsetsByTimestamp": '{"t":{"0":5}}'}, "ending timestamp not valid in streaming queries"),
+        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger must be positive"),
+        (
+            {"minOffsetsPerTrigger": "2", "maxOffsetsPerTrigger": "1"},
+            "is higher than the maxOffsetsPerTrigger",
+        ),
+        ({"maxTriggerDelay": "soon"}, "maxTriggerDelay"),
+        ({"maxBytesPerTrigger": "x"}, "maxBytesPerTrigger"),
+        ({"commitOffsets": "true"}, "commitOffsets=true needs kafka.group.id"),
+    ],
+)
+def test_stream_options_that_cannot_be(options, words):
+    with pytest.raises(ConfigError, match=words):
+        planner_of(None, **options)
+
+
+def test_sizes_are_sampled_once_a_minute_where_no_limit_needs_them():
+    logs, clock, sampled = Logs({T0: 0}, {T0: 1}), Clock(), []
+    logs.sample_sizes = lambda _begin, _latest, _ids: sampled.append(clock.now) or {T0: 7.0}
+    planner = planner_of(logs, clock)
+    at = planner.initial()
+    for step in (0, 1, 58.9, 0.1, 30, 30):
+        clock.now += step
+        logs.latest[T0] += 10
+        at = planner.latest(at, limited=True)
+    assert sampled == [100.0, 160.0, 220.0]
+    assert planner.report()["#bytes 7.0"] == {}

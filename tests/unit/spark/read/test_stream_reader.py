@@ -1,0 +1,91 @@
+"""`KafkaStreamReader` as Spark calls it, with a planner and a group that only listen."""
+
+import pickle
+
+import pytest
+
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.spark.options.option import Scope
+from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.read.column_types import full_schema
+from spark_kafka_native.spark.read.stream_offsets import StreamOffset
+from spark_kafka_native.spark.read.stream_options import StreamOptions
+from spark_kafka_native.spark.read.stream_reader import KafkaStreamReader
+
+limits = pytest.importorskip("pyspark.sql.streaming.datasource", reason="PySpark 4.1 limits no batches")
+ReadAllAvailable, ReadMaxRows = limits.ReadAllAvailable, limits.ReadMaxRows
+T0 = TopicPartition("t", 0)
+
+
+def offset(position):
+    return StreamOffset(positions={T0: position}).to_json()
+
+
+class Planner:
+    """Each batch ends where it is told."""
+
+    def __init__(self):
+        self.end, self.asked = offset(9), []
+
+    def initial(self):
+        return offset(1)
+
+    def latest(self, start, *, limited):
+        self.asked.append((start, limited))
+        return start if start == self.end else self.end
+
+    def plan(self, _start, _end):
+        return []
+
+
+class Commits:
+    def __init__(self):
+        self.told = []
+
+    def completed(self, at, *, is_idle=False):
+        self.told.append((at.positions[T0], is_idle))
+
+
+@pytest.fixture
+def reader_of():
+    def make(**given):
+        options = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"} | given
+        parsed = StreamOptions.parse(OptionValues.parse(options, Scope.STREAM))
+        reader = KafkaStreamReader(parsed, full_schema(include_headers=False))
+        reader.__dict__.update(_planner=Planner(), _group_commits=Commits())
+        return reader
+
+    return make
+
+
+def test_limits_are_the_options_unless_spark_wants_all(reader_of):
+    limited, plain = reader_of(maxOffsetsPerTrigger="7"), reader_of()
+    assert limited.getDefaultReadLimit() == ReadMaxRows(7)
+    assert reader_of(minOffsetsPerTrigger="7").getDefaultReadLimit() == ReadMaxRows(2**63 - 1)
+    assert plain.getDefaultReadLimit() == ReadAllAvailable()
+    limited.latestOffset(offset(1), ReadMaxRows(7))
+    limited.latestOffset(offset(1), ReadAllAvailable())
+    assert [one[1] for one in limited._planner.asked] == [True, False]
+
+
+def test_a_group_is_told_where_a_batch_starts_that_follows_and_never_where_it_will_end(reader_of):
+    reader = reader_of()
+    reader.latestOffset(offset(5), ReadAllAvailable())
+    reader.latestOffset(offset(9), ReadAllAvailable())
+    reader.commit(offset(9))
+    assert reader._group_commits.told == [(5, False), (9, True), (9, False)]
+
+
+def test_without_admission_control_what_was_planned_last_is_the_start(reader_of):
+    reader = reader_of()
+    assert reader.latestOffset() == offset(9)
+    reader.partitions(offset(1), offset(9))
+    reader.latestOffset()
+    assert reader._planner.asked == [(offset(1), False), (offset(9), False)]
+    assert reader._group_commits.told == []
+
+
+def test_what_workers_get_is_the_task_alone(reader_of):
+    reader = reader_of(**{"kafka.group.id": "g", "commitOffsets": "true"})
+    del reader.__dict__["_planner"], reader.__dict__["_group_commits"]
+    assert vars(pickle.loads(pickle.dumps(reader))).keys() == {"_task"}

@@ -1,0 +1,60 @@
+"""A batch between two offsets: what it reads, what it has lost, and what Trigger.AvailableNow allows."""
+
+import pytest
+
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.spark.conditions import KafkaConditionError
+from spark_kafka_native.spark.read.stream_offsets import StreamOffset
+from spark_kafka_native.spark.read.stream_ranges import BatchSpan, check_available_now
+
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+OLD, NEW = "a" * 32, "b" * 32
+
+
+def at(positions, topic_id=OLD, start=None):
+    return StreamOffset(positions=positions, topic_ids={"t": topic_id}, start=start)
+
+
+def conditions(losses):
+    return [(loss.condition.rpartition(".")[2], loss.parameters) for loss in losses]
+
+
+def test_ranges_are_what_lies_ahead():
+    span = BatchSpan.between(at({T0: 5, T1: 7}), at({T0: 3, T1: 9, U0: 4}))
+    found = [(one.shipped.topic_partition, one.from_offset, one.until_offset) for one in span.ranges({U0: 1})]
+    # T0 has gone back: nothing of it, and above all no range that ends before it starts.
+    assert found == [(T1, 7, 9), (U0, 1, 4)]
+    assert BatchSpan.between(at({T0: 5}), at({T0: 5})).ranges({}) == []
+
+
+def test_a_recreated_topic_with_fewer_partitions_has_lost_the_others():
+    span = BatchSpan.between(at({T0: 5, T1: 7}), at({T0: 3}, NEW))
+    assert span.former == {T0: 5, T1: 7}
+    assert conditions(span.losses()) == [
+        ("PARTITIONS_DELETED", {"partitions": "[t-1]"}),
+        ("PARTITION_OFFSET_CHANGED", {"topicPartition": T0, "prevOffset": 5, "newOffset": 3}),
+    ]
+
+
+def test_a_new_partition_that_has_lost_one_record_has_lost_one():
+    span = BatchSpan.between(at({T0: 5}), at({T0: 5, T1: 9}))
+    assert conditions(span.losses_of_added({T1: 0})) == []
+    assert conditions(span.losses_of_added({T1: 1})) == [
+        (
+            "ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO",
+            {"topicPartition": T1, "startOffset": 1},
+        )
+    ]
+
+
+def test_available_now_may_go_to_the_very_end():
+    check_available_now({T0: 5}, {T0: 5}, {T0: 5})
+    with pytest.raises(KafkaConditionError, match="THAN_PREFETCHED"):
+        check_available_now({T0: 6}, {T0: 5}, {T0: 6})
+    with pytest.raises(KafkaConditionError, match="THAN_LATEST"):
+        check_available_now({T0: 5}, {T0: 5}, {T0: 4})
+
+
+def test_ids_are_written_of_topics_that_have_partitions_only():
+    both = StreamOffset(positions={T0: 1}, topic_ids={"t": OLD, "gone": NEW})
+    assert both.to_json() == {"t": {"0": 1}, f"#id t {OLD}": {}}

@@ -1,0 +1,53 @@
+import pytest
+
+from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.spark.read.subscription import SubscribePattern
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topic", "found"),
+    [
+        ("b", "abc", True),
+        ("^b", "abc", False),
+        ("orders-.*", "eu-orders-1", True),
+        (r"\Qa.b\E", "a.b", True),
+        (r"\Qa.b\E", "axb", False),
+        (r"^\p{Alpha}+$", "abc", True),
+        (r"^\p{Alpha}+$", "ab1", False),
+        (r"^[\p{Lower}\d]+$", "ab1", True),
+        (r"^\P{Digit}+$", "abc", True),
+        (r"(?<x>a)\k<x>", "baab", True),
+        (r"a\z", "ba", True),
+        (r"(?i)ORDERS", "my-orders", True),
+        (r"a++b", "aab", True),
+        ("[a-z&&[^b]]", "b", False),
+        ("[a[b]]", "b", True),
+        ("[(?<a]", "a", True),
+        (r"\0101", "A", True),
+        (r"[\d-z]", "-", True),
+        (r"(?i)A(?-i)b", "aB", False),
+        (r"(?U)\w\h*$", "a", True),
+        (r"a\Rb", "a-b", False),
+    ],
+)
+def test_a_java_pattern_is_searched_for_in_the_name(pattern, topic, found):
+    assert SubscribePattern(pattern).matches(topic) is found
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        ("(", "is not a regular expression"),
+        ("(?x)a", "not supported here"),
+        (r"\p{Greek}", "the character class Greek"),
+        ("[a", "it ends too early"),
+        ("a{,3}", "a repetition at 1 that is malformed"),
+        ("a)", "the parenthesis at 1 closes nothing"),
+        ("[z-a]", "the range before 4"),
+        (r"\y", r"the escape \\y"),
+        ("(?P<x>a)", "the group at 0"),
+    ],
+)
+def test_what_has_no_counterpart_is_refused(pattern, why):
+    with pytest.raises(ConfigError, match=why):
+        SubscribePattern(pattern)

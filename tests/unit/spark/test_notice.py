@@ -1,0 +1,51 @@
+"""What is told quietly, and once in a session."""
+
+import logging
+import socket
+
+import pytest
+
+from spark_kafka_native.spark.notice import tell, tell_about_sockets
+
+
+@pytest.fixture
+def told(monkeypatch, tmp_path, caplog):
+    monkeypatch.delenv("PYTHON_UNIX_DOMAIN_ENABLED", raising=False)
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path},/elsewhere")
+    caplog.set_level(logging.INFO, "spark_kafka_native")
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+def test_sockets_are_told_once_in_a_session(told, monkeypatch, tmp_path):
+    tell_about_sockets()
+    tell_about_sockets()
+    (line,) = told()
+    assert "spark.python.unix.domain.socket.enabled=true" in line
+    assert "PYSPARK_UDS_MODE=true" in line
+    another = tmp_path / "another"
+    another.mkdir()
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(another))
+    tell_about_sockets()
+    assert len(told()) == 2
+
+
+@pytest.mark.parametrize(
+    "without",
+    [
+        lambda patch: patch.setenv("PYTHON_UNIX_DOMAIN_ENABLED", "true"),
+        lambda patch: patch.delenv("SPARK_LOCAL_DIRS"),
+        lambda patch: patch.setenv("SPARK_LOCAL_DIRS", "/nowhere"),
+        lambda patch: patch.delattr(socket, "AF_UNIX"),
+    ],
+    ids=["on already", "no session", "folder is gone", "no such sockets"],
+)
+def test_nothing_is_told_where_it_is_on_or_cannot_be(told, monkeypatch, without):
+    without(monkeypatch)
+    tell_about_sockets()
+    assert told() == []
+
+
+def test_a_line_is_printed_where_nobody_has_configured_logging(monkeypatch, capsys):
+    monkeypatch.setattr(logging.Logger, "hasHandlers", lambda _: False)
+    tell("wrote 3 records")
+    assert capsys.readouterr().err == "pykafka: wrote 3 records\n"

@@ -1,0 +1,158 @@
+"""What a worker is told once: which connections are the JVM's, and that they are acknowledged at once."""
+
+import gc
+import os
+import socket
+import sys
+from contextlib import closing
+
+import pytest
+
+from spark_kafka_native.spark import worker
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="TCP_QUICKACK is Linux's")
+
+
+@pytest.fixture
+def pair():
+    with (
+        closing(socket.create_server(("127.0.0.1", 0))) as listening,
+        closing(socket.create_connection(listening.getsockname(), 60)) as here,
+        closing(listening.accept()[0]) as there,
+    ):
+        here.setblocking(True)
+        yield here, there
+
+
+def name_of(one):
+    with socket.socket(fileno=os.dup(one.descriptor)) as copied:
+        return copied.getsockname()
+
+
+def one_of(sock):
+    status = os.fstat(sock.fileno())
+    return worker.LocalConnection(sock.fileno(), status.st_dev, status.st_ino)
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """The names of the sockets that are told, each time."""
+    names = []
+
+    class Socket(socket.socket):
+        def setsockopt(self, *what):
+            assert what == (socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+            names.append(self.getsockname())
+            super().setsockopt(*what)
+
+    monkeypatch.setattr(socket, "socket", Socket)
+    return names
+
+
+@pytest.fixture(autouse=True)
+def callbacks():
+    """No collection but those of the test, and no callback that outlives it."""
+    before = list(gc.callbacks)
+    gc.disable()
+    yield
+    gc.enable()
+    gc.callbacks[:] = before
+
+
+def test_connections_to_this_machine_are_found_once_each(pair):
+    names = [one.getsockname() for one in pair]
+    again = pair[0].dup()
+    unix = socket.socketpair()
+    try:
+        ours = [name for one in worker.local_connections() if (name := name_of(one)) in names]
+    finally:
+        for one in (again, *unix):
+            one.close()
+    assert sorted(ours) == sorted(names)
+
+
+def test_a_default_timeout_keeps_hands_off_sockets(pair, told):
+    worker.acknowledge_at_once([one_of(pair[0])])
+    socket.setdefaulttimeout(60)
+    try:
+        assert list(worker.local_connections()) == []
+        gc.collect()
+    finally:
+        socket.setdefaulttimeout(None)
+    assert told == []
+    assert os.get_blocking(pair[0].fileno())
+
+
+def test_each_full_collection_and_no_other_makes_the_kernel_acknowledge(pair, told):
+    worker.acknowledge_at_once([one_of(pair[0])])
+    gc.collect(0)
+    gc.collect(1)
+    assert told == []
+    gc.collect()
+    gc.collect()
+    assert told == [pair[0].getsockname()] * 2
+    assert os.get_blocking(pair[0].fileno())
+
+
+def test_a_connection_ends_when_its_owner_closes_it(pair):
+    """A worker that is used again may have run others' functions before, with connections of theirs."""
+    here, there = pair
+    worker.acknowledge_at_once(worker.local_connections())
+    gc.collect()
+    here.close()
+    gc.collect()
+    there.settimeout(60)
+    assert there.recv(1) == b""
+
+
+def test_looking_leaves_no_descriptor_open(pair):
+    before = sorted(os.listdir("/proc/self/fd"))
+    worker.acknowledge_at_once(worker.local_connections())
+    gc.collect()
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_is_no_connection_is_not_even_copied(pair, tmp_path, monkeypatch):
+    """To close a copy of a file's descriptor gives up this process's locks on the file."""
+    copied, dup = [], os.dup
+    monkeypatch.setattr(os, "dup", lambda number: copied.append(number) or dup(number))
+    with (tmp_path / "locked").open("w") as file:
+        assert list(worker.local_connections())
+        assert file.fileno() not in copied
+        here = pair[0]
+        worker.acknowledge_at_once([one_of(here)])
+        number = here.detach()
+        os.dup2(file.fileno(), number)  # closed, and its number given to a file
+        copied.clear()
+        gc.collect()
+        os.close(number)
+    assert number not in copied
+
+
+def test_a_number_that_was_given_to_another_connection_is_left_alone(pair, told):
+    here, there = pair
+    worker.acknowledge_at_once([one_of(here)])
+    os.dup2(there.fileno(), here.fileno())
+    gc.collect()
+    assert told == []
+
+
+def test_without_a_connection_nothing_is_called():
+    before = list(gc.callbacks)
+    worker.acknowledge_at_once([])
+    assert gc.callbacks == before
+
+
+@pytest.mark.parametrize("reused", [True, False])
+def test_only_a_worker_that_is_used_again_looks_for_connections(monkeypatch, reused):
+    asked = []
+    monkeypatch.setattr(worker, "_settled", False)
+    monkeypatch.setattr(worker, "acknowledge_at_once", asked.append)
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+    if reused:
+        monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
+    else:
+        monkeypatch.delenv("SPARK_REUSE_WORKER", raising=False)
+    worker.settle_worker()
+    worker.settle_worker()
+    assert len(asked) == reused

@@ -1,0 +1,52 @@
+"""Which micro-batch, or which part of a job, a task writes, as Spark says."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pyspark
+import pytest
+
+from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.spark.write.exactly_once import BatchTask
+from spark_kafka_native.spark.write.whole_job import current_partition
+
+BATCH = {"sql.streaming.queryId": "q", "streaming.sql.batchId": "7"}
+
+
+def running(monkeypatch: pytest.MonkeyPatch, **properties: str) -> None:
+    named = {name.replace("__", "."): text for name, text in properties.items()}
+    context = SimpleNamespace(getLocalProperty=(BATCH | named).get, partitionId=lambda: 3)
+    monkeypatch.setattr(pyspark.TaskContext, "get", lambda: context)
+
+
+def test_the_names_are_those_of_the_query_and_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    running(monkeypatch, spark__speculation="false")
+    task = BatchTask.current()
+    assert task == BatchTask(query_id="q", batch_id=7, partition=3)
+    assert (task.job("orders"), task.name("orders")) == ("orders-q", "orders-q-3")
+
+
+def test_speculation_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    running(monkeypatch, spark__speculation="TRUE")
+    with pytest.raises(ConfigError, match=r"can't be had with spark\.speculation=true"):
+        BatchTask.current()
+
+
+def test_nothing_is_written_where_spark_does_not_say_which_batch_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pyspark.TaskContext, "get", lambda: None)
+    with pytest.raises(ConfigError, match="does not say which micro-batch"):
+        BatchTask.current()
+
+
+def test_a_batch_write_is_told_its_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    running(monkeypatch)
+    assert current_partition() == 3
+    running(monkeypatch, spark__speculation="true")
+    with pytest.raises(ConfigError, match=r"can't be had with spark\.speculation=true"):
+        current_partition()
+    monkeypatch.setattr(pyspark.TaskContext, "get", lambda: None)
+    with pytest.raises(ConfigError, match="does not say which task"):
+        current_partition()

@@ -1,0 +1,16 @@
+"""The driver commits each micro-batch in a process of its own: what is imported there is paid for each
+time."""
+
+import subprocess
+import sys
+
+PROGRAM = """
+import sys
+import spark_kafka_native.spark.write.transaction_ends
+print([name for name in sys.modules if name.endswith((".producer.producer", ".last_of_key", ".fetcher"))])
+"""
+
+
+def test_a_commit_needs_no_producer_and_no_consumer() -> None:
+    said = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    assert said.stdout == "[]\n"

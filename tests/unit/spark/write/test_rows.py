@@ -1,0 +1,40 @@
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import ArrayType, IntegerType, StructType
+
+from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.kafka.producer.accumulating.column_input import columns_by_topic
+from spark_kafka_native.spark.write.rows import RowColumns
+
+
+def test_beside_the_option_nobody_looks_at_the_topic_column():
+    schema = StructType().add("topic", "integer").add("value", "string")
+    columns, warnings = RowColumns.check(schema, "t")
+    assert (columns.names, warnings) == (("value",), ())
+    batch = pa.record_batch({"topic": pa.array([1, None], pa.int32()), "value": ["a", "b"]})
+    (part,) = columns_by_topic(columns.select(batch), "t")
+    assert (part.topic, part.columns.value.to_pylist()) == ("t", [b"a", b"b"])
+
+
+def test_without_the_option_the_topic_column_has_to_be_a_string():
+    with pytest.raises(ConfigError, match=r"topic must be a\(n\) string"):
+        RowColumns.check(StructType().add("topic", "integer").add("value", "string"), None)
+    with pytest.raises(ConfigError, match="topic option required when no 'topic' attribute is present"):
+        RowColumns.check(StructType().add("value", "string"), None)
+
+
+COL = r"""col\("value"\)"""
+
+
+@pytest.mark.parametrize(
+    ("schema", "hint"),
+    [
+        (StructType().add("key", "string"), r"""value' not found; .*\.select\(to_json\(struct\("\*"\)\)"""),
+        (StructType().add("value", "integer"), rf"""\.withColumn\("value", {COL}\.cast\("string"\)\)"""),
+        (StructType().add("value", ArrayType(IntegerType())), rf"""\("value", to_json\({COL}\)\)"""),
+        (StructType().add("value", "string").add("key", "long"), r"""key .*\.cast\("string"\)"""),
+    ],
+)
+def test_a_column_that_can_not_be_written_comes_with_what_to_do(schema, hint):
+    with pytest.raises(ConfigError, match=hint):
+        RowColumns.check(schema, "t")

@@ -1,0 +1,88 @@
+"""What the options of a write may reach on the driver."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.kafka.network.references import ALLOWED_FILES
+from spark_kafka_native.spark.options.option import Scope
+from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.write.write_options import WriteOptions
+
+
+def parse(summary_path: Path) -> WriteOptions:
+    given = {"kafka.bootstrap.servers": "a:1", "topic": "t", "summaryPath": str(summary_path)}
+    return WriteOptions.parse(OptionValues.parse(given, Scope.WRITE))
+
+
+def test_a_summary_is_written_only_where_files_are_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed, other = tmp_path / "allowed", tmp_path / "other"
+    allowed.mkdir()
+    (allowed / "link").symlink_to(other)
+    assert parse(other / "summary.json").summary_path == str(other / "summary.json")
+    monkeypatch.setenv(ALLOWED_FILES, str(allowed))
+    assert parse(allowed / "new" / "summary.json").summary_path is not None
+    for path in (other / "summary.json", allowed / ".." / "x.json", allowed / "link" / "x.json"):
+        with pytest.raises(ConfigError, match=r"summaryPath: .* is not among PYKAFKA_ALLOWED_FILES"):
+            parse(path)
+
+
+def parse_once(**options: str) -> WriteOptions:
+    given = {"kafka.bootstrap.servers": "a:1", "topic": "t"} | {
+        name.replace("__", "."): text for name, text in options.items()
+    }
+    return WriteOptions.parse(OptionValues.parse(given, Scope.WRITE))
+
+
+def test_exactly_once_has_its_own_names_and_ten_minutes() -> None:
+    assert parse_once().exactly_once is None
+    assert parse_once(deliveryGuarantee="at-least-once").exactly_once is None
+    once = parse_once(deliveryGuarantee="Exactly-Once").exactly_once
+    assert once is not None
+    assert (once.transactional_id_prefix, once.transaction_timeout_ms) == ("pykafka", 600_000)
+    assert not once.is_prefix_given
+    once = parse_once(
+        deliveryGuarantee="exactly-once", transactionalIdPrefix="orders", transactionTimeout="90s"
+    ).exactly_once
+    assert once is not None
+    assert (once.transactional_id_prefix, once.transaction_timeout_ms) == ("orders", 90_000)
+    assert once.is_prefix_given
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"deliveryGuarantee": "twice"}, "must be at-least-once or exactly-once"),
+        ({"transactionalIdPrefix": "x"}, "no effect without deliveryGuarantee=exactly-once"),
+        ({"transactionTimeout": "1m"}, "no effect without deliveryGuarantee=exactly-once"),
+        ({"deliveryGuarantee": "exactly-once", "transactionTimeout": "10ms"}, "must be between 1000"),
+        ({"deliveryGuarantee": "exactly-once", "transactionalIdPrefix": " "}, "must not be empty"),
+        (
+            {"deliveryGuarantee": "exactly-once", "kafka__transaction__timeout__ms": "60000"},
+            "from the option transactionTimeout",
+        ),
+        ({"transactionMarkerTopic": "m"}, "no effect without deliveryGuarantee=exactly-once"),
+        (
+            {"deliveryGuarantee": "exactly-once", "topic": "m", "transactionMarkerTopic": " m"},
+            "must not be the topic that the rows go to",
+        ),
+        (
+            {"deliveryGuarantee": "exactly-once", "transactionMarkerTopic": " "},
+            "transactionMarkerTopic must not be empty",
+        ),
+        ({"deliveryGuarantee": "exactly-once", "kafka__acks": "1"}, r"needs kafka\.acks=all"),
+        ({"deliveryGuarantee": "exactly-once", "kafka__enable__idempotence": "false"}, "needs kafka"),
+        (
+            {"deliveryGuarantee": "exactly-once", "asyncProgressTrackingEnabled": "TRUE"},
+            "can't be had with asyncProgressTrackingEnabled",
+        ),
+    ],
+)
+def test_what_does_not_go_with_exactly_once(options: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        parse_once(**options)

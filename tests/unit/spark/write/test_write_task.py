@@ -1,0 +1,95 @@
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+from scripted_broker import ScriptedCluster, properties
+
+from spark_kafka_native.kafka.cluster.router import Router
+from spark_kafka_native.kafka.config import ClientConfig, ProducerConfig
+from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.producer.errors import DeliveryError, DeliveryStatus, ProducerClosedError
+from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
+from spark_kafka_native.spark.write import write_task
+from spark_kafka_native.spark.write.rows import RowColumns
+
+TP = TopicPartition("t", 0)
+OPTIONS = SimpleNamespace(client=None, producer=None, topic="t")
+COLUMNS = RowColumns(names=("value",), topic="t")
+
+
+class FakeDelivery:
+    def __init__(self, done):
+        self.done = lambda: done
+
+    def first_failure(self):
+        return None
+
+
+class FakeProducer:
+    def __init__(self, *deliveries):
+        self.deliveries = [FakeDelivery(done) for done in deliveries]
+        self.is_closed = False
+
+    def send_columns(self, _rows, _topic):
+        return self.deliveries.pop(0)
+
+    def flush(self):
+        pass
+
+    def close(self, timeout_ms):
+        self.is_closed = timeout_ms == 0
+
+
+def test_rows_that_nobody_confirmed_are_not_committed(monkeypatch):
+    producer = FakeProducer(True, False, False)
+    monkeypatch.setattr(write_task, "router_for", lambda _client: None)
+    monkeypatch.setattr(write_task, "settle_worker", lambda: None)
+    monkeypatch.setattr(write_task, "Producer", lambda *_arguments, **_options: producer)
+    batch = pa.record_batch({"value": ["a", "b", "c"]})
+    with pytest.raises(write_task.WriteFailedError, match="rows 3 to 8 have not all been confirmed"):
+        write_task.write_rows(iter([batch] * 3), COLUMNS, OPTIONS)
+    assert producer.is_closed
+
+
+def test_the_row_that_failed_is_told_before_what_it_led_to(monkeypatch):
+    """The batch after the failed one is refused by a producer that can't go on; the row is what helps."""
+    producer, ended = FakeProducer(False), []
+    first = producer.deliveries[0]
+    first.done = lambda: bool(ended)
+    first.first_failure = lambda: (1, DeliveryError(TP, 1, DeliveryStatus.NOT_PERSISTED, "no", False))
+
+    def send_columns(_rows, _topic):
+        if producer.deliveries:
+            return producer.deliveries.pop()
+        ended.append(True)
+        raise ProducerClosedError("it can't go on")
+
+    producer.send_columns = send_columns
+    monkeypatch.setattr(write_task, "router_for", lambda _client: None)
+    monkeypatch.setattr(write_task, "settle_worker", lambda: None)
+    monkeypatch.setattr(write_task, "Producer", lambda *_arguments, **_options: producer)
+    batch = pa.record_batch({"value": ["a", "b", "c"]})
+    with pytest.raises(write_task.WriteFailedError, match=r"row 1 for topic t: .*not written: no"):
+        write_task.write_rows(iter([batch] * 2), COLUMNS, OPTIONS)
+
+
+@pytest.mark.parametrize(("newest", "refused"), [(6, True), (7, False)])
+def test_zstd_is_refused_before_anything_is_written_where_a_broker_is_too_old_for_it(newest, refused):
+    with ScriptedCluster(2) as cluster:
+        cluster.create("t")
+        cluster[1].stop()  # down: the next one says
+        cluster[2].versions[ProduceRequest.api_key] = (0, newest)
+        router = Router(ClientConfig.from_properties(properties(cluster[2].address)))
+
+        def prepare(codec):
+            producer = ProducerConfig.from_properties({"compression.type": codec})
+            write_task.prepare_topic(router, "t", SimpleNamespace(producer=producer, create_topics=False))
+
+        prepare("lz4")
+        if refused:
+            with pytest.raises(ConfigError, match=r"zstd needs Kafka 2\.1 or later, and .* is older"):
+                prepare("zstd")
+        else:
+            prepare("zstd")
+        router.close()

@@ -1,0 +1,84 @@
+"""What fails while the machine stands still is run again, with new fixtures; otherwise it has failed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from pace import STOOD_STILL_S, Pace
+
+CONFTEST = f"""
+import os, signal, subprocess, sys
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+import pytest
+from pace import pytest_runtest_protocol, pytest_terminal_summary
+
+made = []
+
+def stand_still():
+    # A process of another session goes on, and makes this one go on.
+    code = "import os, signal, sys, time; time.sleep(0.5); os.kill(int(sys.argv[1]), signal.SIGCONT)"
+    subprocess.Popen([sys.executable, "-c", code, str(os.getpid())], start_new_session=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+@pytest.fixture(scope="module")
+def brittle():
+    made.append("brittle")
+    if made.count("brittle") == 1:
+        stand_still()
+        raise RuntimeError("not ready in time")
+    return len(made)
+
+@pytest.fixture
+def fresh():
+    made.append("fresh")
+    return made.count("fresh")
+"""
+TESTS = """
+import pytest
+from conftest import made, stand_still
+
+pytestmark = pytest.mark.timed(0.3)
+
+def test_after_a_fixture_that_failed(brittle):
+    assert brittle == 2
+
+def test_in_vain_at_first(fresh):
+    if fresh == 1:
+        stand_still()
+    assert fresh == 2, "it was the first time"
+
+def test_in_vain_always():
+    made.append("always")
+    stand_still()
+    assert made.count("always") == 0, "all in vain"
+
+def test_how_often():
+    assert made.count("always") == 4
+"""
+
+
+def test_only_what_fails_while_the_machine_stands_still_is_run_again(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_some.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\naddopts = -p no:randomly -p no:cacheprovider\nmarkers = timed: x\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q"], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert "1 failed, 3 passed" in ran.stdout, ran.stdout + ran.stderr
+    assert "test_some.py::test_in_vain_at_first ran again, as the machine had stood still for" in ran.stdout
+    assert "it was the first time" in ran.stdout
+    assert "not ready in time" in ran.stdout
+
+
+def test_the_clock_is_looked_at_all_the_while() -> None:
+    pace = Pace()
+    time.sleep(0.2)
+    pace.close()
+    late_s = pace.latest_s
+    assert not pace._thread.is_alive()
+    assert 0 <= late_s < STOOD_STILL_S  # or the machine has stood still, and this is run again
