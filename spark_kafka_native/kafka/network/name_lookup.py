@@ -1,8 +1,9 @@
 """`look_up`: the addresses of a name, within a deadline.
 
 The system's resolver takes no time limit and can't be told to stop. So a thread of its own asks it, and
-whoever wants the answer waits for as long as there is time. A lookup that nobody waits for any more goes on;
-the next who asks the same joins it, and there are never more than `MAX_LOOKUPS` under way.
+whoever wants the answer waits for as long as there is time. A lookup that nobody waits for any more goes on,
+and the next who asks the same joins it: a name that is never answered costs one thread, however often it is
+asked for, and holds up no other name.
 """
 
 from __future__ import annotations
@@ -19,12 +20,18 @@ from ..errors import NetworkError, UnreachableError
 from .deadline import Deadline
 from .naps import Naps
 
-MAX_LOOKUPS: Final = 16
-"""Threads that may ask at the same time: a resolver that answers nobody must not collect them without end."""
+MAX_LOOKUPS: Final = 256
+"""Threads that may ask at the same time, one per name: more than a cluster has brokers, so that names which
+are never answered don't use them up. A resolver that answers nobody must not collect them without end.
+"""
 _FAMILIES: Final = {"any": socket.AF_UNSPEC, "v4": socket.AF_INET, "v6": socket.AF_INET6}
 
 AddressInfo = tuple[int, int, int, str, tuple[Any, ...]]
 """Family, type, protocol, canonical name, address: as `socket.getaddrinfo` returns it."""
+
+
+class _NotAskedError(Exception):
+    """A question that had no chance."""
 
 
 class _Lookup:
@@ -50,7 +57,8 @@ class Lookups:
         self, key: Hashable, question: Callable[[], Sequence[Any]], deadline: Deadline
     ) -> Sequence[Any] | None:
         """The answer to ``question``, or to the same (by ``key``) that is under way already; None when
-        ``deadline`` came first. Raises what the question raised.
+        ``deadline`` came first. Raises what the question raised, and `_NotAskedError` when too many others
+        were not answered all the time.
         """
         joined: list[_Lookup] = []
 
@@ -58,7 +66,9 @@ class Lookups:
             joined.extend(self._join(key, question))
             return bool(joined)
 
-        if not self._naps.wait(join, deadline) or not self._naps.wait(lambda: joined[0].done, deadline):
+        if not self._naps.wait(join, deadline):
+            raise _NotAskedError(f"not asked, as {self._max_lookups} other lookups are not answered")
+        if not self._naps.wait(lambda: joined[0].done, deadline):
             return None
         if joined[0].failure is not None:
             raise joined[0].failure.with_traceback(None)
@@ -161,6 +171,8 @@ def _asked(
     waits_ms = limit.remaining_ms
     try:
         found = question() if key is None else _lookups.ask(key, question, limit)
+    except _NotAskedError as error:
+        raise NetworkError(f"cannot resolve the host of {where} ({error}; is the name server up?)") from None
     except (OSError, UnicodeError) as error:
         cause = error.strerror if isinstance(error, OSError) else error
         raise UnreachableError(f"cannot resolve the host of {where} ({cause or error})") from error

@@ -91,13 +91,36 @@ def test_the_same_lookup_under_way_is_joined_and_its_answer_shared(stuck: Stuck)
     assert stuck.asked == ["kafka.example"]
 
 
-def test_another_name_does_not_wait_and_threads_are_bounded(
+def test_names_that_are_never_answered_hold_up_no_other_name(
+    stuck: Stuck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a cluster whose brokers are in a zone that nobody answers for."""
+    names = [f"stuck-{number}" for number in range(100)]
+    for name in names * 2:
+        with pytest.raises(NetworkError, match="no answer"):
+            look_up(name, 9092, config(), Deadline.after_ms(0))
+    asked: list[str] = []
+
+    def resolve(host: str, port: int, **_: Any) -> list[Any]:
+        asked.append(host)
+        return [v4("127.0.0.1", port)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    assert look_up("new", 9092, config(), Deadline.after_ms(SOON)) == [v4("127.0.0.1", 9092)]
+    assert asked == ["new"]
+    assert sorted(stuck.asked) == sorted(names)  # one thread each, however often
+
+
+def test_threads_are_bounded_and_the_one_too_many_says_so(
     stuck: Stuck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(name_lookup, "_lookups", Lookups(max_lookups=2))
-    for name in ("a", "b", "c", "d", "a"):
+    for name in ("a", "b", "a"):
         with pytest.raises(NetworkError, match="no answer"):
             look_up(name, 9092, config(), Deadline.after_ms(20))
+    refused = r"cannot resolve the host of c:9092 \(not asked, as 2 other lookups are not answered; is"
+    with pytest.raises(NetworkError, match=refused):
+        look_up("c", 9092, config(), Deadline.after_ms(20))
     assert sorted(stuck.asked) == ["a", "b"]
     waiting = in_thread(lambda: look_up("e", 9092, config(), Deadline.after_ms(SOON)))
     stuck.gate.set()
