@@ -144,7 +144,7 @@ class PartitionReader:
     def position(self, topic_partition: TopicPartition) -> int:
         """The offset before which everything was handed out."""
         with self._lock:
-            return self._position(topic_partition)
+            return self._position(topic_partition, self._shared.position(topic_partition))
 
     def read_columns(self, deadline: Deadline | None = None) -> FetchedRecords | None:
         """The next records of any partition as columns; None when ``deadline`` (None: never) comes first.
@@ -206,12 +206,15 @@ class PartitionReader:
         return self._shared.work_units
 
     def metrics(self, observed: Iterable[Observed] = ()) -> MetricsSnapshot:
-        """What was counted and measured so far, with what was ``observed`` elsewhere."""
+        """What was counted and measured so far, with what was ``observed`` elsewhere.
+
+        Takes no lock but those of what is counted, which are reentrant: it may be called in a signal's
+        handler, while the thread that the signal has interrupted holds the others.
+        """
         seen = [*observed, *self._shared.observed()]
-        with self._lock:
-            for tp, end in self._shared.ends().items():
-                lag = max(0, end - self._position(tp))
-                seen.append(Observed(metric.LAG, lag, (tp.topic, str(tp.partition))))
+        for tp, position, end in self._shared.progress():
+            lag = max(0, end - self._position(tp, position))
+            seen.append(Observed(metric.LAG, lag, (tp.topic, str(tp.partition))))
         for brokers in (self._brokers, self._router):
             seen += brokers.observed()
         return self._shared.metrics.snapshot(seen, [self._router.metrics])
@@ -297,12 +300,14 @@ class PartitionReader:
             return None
         return fetched.topic_partition
 
-    def _position(self, topic_partition: TopicPartition) -> int:
-        position, fetched = self._shared.position(topic_partition), self._fetched
+    def _position(self, topic_partition: TopicPartition, taken_until: int) -> int:
+        """Where the partition is whose records were taken up to ``taken_until``. Without the lock the rows
+        may be those of others by now: then it is somewhere in what was taken last.
+        """
+        fetched, row = self._fetched, self._row()
         if fetched is None or fetched.topic_partition != topic_partition:
-            return position
-        row = self._row()
-        return position if row == fetched.columns.length else _offset_before(fetched, row)
+            return taken_until
+        return taken_until if row >= fetched.columns.length else _offset_before(fetched, max(0, row))
 
     def _give_back_rows(self, topic_partition: TopicPartition | None = None) -> None:
         """What is left of the rows goes back to the rest, if it is of that partition (None: of any)."""

@@ -171,9 +171,10 @@ class Prefetched:
             return {tp: wanted.paused for tp, wanted in self._wanted.items()}
 
     def observed(self) -> list[Observed]:
-        """What its metrics do not count, but show."""
-        with self._lock:
-            known = list(self._wanted.values())
+        """What its metrics do not count, but show. Without the lock, as `progress`: a thread that was
+        interrupted may hold it.
+        """
+        known = list(self._wanted.values())
         paused = sum(one.paused for one in known)
         return [
             Observed(metric.PREFETCHED_BYTES, sum(one.nbytes for one in known)),
@@ -182,10 +183,12 @@ class Prefetched:
             Observed(metric.PARTITIONS, paused, ("paused",)),
         ]
 
-    def ends(self) -> dict[TopicPartition, int]:
-        """Where the logs end, as far as records told it: of what is committed, where only that is read."""
-        with self._lock:
-            return {tp: one.end for tp, one in self._wanted.items() if one.end is not None}
+    def progress(self) -> list[tuple[TopicPartition, int, int]]:
+        """Of each partition its position, and where its log ends, as far as records told it: of what is
+        committed, where only that is read.
+        """
+        known = [(one, one.end) for one in list(self._wanted.values())]
+        return [(one.topic_partition, one.position, end) for one, end in known if end is not None]
 
     def take(self) -> FetchedRecords | None:
         """The next records, which count as handed out; None where there are none just now."""

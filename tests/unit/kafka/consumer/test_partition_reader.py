@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from held_lock import held_by_another_thread
 from scripted_broker import HangUp, Late, ScriptedCluster, offsets_of, properties, refusal
 
 from spark_kafka_native.kafka.cluster.router import Router
@@ -775,3 +776,34 @@ def test_what_keeps_a_partition_from_being_read_on_is_counted(cluster: ScriptedC
     reset = start((tp, 1_000), auto_offset_reset=OffsetReset.parse("earliest"))
     assert take(reset, 1) == [0]
     assert reset.metrics().value("kafka.consumer.offset.resets") == 1
+
+
+def test_metrics_in_the_handler_of_a_signal_wait_for_no_lock(cluster: ScriptedCluster, start: Start) -> None:
+    (tp,) = fill(cluster)
+    reader = start((tp, 0))
+    assert take(reader, 3) == [0, 1, 2]
+    found: list[Any] = []
+
+    def interrupted() -> None:
+        """As the handler finds it: the locks are those of the very thread that it runs in."""
+        with reader._lock, reader._shared._lock, reader.registry.lock, reader._router.metrics.lock:
+            found.append(reader.metrics())
+
+    thread = threading.Thread(target=interrupted, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert [found[0].value("kafka.consumer.lag", topic="orders", partition="0")] == [17]
+
+
+def test_metrics_wait_for_no_thread_that_waits_for_the_interrupted_one(
+    cluster: ScriptedCluster, start: Start
+) -> None:
+    (tp,) = fill(cluster)
+    reader = start((tp, 0))
+    assert take(reader, 1) == [0]
+    found: list[Any] = []
+    with held_by_another_thread(reader._lock), held_by_another_thread(reader._shared._lock):
+        thread = threading.Thread(target=lambda: found.append(reader.metrics()), daemon=True)
+        thread.start()
+        thread.join(60)
+        assert found
