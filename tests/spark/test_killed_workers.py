@@ -82,9 +82,10 @@ def run_and_kill(job, when, gate):
     return found, len(killed)
 
 
-frame = kafka(spark.read).option("subscribe", topic).load().select("partition", "offset")
+# Long values here too: a worker that has handed all of its rows to the buffers may die, and no task with it.
+frame = kafka(spark.read).option("subscribe", topic).load().select("partition", "offset", "value")
 gate = f"{folder}/read"
-slow = frame.mapInPandas(held(gate), frame.schema)
+slow = frame.mapInPandas(held(gate), frame.schema).select("partition", "offset")
 rows, killed = run_and_kill(slow.collect, lambda: True, gate)
 read = {"killed": killed > 0, "count": len(rows), "distinct": len(set(rows))}
 
@@ -113,11 +114,16 @@ print("RESULT", json.dumps({"read": read, "write": write}))
 """
 
 
+def long_values(count):
+    """Records of two partitions, 30 MB each: more than the sockets between a reader and a gate can hold."""
+    return [(number % 2, b"%d" % number, b"v" * 3_000, number, []) for number in range(count)]
+
+
 @pytest.mark.timeout(900)
 def test_readers_and_writers_that_are_killed_are_run_again(peer, kafka, topic, tmp_path, script_environment):
     copy = f"{topic}-copy"
     peer.create(kafka, topic, 2)
-    peer.write(kafka.bootstrap_servers, topic, peer.numbered(20_000, 2))
+    peer.write(kafka.bootstrap_servers, topic, long_values(20_000))
     kafka.create_topic(copy, partitions=2)
     job = tmp_path / "job.py"
     job.write_text(SCRIPT)

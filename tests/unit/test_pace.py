@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import pytest
 from pace import STOOD_STILL_S, Pace
 
 CONFTEST = f"""
@@ -73,6 +75,52 @@ def test_only_what_fails_while_the_machine_stands_still_is_run_again(tmp_path: P
     assert "test_some.py::test_in_vain_at_first ran again, as the machine had stood still for" in ran.stdout
     assert "it was the first time" in ran.stdout
     assert "not ready in time" in ran.stdout
+
+
+RACES = """
+import pytest
+from conftest import made
+
+def races(name):
+    made.append(name)
+    assert made.count(name) == 2, f"{name} failed once"
+
+@pytest.mark.broker
+def test_on_a_broker():
+    races("broker")
+
+def test_on_nothing():
+    races("nothing")
+
+@pytest.mark.spark
+def test_in_vain():
+    assert not "in vain"
+
+@pytest.mark.spark
+def test_one_too_many():
+    races("too many")
+"""
+
+
+@pytest.mark.parametrize(("chances", "passed"), [("0", 0), ("2", 1), ("3", 2)])
+def test_second_chances_are_few_and_named(tmp_path: Path, chances: str, passed: int) -> None:
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_some.py").write_text(RACES)
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\naddopts = -p no:randomly -p no:cacheprovider\nmarkers =\n    broker: x\n    spark: x\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q"],
+        cwd=tmp_path,
+        env={**os.environ, "SECOND_CHANCES": chances},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert f"{4 - passed} failed" in ran.stdout, ran.stdout + ran.stderr
+    said = "test_some.py::test_on_a_broker ran again, as it failed once: A DEFECT"
+    assert (said in ran.stdout) == (passed > 0)
+    assert "test_on_nothing ran again" not in ran.stdout
 
 
 def test_the_clock_is_looked_at_all_the_while() -> None:
