@@ -192,8 +192,11 @@ class GroupConsumer(GroupCommits):
     # The subscription.
 
     def subscribe(self, topics: Topics) -> None:
-        """Read these topics instead; the group rebalances, and what is not among them is given up."""
+        """Read these topics instead; the group rebalances, and what is not among them is given up. Nothing of
+        that is handed out any more, though it may have been fetched.
+        """
         self._subscription.change(topics)
+        self._withhold_unwanted()
         self._member.look()
 
     def add_topics(self, *topics: str) -> None:
@@ -203,6 +206,10 @@ class GroupConsumer(GroupCommits):
     def remove_topics(self, *topics: str) -> None:
         """Read these topics no more. Not with a pattern."""
         self.subscribe(self._subscription.named().difference(topics))
+
+    def _withhold_unwanted(self) -> None:
+        """Partitions stay this member's until the group has rebalanced."""
+        self._starts.withhold(tp for tp in self.assignment if not self._subscription.includes(tp.topic))
 
     # The end.
 
@@ -303,6 +310,7 @@ class GroupConsumer(GroupCommits):
             self._remove(change.revoked)
             self._starts.add(change.assigned)
             self._member.applied(change)
+            self._withhold_unwanted()
             self._metrics.count(metric.PARTITION_CHANGES, len(change.revoked), "revoked")
             self._metrics.count(metric.PARTITION_CHANGES, len(change.assigned), "assigned")
             if change.assigned and not self._closing:  # also where the other callback raised

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from ..cluster.router import Router
 from ..consumer.offsets import list_places
@@ -46,6 +46,7 @@ class StartOffsets:
         self.missing: set[TopicPartition] = set()
         """Assigned, and not being read yet."""
         self._paused: set[TopicPartition] = set()
+        self._withheld: frozenset[TopicPartition] = frozenset()
         self._since = 0.0
 
     def add(self, topic_partitions: Collection[TopicPartition]) -> None:
@@ -58,6 +59,7 @@ class StartOffsets:
         """It is read no more."""
         self.missing.discard(topic_partition)
         self._paused.discard(topic_partition)
+        self._withheld -= {topic_partition}
         if topic_partition in self._reader.partitions:
             self._reader.remove(topic_partition)
 
@@ -72,14 +74,20 @@ class StartOffsets:
     def pause(self, topic_partition: TopicPartition) -> None:
         """Hand out nothing of it."""
         self._paused.add(topic_partition)
-        if topic_partition not in self.missing:
-            self._reader.pause(topic_partition)
+        self._hold_or_go_on(topic_partition)
 
     def resume(self, topic_partition: TopicPartition) -> None:
         """Go on with it."""
         self._paused.discard(topic_partition)
-        if topic_partition not in self.missing:
-            self._reader.resume(topic_partition)
+        self._hold_or_go_on(topic_partition)
+
+    def withhold(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Hand out nothing of these, whoever resumes them, and go on with those that were withheld before and
+        are not among them.
+        """
+        before, self._withheld = self._withheld, frozenset(topic_partitions)
+        for topic_partition in before ^ self._withheld:
+            self._hold_or_go_on(topic_partition)
 
     def offset_of(self, topic_partition: TopicPartition, place: OffsetAt) -> int:
         """The offset of a place: of a time after the last record, the end."""
@@ -122,8 +130,13 @@ class StartOffsets:
         self._progress.begin(topic_partition, offset, committed)
         self._reader.add(topic_partition, offset)
         self.missing.discard(topic_partition)
-        if topic_partition in self._paused:
-            self._reader.pause(topic_partition)
+        self._hold_or_go_on(topic_partition)
+
+    def _hold_or_go_on(self, topic_partition: TopicPartition) -> None:
+        if topic_partition in self.missing:
+            return
+        held = topic_partition in self._paused or topic_partition in self._withheld
+        (self._reader.pause if held else self._reader.resume)(topic_partition)
 
     def _offsets(
         self, places: dict[TopicPartition, OffsetAt], deadline: Deadline

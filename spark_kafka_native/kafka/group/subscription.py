@@ -43,6 +43,10 @@ class Subscription:
             return frozenset(topic for topic in topics if wanted.fullmatch(topic))
         return wanted
 
+    def includes(self, topic: str) -> bool:
+        """Whether ``topic``, which exists, is wanted."""
+        return topic in self.among((topic,))
+
     def change(self, topics: Topics) -> None:
         """Want these instead."""
         self._wanted = _wanted(topics)

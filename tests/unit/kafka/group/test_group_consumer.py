@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
+from spark_kafka_native.kafka.consumer.fetched_records import FetchedRecords
 from spark_kafka_native.kafka.errors import ConsumerClosedError, KafkaError
+from spark_kafka_native.kafka.group import group_consumer
 from spark_kafka_native.kafka.group.classic_membership import ClassicMembership, State
 from spark_kafka_native.kafka.group.errors import CommitFailedError
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.group.membership import Change
 from spark_kafka_native.kafka.model import Record, TopicPartition
+from spark_kafka_native.kafka.records.columns import RecordColumns
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
+B0, C0 = TopicPartition("b", 0), TopicPartition("c", 0)
 
 Make = Callable[..., GroupConsumer]
 
 
 @pytest.fixture
-def make() -> Iterator[Make]:
+def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     """A consumer that has read the records 0 to 2 of a-0 and is where nobody answers; closed in the end."""
     made: list[GroupConsumer] = []
 
@@ -41,6 +48,7 @@ def make() -> Iterator[Make]:
         return consumer
 
     yield new
+    monkeypatch.setattr(group_consumer, "LEAVE_MS", 0)  # there is nobody to hear of it
     for consumer in made:
         consumer._callbacks._callbacks = dict.fromkeys(("assigned", "revoked", "lost"))
         consumer._commits.stop()
@@ -60,6 +68,32 @@ def hand_out(consumer: GroupConsumer, offset: int) -> None:
         return record(offset)
 
     assert consumer._polled(5.0, take, by_hand=False) is not None
+
+
+def prefetch(consumer: GroupConsumer, *tps: TopicPartition) -> None:
+    """As if the records 0 to 2 of each had been fetched ahead, in this order."""
+    for tp in tps:
+        fetched = FetchedRecords(
+            topic_partition=tp,
+            columns=RecordColumns(
+                length=3,
+                offset=np.arange(3, dtype=np.int64),
+                timestamp_ms=np.zeros(3, np.int64),
+                key=pa.nulls(3, pa.binary()),
+                value=pa.nulls(3, pa.binary()),
+            ),
+            from_offset=0,
+            next_offset=3,
+            log_start_offset=0,
+            high_watermark=3,
+            last_stable_offset=3,
+        )
+        shared = consumer._reader._shared
+        shared.put(shared._wanted[tp], shared._wanted[tp].moves, fetched)
+
+
+def places(found: list[Record | None]) -> list[tuple[str, int] | None]:
+    return [None if one is None else (one.topic, one.offset) for one in found]
 
 
 def asked(consumer: GroupConsumer) -> list[dict[TopicPartition, int]]:
@@ -223,3 +257,44 @@ def test_what_was_told_or_committed_or_sought_may_be_taken_away(make: Make) -> N
     consumer._carry_out(gone)
     consumer.commit()  # in no transaction nothing was made of it that could count
     assert found == [{A1: 0}]
+
+
+def test_a_topic_that_was_removed_is_not_heard_of_again_though_it_was_fetched(make: Make) -> None:
+    consumer = make(A0, B0)
+    consumer.add_topics("b")
+    prefetch(consumer, B0, A0)
+    assert places([consumer.fetch_record(60)]) == [("b", 0)]
+    consumer.remove_topics("b")
+    assert places([consumer.fetch_record(60) for _ in range(3)]) == [("a", 0), ("a", 1), ("a", 2)]
+    consumer.resume(B0)  # whatever the caller says of it
+    assert consumer.fetch_record(0) is None
+    # It is this member's until the group has rebalanced: what it commits is what it was given.
+    assert (consumer.position(A0), consumer.position(B0)) == (3, 1)
+
+
+def test_a_topic_that_was_removed_and_added_again_goes_on_where_it_was(make: Make) -> None:
+    consumer = make(A0, B0, C0)
+    consumer.subscribe(["a", "b", "c"])
+    prefetch(consumer, B0, A0, C0)
+    assert places([consumer.fetch_record(60)]) == [("b", 0)]
+    consumer.pause(C0)
+    consumer.subscribe(re.compile("a|x"))
+    assert places([consumer.fetch_record(60)]) == [("a", 0)]
+    consumer.subscribe(re.compile("[a-c]"))
+    found = places([consumer.fetch_record(60) for _ in range(4)])
+    assert [one for one in found if one and one[0] == "a"] == [("a", 1), ("a", 2)]
+    assert [one for one in found if one and one[0] == "b"] == [("b", 1), ("b", 2)]
+    assert consumer.fetch_record(0) is None  # the caller has paused the third
+    consumer.resume(C0)
+    assert places([consumer.fetch_record(60) for _ in range(3)]) == [("c", 0), ("c", 1), ("c", 2)]
+
+
+def test_what_is_assigned_of_a_topic_that_was_removed_meanwhile_is_not_read(make: Make) -> None:
+    consumer = make(A0)
+    consumer._carry_out(Change(assigned=frozenset([B0])))
+    consumer._starts._begin(B0, 0, None)
+    prefetch(consumer, B0, A0)
+    assert places([consumer.fetch_record(60) for _ in range(3)]) == [("a", 0), ("a", 1), ("a", 2)]
+    assert consumer.fetch_record(0) is None
+    consumer._carry_out(Change(revoked=frozenset([B0])))
+    assert consumer._reader.partitions == {A0: False}
