@@ -188,7 +188,7 @@ class ClassicMembership(Membership):
             ],
             reason=self._reason,
         )
-        return Ask(request, rebalance_ms + JOIN_GRACE_MS)
+        return Ask(request, held_back_ms=rebalance_ms + JOIN_GRACE_MS)
 
     def _metadata(self, assignor: Assignor) -> bytes:
         return write_versioned(
@@ -211,7 +211,7 @@ class ClassicMembership(Membership):
             protocol_name=self._protocol_name,
             assignments=self._assignments,
         )
-        return Ask(request, self.rules.max_poll_interval_s * 1000 + JOIN_GRACE_MS)
+        return Ask(request)  # as Java: it waits for the leader's, which is on its way
 
     def _heartbeat(self) -> Step:
         request = HeartbeatRequest(

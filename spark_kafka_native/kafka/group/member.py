@@ -7,19 +7,17 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 from ..cluster.coordinator_requests import ask_coordinator, find_coordinator
 from ..cluster.coordinators import CoordinatorKey
 from ..cluster.metadata import ClusterMetadata
 from ..cluster.router import Router
 from ..error_code import ErrorCode
-from ..errors import BrokerError, KafkaError
+from ..errors import BrokerError, KafkaError, RequestTimedOutError
 from ..network.connection import Connection
 from ..network.deadline import Deadline
 from ..network.naps import Naps
 from ..network.retry import is_retriable
-from ..protocol.message import Request
 from .membership import Ask, Change, FindPartitions, Identity, Membership
 from .subscription import Subscription
 
@@ -88,12 +86,6 @@ class Member:
             self._membership.applied(change)
         self.wake()
 
-    def put_off(self) -> None:
-        """As `Membership.put_off`."""
-        with self._changing():
-            self._membership.put_off()
-        self.wake()
-
     def identity(self) -> Identity | None:
         """As whom to commit; None where it is no member, or what it owned is lost."""
         with self._lock:
@@ -156,22 +148,22 @@ class Member:
             step = self._membership.next(now)
         match step:
             case Ask():
-                self._ask(step.request, step.timeout_ms)
+                self._ask(step)
             case FindPartitions():
                 self._find(step.topics)
             case _:
                 until = min(step.until, self._look_at)
                 self._naps.wait(lambda: self._news or self._stopping, Deadline(until))
 
-    def _ask(self, request: Request[Any], timeout_ms: float | None) -> None:
+    def _ask(self, ask: Ask) -> None:
         before = repr(self._membership)
-        limit = self._router.deadline()
+        limit = self._router.deadline().within_ms((ask.until - time.monotonic()) * 1000)
         try:
             node_id = find_coordinator(self._router, self._key, limit)
             self._connection = connection = self._router.connection(node_id, limit, CHANNEL)
             if self._stopping:
                 return
-            response = connection.submit(request, deadline=limit).result(timeout_ms)
+            response = connection.submit(ask.request, deadline=limit).result(self._patience_ms(ask))
         except KafkaError as error:
             self._failed(error)
             return
@@ -182,6 +174,11 @@ class Member:
             _LOG.debug("%r: %s", self._membership, refusal)
         if (after := repr(self._membership)) != before:
             _LOG.info("%s", after)
+
+    def _patience_ms(self, ask: Ask) -> float:
+        """How long the answer is waited for: whoever is silent for longer may not be the coordinator."""
+        left_ms = max(0.0, (ask.until - time.monotonic()) * 1000)
+        return min(left_ms, max(ask.held_back_ms, self._router.config.request_timeout_ms))
 
     def _find(self, topics: frozenset[str]) -> None:
         limit = self._router.deadline(LOOK_MS)
@@ -226,7 +223,10 @@ class Member:
         with self._changing():
             self._membership.failed(error, gone or is_retriable(error), now)
         self._look_at = max(self._look_at, now + UNKNOWN_LOOK_S / 2)
-        _LOG.info("%r: %s", self._membership, error)
+        if isinstance(error, RequestTimedOutError):
+            _LOG.warning("%r: %s; the coordinator is looked up again", self._membership, error)
+        else:
+            _LOG.info("%r: %s", self._membership, error)
 
 
 def _readable(metadata: ClusterMetadata) -> Iterator[str]:

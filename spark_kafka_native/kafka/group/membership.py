@@ -13,7 +13,7 @@ from __future__ import annotations
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -69,10 +69,13 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Send a request to the coordinator; ``timeout_ms`` None: the client's request timeout."""
+    """Send a request to the coordinator, and wait for its answer for the client's request timeout."""
 
     request: Request[Any]
-    timeout_ms: float | None = None
+    held_back_ms: float = 0.0
+    """So long the coordinator may keep its answer back: it is waited for, where that is longer."""
+    until: float = NEVER
+    """When the session ends: nothing is waited for any longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +144,9 @@ class Membership(ABC):
         self._polled_at = now
 
     def begin(self) -> Change | None:
-        """What the caller is to do with its partitions, to be followed by `applied` or `put_off`."""
+        """What the caller is to do with its partitions, to be followed by `applied`."""
         self._applying = self.change()
         return self._applying
-
-    def put_off(self) -> None:
-        """It could not be done now: the next `begin` says what is to be done then."""
-        self._applying = None
-        self._losing = self._losing and bool(self.owned)
 
     def applied(self, change: Change) -> None:
         """The caller has done it."""
@@ -200,6 +198,8 @@ class Membership(ABC):
         if isinstance(step, Wait):
             return Wait(min(step.until, late_at))
         self._asked_at = now
+        if isinstance(step, Ask) and not step.held_back_ms and self.identity is not None:
+            return replace(step, until=self._heard_at + self.rules.session_timeout_s)
         return step
 
     @abstractmethod

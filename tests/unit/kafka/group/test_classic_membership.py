@@ -213,6 +213,17 @@ def test_who_is_out_of_the_group_has_lost_everything(code: ErrorCode, member_id:
     assert asked(membership, 3.0).member_id == member_id
 
 
+def test_only_a_join_is_waited_for_beyond_the_session() -> None:
+    membership = member()
+    step = membership.next(0.0)
+    assert isinstance(step, Ask)
+    assert (step.held_back_ms, step.until) == (305_000, NEVER)
+    membership.answered(joined(1), 2.0)
+    assert membership.next(2.0) == Ask(asked(membership), until=47.0)  # SyncGroup
+    membership.answered(synced(A0), 4.0)
+    assert membership.next(7.0) == Ask(asked(membership, 7.0), until=49.0)  # Heartbeat
+
+
 def test_what_is_being_taken_while_it_is_lost_is_lost_too() -> None:
     membership = member()
     asked(membership)
