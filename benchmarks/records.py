@@ -28,12 +28,15 @@ from harness.values import json_like
 from kafka.record.memory_records import MemoryRecords as KafkaPythonRecords
 from kafka.record.memory_records import MemoryRecordsBuilder
 
-from spark_kafka_native.kafka.records import assemble, decode, encode, kernel, numpy_kernel
+from spark_kafka_native.kafka import HeaderKeys
+from spark_kafka_native.kafka.records import assemble, decode, encode, kernel, numpy_kernel, small_sets
 from spark_kafka_native.kafka.records.columns import RecordColumns
 from spark_kafka_native.kafka.records.compression import Codec
 
 RECORDS = 10_000
 SMALL_BATCH = 100
+QUIET_PARTITIONS, QUIET_RECORDS = 64, 15
+"""What one task of a quiet stream reads in a micro-batch."""
 RUN_S = 0.05
 """A run repeats the work for about this long, so that the clock and the scheduler do not matter."""
 
@@ -83,7 +86,7 @@ class Case:
 
 @contextmanager
 def using(chosen: ModuleType) -> Iterator[None]:
-    users = (assemble, decode, encode)
+    users = (assemble, decode, encode, small_sets)
     before = [user.kernel for user in users]
     for user in users:
         user.kernel = chosen
@@ -95,6 +98,15 @@ def using(chosen: ModuleType) -> Iterator[None]:
 def decode_ours(chosen: ModuleType, data: bytes, wanted: frozenset[str] | None = None) -> None:
     with using(chosen):
         decode.decode_record_set(data, fetch_offset=0, columns=wanted)
+
+
+def decode_together(chosen: ModuleType, sets: list[small_sets.SmallSet]) -> None:
+    with using(chosen):
+        found = small_sets.decode_small_sets(
+            sets, columns=None, header_keys=HeaderKeys.STRICT, check_crcs=True, max_bytes=1 << 20
+        )
+    if found is None:
+        raise ValueError("they have to be decoded alone")
 
 
 def decode_peer(records: Callable[[bytes], object], data: bytes) -> None:
@@ -206,6 +218,24 @@ def measure(
     return speeds
 
 
+def measure_quiet_partitions(rounds: int) -> None:
+    """Print what a task over many quiet partitions spends on decoding."""
+    case = Case(label="", values=random_values(100, QUIET_RECORDS))
+    one = small_sets.SmallSet(memoryview(case.record_set()), 0, QUIET_RECORDS)
+    sets = [one] * QUIET_PARTITIONS
+
+    def alone(chosen: ModuleType) -> None:
+        for each in sets:
+            decode_ours(chosen, each.data)
+
+    kernels = {"NumPy": numpy_kernel} if COMPILED is None else {"compiled": COMPILED, "NumPy": numpy_kernel}
+    works = {f"{who}, one by one": partial(alone, chosen) for who, chosen in kernels.items()}
+    works |= {f"{who}, together": partial(decode_together, chosen, sets) for who, chosen in kernels.items()}
+    best = best_of_rounds({who: partial(seconds_per_call, work) for who, work in works.items()}, rounds)
+    title = f"Decoding {QUIET_RECORDS} records of 100 B of each of {QUIET_PARTITIONS} partitions"
+    print_table(title, ["", "ms"], [[who, f"{1000 * seconds:.2f}"] for who, seconds in best.items()])
+
+
 def verdict(case: Case, speeds: dict[str, float]) -> str:
     words = []
     for who, wanted in (("compiled", case.wanted), ("NumPy", case.wanted_numpy)):
@@ -249,6 +279,7 @@ def main() -> None:
             print(
                 f"  {who}: batches of 100 keep {kept:.0%} of the speed of batches of 10,000 (> 50%: {mark})"
             )
+    measure_quiet_partitions(rounds)
     measure(
         "Encoding one batch of 10,000 records",
         [

@@ -10,7 +10,15 @@ from types import ModuleType
 import crcmod.predefined
 import pytest
 
-from spark_kafka_native.kafka.records import assemble, decode, encode, hashing, kernel, numpy_kernel
+from spark_kafka_native.kafka.records import (
+    assemble,
+    decode,
+    encode,
+    hashing,
+    kernel,
+    numpy_kernel,
+    small_sets,
+)
 
 KERNELS: list[ModuleType] = [numpy_kernel]
 if (compiled := kernel.load_compiled()) is not None:
@@ -26,7 +34,7 @@ _crc32c = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 @contextmanager
 def using_kernel(module: ModuleType) -> Iterator[None]:
     """Make the decoder, the encoder and the hashes use one kernel."""
-    users = (assemble, decode, encode, hashing)
+    users = (assemble, decode, encode, hashing, small_sets)
     before = [user.kernel for user in users]
     for user in users:
         user.kernel = module

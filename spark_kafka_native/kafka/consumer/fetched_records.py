@@ -14,6 +14,7 @@ from ..protocol.api.fetch import PartitionData
 from ..records.batch import read_batch_headers
 from ..records.columns import RecordColumns
 from ..records.decode import decode_record_set
+from ..records.small_sets import DecodedSmallSet
 from .partition_state import PartitionState
 
 DECODED_BYTES = 4 * 1024 * 1024
@@ -55,16 +56,25 @@ def _binary_bytes(array: pa.BinaryArray) -> int:
 
 
 def decode_fetched(
-    state: PartitionState, data: PartitionData, config: ConsumerConfig, columns: frozenset[str] | None
+    state: PartitionState,
+    data: PartitionData,
+    config: ConsumerConfig,
+    columns: frozenset[str] | None,
+    decoded: DecodedSmallSet | None = None,
 ) -> Iterator[FetchedRecords]:
     """The records in ``data`` from the partition's position on: mostly one `FetchedRecords`, more where they
     unpack to a lot. Moves the position; stops where the caller has moved or paused the partition meanwhile.
+    What is ``decoded`` already is not decoded again.
 
     Raises `CorruptRecordError` with the partition and the offset, once the batches before that one are handed
     out: whoever skips it by its offset must not skip them unread.
     """
     if not data.records:
         yield _nothing(state, data, config, columns)
+        return
+    if decoded is not None and decoded.from_offset == state.position and _is_all(decoded, state):
+        state.advance(decoded.next_offset)
+        yield _fetched(state, data, decoded.from_offset, decoded.columns)
         return
     moves = state.moves
     try:
@@ -75,6 +85,15 @@ def decode_fetched(
             raise error.at(state.topic_partition) from None
 
 
+def _is_all(decoded: DecodedSmallSet, state: PartitionState) -> bool:
+    return decoded.next_offset >= _expected(state)
+
+
+def _expected(state: PartitionState) -> int:
+    """Where the position is once all that came is decoded; the next request begins there."""
+    return min(state.taken_until, state.until_offset)
+
+
 def _decode(
     state: PartitionState,
     data: PartitionData,
@@ -83,7 +102,7 @@ def _decode(
     columns: frozenset[str] | None,
 ) -> Iterator[FetchedRecords]:
     aborted = _aborted(data, config)
-    expected = min(state.taken_until, state.until_offset)
+    expected = _expected(state)
     check_crcs, moves = config.check_crcs, state.moves
     while records:
         decoded = decode_record_set(

@@ -35,7 +35,8 @@ class Fetcher:
 
         ``columns`` names the fields of `RecordColumns` to fill (None: all). ``topic_ids`` are the ids that
         the offsets belong to; without them, those of the first answer. Leaders that move and brokers that
-        restart are followed without loss or duplicate. What was yielded stays valid after an error, and the
+        restart are followed without loss or duplicate. Small pieces of several partitions share memory, which
+        lives as long as any of them. What was yielded stays valid after an error, and the
         caller may go on from there:
 
         - `OffsetOutOfRangeError`: retention took the offset, or it never was; with what the leader has.
@@ -47,7 +48,7 @@ class Fetcher:
         - `BrokerError` (not authorized, unknown topic, ...), `DeadlineExceededError` (no progress),
         `ProtocolError`.
         """
-        run = FetchRun(self._router, self._config, columns)
+        run = FetchRun(self._router, self._config, columns, shares_memory=True)
         for tp, (from_offset, until_offset) in ranges.items():
             run.add(tp, from_offset, until_offset, (topic_ids or {}).get(tp.topic))
         try:

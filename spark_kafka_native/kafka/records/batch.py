@@ -119,7 +119,12 @@ class BatchHeaders:
 
 def read_batch_headers(data: memoryview, until_offset: int | None = None) -> BatchHeaders:
     """Walk a record set and read the headers of its complete batches that begin before ``until_offset``."""
-    walk = _walk(data, until_offset)
+    walk = walk_batches(data, until_offset)
+    return read_headers(data, walk)
+
+
+def read_headers(data: memoryview, walk: Walk) -> BatchHeaders:
+    """Read the headers of the batches that a walk has found."""
     start = np.array(walk.starts, np.int64)
     if walk.starts:
         # One view that has a header at every byte; indexing it copies just the real ones.
@@ -165,6 +170,16 @@ def check_batches(data: memoryview, headers: BatchHeaders, *, check_crcs: bool) 
         raise headers.fault
 
 
+def pass_checks(data: memoryview, headers: BatchHeaders, firsts: I64, *, check_crcs: bool) -> bool:
+    """Return whether `check_batches` would find nothing in any of several record sets, whose first batches
+    are ``firsts``; ``fault`` apart."""
+    overlaps = _overlaps(headers)
+    overlaps[firsts] = False
+    if (_breaks_rules(headers) | overlaps).any():
+        return False
+    return not check_crcs or bool(has_valid_crc(data, headers).all())
+
+
 def first_offset(data: memoryview) -> int | None:
     """Return the base offset of the first batch of a record set; None where there is none."""
     return _PREFIX.unpack_from(data)[0] if len(data) >= HEADER_BYTES else None
@@ -190,14 +205,19 @@ def offset_after(data: memoryview) -> tuple[int, int] | None:
     return base_offset + last_offset_delta + 1, leader_epoch
 
 
-class _Walk(NamedTuple):
+class Walk(NamedTuple):
+    """How far a record set can be followed."""
+
     starts: list[int]
+    """Where its complete batches begin (bytes)."""
     fault: CorruptRecordError | None = None
     incomplete_batch_bytes: int | None = None
     reached_until: bool = False
 
 
-def _walk(data: memoryview, until_offset: int | None) -> _Walk:
+def walk_batches(data: memoryview, until_offset: int | None) -> Walk:
+    """Find the complete batches that begin before ``until_offset``; see `BatchHeaders` for what ends the
+    walk."""
     # A loop over batches, 0.3 us each: every batch says where the next begins.
     starts: list[int] = []
     position, size = 0, len(data)
@@ -205,18 +225,18 @@ def _walk(data: memoryview, until_offset: int | None) -> _Walk:
     while size - position >= _PREFIX.size:
         base_offset, length, magic = read_prefix(data, position)
         if magic != MAGIC:
-            return _Walk(starts, _refuse_magic(magic, base_offset))
+            return Walk(starts, _refuse_magic(magic, base_offset))
         if length < _MIN_BATCH_LENGTH:
             message = f"a batch of length {length}, the header alone has {_MIN_BATCH_LENGTH}"
-            return _Walk(starts, CorruptRecordError(message, base_offset))
+            return Walk(starts, CorruptRecordError(message, base_offset))
         if until_offset is not None and base_offset >= until_offset:
-            return _Walk(starts, reached_until=True)
+            return Walk(starts, reached_until=True)
         if length > size - position - LENGTH_COUNTS_FROM:
-            return _Walk(starts, incomplete_batch_bytes=length + LENGTH_COUNTS_FROM)
+            return Walk(starts, incomplete_batch_bytes=length + LENGTH_COUNTS_FROM)
         starts.append(position)
         position += length + LENGTH_COUNTS_FROM
     # Too little is left to know the batch's length; it has a header at least.
-    return _Walk(starts, incomplete_batch_bytes=HEADER_BYTES if position < size else None)
+    return Walk(starts, incomplete_batch_bytes=HEADER_BYTES if position < size else None)
 
 
 def _refuse_magic(magic: int, base_offset: int) -> CorruptRecordError:
@@ -235,7 +255,8 @@ def _find_bad(headers: BatchHeaders) -> int | None:
     """Return the first batch whose header breaks a rule."""
     count = len(headers.start)
     # Few batches are looked at one by one: 3 us each, and 30 us for the columns of any number.
-    suspects = range(count) if count < _FEW_BATCHES else _breaks_rules(headers).nonzero()[0].tolist()
+    few = count < _FEW_BATCHES
+    suspects = range(count) if few else (_breaks_rules(headers) | _overlaps(headers)).nonzero()[0].tolist()
     return next((index for index in suspects if _explain(headers, index) is not None), None)
 
 
@@ -248,12 +269,18 @@ def _breaks_rules(headers: BatchHeaders) -> Flags:
     bad |= (count < 0) | (count > headers.last_offset_delta + 1)
     bad |= headers.codec > max(Codec)
     bad |= plain & ((count * MIN_RECORD_BYTES > body) | ((count == 0) & (body > 0)))
-    bad[1:] |= headers.base_offset[1:] <= headers.last_offset[:-1]
     return bad
 
 
+def _overlaps(headers: BatchHeaders) -> Flags:
+    """Say which batches begin at or before the last offset of the one in front of them."""
+    overlaps = np.zeros(len(headers.start), np.bool_)
+    overlaps[1:] = headers.base_offset[1:] <= headers.last_offset[:-1]
+    return overlaps
+
+
 def _explain(headers: BatchHeaders, index: int) -> str | None:
-    """Say which of the rules of `_breaks_rules` a batch breaks; None where it breaks none."""
+    """Say which of the rules of `_breaks_rules` and `_overlaps` a batch breaks; None where it breaks none."""
     base_offset, last_offset = int(headers.base_offset[index]), int(headers.last_offset[index])
     count, delta = int(headers.count[index]), int(headers.last_offset_delta[index])
     codec = int(headers.codec[index])

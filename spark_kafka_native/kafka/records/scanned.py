@@ -74,12 +74,14 @@ class ScannedRecords:
 
     def rows(self, low: int, high: int) -> ScannedRecords:
         """Return rows [low, high), sharing memory."""
-        if high - low == len(self.offset):
-            return self
+        return self if high - low == len(self.offset) else self.where(slice(low, high))
+
+    def where(self, which: slice | npt.NDArray[np.bool_]) -> ScannedRecords:
+        """Return the rows that ``which`` selects, in order."""
         picked: dict[str, Any] = {}
         for field in fields(self):
             array = getattr(self, field.name)
-            picked[field.name] = None if array is None else array[low:high]
+            picked[field.name] = None if array is None else array[which]
         return type(self)(**picked)
 
 

@@ -50,7 +50,7 @@ def cluster() -> Iterator[ScriptedCluster]:
         yield running
 
 
-def start(cluster: ScriptedCluster, **changed: Any) -> FetchRun:
+def start(cluster: ScriptedCluster, *, shares_memory: bool = False, **changed: Any) -> FetchRun:
     names = ("client_rack", "request_timeout_ms", "receive_message_max_bytes", "metadata_max_age_ms")
     client = {name: changed.pop(name) for name in list(changed) if name in names}
     quick = {
@@ -60,7 +60,7 @@ def start(cluster: ScriptedCluster, **changed: Any) -> FetchRun:
         "max_partition_fetch_bytes": 1,
     } | changed
     router = Router(ClientConfig.from_properties(properties(cluster.bootstrap_servers, **client)))
-    return FetchRun(router, ConsumerConfig(**quick))
+    return FetchRun(router, ConsumerConfig(**quick), shares_memory=shares_memory)
 
 
 def fill(cluster: ScriptedCluster, partitions: int = 1, batches: int = 4) -> list[TopicPartition]:
@@ -425,6 +425,24 @@ def test_an_interrupt_while_records_are_decoded_loses_none(
     with pytest.raises(KeyboardInterrupt):
         run.next()
     assert drain(run) == {one: list(range(20)), two: list(range(20))}
+
+
+def test_what_was_decoded_with_others_is_dropped_by_a_seek_a_pause_and_a_removal(
+    cluster: ScriptedCluster,
+) -> None:
+    tps = one, two, three, four = fill(cluster, 4)
+    run = start(cluster, shares_memory=True, max_partition_fetch_bytes=1 << 20)
+    for tp in tps:
+        run.add(tp, 0, 20)
+    first = run.next()
+    assert first is not None
+    assert first.topic_partition == one
+    run.seek(two, 12)
+    run.pause(three)
+    run.remove(four)
+    assert drain(run, 1) == {two: list(range(12, 20))}
+    run.resume(three)
+    assert drain(run, 1) == {three: list(range(20))}
 
 
 def test_a_pause_during_which_a_broker_fails_is_no_waiting_in_vain(cluster: ScriptedCluster) -> None:

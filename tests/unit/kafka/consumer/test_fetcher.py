@@ -26,6 +26,7 @@ from scripted_broker import (
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config import ClientConfig, ConsumerConfig
+from spark_kafka_native.kafka.consumer import fetched_records
 from spark_kafka_native.kafka.consumer.fetcher import Fetcher
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
@@ -363,6 +364,27 @@ def test_corruption_that_stays_names_partition_and_offset(cluster: ScriptedClust
     assert offsets_of(next(records).columns) == [0, 1, 2, 3, 4]
     with pytest.raises(CorruptRecordError, match="orders-0 at offset 5: checksum mismatch"):
         next(records)
+
+
+def test_small_sets_of_many_partitions_are_decoded_together(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tps = fill(cluster, partitions=9, batches=3)
+    monkeypatch.delattr(fetched_records, "decode_record_set")  # nothing is decoded alone
+    ranges = whole(tps, 15) | {tps[4]: (2, 11)}
+    assert read_all(fetcher(cluster), ranges) == complete(tps, 15) | {tps[4]: list(range(2, 11))}
+
+
+def test_corruption_among_small_sets_stops_its_partition_only(cluster: ScriptedCluster) -> None:
+    tps = fill(cluster, partitions=5, batches=3)
+    batches = cluster.logs[tps[3]].batches
+    batches[1] = batches[1][:-1] + bytes([batches[1][-1] ^ 1])
+    found: list[tuple[TopicPartition, int]] = []
+    records = fetcher(cluster).fetch(whole(tps, 15))
+    rows = ((one.topic_partition, offset) for one in records for offset in offsets_of(one.columns))
+    with pytest.raises(CorruptRecordError, match="orders-3 at offset 5: checksum mismatch"):
+        found.extend(rows)
+    assert sorted(found) == [(tp, offset) for tp in tps for offset in range(5 if tp == tps[3] else 15)]
 
 
 def test_the_brokers_own_word_of_corruption_is_final(cluster: ScriptedCluster) -> None:

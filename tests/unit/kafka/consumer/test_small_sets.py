@@ -1,0 +1,53 @@
+"""Which record sets of an answer are decoded together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_kafka_native.kafka.consumer import small_sets
+from spark_kafka_native.kafka.consumer.flight import Taken
+from spark_kafka_native.kafka.consumer.partition_state import PartitionState
+from spark_kafka_native.kafka.consumer.small_sets import in_groups
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.protocol.api.fetch import AbortedTransaction, PartitionData
+
+BIG = small_sets.SMALL_BYTES + 1
+
+
+def taken(partition: int, size: int | None, aborted: Any = None) -> Taken:
+    data = PartitionData(
+        partition_index=partition,
+        error_code=ErrorCode.NONE,
+        high_watermark=9,
+        last_stable_offset=9,
+        log_start_offset=0,
+        aborted_transactions=aborted,
+        records=None if size is None else memoryview(bytes(size)),
+    )
+    state = PartitionState(
+        topic_partition=TopicPartition("t", partition), position=0, until_offset=9, max_bytes=1
+    )
+    return Taken(state, data, 0)
+
+
+def groups(*found: Taken) -> list[list[int]]:
+    return [[one.data.partition_index for one in group] for group in in_groups(found)]
+
+
+def test_small_neighbours_are_together_in_their_order() -> None:
+    sizes = [90, 80, BIG, 70, None, 60, 50, BIG - 1]
+    assert groups(*map(taken, range(8), sizes)) == [[0, 1], [2], [3], [4], [5, 6, 7]]
+    assert groups() == []
+
+
+def test_what_aborted_transactions_may_hide_is_decoded_alone() -> None:
+    aborted = [AbortedTransaction(producer_id=1, first_offset=0)]
+    assert groups(taken(0, 90, []), taken(1, 90, aborted), taken(2, 90), taken(3, 90)) == [[0], [1], [2, 3]]
+
+
+def test_a_group_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small_sets, "GROUP_BYTES", 250)
+    assert groups(*(taken(partition, 100) for partition in range(5))) == [[0, 1], [2, 3], [4]]
