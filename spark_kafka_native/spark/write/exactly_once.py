@@ -143,7 +143,7 @@ def _write(
         # Any partition there is: one of a topic that was written to exists for sure.
         where = TopicPartition(min(tp.topic for tp in written.partitions), 0)
         name = task.name(once.transactional_id_prefix)
-        if writing.columns.topic is None:
+        if writing.columns.topic is None and markers.needs_place:
             _check_nothing_pending(markers.last(name, where), task, name)
         markers.add(producer, name, marker, where)
     return KafkaCommitMessage.of(written, producer.detach(), task.job(once.transactional_id_prefix))

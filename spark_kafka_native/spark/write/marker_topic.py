@@ -34,6 +34,8 @@ _checked: set[tuple[ClientConfig, str]] = set()
 class MarkerTopic:
     """`Markers` in partition 0 of a compacted topic."""
 
+    needs_place = False
+
     def __init__(self, router: Router, topic: str, options: WriteOptions) -> None:
         self._router = router
         self._options = options

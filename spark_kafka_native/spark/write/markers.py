@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 class Markers(Protocol):
     """What a task commits together with its rows, and what the driver is about to commit."""
 
+    needs_place: bool
+    """Whether `last` sees what is not decided yet only where it is told to look."""
+
     def check(self) -> None:
         """Raises `ConfigError` where markers can't be kept there."""
 
@@ -54,6 +57,8 @@ def find_markers(router: Router, options: WriteOptions) -> Markers:
 
 class GroupMarkers:
     """`Markers` that are offsets of consumer groups without members."""
+
+    needs_place = True
 
     def __init__(self, router: Router) -> None:
         self._router = router

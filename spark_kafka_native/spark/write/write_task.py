@@ -103,6 +103,12 @@ class WriteTask:
 
     def _prepare_topics(self, rows: pa.RecordBatch) -> None:
         topics = set(rows.column("topic").unique().to_pylist()) - self._ready_topics
+        once = self._options.exactly_once
+        if once is not None and once.marker_topic in topics:
+            raise ConfigError(
+                f"a row says topic {once.marker_topic}, which is the transactionMarkerTopic: it must not be "
+                "a topic that rows go to, as their keys would be taken for those of commit markers"
+            )
         if topics:
             self.router.metadata(
                 topics, deadline=self.router.deadline(self._options.producer.max_block_ms)

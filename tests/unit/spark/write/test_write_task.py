@@ -74,6 +74,16 @@ def test_the_row_that_failed_is_told_before_what_it_led_to(monkeypatch):
         write_task.write_rows(iter([batch] * 2), COLUMNS, OPTIONS)
 
 
+def test_rows_for_the_marker_topic_are_refused_before_one_of_them_is_sent():
+    producer, once = FakeProducer(), SimpleNamespace(marker_topic="markers")
+    options = SimpleNamespace(client=None, producer=None, topic=None, exactly_once=once)
+    columns = RowColumns(names=("value", "topic"), topic=None)
+    task = write_task.WriteTask(producer, None, columns, options)
+    batch = pa.record_batch({"value": ["a", "b"], "topic": ["t", "markers"]})
+    with pytest.raises(write_task.WriteFailedError, match="topic markers, which is the transactionMarkerTop"):
+        task.write(batch)
+
+
 @pytest.mark.parametrize(("newest", "refused"), [(6, True), (7, False)])
 def test_zstd_is_refused_before_anything_is_written_where_a_broker_is_too_old_for_it(newest, refused):
     with ScriptedCluster(2) as cluster:
