@@ -24,6 +24,8 @@ class ScriptedGroup:
         self.assigned = assigned
         self.coordinator = 1
         self.committed: dict[TopicPartition, int] = {}
+        self.commit_refusals: list[ErrorCode] = []
+        """What the next commits are answered with instead."""
         for broker in cluster.brokers.values():
             broker.on(finding.FindCoordinatorRequest, self._named)
             broker.on(classic.JoinGroupRequest, joined)
@@ -82,13 +84,14 @@ class ScriptedGroup:
 
     def commit(self, request: offset_commit.OffsetCommitRequest, _version: int) -> Any:
         """Take what is committed."""
+        code = self.commit_refusals.pop(0) if self.commit_refusals else ErrorCode.NONE
         topics = []
         for topic in request.topics:
-            for one in topic.partitions:
+            for one in topic.partitions if not code else ():
                 self.committed[TopicPartition(topic.name, one.partition_index)] = one.committed_offset
             partitions = [
                 offset_commit.OffsetCommitResponsePartition(
-                    partition_index=one.partition_index, error_code=ErrorCode.NONE
+                    partition_index=one.partition_index, error_code=code
                 )
                 for one in topic.partitions
             ]

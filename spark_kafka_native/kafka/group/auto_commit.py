@@ -17,6 +17,7 @@ from ..errors import KafkaError
 from ..model import TopicPartition
 from ..network.deadline import Deadline
 from .commits import Commits
+from .errors import CommitFailedError
 from .group_config import GroupConfig
 
 _LOG = logging.getLogger("spark_kafka_native.group")
@@ -66,7 +67,8 @@ class AutoCommit:
         self._due = time.monotonic() + self._interval_s
         done = self._ask(all_done=True)
         if self._interval_s == 0 and done is not None:
-            done.result()  # nothing else is handed out before
+            with contextlib.suppress(CommitFailedError):  # logged; what is not ours any more is taken away
+                done.result()  # nothing else is handed out before
 
     def commit_now(self, deadline: Deadline, *, all_done: bool) -> None:
         """Commit what is done, and wait for it. A failure is logged: the records are read again.

@@ -165,7 +165,7 @@ class ClassicMembership(Membership):
                 return self._sync()
             case State.UNJOINED:
                 return Wait(NEVER)
-        due = self._heard_at + self.rules.heartbeat_interval_s
+        due = self._due_after(self.rules.heartbeat_interval_s)
         return Wait(due) if now < due else self._heartbeat()
 
     def _may_join(self) -> bool:

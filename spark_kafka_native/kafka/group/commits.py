@@ -61,13 +61,20 @@ class Commits:
     """Ask from any thread."""
 
     def __init__(
-        self, router: Router, group_id: str, identity: Callable[[], Identity | None], progress: Progress
+        self,
+        router: Router,
+        group_id: str,
+        identity: Callable[[], Identity | None],
+        progress: Progress,
+        doubt: Callable[[Identity], None],
     ) -> None:
+        """``identity`` says as whom to commit; ``doubt`` hears of one that the coordinator has refused."""
         self._router = router
         self._group_id = group_id
         self._key = CoordinatorKey.group(group_id)
         self._identity = identity
         self._progress = progress
+        self._doubt = doubt
         self.metrics = MetricsRegistry()
         """Where commits are counted."""
         self.work_units: EventSource[WorkUnit] = EventSource()
@@ -157,11 +164,12 @@ class Commits:
 
     def _attempt(self, offsets: Offsets, deadline: Deadline) -> None:
         """One attempt, as who this consumer is now: each looks anew whether the partitions are still its."""
+        # First of all: as a member of a later generation, it might commit what was checked for this one.
+        identity = self._identity()
         self._progress.check(offsets)
         ahead = self._progress.ahead(offsets)
         if not ahead:
             return
-        identity = self._identity()
         if identity is None:
             raise CommitFailedError(
                 f"this consumer is not in group {self._group_id} just now (it was too slow, or not heard of, "
@@ -176,6 +184,7 @@ class Commits:
                 raise
             if self._identity() not in (identity, None):
                 raise _OutdatedError(str(error)) from error
+            self._doubt(identity)
             raise CommitFailedError(
                 f"the group has gone on without this consumer: {_shown(ahead)} were not committed, and the "
                 f"records before are read again by whoever has their partitions now ({error})"

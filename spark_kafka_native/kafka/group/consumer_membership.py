@@ -117,7 +117,7 @@ class ConsumerMembership(Membership):
         if self._unnamed() - self._looked_for:
             return FindPartitions(self.topics)
         news = self._applying is None and (self._told_owned != self.owned or self._is_settled())
-        due = self._heard_at + self._interval_s
+        due = self._due_after(self._interval_s)
         if joins or news or self._tell_all or self._told_topics != self.topics or now >= due:
             return Ask(self._heartbeat())
         return Wait(due)

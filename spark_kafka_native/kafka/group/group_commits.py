@@ -96,7 +96,9 @@ class GroupCommits(ABC):
             tp = record.topic_partition
             wanted[tp] = max(wanted.get(tp, 0), record.offset + 1)
         if not records and offsets is None:
-            wanted = self._handed_out()
+            wanted = self._handed_out(self._reader.partitions)
+        elif offsets:  # they may be positions
+            self._handed_out(offsets.keys() & self._reader.partitions.keys())
         self._progress.check(wanted)
         return wanted
 
@@ -125,10 +127,10 @@ class GroupCommits(ABC):
             group_instance_id=identity.group_instance_id,
         )
 
-    def _handed_out(self) -> dict[TopicPartition, int]:
+    def _handed_out(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """For each partition the offset behind what was handed out (and what is hidden after it)."""
         found = {}
-        for tp in self._reader.partitions:
+        for tp in topic_partitions:
             offset = self._reader.position(tp)
             self._progress.handed_out(tp, offset, offset)
             found[tp] = offset

@@ -85,7 +85,9 @@ class GroupConsumer(GroupCommits):
         self._member = new_member(self._router, self._config, self._subscription)
         group_id = self._config.group_id
         self._callbacks = Callbacks(group_id, assigned=on_assigned, revoked=on_revoked, lost=on_lost)
-        self._commits = Commits(self._router, group_id, self._member.identity, self._progress)
+        self._commits = Commits(
+            self._router, group_id, self._member.identity, self._progress, self._member.doubt
+        )
         self._metrics = self._commits.metrics = self._reader.registry
         self._commits.work_units = self._reader.work_units
         self._auto = AutoCommit(self._config, self._commits, self._reader)

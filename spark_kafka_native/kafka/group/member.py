@@ -91,6 +91,12 @@ class Member:
         with self._lock:
             return None if self._membership.losing else self._membership.identity
 
+    def doubt(self, identity: Identity) -> None:
+        """As `Membership.doubt`."""
+        with self._lock:
+            self._membership.doubt(identity)
+        self.wake()
+
     def look(self) -> None:
         """The topics that are wanted may be others now."""
         self._look_at = 0.0

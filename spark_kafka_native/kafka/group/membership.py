@@ -130,6 +130,7 @@ class Membership(ABC):
         self._polled_at = now
         self._polling = False
         self._too_slow = False
+        self._doubted = False
 
     # The caller's thread.
 
@@ -173,6 +174,10 @@ class Membership(ABC):
         """Whether it has left as the caller was away for too long, and waits for it."""
         return self._too_slow
 
+    def doubt(self, identity: Identity) -> None:
+        """The coordinator has refused a commit of ``identity``: ask it at once whether it is a member yet."""
+        self._doubted = self._doubted or identity == self.identity
+
     @property
     @abstractmethod
     def identity(self) -> Identity | None:
@@ -197,7 +202,7 @@ class Membership(ABC):
         step = self._next(now)
         if isinstance(step, Wait):
             return Wait(min(step.until, late_at))
-        self._asked_at = now
+        self._asked_at, self._doubted = now, False
         if isinstance(step, Ask) and not step.held_back_ms and self.identity is not None:
             return replace(step, until=self._heard_at + self.rules.session_timeout_s)
         return step
@@ -250,6 +255,10 @@ class Membership(ABC):
         self._too_slow = True
         self._lose(renew=True)
         return Wait(0.0) if request is None else Ask(request)
+
+    def _due_after(self, interval_s: float) -> float:
+        """When the next heartbeat is due."""
+        return 0.0 if self._doubted else self._heard_at + interval_s
 
     def _lose(self, *, renew: bool) -> None:
         # What the caller is about to take is lost, too.

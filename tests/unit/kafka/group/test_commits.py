@@ -1,0 +1,102 @@
+"""Commits of a member: of what it still has, as who it is then; and what a refusal leads to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from record_batches import control
+from scripted_broker import ScriptedCluster
+from scripted_group import ScriptedGroup
+
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.group.commits import Commits
+from spark_kafka_native.kafka.group.errors import CommitFailedError
+from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
+from spark_kafka_native.kafka.group.membership import Identity
+from spark_kafka_native.kafka.group.progress import Progress
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.protocol.api.group_membership import HeartbeatRequest, HeartbeatResponse
+
+A0 = TopicPartition("a", 0)
+WITHIN_S = 120
+
+
+@pytest.fixture
+def group() -> Iterator[ScriptedGroup]:
+    with ScriptedCluster(1) as cluster:
+        cluster.create("a")
+        cluster.logs[A0].append([b"one", b"two", b"three"])
+        yield ScriptedGroup(cluster, [A0])
+
+
+def test_who_commits_is_known_before_what_is_checked(group: ScriptedGroup) -> None:
+    """The partition goes to another member between the two: as a member of the next generation, this one
+    would commit it nevertheless."""
+    progress = Progress()
+    progress.begin(A0, 0, None)
+    progress.handed_out(A0, 0, 3)
+
+    def identity() -> Identity:
+        progress.drop([A0])
+        return Identity("me", 2, None)
+
+    consumer = GroupConsumer(group.cluster.bootstrap_servers, "a", "g")
+    commits = Commits(consumer._router, "g", identity, progress, lambda _identity: None)
+    with consumer:
+        with pytest.raises(CommitFailedError, match="not assigned"):
+            commits.ask({A0: 3}).result(WITHIN_S)
+        commits.stop()
+    assert group.committed == {}
+
+
+def test_a_refused_commit_makes_the_member_ask_at_once_whether_it_is_one(group: ScriptedGroup) -> None:
+    lost = threading.Event()
+    with GroupConsumer(
+        group.cluster.bootstrap_servers,
+        "a",
+        "g",
+        enable_auto_commit=False,
+        session_timeout_ms=7_200_000,
+        heartbeat_interval_ms=3_600_000,  # so late it would hear of it
+        on_lost=lambda _consumer, _partitions: lost.set(),
+    ) as consumer:
+        record = consumer.fetch_record(WITHIN_S)
+        assert record is not None
+        group.commit_refusals.append(ErrorCode.UNKNOWN_MEMBER_ID)
+        group.cluster[1].push(HeartbeatRequest, HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
+        with pytest.raises(CommitFailedError):
+            consumer.commit(record)
+        offsets = [consumer.fetch_record(WITHIN_S)]
+        while not lost.is_set():
+            offsets.append(consumer.fetch_record(WITHIN_S))
+        assert offsets[-1] == record  # as a member again, from the beginning
+
+
+def test_a_commit_before_each_record_that_fails_for_good_does_not_end_reading(group: ScriptedGroup) -> None:
+    """With ``auto_commit_interval_ms=0`` the read that comes after a loss raised, and each one after it."""
+    with GroupConsumer(group.cluster.bootstrap_servers, "a", "g", auto_commit_interval_ms=0) as consumer:
+        assert next(consumer).offset == 0
+        with consumer._member._changing():
+            consumer._member._membership._lose(renew=True)
+        assert [next(consumer).offset for _ in range(3)] == [0, 1, 2]
+    assert group.committed == {A0: 3}
+
+
+def test_a_position_may_be_committed_by_hand(group: ScriptedGroup) -> None:
+    """It is behind what is hidden after the last record, as a transaction's marker."""
+    log = group.cluster.logs[A0]
+    log.batches.append(control(3, 7, 1))
+    log.end_offset = 4
+    with GroupConsumer(
+        group.cluster.bootstrap_servers, "a", "g", enable_auto_commit=False, isolation_level="read_committed"
+    ) as consumer:
+        for _ in range(3):
+            assert consumer.fetch_record(WITHIN_S) is not None
+        position = consumer.position(A0)
+        assert position == 4
+        consumer.commit(offsets={A0: position})
+        with pytest.raises(CommitFailedError, match="only offsets 0 to 4 were read"):
+            consumer.commit(offsets={A0: 5})
+    assert group.committed == {A0: 4}
