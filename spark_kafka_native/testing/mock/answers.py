@@ -11,8 +11,11 @@ from .script import Fields
 
 Answer = Callable[[MockCluster, Call], Fields | None]
 
-_WHOLE: Final = ("DescribeCluster", "DescribeConfigs", "InitProducerId", "ListGroups")
+_WHOLE: Final = ("DescribeCluster", "InitProducerId", "ListGroups")
 """They have one error code, for all of the answer: the script's refusal is seen to here."""
+
+_OF_MEMBERS: Final = ("JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup")
+"""They have one as well, and refuse by themselves what is not to be done."""
 
 ANSWERS: Final[Mapping[str, Answer]] = {
     "Produce": record_answers.produce,
@@ -45,4 +48,7 @@ def answer(cluster: MockCluster, call: Call) -> Fields | None:
     if api in _WHOLE and refusal is not None and not refusal.applied:
         return {"error_code": refusal.code}
     with cluster.changed:
-        return ANSWERS[api](cluster, call)
+        told = ANSWERS[api](cluster, call)
+    if told is not None and refusal is not None and api in _WHOLE + _OF_MEMBERS:
+        told["error_code"] = refusal.code
+    return told

@@ -15,7 +15,7 @@ from .message_bytes import MessageReader
 from .message_spec import MessageSpec, VersionRange
 from .message_specs import MessageSpecs
 from .mock_cluster import Call, MockCluster
-from .mock_request import MockRequest, find_places
+from .mock_request import MockRequest, find_places, topic_of
 from .script import Fault, Fields, Script
 
 _LOG = logging.getLogger("spark_kafka_native.testing.mock")
@@ -36,6 +36,24 @@ class Exchange:
         self._specs, self._cluster, self._versions, self._see = specs, cluster, versions, see
         self.script = Script()
         self.closed = threading.Event()
+        self._failures: list[tuple[MockRequest, Exception]] = []
+        for api, (lowest, highest) in versions.items():
+            self.check_api(api)
+            spoken = specs[f"{api}Request"].versions
+            if lowest <= highest and not (lowest in spoken and highest in spoken):
+                known = f"{spoken.lowest} to {spoken.highest}"
+                raise ValueError(f"versions of {api} are {lowest} to {highest}: this Kafka has {known}")
+
+    def check_api(self, api: str) -> None:
+        """Raise `ValueError` where Kafka has no such API."""
+        if api not in self._specs.apis.values():
+            raise ValueError(f"Kafka has no API {api!r}; names are as in Produce, ListOffsets")
+
+    def check(self) -> None:
+        """Raise `RuntimeError` for the first request that could not be answered as the script says."""
+        for request, error in self._failures:
+            what = f"{request.api}, version {request.version}"
+            raise RuntimeError(f"{what}, was not answered: {type(error).__name__}: {error}") from error
 
     def versions_of(self, api: str) -> VersionRange:
         """What the brokers speak of an API: all that Kafka does, or what they were told; none of one that
@@ -49,10 +67,22 @@ class Exchange:
 
     def serve(self, frame: bytes, node_id: int, connection: int) -> tuple[bytes, Then]:
         """What to send in answer to ``frame``, its length included, and what becomes of the connection."""
-        request, spec = self._read(frame, node_id, connection)
+        try:
+            request, spec = self._read(frame, node_id, connection)
+        except ValueError as error:
+            _LOG.warning("broker %d: a request can't be read, its connection is closed: %s", node_id, error)
+            return b"", Then.CLOSE
         self._see(request)
         if request.version not in self.versions_of(request.api):
             return self._refuse(request)
+        try:
+            return self._carry_out(request, spec)
+        except Exception as error:  # noqa: BLE001 - whatever a function of the script raises
+            _LOG.exception("broker %d could not answer %r: the connection is closed", node_id, request)
+            self._failures.append((request, error))
+            return b"", Then.CLOSE
+
+    def _carry_out(self, request: MockRequest, spec: MessageSpec) -> tuple[bytes, Then]:
         with self._cluster.changed:
             faults = self.script.take(request)
         for fault in faults:
@@ -131,7 +161,7 @@ class Exchange:
         for fault in faults:
             for edit in fault.edits:
                 edit(fields)
-            _spoil_records(fields, fault)
+            self._spoil_records(fields, fault)
         return self._specs[f"{request.api}Response"].write(fields, request.version)
 
     def _answer(self, request: MockRequest, faults: list[Fault]) -> Fields | None:
@@ -142,6 +172,16 @@ class Exchange:
             code = next((fault.code for fault in faults if fault.code is not None), ErrorCode.NONE)
             return {"error_code": code}
         return answer(self._cluster, Call(request, faults))
+
+    def _spoil_records(self, fields: Fields, fault: Fault) -> None:
+        for topic in fields.get("responses", ()) if fault.spoilt_records else ():
+            name = topic_of(topic, self._cluster.topic_name)
+            for part in topic.get("partitions", ()):
+                records = bytearray(part.get("records") or b"")
+                if records and fault.covers(name, part["partition_index"]):
+                    for byte in fault.spoilt_records:
+                        records[byte] ^= 0xFF
+                    part["records"] = bytes(records)
 
     def _api_versions(self) -> Fields:
         keys = []
@@ -173,13 +213,3 @@ def _spoil(frame: bytes, faults: list[Fault]) -> tuple[bytes, Then]:
         if fault.is_silence:
             spoilt, then = bytearray(), Then.SILENCE
     return bytes(spoilt), then
-
-
-def _spoil_records(fields: Fields, fault: Fault) -> None:
-    for topic in fields.get("responses", ()) if fault.spoilt_records else ():
-        for part in topic.get("partitions", ()):
-            records = bytearray(part.get("records") or b"")
-            if records and fault.covers(fault.conditions.get("topic"), part["partition_index"]):
-                for byte in fault.spoilt_records:
-                    records[byte] ^= 0xFF
-                part["records"] = bytes(records)

@@ -10,6 +10,7 @@ from .script import Fields
 _FIRST_WITH_KEYS = 4  # of FindCoordinator
 _FIRST_WITH_ID_FIRST = 4  # of JoinGroup (KIP-394)
 _FIRST_WITH_MEMBERS = 3  # of LeaveGroup
+_FIRST_WITH_CODE = 2  # of OffsetFetch: one for the group
 _FIRST_WITH_GROUPS = 8  # of OffsetFetch
 
 
@@ -89,6 +90,7 @@ def list_groups(cluster: MockCluster, _call: Call) -> Fields:
             "group_type": "classic",
         }
         for group_id, group in cluster.groups.items()
+        if group.generation or group.committed  # not those that somebody only asked for
     ]
     return {"groups": groups}
 
@@ -114,17 +116,21 @@ def offset_commit(cluster: MockCluster, call: Call) -> Fields:
 
 def offset_fetch(cluster: MockCluster, call: Call) -> Fields:
     """OffsetFetch."""
-    code = _not_here(cluster, call)
     if call.version < _FIRST_WITH_GROUPS:
-        return _committed(cluster, call.fields) if code is None else {"topics": [], "error_code": code}
-    groups = []
-    for one in call.fields["groups"]:
-        answer = _committed(cluster, one) if code is None else {"topics": [], "error_code": code}
-        groups.append({"group_id": one["group_id"], **answer})
+        return _committed(cluster, call, call.fields)
+    groups = [
+        {"group_id": one["group_id"], **_committed(cluster, call, one)} for one in call.fields["groups"]
+    ]
     return {"groups": groups}
 
 
-def _committed(cluster: MockCluster, asked: Fields) -> Fields:
+def _committed(cluster: MockCluster, call: Call, asked: Fields) -> Fields:
+    refusal = call.refusal()
+    code = ErrorCode.NONE if refusal is None or refusal.is_partial else refusal.code
+    if call.request.node_id != cluster.coordinator:
+        code = code or ErrorCode.NOT_COORDINATOR
+    if code and call.version >= _FIRST_WITH_CODE:
+        return {"topics": [], "error_code": code}
     committed = cluster.group(asked["group_id"]).committed
     topics = asked["topics"]
     if topics is None:
@@ -139,12 +145,16 @@ def _committed(cluster: MockCluster, asked: Fields) -> Fields:
 
     def told(topic: str | None, partition: int) -> Fields:
         found = committed.get((topic or "", partition), {})
+        refusal = call.refusal(topic or "", partition)
+        refused = refusal.code if refusal is not None else code
+        if refused or topic is None:
+            refused = refused or ErrorCode.UNKNOWN_TOPIC_ID
+            return {"partition_index": partition, "committed_offset": -1, "error_code": refused}
         return {
             "partition_index": partition,
             "committed_offset": found.get("committed_offset", -1),
             "committed_leader_epoch": found.get("committed_leader_epoch", -1),
             "metadata": found.get("committed_metadata", ""),
-            "error_code": ErrorCode.UNKNOWN_TOPIC_ID if topic is None else ErrorCode.NONE,
         }
 
     answers = []

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import logging
 import socket
 import ssl
 import struct
 import threading
 from collections.abc import Callable
+from typing import Final
 
 from .mock_cluster import MockCluster
+
+_LOG = logging.getLogger("spark_kafka_native.testing.mock")
+_MAX_FRAME_BYTES: Final = 100 << 20
+"""``socket.request.max.bytes`` of a broker."""
 
 
 class Then(enum.Enum):
@@ -37,22 +43,30 @@ class Listener:
         self._lock = threading.Lock()
         self._open: dict[int, socket.socket] = {}
         self._listening: socket.socket | None = None
+        self._reserved: socket.socket | None = None
+        """Bound to our port while we do not listen: nobody else gets it meanwhile."""
         self._threads: list[threading.Thread] = []
         self.port = 0
 
     def start(self, number: Callable[[], int]) -> None:
         """Listen. ``number`` numbers connections."""
-        self._listening = socket.create_server(("127.0.0.1", self.port))
-        self.port = self._listening.getsockname()[1]
-        self._spawn(self._accept, self._listening, number)
+        listening, self._reserved = self._reserved or _bind(self.port), None
+        listening.listen()
+        self.port = listening.getsockname()[1]
+        self._listening = listening
+        self._spawn(self._accept, listening, number)
 
-    def stop(self) -> None:
-        """Refuse new connections, and close the others."""
+    def stop(self, *, for_good: bool = False) -> None:
+        """Refuse new connections, and close the others; keep the port, unless ``for_good``."""
         listening, self._listening = self._listening, None
         if listening is not None:
             with contextlib.suppress(OSError):
                 listening.shutdown(socket.SHUT_RDWR)
             listening.close()
+            self._reserved = _bind(self.port)
+        if for_good and self._reserved is not None:
+            self._reserved.close()
+            self._reserved = None
         self.hang_up()
 
     def hang_up(self) -> None:
@@ -60,7 +74,8 @@ class Listener:
         with self._lock:
             for sock in self._open.values():
                 with contextlib.suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)
+                    # Not that of an SSLSocket, which pulls its session away from a thread that reads.
+                    socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
     def join(self) -> None:
         """Wait for the threads to end, after `stop`."""
@@ -71,7 +86,7 @@ class Listener:
         thread = threading.Thread(
             target=target, args=arguments, name=f"mock-broker-{self.node_id}", daemon=True
         )
-        self._threads.append(thread)
+        self._threads = [*(one for one in self._threads if one.is_alive()), thread]
         thread.start()
 
     def _accept(self, listening: socket.socket, number: Callable[[], int]) -> None:
@@ -85,12 +100,12 @@ class Listener:
     def _talk(self, sock: socket.socket, connection: int) -> None:
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._keep(sock, connection)
             if self._tls is not None:
-                sock = self._tls.wrap_socket(sock, server_side=True)
-            with self._lock:
-                self._open[connection] = sock
-                if self._listening is None:  # stopped while this one came in
-                    sock.shutdown(socket.SHUT_RDWR)
+                secured = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+                sock = secured
+                self._keep(sock, connection)
+                secured.do_handshake()
             self._answer_in_turn(sock, connection)
         except (OSError, EOFError):
             pass  # the client is gone, or we hung up
@@ -99,14 +114,37 @@ class Listener:
                 self._open.pop(connection, None)
             sock.close()
 
+    def _keep(self, sock: socket.socket, connection: int) -> None:
+        """For `hang_up` to find, before anything waits for its client."""
+        with self._lock:
+            self._open[connection] = sock
+            if self._listening is None:
+                raise EOFError  # stopped while this one came in
+
     def _answer_in_turn(self, sock: socket.socket, connection: int) -> None:
         then = Then.NEXT
         while then is not Then.CLOSE:
-            (length,) = struct.unpack(">i", _receive(sock, 4))
+            prefix = _receive(sock, 4)
+            (length,) = struct.unpack(">i", prefix)
+            if not 0 <= length <= _MAX_FRAME_BYTES:
+                _LOG.warning("broker %d: %r is no length of a request", self.node_id, prefix)
+                return
             frame = _receive(sock, length)
             if then is Then.NEXT:
                 sent, then = self._serve(frame, self.node_id, connection)
                 sock.sendall(sent)
+
+
+def _bind(port: int) -> socket.socket:
+    """A socket that does not listen yet."""
+    sock = socket.socket()
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(("127.0.0.1", port))
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
 def _receive(sock: socket.socket, length: int) -> bytes:

@@ -54,8 +54,6 @@ class MockBroker:
         self._cluster = MockCluster()
         self._seen: list[MockRequest] = []
         self._exchange = Exchange(message_specs(jar), self._cluster, versions or {}, self._see)
-        for api in versions or {}:
-            self._check_api(api)
         numbers = itertools.count(1)
         self._number: Callable[[], int] = lambda: next(numbers)
         self._listeners = {
@@ -68,14 +66,25 @@ class MockBroker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: object) -> None:
+        self._end()
+        if error is None:  # one of the test itself says more
+            self._exchange.check()
 
     def close(self) -> None:
-        """Stop all brokers and wait for their threads; what waits at a gate or for a group goes on."""
+        """Stop all brokers and wait for their threads; what waits at a gate or for a group goes on.
+
+        Raises `RuntimeError` if a fault could not do what it was told, as where a function given to it raised
+        or a `Fault.reply` has a field that the answer has not: its request found the connection closed.
+        """
+        self._end()
+        self._exchange.check()
+
+    def _end(self) -> None:
         self._exchange.closed.set()
-        for node_id in self._listeners:
+        for node_id, listener in self._listeners.items():
             self.stop(node_id)
+            listener.stop(for_good=True)
         with self._cluster.changed:
             for group in self._cluster.groups.values():
                 group.disband()
@@ -93,6 +102,8 @@ class MockBroker:
         self, name: str, partitions: int = 1, configs: Mapping[str, str | None] | None = None
     ) -> None:
         """Create a topic; the brokers lead its partitions in turn."""
+        if partitions < 1:
+            raise ValueError(f"partitions is {partitions}: a topic has at least one")
         with self._cluster.changed:
             if name in self._cluster.topics:
                 raise ValueError(f"the topic {name} is there already")
@@ -103,7 +114,10 @@ class MockBroker:
 
         A record is its value, or a `Record` whose topic, partition and offset don't count.
         """
-        batch = build_batch([_record(value) for value in values], time.time_ns() // 1_000_000)
+        records = [_record(value) for value in values]
+        if not records:
+            raise ValueError(f"there is no record to append to {topic}")
+        batch = build_batch(records, time.time_ns() // 1_000_000)
         with self._cluster.changed:
             code, offset = self._log(topic, partition).append(batch)
             self._cluster.changed.notify_all()
@@ -132,7 +146,8 @@ class MockBroker:
     def committed(self, group: str) -> dict[TopicPartition, int]:
         """The offsets that a group has committed."""
         with self._cluster.changed:
-            committed = self._cluster.group(group).committed
+            known = self._cluster.groups.get(group)
+            committed = {} if known is None else known.committed
             return {TopicPartition(*place): part["committed_offset"] for place, part in committed.items()}
 
     # --- what happens to them ---
@@ -156,10 +171,12 @@ class MockBroker:
         happen one after the other. An API that the mock does not know is offered to clients as soon as there
         is a fault of it: answer it with `Fault.reply`.
         """
-        self._check_api(api)
+        self._exchange.check_api(api)
         conditions = {"topic": topic, "partition": partition, "node_id": node_id}
         with self._cluster.changed:
-            return self._exchange.script.add(Fault(api, conditions, times=times, after=after, when=when))
+            lock = self._cluster.changed
+            fault = Fault(api, conditions, times=times, after=after, when=when, lock=lock)
+            return self._exchange.script.add(fault)
 
     def stop(self, node_id: int) -> None:
         """Refuse and close the connections of a broker; others lead its partitions from now on."""
@@ -195,7 +212,11 @@ class MockBroker:
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Move the start of a partition's log, as retention does."""
         with self._cluster.changed:
-            self._log(topic, partition).delete_before(before)
+            log = self._log(topic, partition)
+            if not log.log_start_offset <= before <= log.end_offset:
+                within = f"{log.log_start_offset} to {log.end_offset}"
+                raise ValueError(f"the log's start can't move to {before}: the log has the offsets {within}")
+            log.delete_before(before)
 
     # --- what was seen ---
 
@@ -207,14 +228,14 @@ class MockBroker:
 
     def asked(self, api: str) -> list[MockRequest]:
         """The requests of one API so far."""
-        self._check_api(api)
+        self._exchange.check_api(api)
         return [request for request in self.requests if request.api == api]
 
     def wait_for(self, api: str, count: int = 1, timeout: float = 60) -> list[MockRequest]:
         """Wait until there have been ``count`` requests of an API; them. Raises `TimeoutError` after
         ``timeout`` seconds.
         """
-        self._check_api(api)
+        self._exchange.check_api(api)
 
         def enough() -> bool:
             return sum(request.api == api for request in self._seen) >= count
@@ -229,12 +250,6 @@ class MockBroker:
         with self._cluster.changed:
             self._seen.append(request)
             self._cluster.changed.notify_all()
-
-    def _check_api(self, api: str) -> None:
-        try:
-            self._exchange.versions_of(api)
-        except KeyError:
-            raise ValueError(f"Kafka has no API {api!r}; names are as in Produce, ListOffsets") from None
 
     def _log(self, topic: str, partition: int) -> PartitionLog:
         log = self._cluster.log(topic, partition)

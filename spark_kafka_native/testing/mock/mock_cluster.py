@@ -66,14 +66,13 @@ class MockCluster:
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str | None]) -> MockTopic:
         """Make a topic; its leaders take turns."""
-        nodes = sorted(self.running)
-        logs = [PartitionLog(name, index, nodes[index % len(nodes)]) for index in range(partitions)]
-        topic = self.topics[name] = MockTopic(name, uuid4(), logs, dict(configs))
+        topic = self.topics[name] = MockTopic(name, uuid4(), [], dict(configs))
+        self.grow_topic(name, partitions)
         return topic
 
     def grow_topic(self, name: str, partitions: int) -> None:
         """Add partitions up to so many."""
-        logs, nodes = self.topics[name].partitions, sorted(self.running)
+        logs, nodes = self.topics[name].partitions, sorted(self.running) or [-1]
         logs += [
             PartitionLog(name, index, nodes[index % len(nodes)]) for index in range(len(logs), partitions)
         ]

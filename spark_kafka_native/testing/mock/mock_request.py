@@ -9,6 +9,7 @@ from uuid import UUID
 
 _PARTITIONS = ("partitions", "partition_data", "partition_indexes")
 _INDEX = ("partition", "index", "partition_index")
+_TOPIC_RESOURCE = 2
 
 Place = tuple[str, int | None]
 """A topic, and a partition of it where one is named."""
@@ -59,6 +60,8 @@ def _places_of(item: Mapping[str, Any], topic_name: Callable[[UUID], str | None]
 
 def topic_of(item: Mapping[str, Any], topic_name: Callable[[UUID], str | None]) -> str | None:
     """The topic that a part of a request is about, by its name or its id; None if it has neither."""
+    if item.get("resource_type") == _TOPIC_RESOURCE:
+        return str(item["resource_name"])
     named = item.get("name") or item.get("topic")
     if named or "topic_id" not in item:
         return named

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -84,9 +86,8 @@ class PartitionLog:
         """Whole batches from the one that holds ``offset``, up to the limit, and at least one."""
         found: list[bytes] = []
         size = 0
-        for batch in self.batches:
-            if BatchHeader.read(batch).last_offset < offset:
-                continue
+        first = bisect_left(self.batches, offset, key=lambda batch: BatchHeader.read(batch).last_offset)
+        for batch in itertools.islice(self.batches, first, None):
             if found and size + len(batch) > max_bytes:
                 break
             found.append(batch)
@@ -114,10 +115,14 @@ class PartitionLog:
         return -1, -1
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """The newest epoch up to ``epoch`` that has records, and where it ends (KIP-320)."""
-        if epoch >= self.leader_epoch:
-            return self.leader_epoch, self.end_offset
-        found = -1
+        """The newest epoch up to ``epoch`` that has records, and where it ends (KIP-320); the epoch itself
+        if none has, -1 and -1 for one that is still to come.
+        """
+        if epoch > self.leader_epoch:
+            return -1, -1
+        if epoch == self.leader_epoch:
+            return epoch, self.end_offset
+        found = epoch
         for batch in self.batches:
             header = BatchHeader.read(batch)
             if header.partition_leader_epoch > epoch:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 from ...kafka.error_code import ErrorCode
@@ -16,7 +17,8 @@ Reply = Mapping[str, Any] | bytes | Callable[[MockRequest], Mapping[str, Any] | 
 class Fault:
     """What happens to some requests. `MockBroker.on` makes one; its methods say what, and may be chained.
 
-    A fault without any of them changes nothing; `used` then counts.
+    A fault without any of them changes nothing; `used` then counts. Once it is told what happens, it counts
+    anew: no request that comes in between uses it up.
     """
 
     def __init__(
@@ -27,12 +29,17 @@ class Fault:
         times: int | None,
         after: int,
         when: Callable[[MockRequest], bool] | None,
+        lock: contextlib.AbstractContextManager[Any],
     ) -> None:
+        if after < 0 or (times is not None and times < 0):
+            raise ValueError(f"times is {times} and after is {after}: neither may be negative")
         self.api = api
         self.conditions = {name: value for name, value in conditions.items() if value is not None}
         self.used = 0
         """How many requests it has happened to."""
         self._times, self._after, self._when = times, after, when
+        self._spared = 0
+        self._lock, self._is_told = lock, False
         self.code: ErrorCode | None = None
         self.applied = False
         self.delay_s = 0.0
@@ -49,35 +56,41 @@ class Fault:
         """Answer with this error code, ``"NOT_LEADER_OR_FOLLOWER"`` or its number, for the partitions (or
         topics) of the conditions only. Nothing of them is done, unless ``applied``.
         """
-        self.code = ErrorCode[code] if isinstance(code, str) else ErrorCode(code)
-        self.applied = applied
+        named = ErrorCode[code] if isinstance(code, str) else ErrorCode(code)
+        with self._tell():
+            self.code, self.applied = named, applied
         return self
 
     def delay(self, seconds: float) -> Self:
         """Do nothing for so long, then go on. Requests behind it on its connection wait, as at a broker."""
-        self.delay_s = seconds
+        with self._tell():
+            self.delay_s = seconds
         return self
 
     def hold(self, gate: threading.Event) -> Self:
         """Do nothing until somebody sets ``gate``: a test that holds a broker needs no sleeps."""
-        self.gate = gate
+        with self._tell():
+            self.gate = gate
         return self
 
     def hang_up(self) -> Self:
         """Close the connection; the request is not carried out."""
-        self.is_hang_up = True
+        with self._tell():
+            self.is_hang_up = True
         return self
 
     def drop_reply(self) -> Self:
         """Carry the request out, never answer, and leave the connection open: nothing more comes from it."""
-        self.is_silence = True
+        with self._tell():
+            self.is_silence = True
         return self
 
     def cut(self, after_bytes: int = 0) -> Self:
         """Carry the request out, send so many bytes of the answer (its length of 4 bytes counts), and close
         the connection.
         """
-        self.cut_after = after_bytes
+        with self._tell():
+            self.cut_after = after_bytes
         return self
 
     def corrupt(self, byte: int) -> Self:
@@ -85,14 +98,16 @@ class Fault:
 
         The first four are the correlation id.
         """
-        self.spoilt.append(byte)
+        with self._tell():
+            self.spoilt.append(byte)
         return self
 
     def corrupt_records(self, byte: int = -1) -> Self:
         """Turn over the bits of one byte of the record sets that a Fetch answers with: their checksum is
         wrong, all around them is right.
         """
-        self.spoilt_records.append(byte)
+        with self._tell():
+            self.spoilt_records.append(byte)
         return self
 
     def reply(self, answer: Reply) -> Self:
@@ -100,13 +115,27 @@ class Fault:
 
         A function gets the `MockRequest` and returns either. Fields that are left out have their default.
         """
-        self.answer = answer
+        with self._tell():
+            self.answer = answer
         return self
 
     def change(self, edit: Callable[[Fields], None]) -> Self:
         """Carry the request out, and let ``edit`` change the fields of its answer in place."""
-        self.edits.append(edit)
+        with self._tell():
+            self.edits.append(edit)
         return self
+
+    @contextlib.contextmanager
+    def _tell(self) -> Iterator[None]:
+        with self._lock:
+            if not self._is_told:
+                self._is_told, self.used, self._spared = True, 0, 0
+            yield
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether it is about some topics or partitions of a request only."""
+        return "topic" in self.conditions or "partition" in self.conditions
 
     def covers(self, topic: str | None, partition: int | None) -> bool:
         """Whether its conditions hold for this part of a request."""
@@ -117,15 +146,14 @@ class Fault:
         """Whether it is about ``request``."""
         if self.api != request.api or self.conditions.get("node_id", request.node_id) != request.node_id:
             return False
-        somewhere = "topic" in self.conditions or "partition" in self.conditions
-        if somewhere and not any(self.covers(*place) for place in request.places):
+        if self.is_partial and not any(self.covers(*place) for place in request.places):
             return False
         return self._when is None or self._when(request)
 
     def take(self) -> bool:
         """Count a request that it concerns; whether it happens to this one."""
-        if self._after:
-            self._after -= 1
+        if self._spared < self._after:
+            self._spared += 1
             return False
         self.used += 1
         return True

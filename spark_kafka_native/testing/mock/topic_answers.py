@@ -142,8 +142,10 @@ def describe_configs(cluster: MockCluster, call: Call) -> Fields:
         }
         is_topic = one["resource_type"] == _TOPIC_RESOURCE
         topic = cluster.topics.get(one["resource_name"]) if is_topic else None
-        if is_topic and topic is None:
-            return head | {"error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        refusal = call.refusal(one["resource_name"])
+        if refusal is not None or (is_topic and topic is None):
+            missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return head | {"error_code": missing if refusal is None else refusal.code, "configs": []}
         own = topic.configs if topic is not None else {}
         values = {"max.message.bytes": "1048588", "cleanup.policy": "delete"} | own
         wanted = one["configuration_keys"]

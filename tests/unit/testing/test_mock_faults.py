@@ -1,0 +1,294 @@
+"""What the faults of a `MockBroker` do to each API, in frames that follow Kafka's specification."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+import trustme
+
+from spark_kafka_native.testing import MockBroker
+from spark_kafka_native.testing.mock.message_specs import message_specs
+
+WITHIN_S = 120
+REFUSED = 29  # TOPIC_AUTHORIZATION_FAILED
+OF_COORDINATORS = ("FindCoordinator", "JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup")
+WITH_ONE_CODE = ("DescribeCluster", "InitProducerId", "ListGroups", *OF_COORDINATORS)
+
+
+class Peer:
+    """One connection, without any client of ours."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.partition(":")
+        self.socket = socket.create_connection((host, int(port)), timeout=WITHIN_S)
+
+    def send(self, api: str, fields: dict[str, Any], version: int) -> None:
+        spec = message_specs()[f"{api}Request"]
+        assert spec.api_key is not None
+        tags = b"\0" if version in spec.flexible else b""
+        body = struct.pack(">hhih", spec.api_key, version, 7, 1) + b"c" + tags + spec.write(fields, version)
+        self.socket.sendall(struct.pack(">i", len(body)) + body)
+
+    def receive(self, api: str, version: int) -> dict[str, Any]:
+        (length,) = struct.unpack(">i", self.read(4))
+        spec = message_specs()[f"{api}Response"]
+        return spec.read(self.read(length)[5 if version in spec.flexible else 4 :], version)
+
+    def ask(self, api: str, fields: dict[str, Any], version: int) -> dict[str, Any]:
+        self.send(api, fields, version)
+        return self.receive(api, version)
+
+    def read(self, size: int) -> bytes:
+        """So many bytes, or as many as came before the end."""
+        found = b""
+        with contextlib.suppress(ConnectionResetError):
+            while len(found) < size and (part := self.socket.recv(size - len(found))):
+                found += part
+        return found
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+@pytest.fixture
+def broker() -> Iterator[MockBroker]:
+    with MockBroker() as broker:
+        broker.create_topic("a")
+        broker.create_topic("b")
+        yield broker
+
+
+@pytest.fixture
+def peer(broker: MockBroker) -> Iterator[Peer]:
+    with closing(Peer(broker.bootstrap_servers)) as peer:
+        yield peer
+
+
+GROUPED = {"group_id": "g", "member_id": "nobody", "generation_id": 1}
+ASKED: dict[str, tuple[int, dict[str, Any]]] = {
+    "Produce": (
+        9,
+        {"acks": 1, "topic_data": [{"name": "a", "partition_data": [{"index": 0, "records": b""}]}]},
+    ),
+    "Fetch": (4, {"topics": [{"topic": "a", "partitions": [{"partition": 0}]}]}),
+    "ListOffsets": (3, {"topics": [{"name": "a", "partitions": [{"partition_index": 0, "timestamp": -1}]}]}),
+    "OffsetForLeaderEpoch": (4, {"topics": [{"topic": "a", "partitions": [{"partition": 0}]}]}),
+    "DeleteRecords": (2, {"topics": [{"name": "a", "partitions": [{"partition_index": 0}]}]}),
+    "Metadata": (9, {"topics": [{"name": "a"}]}),
+    "CreateTopics": (5, {"topics": [{"name": "a", "num_partitions": 1, "replication_factor": 1}]}),
+    "CreatePartitions": (3, {"topics": [{"name": "a", "count": 2, "assignments": None}]}),
+    "DescribeConfigs": (4, {"resources": [{"resource_type": 2, "resource_name": "a"}]}),
+    "OffsetCommit": (8, {"group_id": "g", "topics": [{"name": "a", "partitions": [{"partition_index": 0}]}]}),
+    "OffsetFetch": (1, {"group_id": "g", "topics": [{"name": "a", "partition_indexes": [0]}]}),
+    "DescribeCluster": (1, {}),
+    "InitProducerId": (4, {"transactional_id": None}),
+    "ListGroups": (4, {}),
+    "FindCoordinator": (3, {"key": "g"}),
+    "JoinGroup": (2, {"group_id": "g", "protocols": [{"name": "range", "metadata": b""}]}),
+    "SyncGroup": (4, GROUPED),
+    "Heartbeat": (4, GROUPED),
+    "LeaveGroup": (4, {"group_id": "g", "members": []}),
+}
+
+
+def codes(told: Any) -> set[int]:
+    """Every error code in an answer."""
+    if isinstance(told, list):
+        return set[int]().union(*map(codes, told))
+    if not isinstance(told, dict):
+        return set()
+    own = {told["error_code"]} if "error_code" in told else set()
+    return own.union(*map(codes, told.values()))
+
+
+@pytest.mark.parametrize("applied", [False, True])
+@pytest.mark.parametrize("api", ASKED)
+def test_a_refusal_is_told(broker: MockBroker, peer: Peer, api: str, applied: bool) -> None:
+    version, fields = ASKED[api]
+    about = {} if api in WITH_ONE_CODE else {"topic": "a"}
+    fault = broker.on(api, **about).fail(REFUSED, applied=applied)
+    broker.on(api, topic="b", times=None).fail("UNKNOWN_SERVER_ERROR")
+
+    told = peer.ask(api, fields, version)
+
+    assert REFUSED in codes(told)
+    assert fault.used == 1
+    assert codes(told) <= {0, REFUSED}
+
+
+@pytest.mark.parametrize("version", [1, 2, 7, 8])
+def test_offsets_that_cannot_be_fetched_are_not_none(broker: MockBroker, peer: Peer, version: int) -> None:
+    """A client that reads "nothing is committed" would begin anew."""
+    asked = {"group_id": "g", "topics": [{"name": "a", "partition_indexes": [0]}]}
+    fields: dict[str, Any] = asked if version < 8 else {"groups": [asked]}
+    broker.on("OffsetFetch").fail(REFUSED)
+    assert REFUSED in codes(peer.ask("OffsetFetch", fields, version))
+
+    broker.on("OffsetFetch", topic="a", partition=0).fail(REFUSED)
+    told = peer.ask("OffsetFetch", fields, version)
+    (topic,) = (told if version < 8 else told["groups"][0])["topics"]
+    assert topic["partitions"][0]["error_code"] == REFUSED
+
+
+def test_records_of_other_topics_stay_as_they_are(broker: MockBroker, peer: Peer) -> None:
+    for topic in ("a", "b"):
+        broker.append(topic, [b"value"])
+    broker.on("Fetch", topic="a").corrupt_records()
+    read = [{"topic": topic, "partitions": [{"partition": 0, "partition_max_bytes": 99}]} for topic in "ab"]
+
+    told = peer.ask("Fetch", {"topics": read, "max_bytes": 999}, 11)["responses"]
+
+    found = {topic["topic"]: topic["partitions"][0]["records"] for topic in told}
+    assert found["a"] != broker.batches("a")[0]
+    assert found["b"] == broker.batches("b")[0]
+
+
+def test_a_fault_is_not_used_up_before_it_is_told_what_happens(broker: MockBroker, peer: Peer) -> None:
+    fault = broker.on("ListGroups", after=1)
+    for _ in range(3):  # of a client that does not wait for the test
+        peer.ask("ListGroups", {}, 4)
+    assert fault.used == 1
+
+    fault.fail(REFUSED)
+    told = [peer.ask("ListGroups", {}, 4)["error_code"] for _ in range(3)]
+    assert told == [0, REFUSED, 0]
+
+
+def go_wrong(broker: MockBroker) -> None:
+    broker.on("ListGroups").reply({"gruops": []})
+    with closing(Peer(broker.bootstrap_servers)) as peer:
+        peer.send("ListGroups", {}, 4)
+        assert peer.read(1) == b""
+
+
+def test_a_script_that_goes_wrong_is_told_at_the_end() -> None:
+    """Or a test would pass that has tried nothing of what it says."""
+    with (
+        pytest.raises(RuntimeError, match=r"ListGroups, version 4, was not answered: .* \['gruops'\]"),
+        MockBroker() as broker,
+    ):
+        go_wrong(broker)
+    broker = MockBroker()
+    broker.on("ListGroups", when=lambda request: request.fields["nothing"])
+    go_wrong(broker)
+    with pytest.raises(RuntimeError, match="KeyError: 'nothing'"):
+        broker.close()
+
+
+def test_what_a_test_raises_itself_comes_first() -> None:
+    def test() -> None:
+        with MockBroker() as broker:
+            go_wrong(broker)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        test()
+
+
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        (b"\xff\xff\xff\xfe", "is no length of a request"),
+        (b"\x16\x03\x01\x02", "is no length of a request"),  # TLS
+        (b"GET / HTTP/1.1", "is no length of a request"),
+        (b"\0\0\0\0", "a request can't be read"),
+        (b"\0\0\0\x0a\0\x03\0\x09\0\0\0\0\0\x05", "a request can't be read"),  # Metadata, of a short name
+    ],
+)
+def test_what_is_no_request_ends_the_connection(
+    peer: Peer, caplog: pytest.LogCaptureFixture, sent: bytes, words: str
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        peer.socket.sendall(sent)
+        assert peer.read(1) == b""
+    assert words in caplog.text
+
+
+def test_requests_that_are_cut_anywhere_harm_nobody(broker: MockBroker) -> None:
+    version, fields = ASKED["Produce"]
+    spec = message_specs()["ProduceRequest"]
+    body = struct.pack(">hhih", 0, version, 7, 1) + b"c\0" + spec.write(fields, version)
+    for size in range(len(body)):
+        with closing(Peer(broker.bootstrap_servers)) as peer:
+            peer.socket.sendall(struct.pack(">i", size) + body[:size])
+            peer.socket.shutdown(socket.SHUT_WR)
+            assert peer.read(1) == b""
+    with closing(Peer(broker.bootstrap_servers)) as peer:
+        assert codes(peer.ask("Produce", fields, version)) == {87}  # INVALID_RECORD: there is no batch
+    assert len(broker.asked("Produce")) == 1
+
+
+def test_it_closes_though_a_handshake_waits() -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+    broker = MockBroker(tls=context)
+    with closing(Peer(broker.bootstrap_servers)) as silent, closing(Peer(broker.bootstrap_servers)) as other:
+        other.socket.sendall(b"no TLS at all")
+        other.read(99)  # the one that came before it is served by now
+        closed = threading.Thread(target=broker.close, daemon=True)
+        closed.start()
+        closed.join(WITHIN_S)
+        assert not closed.is_alive()
+        assert silent.read(1) == b""
+
+
+def test_a_broker_that_is_stopped_keeps_its_port(broker: MockBroker) -> None:
+    host, port = broker.bootstrap_servers.split(":")
+    for _ in range(2):
+        broker.stop(1)
+        with socket.socket() as sock:
+            with pytest.raises(OSError, match="in use"):
+                sock.bind((host, int(port)))
+            with pytest.raises(ConnectionRefusedError):
+                sock.connect((host, int(port)))
+    broker.create_topic("c")
+    assert broker.leader("c") == -1
+    broker.start(1)
+    with closing(Peer(broker.bootstrap_servers)) as peer:
+        assert peer.ask("ListGroups", {}, 4)["groups"] == []
+    assert broker.leader("c") == 1
+
+
+def test_what_cannot_be_is_refused(broker: MockBroker) -> None:
+    for ask, words in (
+        (lambda: broker.append("a", []), "there is no record to append to a"),
+        (lambda: broker.create_topic("c", partitions=0), "partitions is 0"),
+        (lambda: broker.delete_records("a", 0, 1), r"can't move to 1: the log has the offsets 0 to 0"),
+        (lambda: broker.on("Fetch", after=-1), "times is 1 and after is -1"),
+        (lambda: MockBroker(versions={"Fetch": (4, 99)}), "versions of Fetch are 4 to 99"),
+        (lambda: MockBroker(versions={"fetch": (4, 5)}), "Kafka has no API 'fetch'"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            ask()
+
+
+def test_asking_for_a_group_does_not_make_it(broker: MockBroker, peer: Peer) -> None:
+    assert broker.committed("g") == {}
+    peer.ask("OffsetFetch", ASKED["OffsetFetch"][1], 1)
+    assert peer.ask("ListGroups", {}, 4)["groups"] == []
+
+
+def test_ends_of_epochs(broker: MockBroker, peer: Peer) -> None:
+    """As Kafka's LeaderEpochFileCache.endOffsetFor has them (KIP-320)."""
+    broker.append("a", [b"1", b"2"])
+    broker.move_leader("a", 0, 1)
+    broker.move_leader("a", 0, 1)
+    broker.append("a", [b"3"])
+
+    def end(epoch: int) -> tuple[int, int]:
+        asked = {"topic": "a", "partitions": [{"partition": 0, "leader_epoch": epoch}]}
+        (told,) = peer.ask("OffsetForLeaderEpoch", {"topics": [asked]}, 4)["topics"][0]["partitions"]
+        return told["leader_epoch"], told["end_offset"]
+
+    assert [end(epoch) for epoch in range(4)] == [(0, 2), (0, 2), (2, 3), (-1, -1)]
+    broker.delete_records("a", 0, 2)
+    assert end(0) == (0, 2)
