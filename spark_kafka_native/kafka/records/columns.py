@@ -6,7 +6,7 @@ memory (nothing in it points into a network buffer that will be reused).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, repeat
 from typing import Any
@@ -96,6 +96,28 @@ class RecordColumns:
         }
         there = {name: column for name, column in columns.items() if column is not None}
         return pa.RecordBatch.from_arrays([pa.array(column) for column in there.values()], names=list(there))
+
+    @classmethod
+    def concatenate(cls, pieces: Sequence[RecordColumns]) -> RecordColumns:
+        """The rows of ``pieces``, one or more with the same columns, one after the other: a copy."""
+        if len(pieces) == 1:
+            return pieces[0]
+
+        def join(name: str) -> Any:
+            parts = [getattr(piece, name) for piece in pieces]
+            if parts[0] is None:
+                return None
+            return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else pa.concat_arrays(parts)
+
+        return cls(
+            length=sum(piece.length for piece in pieces),
+            offset=join("offset"),
+            timestamp_ms=join("timestamp_ms"),
+            timestamp_type=join("timestamp_type"),
+            key=join("key"),
+            value=join("value"),
+            headers=join("headers"),
+        )
 
     def slice(self, start: int, stop: int) -> RecordColumns:
         """Rows ``[start, stop)`` as views; itself if that is all of them."""

@@ -14,10 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ...kafka.errors import ConfigError
-from ...kafka.model import TopicPartition
 from ...kafka.records.columns import RecordColumns
 from ..conditions import KafkaConditionError
-from .repeated import repeat
+from .origin import Origin
 
 _FIELDS: Final = {"timestamp": "timestamp_ms", "timestampType": "timestamp_type"}
 """`RecordColumns` fields that are spelt differently."""
@@ -47,42 +46,42 @@ class KafkaColumn:
         is_text = pa.types.is_string(self.field.type) and self.name != "topic"
         return is_text or pa.types.is_timestamp(self.field.type) or not self.field.nullable
 
-    def build(self, records: RecordColumns, topic_partition: TopicPartition) -> Mapping[str, pa.Array]:
+    def build(self, records: RecordColumns, origin: Origin) -> Mapping[str, pa.Array]:
         """The column under its name, as long as ``records``.
 
         Raises `KafkaConditionError` for a timestamp that Spark can't hold, `ConfigError` for text that is not
         UTF-8 or a null where the schema says not null; both name topic-partition and offset.
         """
-        return {self.field.name: self._array(records, topic_partition)}
+        return {self.field.name: self._array(records, origin)}
 
-    def _array(self, records: RecordColumns, topic_partition: TopicPartition) -> pa.Array:
+    def _array(self, records: RecordColumns, origin: Origin) -> pa.Array:
         match self.name:
             case "topic":
-                return repeat(topic_partition.topic, pa.string(), records.length)
+                return origin.topics()
             case "partition":
-                return repeat(topic_partition.partition, pa.int32(), records.length)
+                return origin.partitions()
             case "offset":
                 return _wrap(records.offset, self.field.type)
             case "timestamp":
-                return _wrap(_to_microseconds(records, topic_partition), self.field.type)
+                return _wrap(_to_microseconds(records, origin), self.field.type)
             case "timestampType":
                 types: Any = records.timestamp_type
                 return _wrap(types.astype(np.int32), self.field.type)
             case _:
-                return self._payload(records, topic_partition)
+                return self._payload(records, origin)
 
-    def _payload(self, records: RecordColumns, topic_partition: TopicPartition) -> pa.Array:
+    def _payload(self, records: RecordColumns, origin: Origin) -> pa.Array:
         """Key, value or headers."""
-        array = self._convert(getattr(records, self.name), records, topic_partition)
+        array = self._convert(getattr(records, self.name), records, origin)
         if not self.field.nullable and array.null_count:
             row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
             raise ConfigError(
-                f"{topic_partition}{_describe_row(records, row)}: `{self.field.name}` is null, but "
+                f"{origin.at(row)}{_describe_row(records, row)}: `{self.field.name}` is null, but "
                 "the schema says NOT NULL; declare the column nullable"
             )
         return array
 
-    def _convert(self, array: pa.Array, records: RecordColumns, topic_partition: TopicPartition) -> pa.Array:
+    def _convert(self, array: pa.Array, records: RecordColumns, origin: Origin) -> pa.Array:
         kind = self.field.type
         if self.name == "headers":
             return _relabel(array, kind)
@@ -91,10 +90,9 @@ class KafkaColumn:
         try:
             return array.cast(kind)
         except pa.ArrowInvalid as error:
-            where = _describe_row(records, _first_not_utf8(array))
-            raise ConfigError(
-                f"{topic_partition}{where}: the {self.name} is not UTF-8; read the column as binary"
-            ) from error
+            row = _first_not_utf8(array)
+            where = f"{origin.at(row)}{_describe_row(records, row)}"
+            raise ConfigError(f"{where}: the {self.name} is not UTF-8; read the column as binary") from error
 
 
 def _describe_row(records: RecordColumns, row: int) -> str:
@@ -107,7 +105,7 @@ def _wrap(values: Any, kind: Any) -> pa.Array:
     return pa.Array.from_buffers(kind, len(contiguous), [None, pa.py_buffer(contiguous)])
 
 
-def _to_microseconds(records: RecordColumns, topic_partition: TopicPartition) -> npt.NDArray[np.int64]:
+def _to_microseconds(records: RecordColumns, origin: Origin) -> npt.NDArray[np.int64]:
     timestamp_ms: Any = records.timestamp_ms
     if len(timestamp_ms) and (
         timestamp_ms.max() > _MAX_TIMESTAMP_MS or timestamp_ms.min() < -_MAX_TIMESTAMP_MS
@@ -117,7 +115,7 @@ def _to_microseconds(records: RecordColumns, topic_partition: TopicPartition) ->
         offset = "?" if records.offset is None else int(records.offset[row])
         raise KafkaConditionError(
             "KAFKA_MALFORMED_RECORD_TIMESTAMP",
-            {"timestampMs": int(timestamp_ms[row]), "offset": offset, "topicPartition": topic_partition},
+            {"timestampMs": int(timestamp_ms[row]), "offset": offset, "topicPartition": origin.at(row)},
         )
     microseconds: npt.NDArray[np.int64] = timestamp_ms * 1000
     return microseconds

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -20,6 +20,7 @@ from ...kafka.model import TopicPartition
 from ...kafka.records.columns import RecordColumns
 from .column_types import COLUMN_TYPES
 from .kafka_columns import KafkaColumn
+from .origin import Origin
 
 _BY_LOWER: Final = {name.lower(): name for name in COLUMN_TYPES}
 MAX_ROWS: Final = 2**20
@@ -38,7 +39,7 @@ class ColumnSource(Protocol):
     def record_fields(self) -> frozenset[str]:
         """The fields of `RecordColumns` that it takes."""
 
-    def build(self, records: RecordColumns, topic_partition: TopicPartition) -> Mapping[str, pa.Array]:
+    def build(self, records: RecordColumns, origin: Origin) -> Mapping[str, pa.Array]:
         """Its columns by the names that the DataFrame has for them, each as long as ``records``."""
 
 
@@ -82,9 +83,17 @@ class RowLayout:
         Raises `KafkaConditionError` for a timestamp that Spark can't hold, `ConfigError` for text that is not
         UTF-8 or a null where the schema says not null; both name topic-partition and offset.
         """
+        return self._build(records, Origin([topic_partition], [records.length]))
+
+    def join(self, pieces: Sequence[tuple[RecordColumns, TopicPartition]]) -> pa.RecordBatch:
+        """As `to_record_batch`, the rows of several partitions one after the other."""
+        origin = Origin([tp for _, tp in pieces], [records.length for records, _ in pieces])
+        return self._build(RecordColumns.concatenate([records for records, _ in pieces]), origin)
+
+    def _build(self, records: RecordColumns, origin: Origin) -> pa.RecordBatch:
         columns: dict[str, pa.Array] = {}
         for source in self.sources:
-            columns |= source.build(records, topic_partition)
+            columns |= source.build(records, origin)
         return pa.RecordBatch.from_arrays([columns[name] for name in self.arrow.names], schema=self.arrow)
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from ...kafka.consumer.fetched_records import FetchedRecords
 from ...kafka.model import TopicPartition
+from ...kafka.records.columns import RecordColumns
 from .row_layout import RowLayout
 
 SMALL_ROWS: Final = 1_000
@@ -26,7 +27,7 @@ class SmallBatches:
 
     def __init__(self, layout: RowLayout) -> None:
         self._layout = layout
-        self._batches: list[pa.RecordBatch] = []
+        self._pieces: list[tuple[RecordColumns, TopicPartition]] = []
         self._rows = 0
         self._bytes = 0
         self.next_offsets: dict[TopicPartition, int] = {}
@@ -35,12 +36,12 @@ class SmallBatches:
     def add(self, fetched: FetchedRecords) -> bool:
         """Take ``fetched`` if it is small; False if it is not, and then `take` what is here before it."""
         rows = fetched.columns.length
-        if rows > SMALL_ROWS or fetched.nbytes > SMALL_BYTES:
+        if rows > SMALL_ROWS or (size := fetched.nbytes) > SMALL_BYTES:
             return False
         if rows:
-            self._batches.append(self._layout.to_record_batch(fetched.columns, fetched.topic_partition))
+            self._pieces.append((fetched.columns, fetched.topic_partition))
         self._rows += rows
-        self._bytes += fetched.nbytes
+        self._bytes += size
         self.next_offsets[fetched.topic_partition] = fetched.next_offset
         return True
 
@@ -50,10 +51,7 @@ class SmallBatches:
         return self._rows >= JOINED_ROWS or self._bytes >= JOINED_BYTES
 
     def take(self) -> list[pa.RecordBatch]:
-        """All rows in one batch; an empty list if there are none."""
-        batches, self._batches = self._batches, []
+        """All rows in one batch; an empty list if there are none. Raises as `RowLayout.to_record_batch`."""
+        pieces, self._pieces = self._pieces, []
         self._rows = self._bytes = 0
-        if len(batches) < 2:
-            return batches
-        joined: list[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
-        return joined
+        return [self._layout.join(pieces)] if pieces else []

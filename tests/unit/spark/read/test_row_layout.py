@@ -200,3 +200,42 @@ def test_many_tiny_records_come_in_batches_that_the_topics_name_fits(monkeypatch
     assert [row["headers"][0]["value"] for row in second.to_pylist()] == [b"1", b"2"]
     assert second.column(0).to_pylist() == ["t", "t"]
     assert left[TP].position == n
+
+
+def pieces():
+    """Of two topics; the second has no headers, the last is a view of more."""
+    later = records(offset=np.array([3, 4, 5]), headers=pa.nulls(3, HEADERS_TYPE))
+    return [
+        (records(), TopicPartition("a", 3)),
+        (later, TopicPartition("a", 0)),
+        (records().slice(1, 3), TopicPartition("b", 3)),
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_joined_pieces_are_what_each_is_alone(count):
+    layout = RowLayout.from_schema(full_schema(True))
+    joined = layout.join(pieces()[:count])
+    assert joined.schema.equals(layout.arrow, check_metadata=True)
+    joined.validate(full=True)
+    alone = [layout.to_record_batch(*piece) for piece in pieces()[:count]]
+    assert joined.to_pylist() == [row for batch in alone for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"value": pa.array([b"a", b"b", b"\xff"], pa.binary())}, "b-1 at offset 15: the value is not UTF-8"),
+        ({"key": pa.array([b"a", None, b"b"], pa.binary())}, "b-1 at offset 11: `key` is null"),
+        ({"timestamp_ms": np.array([2**62, 0, 0])}, "at offset 10 of b-1"),
+    ],
+)
+def test_an_error_in_joined_pieces_names_the_partition_and_offset(changed, said):
+    layout = RowLayout.from_schema(
+        StructType().add("value", "string").add("key", "binary", nullable=False).add("timestamp", "timestamp")
+    )
+    good = {"key": pa.array([b"k"] * 3, pa.binary()), "timestamp_ms": np.zeros(3, np.int64)}
+    given = [records(**good), records(**(good | changed)), records(**good)]
+    places = [TopicPartition("a", 0), TopicPartition("b", 1), TopicPartition("c", 2)]
+    with pytest.raises((ConfigError, KafkaConditionError), match=said):
+        layout.join(list(zip(given, places, strict=True)))
