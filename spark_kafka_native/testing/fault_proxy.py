@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final
 
-from ..kafka.errors import ProtocolError
+from ..kafka.errors import KafkaError
 from .fault_rule import FaultPlan, FaultRule, ProxiedRequest
 from .fault_trace import TracedFault
 from .faults import Fault, Side
@@ -77,6 +77,7 @@ class FaultProxy:
         self._changed = threading.Condition()
         self._listeners: dict[Address, _Listener] = {}
         self._trace: list[TracedFault] = []
+        self._failures: list[BaseException] = []
         self._seen: collections.Counter[tuple[str, Side]] = collections.Counter()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -89,7 +90,9 @@ class FaultProxy:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self._end_thread()
+        if error is None:  # one of the test itself says more
+            self._check()
 
     def __repr__(self) -> str:
         return f"FaultProxy({self.bootstrap_servers or 'not started'}, {len(self._trace)} faults so far)"
@@ -100,14 +103,27 @@ class FaultProxy:
             raise RuntimeError("this FaultProxy is already running")
         self._began = time.monotonic()
         self._loop = asyncio.new_event_loop()
-        for address in self._addresses:
-            self._listener(address)
+        try:
+            for address in self._addresses:
+                self._listener(address)
+        except OSError:
+            self._loop.run_until_complete(self._end())
+            self._loop.close()
+            raise
         self._thread = threading.Thread(target=self._run, args=(self._loop,), name="fault-proxy", daemon=True)
         self._thread.start()
         return self
 
     def close(self) -> None:
-        """Reset every connection and stop listening. Harmless when repeated."""
+        """Reset every connection and stop listening. Harmless when repeated.
+
+        Raises `RuntimeError` if a rule could not be followed, as where its ``when`` raised or a `Flip` is
+        behind a frame's end: its connection was closed.
+        """
+        self._end_thread()
+        self._check()
+
+    def _end_thread(self) -> None:
         loop, thread, self._thread = self._loop, self._thread, None
         if loop is None or thread is None:
             return
@@ -115,6 +131,12 @@ class FaultProxy:
         thread.join(_CLOSE_S)
         if thread.is_alive():
             raise RuntimeError(f"the thread of {self!r} has not ended {_CLOSE_S:g} s after it was told to")
+
+    def _check(self) -> None:
+        failures, self._failures = self._failures, []
+        for error in failures:
+            what = f"{type(error).__name__}: {error}"
+            raise RuntimeError(f"a rule of a FaultProxy could not be followed: {what}") from error
 
     @property
     def bootstrap_servers(self) -> str:
@@ -190,6 +212,15 @@ class FaultProxy:
 
         return redirect(frame, request, to, self._limits)
 
+    def note_failure(self, broker: Address, connection: int, error: BaseException) -> None:
+        """A connection is about to be closed: for what its peers sent, or for what a rule raised."""
+        if isinstance(error, KafkaError):
+            _LOG.warning("connection %d to %s:%d: %s", connection, *broker, error)
+            return
+        _LOG.error("connection %d to %s:%d is closed", connection, *broker, exc_info=error)
+        with self._changed:
+            self._failures.append(error)
+
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
         try:
@@ -205,6 +236,7 @@ class FaultProxy:
             await asyncio.gather(*tasks, return_exceptions=True)
         for listener in self._listeners.values():
             listener.socket.close()
+        self._listeners.clear()
 
     def _listener(self, broker: Address) -> _Listener:
         found = self._listeners.get(broker)
@@ -232,12 +264,11 @@ class FaultProxy:
 
     async def _serve(self, listener: _Listener, accepted: socket.socket) -> None:
         number = next(listener.connections)
-        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        reader, writer = await open_stream(sock=accepted)
-        connection = ProxiedConnection(self, listener.broker, listener.index, number)
         try:
-            await connection.run(reader, writer)
-        except ProtocolError as error:
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            reader, writer = await open_stream(sock=accepted)
+            await ProxiedConnection(self, listener.broker, listener.index, number).run(reader, writer)
+        except OSError as error:
             _LOG.warning("connection %d to %s:%d: %s", number, *listener.broker, error)
 
     def _keep(self, task: asyncio.Task[None]) -> None:

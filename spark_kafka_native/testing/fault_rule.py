@@ -15,7 +15,7 @@ from ..kafka.protocol.catalogue import all_requests
 from ..kafka.protocol.codec import codec
 from ..kafka.protocol.message import Request
 from .fault_trace import TracedFault
-from .faults import OF_REPLIES, Fault, Hold, Side, drawn
+from .faults import KINDS, OF_REPLIES, Fault, Hold, Side, drawn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +72,8 @@ class FaultRule:
     def __post_init__(self) -> None:
         if self.side not in ("request", "reply"):
             raise ValueError(f"side is {self.side!r}: it may be 'request' or 'reply'")
+        if not isinstance(self.fault, KINDS):
+            raise ValueError(f"fault is {self.fault!r}: it may be one of `faults`, as Reset()")
         if self.side == "request" and isinstance(self.fault, OF_REPLIES):
             raise ValueError(f"{type(self.fault).__name__} is for replies, not for requests")
         names = {request.api_name() for request in all_requests().values()}
@@ -79,6 +81,8 @@ class FaultRule:
             raise ValueError(f"no API is called {self.api!r}: there are {', '.join(sorted(names))}")
         if not 0 <= self.probability <= 1:
             raise ValueError(f"probability is {self.probability}: it may be 0 to 1")
+        if self.skip < 0 or (self.times is not None and self.times < 0):
+            raise ValueError(f"skip is {self.skip} and times is {self.times}: neither may be negative")
 
     def fits(self, request: ProxiedRequest, side: Side) -> bool:
         """Whether it is about this frame, chance and counts aside."""
@@ -133,5 +137,5 @@ class FaultPlan:
             if counted.fitted <= rule.skip or random.random() >= rule.probability:
                 continue
             counted.done += 1
-            return rule.fault if isinstance(rule.fault, Hold) else drawn(rule.fault, size, random)
+            return rule.fault if isinstance(rule.fault, Hold) else drawn(rule.fault, side, size, random)
         return None

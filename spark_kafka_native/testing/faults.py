@@ -7,10 +7,11 @@ Numbers of bytes count a frame from its length prefix on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from ..kafka.error_code import ErrorCode
 
@@ -56,7 +57,7 @@ class CutAt:
 @dataclass(frozen=True)
 class Flip:
     """The lowest bit of one byte is another; negative ones count from the end. None: drawn, but not from
-    the length and the correlation id."""
+    the length and what follows it: a request's API and version, and the correlation id."""
 
     byte: int | None = None
 
@@ -103,7 +104,8 @@ class Hold:
             self._released = self._released or not once
             waiting, self._waiting = self._waiting, []
         for loop, event in waiting:
-            loop.call_soon_threadsafe(event.set)
+            with contextlib.suppress(RuntimeError):  # its proxy was closed at this moment
+                loop.call_soon_threadsafe(event.set)
 
     async def passed(self) -> None:
         """Until it is released; for the proxy."""
@@ -126,17 +128,20 @@ Ending = DropReply | Reset | HalfClose | BlackHole | CutAt
 
 Fault = Delay | Hold | Ending | Flip | RewriteError
 
+KINDS: Final[tuple[type[Any], ...]] = (Delay, Hold, *get_args(Ending), Flip, RewriteError)
+"""All that `Fault` is."""
+
 OF_REPLIES: Final = (DropReply, HalfClose, RewriteError)
 """What can't be done to a request."""
 
 _PLAIN: Final[dict[str, type[Any]]] = {
     kind.__name__: kind for kind in (Delay, DropReply, Reset, HalfClose, BlackHole, CutAt, Flip, RewriteError)
 }
-_HEAD: Final = 8
-"""Bytes of the length and of the correlation id, or API key and version."""
+_HEADS: Final[dict[Side, int]] = {"request": 12, "reply": 8}
+"""Bytes up to the correlation id and with it: an API key and a version come before that of a request."""
 
 
-def drawn(fault: Fault, size: int, random: Random) -> Fault:
+def drawn(fault: Fault, side: Side, size: int, random: Random) -> Fault:
     """The fault with everything that is left to chance decided, for a frame of ``size`` bytes."""
     match fault:
         case Delay(ms, max_ms) if max_ms is not None:
@@ -144,7 +149,7 @@ def drawn(fault: Fault, size: int, random: Random) -> Fault:
         case CutAt(None):
             return CutAt(random.randrange(size))
         case Flip(None):
-            return Flip(random.randrange(min(_HEAD, size - 1), size))
+            return Flip(random.randrange(min(_HEADS[side], size - 1), size))
     return fault
 
 

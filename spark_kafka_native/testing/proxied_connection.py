@@ -36,6 +36,9 @@ class Judge(Protocol):
     def redirect(self, frame: bytes, request: ProxiedRequest) -> bytes:
         """The reply as a client may see it."""
 
+    def note_failure(self, broker: Address, connection: int, error: BaseException) -> None:
+        """Its connection is about to be closed for this."""
+
 
 class _Over(Exception):  # noqa: N818 - no error: how a pump says that its connection is to end
     def __init__(self, *, reset: bool = False) -> None:
@@ -77,7 +80,7 @@ class ProxiedConnection:
             reset = any(isinstance(end, _Over) and end.reset for end in ends)
             for end in ends:
                 if end is not None and not isinstance(end, _Over | OSError):
-                    raise end
+                    self._judge.note_failure(self._broker, self._connection, end)
         finally:
             for one in pumps:
                 one.cancel()

@@ -97,7 +97,9 @@ def redirect(
 
 
 def rewrite_error(frame: bytes, request: ProxiedRequest, code: ErrorCode) -> bytes:
-    """The reply's frame, with ``code`` for each error code. Raises `KeyError` where the API is unknown."""
+    """The reply's frame, with ``code`` for each error code. Raises `ValueError` where the API is unknown."""
+    if request.api_key not in all_requests():
+        raise ValueError(f"the error codes of {request.api} are not known here: name an API in the rule")
 
     def change(one: Any) -> Any:
         names = [name for name, value in _values(one).items() if isinstance(value, ErrorCode)]

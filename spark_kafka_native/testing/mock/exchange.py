@@ -51,7 +51,8 @@ class Exchange:
 
     def check(self) -> None:
         """Raise `RuntimeError` for the first request that could not be answered as the script says."""
-        for request, error in self._failures:
+        failures, self._failures = self._failures, []
+        for request, error in failures:
             what = f"{request.api}, version {request.version}"
             raise RuntimeError(f"{what}, was not answered: {type(error).__name__}: {error}") from error
 
