@@ -7,6 +7,7 @@ leaves ``protocol/``: above it, "where in the log" is an `OffsetAt`.
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import ClassVar, Final, NamedTuple
@@ -31,12 +32,20 @@ class TopicPartition(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMembership:
     """For whom offsets are committed: a group, and the member that does it. Nobody of an earlier generation
-    may (KIP-447). Without a member, the group has to have none."""
+    may (KIP-447). Without a member, the group has to have none.
+
+    The coordinator asks only whether the member is one, in this generation: not which partitions it has.
+    """
 
     group_id: str
     generation_id: int = -1
     member_id: str = ""
     group_instance_id: str | None = None
+
+    def check(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Raises where ``offsets`` can't be this member's to commit, as far as is known here: by its
+        `GroupConsumer`, if it comes from there (``group_metadata``).
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

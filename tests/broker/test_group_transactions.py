@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
@@ -144,17 +145,11 @@ class Transformer:
             self.failure = error
 
     def _copy(self, fetched: FetchedRecords) -> None:
-        tp, consumer = fetched.topic_partition, self._consumer
-        try:
-            with self._producer.transaction():
+        with contextlib.suppress(CommitFailedError, TransactionAbortableError):
+            with self._consumer.transaction(self._producer):
                 for record in fetched.columns:
                     self._producer.send(self._out, value=record.value)
-                offsets = consumer.offsets_to_commit(offsets={tp: fetched.next_offset})
-                self._producer.send_offsets(offsets, consumer.group_metadata())
             self.written += len(fetched.columns)
-        except (CommitFailedError, TransactionAbortableError):
-            if tp in consumer.assignment:
-                consumer.seek(tp, fetched.from_offset)
 
 
 # KIP-848's members hear of a rebalance with a heartbeat, which the broker wants every 5 s.

@@ -53,8 +53,13 @@ class AutoCommit:
     def forget(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """They are read no more, or from elsewhere."""
         for topic_partition in topic_partitions:
-            self._touched.discard(topic_partition)
             self._starts.pop(topic_partition, None)
+        self.forget_handed_out(topic_partitions)
+
+    def forget_handed_out(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """What was handed out of them is not done."""
+        for topic_partition in topic_partitions:
+            self._touched.discard(topic_partition)
             self._asked.pop(topic_partition, None)
             if self._last is not None and self._last[0] == topic_partition:
                 self._last = None

@@ -17,20 +17,20 @@ from typing import Any, Self, TypeVar
 from ..cluster.router import Router
 from ..config_from import Bootstrap, configs_from
 from ..consumer.fetched_records import FetchedRecords
-from ..consumer.offsets import list_offsets
 from ..consumer.partition_reader import PartitionReader
 from ..consumer.work_unit import WorkUnit
 from ..errors import ConsumerClosedError
 from ..metrics import catalogue as metric
 from ..metrics.snapshot import MetricsSnapshot, Observed
-from ..model import OffsetAt, Record, TopicPartition
+from ..model import Record, TopicPartition
 from ..network.deadline import Deadline
 from ..telemetry.event_stream import EventStream
 from .auto_commit import AutoCommit
-from .callbacks import Callbacks, OnPartitions, shown
+from .callbacks import Callbacks, OnPartitions
 from .commits import Commits
-from .group_commits import GroupCommits
 from .group_config import GroupConfig
+from .group_positions import Taken
+from .group_transactions import GroupTransactions
 from .joining import new_member
 from .membership import Change
 from .progress import Progress
@@ -42,11 +42,10 @@ SLICE_MS = 50
 LEAVE_MS = 5_000
 """So long `close` waits for the last commit and for the coordinator to hear that we leave."""
 
-Taken = Record | FetchedRecords
 T = TypeVar("T", Record, FetchedRecords)
 
 
-class GroupConsumer(GroupCommits):
+class GroupConsumer(GroupTransactions):
     """Reads its share of some topics, together with the other members of its group.
 
     ``bootstrap`` says how to reach the cluster, ``topics`` is a name, several, or a compiled pattern that
@@ -137,45 +136,6 @@ class GroupConsumer(GroupCommits):
     def topics(self) -> frozenset[str]:
         """The topics that it is subscribed to; of a pattern, those that match so far."""
         return self._member.membership.topics
-
-    def position(self, topic_partition: TopicPartition) -> int | None:
-        """The offset that is handed out next; None while it is not known where to start."""
-        self._check_assigned(topic_partition)
-        started = topic_partition in self._reader.partitions
-        return self._reader.position(topic_partition) if started else None
-
-    def lag(self) -> dict[TopicPartition, int]:
-        """How many offsets lie between `position` and the end, for each partition of this member only.
-
-        The other members have their own: `Admin` tells the lag of the whole group, from what is committed.
-        """
-        positions = {tp: self._reader.position(tp) for tp in self._reader.partitions}
-        places = dict.fromkeys(positions, OffsetAt.LATEST)
-        ends = list_offsets(self._router, places, isolation_level=self._config.isolation_level)
-        return {tp: max(0, (ends[tp].offset or 0) - position) for tp, position in positions.items()}
-
-    def seek(self, topic_partition: TopicPartition, offset: int | OffsetAt) -> None:
-        """Go on from ``offset`` in a partition of this member. It lasts while the member has the partition,
-        and until the next commit nobody else knows of it: seek and commit to move the group.
-        """
-        self._check_assigned(topic_partition)
-        if isinstance(offset, OffsetAt):
-            offset = self._starts.offset_of(topic_partition, offset)
-        self._auto.forget([topic_partition])
-        self._taken = None
-        self._starts.seek(topic_partition, offset)
-
-    def pause(self, *topic_partitions: TopicPartition) -> None:
-        """Hand out nothing of these partitions until `resume`, or until they are assigned anew."""
-        for topic_partition in topic_partitions:
-            self._check_assigned(topic_partition)
-            self._starts.pause(topic_partition)
-
-    def resume(self, *topic_partitions: TopicPartition) -> None:
-        """Go on with partitions that were paused."""
-        for topic_partition in topic_partitions:
-            self._check_assigned(topic_partition)
-            self._starts.resume(topic_partition)
 
     def metrics(self) -> MetricsSnapshot:
         """What was counted and measured so far: `MetricsSnapshot.since` an earlier one tells the time in
@@ -324,11 +284,6 @@ class GroupConsumer(GroupCommits):
         self._callbacks.tell(self, "revoked", revoked)
         self._commits.drain(self._settling())
 
-    def _settling(self) -> Deadline:
-        return self._router.deadline(
-            min(self._router.config.default_api_timeout_ms, self._config.max_poll_interval_ms / 2)
-        )
-
     def _lose(self, change: Change) -> None:
         self._remove(change.lost)
         self._metrics.count(metric.PARTITION_CHANGES, len(change.lost), "lost")
@@ -367,12 +322,6 @@ class GroupConsumer(GroupCommits):
             )
         if self._closed:
             raise ConsumerClosedError("the consumer is closed")
-
-    def _check_assigned(self, topic_partition: TopicPartition) -> None:
-        if topic_partition not in self.assignment:
-            raise ValueError(
-                f"{topic_partition} is not assigned to this consumer: {shown(self.assignment)} are"
-            )
 
 
 def _span(taken: Taken) -> tuple[int, int]:

@@ -73,6 +73,16 @@ class Progress:
             if topic_partition in self._partitions:
                 self._partitions[topic_partition] = _Partition(offset, offset, None)
 
+    def restart(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """They will be begun anew where the group has come to; until then nothing of them can be committed.
+
+        What was made of their records counts no more, nor of others' that were dropped.
+        """
+        with self._lock:
+            for topic_partition in topic_partitions:
+                self._partitions.pop(topic_partition, None)
+            self._dropped_open.clear()
+
     def drop(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """They are read no more."""
         with self._lock:

@@ -47,10 +47,12 @@ class StartOffsets:
         """Assigned, and not being read yet."""
         self._paused: set[TopicPartition] = set()
         self._withheld: frozenset[TopicPartition] = frozenset()
+        self._began: dict[TopicPartition, int] = {}
+        """Where reading began with this assignment, or with the last `seek`."""
         self._since = 0.0
 
     def add(self, topic_partitions: Collection[TopicPartition]) -> None:
-        """They were assigned."""
+        """They were assigned, or are to begin anew where the group has come to."""
         if not self.missing:
             self._since = time.monotonic()
         self.missing.update(topic_partitions)
@@ -60,6 +62,7 @@ class StartOffsets:
         self.missing.discard(topic_partition)
         self._paused.discard(topic_partition)
         self._withheld -= {topic_partition}
+        self._began.pop(topic_partition, None)
         if topic_partition in self._reader.partitions:
             self._reader.remove(topic_partition)
 
@@ -68,6 +71,7 @@ class StartOffsets:
         if topic_partition in self.missing:
             self._begin(topic_partition, offset, None)
         else:
+            self._began[topic_partition] = offset
             self._reader.seek(topic_partition, offset)
             self._progress.sought(topic_partition, offset)
 
@@ -93,12 +97,18 @@ class StartOffsets:
         """The offset of a place: of a time after the last record, the end."""
         return self._offsets({topic_partition: place}, self._router.deadline())[topic_partition]
 
+    def drop_missing(self) -> None:
+        """Drop what was fetched of those that are to begin anew."""
+        for topic_partition in self.missing & self._reader.partitions.keys():
+            self._reader.remove(topic_partition)
+
     def find(self, deadline: Deadline) -> None:
         """Look up where to begin with what is missing, and begin; in vain, the next read tries again.
 
         Raises what no other try helps with, `DeadlineExceededError` when it took ``default_api_timeout_ms``,
         `NoCommittedOffsetError`.
         """
+        self.drop_missing()  # an interrupt may have left some half begun
         limit_ms = self._router.config.default_api_timeout_ms
         left_ms = limit_ms - (time.monotonic() - self._since) * 1000
         wait_ms = max(MIN_FIND_MS, min(deadline.remaining_ms, left_ms))
@@ -115,7 +125,10 @@ class StartOffsets:
         for topic_partition, offset in committed.items():
             if offset is not None:  # those do not wait for a leader that the others may lack
                 self._begin(topic_partition, offset, offset)
-        new = [tp for tp, offset in committed.items() if offset is None]
+        for topic_partition in self.missing & self._began.keys():
+            # Not anew by the reset policy: the log's end is elsewhere by now.
+            self._begin(topic_partition, self._began[topic_partition], None)
+        new = sorted(self.missing)
         place = self._config.auto_offset_reset.place(time.time() * 1000)
         if new and place is None:
             raise NoCommittedOffsetError(self._config.group_id, new[0])
@@ -127,6 +140,7 @@ class StartOffsets:
                 self._auto.started(topic_partition, offset)
 
     def _begin(self, topic_partition: TopicPartition, offset: int, committed: int | None) -> None:
+        self._began[topic_partition] = offset
         self._progress.begin(topic_partition, offset, committed)
         self._reader.add(topic_partition, offset)
         self.missing.discard(topic_partition)

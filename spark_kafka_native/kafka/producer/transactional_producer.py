@@ -194,9 +194,12 @@ class TransactionalProducer(Producer):
     ) -> None:
         """Commit a group's offsets with the transaction: those of the next records to read.
 
-        ``group`` says who the member is (KIP-447), or only the group's name where it has no members. Raises
-        `TransactionAbortableError` (the member was fenced, an ACL is missing), `TransactionFatalError`,
-        `DeadlineExceededError`; the transaction can only be aborted then.
+        ``group`` says who the member is (KIP-447), or only the group's name where it has no members. With
+        `GroupConsumer.group_metadata`, the offsets must be of partitions that the consumer has and not
+        beyond what it handed out (`CommitFailedError`); in any other case nobody checks that: the coordinator
+        looks at the member and its generation only. Raises `TransactionAbortableError` (the member was
+        fenced, an ACL is missing), `TransactionFatalError`, `DeadlineExceededError`; the transaction can only
+        be aborted then.
         """
         member = GroupMembership(group_id=group) if isinstance(group, str) else group
         told = {
@@ -207,6 +210,11 @@ class TransactionalProducer(Producer):
             self._require_open("send_offsets")
             if not told:
                 return
+            try:
+                member.check({tp: one.offset for tp, one in told.items()})
+            except KafkaError as error:
+                self._transaction.failed(error)
+                raise
             deadline = self._deadline(timeout_ms)
             transaction = self._open_transaction()
             self._transaction.touched = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -15,8 +15,13 @@ from transaction_cluster import TransactionCluster
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config import ClientConfig, ProducerConfig, TransactionConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import ConfigError, DeadlineExceededError, UnsupportedVersionError
-from spark_kafka_native.kafka.model import OffsetToCommit, TopicPartition
+from spark_kafka_native.kafka.errors import (
+    ConfigError,
+    DeadlineExceededError,
+    KafkaError,
+    UnsupportedVersionError,
+)
+from spark_kafka_native.kafka.model import GroupMembership, OffsetToCommit, TopicPartition
 from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.producer.errors import (
     ProducerClosedError,
@@ -499,4 +504,21 @@ def test_offsets_that_are_refused_keep_the_transaction_from_being_committed(
         with pytest.raises(TransactionAbortableError, match=refusal.name):
             producer.commit()
         producer.abort()
+    assert (seen(cluster), cluster.offsets) == ([], {})
+
+
+def test_offsets_that_the_member_can_not_commit_are_not_sent(cluster: TransactionCluster) -> None:
+    class Elsewhere(GroupMembership):
+        def check(self, offsets: Mapping[TopicPartition, int]) -> None:
+            raise KafkaError(f"{offsets} are another's")
+
+    with producing(cluster) as producer:
+        producer.begin()
+        write(producer, *told("a"))
+        with pytest.raises(KafkaError, match="7} are another's"):
+            producer.send_offsets({TP: OffsetToCommit(offset=7)}, Elsewhere(group_id="g"))
+        with pytest.raises(TransactionAbortableError, match="are another's"):
+            producer.commit()
+        producer.abort()
+    assert cluster[1].requests(TxnOffsetCommitRequest) == []
     assert (seen(cluster), cluster.offsets) == ([], {})

@@ -1,0 +1,253 @@
+"""`GroupConsumer.seek_to_committed` and `transaction`: what was not committed is handed out again."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from scripted_broker import HangUp, ScriptedCluster
+from scripted_group import ScriptedGroup
+
+from spark_kafka_native.kafka.errors import ConfigError, KafkaError
+from spark_kafka_native.kafka.group.errors import CommitFailedError
+from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
+from spark_kafka_native.kafka.model import GroupMembership, Record, TopicPartition
+from spark_kafka_native.kafka.network.deadline import Deadline
+from spark_kafka_native.kafka.protocol.api.offset_commit import OffsetCommitRequest
+from spark_kafka_native.kafka.protocol.api.offset_fetch import OffsetFetchRequest
+
+A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
+WITHIN_S = 120
+
+
+@pytest.fixture
+def group() -> Iterator[ScriptedGroup]:
+    with ScriptedCluster(1) as cluster:
+        cluster.create("a", partitions=2)
+        cluster.logs[A0].append([b"0", b"1", b"2", b"3"])
+        yield ScriptedGroup(cluster, [A0, A1])
+
+
+@contextmanager
+def member(group: ScriptedGroup, **settings: Any) -> Iterator[GroupConsumer]:
+    settings = {"enable_auto_commit": False, "retry_backoff_ms": 10} | settings
+    with GroupConsumer(group.cluster.bootstrap_servers, "a", "g", **settings) as consumer:
+        yield consumer
+
+
+def fetch(consumer: GroupConsumer, count: int) -> list[Record]:
+    found = [consumer.fetch_record(WITHIN_S) for _ in range(count)]
+    return [record for record in found if record is not None]
+
+
+def offsets(records: list[Record]) -> list[int]:
+    return [record.offset for record in records]
+
+
+def test_what_was_not_committed_comes_again(group: ScriptedGroup) -> None:
+    with member(group) as consumer:
+        first = fetch(consumer, 3)
+        consumer.commit(first[0])
+        consumer.seek_to_committed()
+        assert consumer.position(A0) is None
+        with pytest.raises(CommitFailedError):  # what was made of it is gone: only a new reading counts
+            consumer.commit(first[2])
+        assert consumer.offsets_to_commit() == {}
+        assert offsets(fetch(consumer, 3)) == [1, 2, 3]
+        assert consumer.position(A0) == 4
+        consumer.commit()
+    assert group.committed == {A0: 4, A1: 0}
+
+
+def test_where_nothing_is_committed_it_goes_back_to_where_it_began(group: ScriptedGroup) -> None:
+    """And not to the log's end as it is by then, which would skip what was aborted."""
+    with member(group, auto_offset_reset="latest") as consumer:
+        until = Deadline.after_ms(WITHIN_S * 1_000)
+        while A0 not in consumer.assignment or consumer.position(A0) is None:
+            assert not until.expired
+            assert consumer.read(0.05) is None
+        group.cluster.logs[A0].append([b"4", b"5"])
+        assert offsets(fetch(consumer, 2)) == [4, 5]
+        consumer.seek_to_committed()
+        assert offsets(fetch(consumer, 2)) == [4, 5]
+        consumer.seek(A0, 1)
+        assert offsets(fetch(consumer, 2)) == [1, 2]
+        consumer.seek_to_committed()
+        assert offsets(fetch(consumer, 1)) == [1]
+
+
+def test_nothing_that_was_fetched_before_is_handed_out_while_the_coordinator_is_away(
+    group: ScriptedGroup,
+) -> None:
+    with member(group) as consumer:
+        assert offsets(fetch(consumer, 1)) == [0]
+        consumer.seek_to_committed()
+        group.cluster[1].push(OffsetFetchRequest, HangUp, HangUp, HangUp)
+        found: list[Record] = []
+        until = Deadline.after_ms(WITHIN_S * 1_000)
+        while not found and not until.expired:
+            found += [record for record in [consumer.fetch_record(0.01)] if record is not None]
+        assert offsets(found) == [0]
+        assert len(group.cluster[1].requests(OffsetFetchRequest)) > 3
+
+
+def test_a_partition_that_was_paused_stays_so(group: ScriptedGroup) -> None:
+    with member(group) as consumer:
+        fetch(consumer, 1)
+        consumer.pause(A0)
+        consumer.seek_to_committed()
+        group.cluster.logs[A1].append([b"other"])
+        assert fetch(consumer, 1)[0].topic_partition == A1
+        assert consumer.fetch_record(0.2) is None
+        consumer.resume(A0)
+        assert offsets(fetch(consumer, 4)) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_rebalance_comes_first(group: ScriptedGroup, lost: bool) -> None:
+    """What is not this member's any more is not begun anew, and what it is given again is."""
+    with member(group, partition_assignment_strategy="cooperative-sticky") as consumer:
+        assert offsets(fetch(consumer, 2)) == [0, 1]
+        group.assigned = [A1]
+        with consumer._member._changing():
+            membership: Any = consumer._member._membership
+            membership._lose(renew=True) if lost else membership._rejoin("as told")
+        consumer._member.wake()
+        consumer.seek_to_committed()
+        until = Deadline.after_ms(WITHIN_S * 1_000)
+        found: list[Record] = []
+        while consumer.assignment != {A1}:
+            assert not until.expired
+            found += [record for record in [consumer.fetch_record(0.05)] if record is not None]
+        assert offsets(found) == [0, 1, 2, 3][: len(found)]
+        assert consumer.fetch_record(0.2) is None
+        assert set(consumer._reader.partitions) == {A1}
+        group.assigned, group.committed[A0] = [A0, A1], 3
+        with consumer._member._changing():
+            membership._rejoin("as told")
+        consumer._member.wake()
+        assert offsets(fetch(consumer, 1)) == [3]
+
+
+def test_commits_that_are_under_way_are_waited_for(group: ScriptedGroup) -> None:
+    gate = threading.Event()
+
+    def commit(request: OffsetCommitRequest, version: int) -> Any:
+        assert gate.wait(WITHIN_S)
+        return group.commit(request, version)
+
+    group.cluster[1].push(OffsetCommitRequest, commit)
+    with member(group) as consumer:
+        done = consumer.commit_async(*fetch(consumer, 2))
+        drain = consumer._commits.drain
+
+        def drained(deadline: Deadline) -> None:
+            gate.set()
+            drain(deadline)
+
+        consumer._commits.drain = drained  # type: ignore[method-assign]
+        consumer.seek_to_committed()
+        assert done.done()
+        assert offsets(fetch(consumer, 1)) == [2]
+
+
+def test_an_interrupt_in_the_middle_does_not_undo_it(group: ScriptedGroup) -> None:
+    with member(group) as consumer:
+        fetch(consumer, 2)
+
+        def interrupt(_deadline: Deadline) -> None:
+            raise KeyboardInterrupt
+
+        drain, consumer._commits.drain = consumer._commits.drain, interrupt  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            consumer.seek_to_committed()
+        consumer._commits.drain = drain  # type: ignore[method-assign]
+        assert offsets(fetch(consumer, 2)) == [0, 1]
+
+
+def test_a_start_that_an_interrupt_left_half_done_is_done_again(group: ScriptedGroup) -> None:
+    with member(group) as consumer:
+        fetch(consumer, 1)
+        with consumer._member._lock:
+            consumer._starts.missing.add(A0)  # as between its first step and its last
+        assert offsets(fetch(consumer, 1)) == [0]
+
+
+class FakeProducer:
+    """What a transaction of a consumer needs of one: what it was told, and how it ended."""
+
+    def __init__(self, failure: KafkaError | None = None) -> None:
+        self.failure = failure
+        self.said: list[Any] = []
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        try:
+            yield
+            if self.failure is not None:
+                raise self.failure
+        except BaseException:
+            self.said.append("aborted")
+            raise
+        self.said.append("committed")
+
+    def send_offsets(self, offsets: dict[TopicPartition, int], metadata: Any) -> None:
+        metadata.check(offsets)
+        self.said.append((offsets, metadata.member_id))
+
+
+def test_a_transaction_commits_what_was_handed_out(group: ScriptedGroup) -> None:
+    producer: Any = FakeProducer()
+    with member(group) as consumer:
+        fetch(consumer, 2)
+        with consumer.transaction(producer):
+            fetch(consumer, 1)
+        assert producer.said == [({A0: 3, A1: 0}, "me"), "committed"]
+        assert offsets(fetch(consumer, 1)) == [3]
+
+
+@pytest.mark.parametrize("failure", ["in the block", "of the commit"])
+def test_a_transaction_that_is_aborted_takes_the_consumer_back(group: ScriptedGroup, failure: str) -> None:
+    producer: Any = FakeProducer(KafkaError("of the commit"))
+
+    def work(consumer: GroupConsumer) -> None:
+        with consumer.transaction(producer):
+            if failure == "in the block":
+                raise KafkaError(failure)
+
+    group.committed[A0] = 1
+    with member(group) as consumer:
+        assert offsets(fetch(consumer, 2)) == [1, 2]
+        with pytest.raises(KafkaError, match=failure):
+            work(consumer)
+        assert producer.said[-1] == "aborted"
+        assert offsets(fetch(consumer, 3)) == [1, 2, 3]
+
+
+def test_offsets_made_by_hand_are_checked_too(group: ScriptedGroup) -> None:
+    with member(group) as consumer:
+        fetch(consumer, 2)
+        metadata = consumer.group_metadata()
+        metadata.check({A0: 2})
+        with pytest.raises(CommitFailedError, match="only offsets 0 to 2 were read"):
+            metadata.check({A0: 3})
+        with pytest.raises(CommitFailedError, match="b-0 is not assigned"):
+            metadata.check({TopicPartition("b", 0): 0})
+        alone = pickle.loads(pickle.dumps(metadata))  # nobody is there to ask
+        alone.check({A0: 3})
+    assert alone == GroupMembership(group_id="g", generation_id=1, member_id="me")
+
+
+def test_automatic_commits_are_refused_before_a_transaction_begins(group: ScriptedGroup) -> None:
+    producer: Any = FakeProducer()
+    with (
+        member(group, enable_auto_commit=True) as consumer,
+        pytest.raises(ConfigError, match="enable_auto_commit=False"),
+        consumer.transaction(producer),
+    ):
+        raise AssertionError
+    assert producer.said == []
