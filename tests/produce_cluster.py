@@ -16,7 +16,7 @@ import numpy as np
 from scripted_broker import HangUp, Log, ScriptedCluster, Silence
 
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.model import Record, TopicPartition
 from spark_kafka_native.kafka.protocol.api.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResourceResult,
@@ -83,6 +83,9 @@ class ProduceCluster(ScriptedCluster):
         super().__init__(brokers)
         self.max_message_bytes = max_message_bytes
         self.told_max_message_bytes: int | None = None
+        self.limits: dict[str, int] = {}
+        """Of single topics, told or not; the others have that of the cluster."""
+        self.too_large = ErrorCode.MESSAGE_TOO_LARGE
         self.scripts: dict[TopicPartition, deque[Step]] = defaultdict(deque)
         self.arrived: list[Arrived] = []
         self.states: dict[tuple[TopicPartition, Any, int], ProducerState] = {}
@@ -107,6 +110,14 @@ class ProduceCluster(ScriptedCluster):
             assert columns.value is not None
             found += columns.value.to_pylist()
         return found
+
+    def records(self, tp: TopicPartition) -> list[Record]:
+        """Every record in the log, in order."""
+        return [
+            record
+            for batch in self.logs[tp].batches
+            for record in decode_record_set(batch, fetch_offset=0).columns.records(*tp)
+        ]
 
     def batches(self, tp: TopicPartition) -> list[Arrived]:
         """What arrived for a partition, refused or not."""
@@ -144,6 +155,7 @@ class ProduceCluster(ScriptedCluster):
 
     def _configs(self, request: DescribeConfigsRequest, _version: int) -> DescribeConfigsResponse:
         told = self.told_max_message_bytes or self.max_message_bytes
+        limits = self.limits if self.told_max_message_bytes is None else {}
         return DescribeConfigsResponse(
             throttle_time_ms=0,
             results=[
@@ -154,7 +166,10 @@ class ProduceCluster(ScriptedCluster):
                     resource_name=resource.resource_name,
                     configs=[
                         DescribeConfigsResourceResult(
-                            name="max.message.bytes", value=str(told), read_only=False, is_sensitive=False
+                            name="max.message.bytes",
+                            value=str(limits.get(resource.resource_name, told)),
+                            read_only=False,
+                            is_sensitive=False,
                         )
                     ],
                 )
@@ -208,8 +223,8 @@ class ProduceCluster(ScriptedCluster):
             return step.answer if step.answer in (HangUp, Silence) else _answer(index, step.answer)
         if log.leader != node_id:
             answer: Any = _answer(index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        elif len(data) > self.max_message_bytes:
-            answer = _answer(index, ErrorCode.MESSAGE_TOO_LARGE)
+        elif len(data) > self.limits.get(name, self.max_message_bytes):
+            answer = _answer(index, self.too_large)
         else:
             answer = self._append(tp, log, data)
         if step is not None:

@@ -11,6 +11,7 @@ from .model import Acks
 from .properties import INT32_MAX, Properties, boolean, property_field, text
 
 COMPRESSION_TYPES = ("none", "gzip", "snappy", "lz4", "zstd")
+OVER_LIMIT = ("fail", "skip", "dead_letter")
 
 
 def _acks(text: str) -> Acks:
@@ -24,6 +25,13 @@ def _compression_type(text: str) -> str:
     if text.strip().lower() not in COMPRESSION_TYPES:
         raise ValueError(f"must be one of {', '.join(COMPRESSION_TYPES)}")
     return text.strip().lower()
+
+
+def _over_limit(text: str) -> str:
+    choice = text.strip().lower().replace(".", "_")
+    if choice not in OVER_LIMIT:
+        raise ValueError(f"must be one of {', '.join(OVER_LIMIT)}")
+    return choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,11 +93,22 @@ class ProducerConfig(Properties):
     API; a Spark write refuses it."""
     keep_undelivered: bool = property_field("keep.undelivered", False, boolean)
     """Whether undelivered records are kept for `Producer.undelivered` (the client's API)."""
+    over_limit: str = property_field("over.limit", "fail", _over_limit)
+    """What becomes of a record that is larger than ``max.request.size``, ``buffer.memory`` or the topic's
+    ``max.message.bytes``: ``fail``, ``skip`` (it is left out) or ``dead_letter`` (it goes to
+    ``dead.letter.topic`` instead). Not in transactions."""
+    dead_letter_topic: str | None = property_field("dead.letter.topic", None, text)
+    """Where records over a limit go with ``over.limit=dead_letter``; a value that does not fit there is
+    truncated. The topic must exist."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.max_request_size is not None and self.max_request_size < 1:
             raise ConfigError(f"max.request.size must be at least 1, not {self.max_request_size}")
+        if self.over_limit == "dead_letter" and not self.dead_letter_topic:
+            raise ConfigError("over.limit=dead_letter needs dead.letter.topic")
+        if self.over_limit != "dead_letter" and self.dead_letter_topic is not None:
+            raise ConfigError("dead.letter.topic has no effect without over.limit=dead_letter")
         if self.enable_idempotence:
             for name, bad in (
                 ("acks must be all", self.acks is not Acks.ALL),

@@ -77,6 +77,12 @@ FAILED_BATCHES = _counter(
 )
 FAILED_RECORDS = _counter("kafka.producer.records.failed", "{record}", "Could not be delivered")
 SPILLED_RECORDS = _counter("kafka.producer.records.spilled", "{record}", "Went to the spill folder")
+SKIPPED_RECORDS = _counter(
+    "kafka.producer.records.skipped", "{record}", "Over a limit, and left out as `over_limit` says"
+)
+DEAD_LETTERED_RECORDS = _counter(
+    "kafka.producer.records.dead_lettered", "{record}", "Over a limit, with a dead letter in the log instead"
+)
 PRODUCER_WAIT = _distribution(
     "kafka.producer.wait.duration",
     "s",

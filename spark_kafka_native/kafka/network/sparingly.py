@@ -18,7 +18,7 @@ _OTHERS: Final = object()
 
 
 class Sparingly:
-    """Writes to ``log``, at INFO. Any thread may use it; at worst a line comes twice."""
+    """Writes to ``log``. Any thread may use it; at worst a line comes twice."""
 
     def __init__(
         self, log: logging.Logger, interval_s: float = INTERVAL_S, clock: Callable[[], float] = time.monotonic
@@ -31,10 +31,17 @@ class Sparingly:
         self._new = 0
 
     def info(self, kind: Hashable, message: str, *arguments: object) -> None:
-        """Log ``message % arguments``, unless a line of this ``kind`` came a moment ago: the next one says
-        how many were left out.
+        """Log ``message % arguments`` at INFO, unless a line of this ``kind`` came a moment ago: the next one
+        says how many were left out.
         """
-        if not self._log.isEnabledFor(logging.INFO):
+        self._say(logging.INFO, kind, message, arguments)
+
+    def warning(self, kind: Hashable, message: str, *arguments: object) -> None:
+        """As `info`, at WARNING."""
+        self._say(logging.WARNING, kind, message, arguments)
+
+    def _say(self, level: int, kind: Hashable, message: str, arguments: tuple[object, ...]) -> None:
+        if not self._log.isEnabledFor(level):
             return
         now = self._clock()
         kind = self._kind(kind, now)
@@ -46,7 +53,7 @@ class Sparingly:
         while len(self._said) > MAX_KINDS:
             self._said.popitem(last=False)
         more = f" ({left_out} more like it since the last line)" if left_out else ""
-        self._log.info(message + more, *arguments)
+        self._log.log(level, message + more, *arguments)
 
     def _kind(self, kind: Hashable, now: float) -> Hashable:
         """``kind``, unless so many came up just now that each would be forgotten before it comes again."""

@@ -237,12 +237,12 @@ class ColumnsDelivery:
     def result(self, timeout: float | None = None) -> DeliveredColumns:
         """Wait (seconds) for where the records are.
 
-        Raises the `DeliveryError` of the first batch that was not delivered, TimeoutError if some are
-        under way.
+        Raises the `DeliveryError` of the first batch that was not delivered (of what failed, before what was
+        skipped or dead-lettered by choice), TimeoutError if some are under way.
         """
         errors = self.exceptions(timeout)
         if errors:
-            raise errors[0]
+            raise min(errors, key=lambda error: error.by_choice)
         return self._columns()
 
     def exceptions(self, timeout: float | None = None) -> list[DeliveryError]:
@@ -253,8 +253,12 @@ class ColumnsDelivery:
         return list({id(error): error for error in found}.values())
 
     def first_failure(self) -> tuple[int, DeliveryError] | None:
-        """The first row that is known not to have been delivered, and why; None while there is none."""
-        failed = [(int(rows[0]), o.error) for rows, _, o in self._block.segments if o.error is not None]
+        """The first row that is known not to have been delivered, and why; None while there is none.
+
+        What was skipped or dead-lettered, as the producer was told to, is no failure.
+        """
+        ends = [(int(rows[0]), outcome.error) for rows, _, outcome in self._block.segments]
+        failed = [(row, error) for row, error in ends if error is not None and not error.by_choice]
         return min(failed, key=lambda one: one[0]) if failed else None
 
     def status(self) -> npt.NDArray[np.int8]:

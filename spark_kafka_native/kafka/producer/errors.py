@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Self
+from typing import ClassVar, Self
 
 from ..errors import KafkaError
 from ..model import TopicPartition
@@ -68,11 +68,11 @@ class RecordError(KafkaError, ValueError):
         self.topic = topic
         self.row = row
 
-    def moved(self, rows: int) -> RecordError:
+    def moved(self, rows: int) -> Self:
         """The same error for a caller that had handed over ``rows`` rows before."""
         return self if self.row is None or not rows else self.at(self.row + rows)
 
-    def at(self, row: int | None) -> RecordError:
+    def at(self, row: int | None) -> Self:
         """The same error about ``row``."""
         arguments = list(self.args)
         arguments[2] = row
@@ -111,6 +111,9 @@ class DeliveryError(KafkaError):
     leader takes records, or the next one does: sending them yourself would double them.
     """
 
+    by_choice: ClassVar[bool] = False
+    """Whether the producer's configuration asked for this end: `RecordSkippedError`, `DeadLetteredError`."""
+
     def __init__(
         self,
         topic_partition: TopicPartition,
@@ -133,3 +136,34 @@ class DeliveryError(KafkaError):
         fate = "not written" if self.status is DeliveryStatus.NOT_PERSISTED else "possibly written"
         kept = "; kept in the spill folder" if self.spilled else ""
         return f"{self.topic_partition}: {what} {fate}: {self.reason}{kept}"
+
+
+class RecordSkippedError(DeliveryError):
+    """A record over a limit that was left out, as ``over_limit="skip"`` says. ``__cause__`` is the limit's
+    error. The partition is -1 where the record was too large to be given one."""
+
+    by_choice = True
+
+
+class DeadLetteredError(DeliveryError):
+    """A record over a limit that is not in its topic, but in the dead-letter topic, as
+    ``over_limit="dead_letter"`` says: at ``offset`` of ``dead_letter`` (None where the broker did not say).
+
+    The rest is as `RecordSkippedError` has it.
+    """
+
+    by_choice = True
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        records: int,
+        status: DeliveryStatus,
+        reason: str,
+        dead_letter: TopicPartition,
+        offset: int | None,
+    ) -> None:
+        super().__init__(topic_partition, records, status, reason, retriable=False)
+        self.args = (topic_partition, records, status, reason, dead_letter, offset)
+        self.dead_letter = dead_letter
+        self.offset = offset

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
@@ -23,12 +24,12 @@ from ..metrics.snapshot import MetricsSnapshot, Observed
 from ..network.deadline import Deadline
 from ..records.columns import RecordColumns
 from ..telemetry.event_stream import EventStream
-from .accumulating.column_input import columns_by_topic
+from .accumulating.column_input import TopicColumns, columns_by_topic
 from .accumulating.encoder import BatchEncoder
 from .accumulating.many_records import Sendable, columns_of
 from .accumulating.memory import BufferMemory, Room
 from .accumulating.partitioner import ExplicitPartitioner, PartitionFunction, build_partitioner
-from .accumulating.record_checks import RecordChecks
+from .accumulating.record_checks import Apart, CheckedColumns, RecordChecks
 from .accumulating.record_input import as_bytes, check_timestamp, checked_headers
 from .accumulating.single_records import RecordHeaders
 from .accumulating.topic_buffer import TopicBuffer
@@ -42,6 +43,7 @@ from .sending.sender import Sender
 from .sending.sender_state import SenderState
 from .sending.transaction import Transaction
 from .settling.batch_completion import BatchCompletion, OnError, Undelivered
+from .settling.over_limit import OverLimit
 from .settling.replay import Replay
 from .settling.spill import SpillFolder
 from .stats import AcknowledgedOffsets, ProducerStats, StatsRecorder
@@ -110,6 +112,9 @@ class Producer:
         self._completion = BatchCompletion(
             self._memory, self._stats, self._spill, on_error, self._config.keep_undelivered, self._waiters
         )
+        self._over_limit = OverLimit(
+            self._config, self._buffers, self._encoder, self._memory, self._completion, self._stats
+        )
         state = SenderState(
             router=self._router,
             config=self._config,
@@ -118,6 +123,7 @@ class Producer:
             completion=self._completion,
             stats=self._stats,
             transaction=self._transaction,
+            over_limit=self._over_limit,
         )
         self._state = state
         self._sender = Sender(
@@ -131,7 +137,12 @@ class Producer:
         entries = [] if self._spill is None else self._spill.entries
         self._replay = Replay(entries, self._sender.inbox.extend, self._waiters)
         self._topics = Topics(self._buffers, self._router, self._config, self._build_buffer, self._replay)
-        self._checks = RecordChecks(self._topics, self._config.buffer_memory, explicit=self._explicit)
+        self._checks = RecordChecks(
+            self._topics,
+            self._config.buffer_memory,
+            explicit=self._explicit,
+            sets_apart=self._over_limit.applies,
+        )
         self._sender.start()
         LIVE.add(self)
         self._replay.start(self._open_for_replay)
@@ -172,9 +183,9 @@ class Producer:
                 self._checks.partition(buffer, None)
         elif partition.__class__ is not int or not 0 <= partition < buffer.targets.count:
             partition = self._checks.partition(buffer, partition)
-        if size > buffer.small_bytes:
-            self._checks.single(buffer, key, value, headers or (), timestamp_ms)
         record = (key, value, partition, timestamp_ms, headers or None)
+        if size > buffer.small_bytes and (apart := self._checks.single(buffer, record)) is not None:
+            return self._send_apart(apart, on_delivery)
         while True:
             delivery = buffer.append_record(record, size)
             if delivery is not None:
@@ -203,17 +214,10 @@ class Producer:
         parts = columns_by_topic(columns, topic, partition)
         self._prepare(self._topics.open(part.topic for part in parts))
         block = self._new_block(sum(part.columns.length for part in parts))
-        sizes = [self._checks.columns(self._buffers[part.topic], part) for part in parts]
+        checked = [self._checks.columns(self._buffers[part.topic], part) for part in parts]
         if len(parts) == 1:
             block.timestamps = parts[0].columns.timestamp_ms
-        self._take(
-            [
-                piece
-                for part, own in zip(parts, sizes, strict=True)
-                for piece in slice_rows(self._buffers[part.topic], part, own, block, self._config)
-            ],
-            block,
-        )
+        self._take(checked, block)
         return ColumnsDelivery(block)
 
     def send_many(
@@ -381,7 +385,31 @@ class Producer:
             self._sender.hurry()
         self._memory.reserve(room, size, records, self._config.max_block_ms if waits else 0)
 
-    def _take(self, slices: list[TopicSlice], block: DeliveryBlock) -> None:
+    def _send_apart(self, apart: Apart, on_delivery: Callable[[Delivery], None] | None) -> Delivery:
+        """A single record over a limit, which does not fail."""
+        nothing = TopicColumns(topic=apart.part.topic, columns=RecordColumns(length=0))
+        block = self._new_block(1)
+        self._take([CheckedColumns(nothing, np.zeros(0, np.int64), apart)], block)
+        delivery = Delivery(block, 0)
+        if on_delivery is not None:
+            delivery.add_done_callback(on_delivery)
+        return delivery
+
+    def _take(self, checked: list[CheckedColumns], block: DeliveryBlock) -> None:
+        slices = [
+            piece
+            for one in checked
+            for piece in slice_rows(self._buffers[one.part.topic], one.part, one.sizes, block, self._config)
+        ]
+        letters = self._over_limit.write_letters(checked, block)
+        try:
+            self._take_slices([*slices, *letters], block)
+        except PartlyTakenError:
+            self._over_limit.skip(checked, block)
+            raise
+        self._over_limit.skip(checked, block)
+
+    def _take_slices(self, slices: list[TopicSlice], block: DeliveryBlock) -> None:
         for number, one in enumerate(slices):
             try:
                 self._append_slice(one)
@@ -390,7 +418,8 @@ class Producer:
                     raise
                 left = sum(len(refused.sizes) for refused in slices[number:])
                 for refused in slices[number:]:
-                    self._completion.refuse(refused.buffer.topic, block, refused.rows, error)
+                    own = refused.origin.block  # of a dead letter it is another
+                    self._completion.refuse(refused.buffer.topic, own, refused.rows, error)
                 delivery = ColumnsDelivery(block)
                 raise PartlyTakenError(
                     words_of(error), block.length - left, block.length, delivery

@@ -48,6 +48,10 @@ class ProducerStats:
     """Batches that could not be delivered."""
     failed_records: int = 0
     spilled_records: int = 0
+    skipped_records: int = 0
+    """Over a limit, and left out as ``over_limit`` says. They count neither as delivered nor as failed."""
+    dead_lettered_records: int = 0
+    """Over a limit; ``records`` counts their dead letters."""
     last_error: str | None = None
     """The last batch that could not be delivered, and why."""
     buffered_records: int = 0
@@ -158,6 +162,8 @@ class StatsRecorder:
                 errors=metrics.total(metric.FAILED_BATCHES),
                 failed_records=metrics.total(metric.FAILED_RECORDS),
                 spilled_records=metrics.total(metric.SPILLED_RECORDS),
+                skipped_records=metrics.total(metric.SKIPPED_RECORDS),
+                dead_lettered_records=metrics.total(metric.DEAD_LETTERED_RECORDS),
                 queue_ms=metrics.distribution(metric.QUEUE_DURATION).scaled(1000),
                 latency_ms=metrics.distribution(metric.PRODUCE_DURATION).scaled(1000),
                 batch_records=metrics.distribution(metric.PRODUCE_BATCH_RECORDS),

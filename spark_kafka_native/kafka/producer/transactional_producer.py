@@ -79,6 +79,11 @@ class TransactionalProducer(Producer):
             )
         if how.spill_dir is not None:
             raise ConfigError("spill.dir makes no sense in transactions: what is not written is aborted")
+        if how.over_limit != "fail":
+            raise ConfigError(
+                f"over.limit={how.over_limit} can't be used in transactions: a transaction is committed with "
+                "all of its records or not at all"
+            )
         if isinstance(transaction, str):
             transaction = TransactionConfig(transactional_id=transaction)
         self._settings = transaction

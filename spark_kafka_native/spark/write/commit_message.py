@@ -34,6 +34,10 @@ class KafkaCommitMessage(WriterCommitMessage):  # type: ignore[misc]
     """Of an exactly-once write: what its transactional ids begin with."""
     skipped: int = 0
     """Rows of a replay that were committed before."""
+    over_limit_skipped: int = 0
+    """Rows that ``kafka.over.limit`` left out."""
+    over_limit_dead_lettered: int = 0
+    """Rows that it sent to the dead-letter topic; ``records`` counts these."""
 
     @classmethod
     def skipped_rows(cls, job: str, rows: int) -> KafkaCommitMessage:
@@ -56,7 +60,17 @@ class KafkaCommitMessage(WriterCommitMessage):  # type: ignore[misc]
             )
             for where, told in stats.partitions.items()
         )
-        return cls(stats.records, stats.bytes, stats.batches, stats.retries, rows, transaction, job)
+        return cls(
+            stats.records,
+            stats.bytes,
+            stats.batches,
+            stats.retries,
+            rows,
+            transaction,
+            job,
+            over_limit_skipped=stats.skipped_records,
+            over_limit_dead_lettered=stats.dead_lettered_records,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +83,8 @@ class WriteSummary:
     batches: int
     retries: int
     partitions: tuple[PartitionRow, ...]
+    over_limit_skipped: int = 0
+    over_limit_dead_lettered: int = 0
 
     @classmethod
     def of(cls, messages: Iterable[object]) -> WriteSummary:
@@ -88,6 +104,8 @@ class WriteSummary:
             batches=sum(message.batches for message in messages_of_ours),
             retries=sum(message.retries for message in messages_of_ours),
             partitions=tuple(rows[key] for key in sorted(rows)),
+            over_limit_skipped=sum(message.over_limit_skipped for message in messages_of_ours),
+            over_limit_dead_lettered=sum(message.over_limit_dead_lettered for message in messages_of_ours),
         )
 
     def __str__(self) -> str:
@@ -96,8 +114,15 @@ class WriteSummary:
         more = f" and {len(topics) - 3} more topics" if len(topics) > 3 else ""
         return (
             f"wrote {self.records} records ({self.bytes} bytes in {self.batches} batches, "
-            f"{self.retries} retries) to {where}{more} in {self.tasks} tasks"
+            f"{self.retries} retries) to {where}{more} in {self.tasks} tasks{self._over_limit()}"
         )
+
+    def _over_limit(self) -> str:
+        told = (
+            (self.over_limit_skipped, "left out, as they are over a limit"),
+            (self.over_limit_dead_lettered, "over a limit and in the dead-letter topic"),
+        )
+        return "".join(f"; {rows} rows are {fate}" for rows, fate in told if rows)
 
     def announce(self, lead: str = "") -> None:
         """Tell the user, in one line."""
@@ -112,6 +137,8 @@ class WriteSummary:
             "bytes": self.bytes,
             "batches": self.batches,
             "retries": self.retries,
+            "skippedRecords": self.over_limit_skipped,
+            "deadLetteredRecords": self.over_limit_dead_lettered,
             "partitions": [dict(zip(names, row, strict=True)) for row in self.partitions],
         }
 

@@ -78,10 +78,7 @@ class ExactlyOnce:
                 if name in values:
                     raise ConfigError(f"Option '{name}' has no effect without {_ONCE}")
             return None
-        if not producer.idempotent:
-            raise ConfigError(
-                f"{_ONCE} needs kafka.acks=all, kafka.retries and kafka.enable.idempotence (the defaults)"
-            )
+        _check_producer(producer)
         if (values.text("asyncProgressTrackingEnabled") or "").strip().lower() == "true":
             raise ConfigError(
                 f"{_ONCE} can't be had with asyncProgressTrackingEnabled=true: after a restart more than the "
@@ -97,6 +94,19 @@ class ExactlyOnce:
             is_prefix_given="transactionalIdPrefix" in values,
             transaction_timeout_ms=values.value("transactionTimeout"),
             marker_topic=_parse_marker_topic(values),
+        )
+
+
+def _check_producer(producer: ProducerConfig) -> None:
+    """Raise `ConfigError` for what can't be had in transactions."""
+    if not producer.idempotent:
+        raise ConfigError(
+            f"{_ONCE} needs kafka.acks=all, kafka.retries and kafka.enable.idempotence (the defaults)"
+        )
+    if producer.over_limit != "fail":
+        raise ConfigError(
+            f"{_ONCE} can't be had with kafka.over.limit={producer.over_limit}: a transaction is committed "
+            "with all of its rows or not at all"
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from .batch import Origin
 from .gather import take_columns
 from .partitioner import Partitions
 
+E = TypeVar("E", bound=RecordError)
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 
@@ -34,11 +35,20 @@ class TopicColumns:
     rows: Rows | None = None
     """Their numbers in what was handed over; None: all of it, in order."""
 
-    def located(self, error: RecordError) -> RecordError:
+    def located(self, error: E) -> E:
         """``error`` with the row's number in what was handed over."""
         if error.row is None or self.rows is None:
             return error
         return error.moved(int(self.rows[error.row]) - error.row)
+
+    def take(self, rows: Rows) -> TopicColumns:
+        """Some of them, in order."""
+        return TopicColumns(
+            topic=self.topic,
+            columns=take_columns(self.columns, rows),
+            partition=None if self.partition is None else self.partition[rows],
+            rows=rows if self.rows is None else self.rows[rows],
+        )
 
     def origin(self, block: DeliveryBlock, start: int, stop: int) -> Origin:
         """Where rows ``[start, stop)`` come from, ``block`` being that of all that was handed over."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import UUID
 
@@ -105,8 +105,8 @@ class TopicBuffer:
         cap = None if self._encoder.compresses else max_message_bytes
         self._limits = BatchLimits.of(self._config.batch_size, self._config.batch_records, cap)
 
-    def check_sizes(self, columns: RecordColumns, sizes: Rows) -> None:
-        """Raise `RecordTooLargeError` for the first record that can never be sent."""
+    def too_large(self, columns: RecordColumns, sizes: Rows) -> Iterator[RecordTooLargeError]:
+        """What is wrong with each record that can never be sent, in order."""
         own = self._config.max_request_size
         limit = (
             self.max_bytes if own is None else own if self._encoder.compresses else min(own, self.max_bytes)
@@ -120,7 +120,7 @@ class TopicBuffer:
                 size = len(self._encoder.encode(columns, np.array([row]), 0))
             if size > limit:
                 name = "max.request.size" if limit == own else "the topic's max.message.bytes"
-                raise RecordTooLargeError.of(self.topic, row, size, limit, name)
+                yield RecordTooLargeError.of(self.topic, row, size, limit, name)
 
     # Records in.
 
@@ -162,17 +162,24 @@ class TopicBuffer:
         return max(0, self._room.size), self._room.records
 
     def append_columns(
-        self, columns: RecordColumns, sizes: Rows, partition: Partitions | None, origin: Origin, room: Room
+        self,
+        columns: RecordColumns,
+        sizes: Rows,
+        partition: Partitions | None,
+        origin: Origin,
+        room: Room,
+        *,
+        by_sender: bool = False,
     ) -> None:
         """Take columns in, and the ``room`` that was reserved for them with them.
 
         Raises `RecordError`, whatever else a partitioner raises, or `ProducerClosedError`; then, as after an
-        interrupt, none of them were taken.
+        interrupt, none of them were taken. The sender's thread still appends while the producer closes.
         """
         with self.lock:
             if self._move is not None:
                 self._undo()
-            if self.closed:
+            if self.closed and not by_sender:
                 raise ProducerClosedError("the producer takes no more records")
             move = self._begin()
             try:
@@ -184,6 +191,20 @@ class TopicBuffer:
                 raise
             self._commit(move, room)
             self._wake()
+
+    def append_alone(
+        self, columns: RecordColumns, partition: int, origin: Origin, keep: Callable[[Batch], None]
+    ) -> None:
+        """Called by the sender's thread: make a batch of ``columns``, show it to ``keep`` and hand it over.
+
+        What ``keep`` raises leaves everything as it was.
+        """
+        with self.lock:
+            if self._move is not None:
+                self._undo()
+            batch = self.queues[partition].close_alone(columns, origin, self._clock())
+            keep(batch)
+            self._post([batch])
 
     # Records out.
 

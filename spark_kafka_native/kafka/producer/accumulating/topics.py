@@ -55,6 +55,10 @@ class Topics:
         can't be described, `ProducerClosedError`.
         """
         missing = [name for name in dict.fromkeys(names) if name not in self.buffers]
+        letters = self._config.dead_letter_topic
+        if missing and letters and letters not in self.buffers:
+            # Before any record that may need it, and by those who may wait: the sender's thread may not.
+            missing = [letters, *(name for name in missing if name != letters)]
         if not for_replay:
             self.raise_if_closed()
         for name in missing:

@@ -114,6 +114,11 @@ class WaitingRows:
         """Make a batch of whatever waits, however little; None if nothing does."""
         return self._close(None, now) if self.chunks else None
 
+    def close_alone(self, columns: RecordColumns, origin: Origin, now: float) -> Batch:
+        """Make a batch of ``columns``, for which no room was reserved, beside whatever waits."""
+        parts = [origin.part(np.arange(columns.length))]
+        return self._batch(columns, None, 0, parts, now, self._encoder.clock_ms())
+
     def saved(self) -> SavedRows:
         """The rows that wait, for `restore` after an interrupt."""
         return SavedRows(list(self.chunks), self.chunk_size, self.chunk_records, self.opened_at)

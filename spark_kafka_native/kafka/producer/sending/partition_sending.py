@@ -204,6 +204,7 @@ class PartitionSending:
             numbered=batch.identity is not None,
             foreign=batch.spilled is not None,
             transactional=self._transactional,
+            sets_apart=self._rules.sets_apart,
         )
         self._came_back(batch)
         if verdict in (Verdict.DELIVERED, Verdict.DUPLICATE):

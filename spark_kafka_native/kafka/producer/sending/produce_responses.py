@@ -14,7 +14,7 @@ from .broker_connection import BrokerConnection
 from .partition_sending import PartitionSending
 from .produce_request import InFlightRequest
 from .sender_state import SenderState
-from .verdict import Verdict
+from .verdict import TOO_LARGE, Verdict
 
 
 class ProduceResponses:
@@ -97,8 +97,14 @@ class ProduceResponses:
                 self._failed.fail([batch], f"{cause} (after {batch.attempts} attempts)", cause)
             case Verdict.GONE:
                 self._failed.fail(list(partition.waiting), str(cause), cause, retriable=False)
+            case Verdict.FAIL if _is_too_large(batch, cause):
+                self._failed.too_large(batch, cause)
             case Verdict.FAIL:
                 self._failed.fail([batch], str(cause), cause, retriable=False)
+
+
+def _is_too_large(batch: Batch, cause: KafkaError) -> bool:
+    return batch.records == 1 and isinstance(cause, BrokerError) and cause.error_code in TOO_LARGE
 
 
 def _words(told: PartitionProduceResponse) -> str | None:

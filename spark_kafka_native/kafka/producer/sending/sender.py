@@ -155,9 +155,10 @@ class Sender:
         fatal = self._state.fatal
         reason = str(fatal) if fatal else "the producer was closed before they could be delivered"
         try:
-            for buffer in self._state.buffers():
-                buffer.shut()
-            self._take_in()
+            for _ in range(2):  # what is taken in may leave dead letters, and these nothing more
+                for buffer in self._state.buffers():
+                    buffer.shut()
+                self._take_in()
         finally:
             self._failed.fail_all(reason, fatal)
 
@@ -215,17 +216,18 @@ class Sender:
         """Make batches of what has waited long enough."""
         wanted, room_wanted = self._hurry, self._room_wanted()
         hurry = wanted is not self._hurried or room_wanted or self._closing is not None
-        linger_s = self._state.config.linger_ms / 1000
 
         def due(queue: WaitingRows) -> bool:
             # A batch that has to wait behind another may as well grow meanwhile.
             sending = self._state.partitions.get(queue.topic_partition)
             behind = sending is not None and bool(sending.waiting) and not sending.spilling
-            return hurry or (not behind and queue.opened_at + linger_s <= now)
+            return hurry or (
+                not behind and queue.opened_at + self._state.linger_s(queue.topic_partition.topic) <= now
+            )
 
         reached_all = True
         for buffer in self._state.buffers():
-            since = buffer.waiting_since
+            since, linger_s = buffer.waiting_since, self._state.linger_s(buffer.topic)
             if since is not None and not hurry and since + linger_s > now:
                 self._state.by(since + linger_s)
             elif since is not None or room_wanted:  # it may keep room for records that do not come
@@ -242,7 +244,7 @@ class Sender:
             return False
         # What stands behind another batch is not due when it has lingered: that one's end is what it waits
         # for.
-        since, linger_s = buffer.waiting_since, self._state.config.linger_ms / 1000
+        since, linger_s = buffer.waiting_since, self._state.linger_s(buffer.topic)
         if since is not None and since + linger_s > now:
             self._state.by(since + linger_s)
         return True

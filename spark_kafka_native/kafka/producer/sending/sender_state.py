@@ -15,6 +15,7 @@ from ...network.retry import Backoff
 from ..accumulating.encoder import BatchEncoder
 from ..accumulating.topic_buffer import TopicBuffer
 from ..settling.batch_completion import BatchCompletion
+from ..settling.over_limit import OverLimit
 from ..stats import StatsRecorder
 from .broker_connection import BrokerConnection, ConnectionKey
 from .partition_sending import PartitionSending
@@ -39,6 +40,8 @@ class SenderState:
     stats: StatsRecorder
     transaction: Transaction | None = None
     """Of a transactional producer."""
+    over_limit: OverLimit | None = None
+    """What becomes of records over a limit; None: they fail."""
     clock: Callable[[], float] = time.monotonic
     partitions: dict[TopicPartition, PartitionSending] = field(default_factory=dict)
     """Every partition that was ever sent to, for the producer's whole life."""
@@ -60,6 +63,7 @@ class SenderState:
             pipelined=self.config.acks is Acks.NONE or self.config.retries == 0,
             delay_s=self.delay_s,
             topic_propagation_s=TOPIC_PROPAGATION_S,
+            sets_apart=self.config.over_limit != "fail",
         )
 
     def by(self, moment: float) -> None:
@@ -80,6 +84,11 @@ class SenderState:
         if found is None:
             found = self.partitions[where] = PartitionSending(where, self._rules, self.producer_id)
         return found
+
+    def linger_s(self, topic: str) -> float:
+        """How long a batch that is not full waits for more; a dead letter does not, as a flush waits for the
+        record that it stands for."""
+        return 0.0 if topic == self.config.dead_letter_topic else self.config.linger_ms / 1000
 
     def max_bytes(self, topic: str) -> int:
         """The largest batch that the topic accepts; 0 when that is not known."""

@@ -20,6 +20,9 @@ class SendingRules:
     topic_propagation_s: float
     """How long a topic that was there may be unknown (a broker may be restarting) before it counts as
     deleted."""
+    sets_apart: bool = False
+    """Whether a single record over a limit does not fail: it is looked for in whatever is refused for its
+    size."""
 
 
 @dataclass(frozen=True)

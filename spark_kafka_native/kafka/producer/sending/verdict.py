@@ -53,7 +53,8 @@ _ENDED_TRANSACTION = {
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: Verdict.FAIL,
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Verdict.FATAL,
 }
-_TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE})
+TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+"""Codes for a batch over a limit: of its topic's messages, or of its topic's segments."""
 _OUT_OF_SEQUENCE = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 
 
@@ -74,12 +75,14 @@ def judge(  # noqa: C901, PLR0913 - a table and its columns
     numbered: bool,
     foreign: bool = False,
     transactional: bool = False,
+    sets_apart: bool = False,
 ) -> Verdict:
     """What ``error_code`` means for a batch of ``records``.
 
     ``head_of_line``: nothing before it is unconfirmed; ``gap``: a batch before it was given up;
     ``indefinite``: an earlier attempt of it has an unknown outcome; ``numbered``: it carries sequence
-    numbers; ``transactional``: giving it up only means that its transaction is aborted.
+    numbers; ``transactional``: giving it up only means that its transaction is aborted; ``sets_apart``: a
+    single record over a limit does not fail.
     """
     if error_code is ErrorCode.NONE:
         return Verdict.DELIVERED
@@ -93,7 +96,7 @@ def judge(  # noqa: C901, PLR0913 - a table and its columns
         found = _judge_sequence(error_code, head_of_line, gap, indefinite)
         # Its numbers are the coordinator's to renew, and what is missing before it is aborted with it.
         return Verdict.FAIL if transactional and found is not Verdict.RETRY else found
-    if error_code in _TOO_LARGE:
+    if error_code is ErrorCode.MESSAGE_TOO_LARGE or (sets_apart and error_code in TOO_LARGE):
         return Verdict.SPLIT if records > 1 else Verdict.FAIL
     if error_code in _FATAL:
         return Verdict.FATAL

@@ -112,6 +112,27 @@ class BatchCompletion:
         for one, spilled in zip(batches, self._spill.replace(old, entries), strict=True):
             one.spilled = spilled
 
+    def replace_by_letter(self, batch: Batch, letter: Batch, topic_id: UUID | None) -> None:
+        """``letter`` is sent instead of ``batch``, a single record in the spill folder, and takes its place
+        there. Raises `SpillError`: nothing has changed then.
+        """
+        old = batch.spilled
+        assert old is not None
+        assert self._spill is not None
+        entry = NewEntry(letter.topic_partition, topic_id, 1, False, old.reason, letter.data)
+        letter.spilled = self._spill.replace(old, [entry])[0]
+        letter.told = batch.told
+        batch.children = [letter]
+        self.expect(batch.children)
+        self.incomplete.pop(batch, None)
+
+    def ended_by_choice(self, batch: Batch, error: DeliveryError) -> None:
+        """The only record of ``batch`` was skipped, or has a dead letter, whose end this is: what goes wrong
+        with that one is counted and handed back as its own."""
+        if batch.spilled is not None and self._spill is not None:
+            self._spill.delivered(batch.spilled)
+        self._end(batch, Outcome(topic_partition=error.topic_partition, status=error.status, error=error))
+
     def delivered(
         self, batch: Batch, status: DeliveryStatus, base_offset: int | None, log_append_time_ms: int | None
     ) -> None:

@@ -89,17 +89,38 @@ class FailedBatches:
         self._fail(cause)
         self.fail_all(f"the producer can't go on: {cause}", cause)
 
+    def too_large(self, batch: Batch, cause: KafkaError) -> None:
+        """``batch`` is a single record over a limit: it fails, is skipped, or leaves a dead letter."""
+        over = self._state.over_limit
+        if over is None or not over.applies(batch.topic_partition.topic):
+            self.fail([batch], str(cause), cause, retriable=False)
+            return
+        partition = self._state.partition(batch.topic_partition)
+        if over.skips:
+            partition.given_up([batch])
+            over.skip_batch(batch, cause)
+            return
+        try:
+            over.write_letter_of(batch, cause)
+        except SpillError as error:  # the folder still has the record
+            self.fail([batch], f"{cause}; its dead letter can't be kept: {error}", error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this record's trouble, not the sender's
+            why = f"{cause}; it has no dead letter either: {error}"
+            self.fail([batch], why, cause, retriable=False)
+        else:
+            partition.given_up([batch])
+
     def split(self, batch: Batch) -> None:
         """Put two halves in the place of ``batch``, which waits in its partition and was never accepted.
 
-        A single record is given up: the error has its size, the limit and where it came from.
+        A single record is given up, or set apart: the error has its size, the limit and where it came from.
         """
         topic = batch.topic_partition.topic
         partition, limit = self._state.partition(batch.topic_partition), self._state.max_bytes(topic)
         if batch.records == 1:
             name = "the topic's max.message.bytes"
             single = RecordTooLargeError.of(topic, _row(batch), len(batch.data), limit, name)
-            self.fail([batch], str(single), single, retriable=False)
+            self.too_large(batch, single)
             return
         try:
             halves = split_batch(batch, self._state.encoder)

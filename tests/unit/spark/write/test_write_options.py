@@ -78,6 +78,19 @@ def test_exactly_once_has_its_own_names_and_ten_minutes() -> None:
         ({"deliveryGuarantee": "exactly-once", "kafka__acks": "1"}, r"needs kafka\.acks=all"),
         ({"deliveryGuarantee": "exactly-once", "kafka__enable__idempotence": "false"}, "needs kafka"),
         (
+            {"deliveryGuarantee": "exactly-once", "kafka__over__limit": "skip"},
+            "can't be had with kafka.over.limit=skip",
+        ),
+        (
+            {
+                "deliveryGuarantee": "exactly-once",
+                "kafka__over__limit": "dead_letter",
+                "kafka__dead__letter__topic": "d",
+            },
+            "can't be had with kafka.over.limit=dead_letter",
+        ),
+        ({"kafka__over__limit": "dead_letter"}, "over.limit=dead_letter needs dead.letter.topic"),
+        (
             {"deliveryGuarantee": "exactly-once", "asyncProgressTrackingEnabled": "TRUE"},
             "can't be had with asyncProgressTrackingEnabled",
         ),

@@ -1,0 +1,213 @@
+"""`OverLimit`: records over a limit that are not to fail: skipped, or handed to the dead-letter topic.
+
+A dead letter is a record like any other of its topic: it is batched, retried, spilled and counted. The
+sender's thread takes room for it beyond the caps of the buffer memory, so that it never waits for what only
+itself can free; a caller's thread waits for room as for any record. Records of the dead-letter topic itself
+fail: nothing goes in circles.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import numpy as np
+
+from ...config import ProducerConfig
+from ...metrics import catalogue as metric
+from ...model import Record, TopicPartition
+from ...network.sparingly import Sparingly
+from ...records.columns import RecordColumns
+from ..accumulating.batch import Batch, Origin
+from ..accumulating.column_input import TopicColumns
+from ..accumulating.encoder import BatchEncoder, max_record_sizes
+from ..accumulating.gather import concat_columns
+from ..accumulating.memory import BufferMemory, Room
+from ..accumulating.record_checks import Apart, CheckedColumns
+from ..accumulating.topic_buffer import TopicBuffer
+from ..accumulating.topic_slice import TopicSlice, slice_rows
+from ..delivery import DeliveryBlock, Outcome
+from ..errors import DeadLetteredError, DeliveryError, DeliveryStatus, RecordSkippedError
+from ..stats import StatsRecorder
+from .batch_completion import BatchCompletion
+from .dead_letters import DeadLetterBlock, DeadLetterWriter, partition_of, partitions_of, single_record
+from .splitting import read_records
+
+_LOG = logging.getLogger("spark_kafka_native.producer")
+
+
+class OverLimit:
+    """Of one producer. What callers hand over is theirs; batches are the sender's thread's."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        buffers: Mapping[str, TopicBuffer],
+        encoder: BatchEncoder,
+        memory: BufferMemory,
+        completion: BatchCompletion,
+        stats: StatsRecorder,
+    ) -> None:
+        self._config = config
+        self._buffers = buffers
+        self._memory = memory
+        self._completion = completion
+        self._stats = stats
+        self._topic = config.dead_letter_topic or ""
+        self._writer = DeadLetterWriter(self._topic, config, encoder, buffers)
+        self._encoder = encoder
+        self._sparingly = Sparingly(_LOG)
+
+    @property
+    def skips(self) -> bool:
+        """Whether such records are left out."""
+        return self._config.over_limit == "skip"
+
+    def applies(self, topic: str) -> bool:
+        """Whether a record of ``topic`` that is over a limit does not fail."""
+        return self._config.over_limit != "fail" and topic != self._topic
+
+    # In a caller's thread.
+
+    def write_letters(self, checked: list[CheckedColumns], block: DeliveryBlock) -> list[TopicSlice]:
+        """The dead letters of what was set apart, to be taken in like any rows; ``block`` hears of their end.
+        Raises `RecordTooLargeError` for a record whose dead letter does not fit either."""
+        return [
+            piece
+            for one in checked
+            if one.apart is not None and not self.skips
+            for piece in self._letters(one.apart, block)
+        ]
+
+    def skip(self, checked: list[CheckedColumns], block: DeliveryBlock) -> None:
+        """Tell ``block`` of what was left out."""
+        for apart in [one.apart for one in checked if one.apart is not None and self.skips]:
+            for row, (where, cause) in enumerate(zip(_places(apart.part), apart.errors, strict=True)):
+                error = self._skipped(where, DeliveryStatus.NOT_PERSISTED, cause)
+                _report(block, apart.part, row, error)
+
+    def _letters(self, apart: Apart, block: DeliveryBlock) -> list[TopicSlice]:
+        part, places = apart.part, _places(apart.part)
+        records = zip(places, part.columns.records(part.topic), apart.errors, strict=True)
+        columns = concat_columns(
+            [self._writer.write(_meant_for(where, record), cause) for where, record, cause in records],
+            self._encoder.clock_ms(),
+        )
+
+        def settle(row: int, place: int, outcome: Outcome) -> None:
+            told = self._told(places[row], DeliveryStatus.NOT_PERSISTED, apart.errors[row], outcome, place)
+            _report(block, part, row, told)
+
+        buffer = self._buffers[self._topic]
+        letters = TopicColumns(
+            topic=self._topic,
+            columns=columns,
+            partition=None if part.partition is None else partitions_of(part.partition, buffer.targets.count),
+        )
+        sizes = max_record_sizes(columns)
+        own = DeadLetterBlock(columns.length, self._completion.waiters, settle)
+        return list(slice_rows(buffer, letters, sizes, own, self._config))
+
+    # In the sender's thread.
+
+    def skip_batch(self, batch: Batch, cause: Exception) -> None:
+        """The only record of ``batch``, which nobody sends any more, is left out."""
+        error = self._skipped(batch.topic_partition, batch.undelivered_status, cause)
+        self._completion.ended_by_choice(batch, error)
+
+    def write_letter_of(self, batch: Batch, cause: Exception) -> None:
+        """Hand a dead letter over for the only record of ``batch``, which ends when that does.
+
+        Raises whatever keeps it from being made; then nothing has changed.
+        """
+        where = batch.topic_partition
+        letter = self._writer.write(single_record(read_records(batch), *where), cause)
+        buffer = self._buffers[self._topic]
+        partition = partition_of(where.partition, buffer.targets.count)
+        if batch.spilled is None:
+            self._append(buffer, letter, partition, batch, cause)
+        else:
+            self._replace(buffer, letter, partition, batch, cause)
+
+    def _append(
+        self, buffer: TopicBuffer, letter: RecordColumns, partition: int, batch: Batch, cause: Exception
+    ) -> None:
+        def settle(_row: int, place: int, outcome: Outcome) -> None:
+            if batch.ended:
+                return
+            error = self._told(batch.topic_partition, batch.undelivered_status, cause, outcome, place)
+            self._completion.ended_by_choice(batch, error)
+
+        block = DeadLetterBlock(1, self._completion.waiters, settle)
+        sizes, room = max_record_sizes(letter), Room()
+        try:
+            self._memory.overdraw(room, int(sizes[0]), 1)
+            buffer.append_columns(
+                letter, sizes, np.array([partition], np.int32), Origin(block), room, by_sender=True
+            )
+        finally:
+            self._memory.give_back(room)
+
+    def _replace(
+        self, buffer: TopicBuffer, letter: RecordColumns, partition: int, batch: Batch, cause: Exception
+    ) -> None:
+        """As for halves: the dead letter takes the place of ``batch`` in the spill folder before it is sent,
+        so that whoever replays it sends the same. Its owner has heard long ago how the record ended."""
+
+        def settle(_row: int, place: int, outcome: Outcome) -> None:
+            self._told(batch.topic_partition, batch.undelivered_status, cause, outcome, place)
+
+        block = DeadLetterBlock(1, self._completion.waiters, settle)
+        buffer.append_alone(
+            letter,
+            partition,
+            Origin(block),
+            lambda own: self._completion.replace_by_letter(batch, own, buffer.topic_id),
+        )
+
+    # What is told.
+
+    def _skipped(self, where: TopicPartition, status: DeliveryStatus, cause: Exception) -> RecordSkippedError:
+        error = RecordSkippedError(where, 1, status, f"it was skipped: {cause}", retriable=False)
+        error.__cause__ = cause
+        self._stats.metrics.count(metric.SKIPPED_RECORDS)
+        self._sparingly.warning(("skipped", where.topic), "a record over a limit is skipped: %s", error)
+        return error
+
+    def _told(
+        self,
+        where: TopicPartition,
+        status: DeliveryStatus,
+        cause: Exception,
+        outcome: Outcome,
+        place: int,
+    ) -> DeliveryError:
+        """How a record ended whose dead letter did so with ``outcome``."""
+        letter = outcome.topic_partition
+        if outcome.error is not None:
+            failed = outcome.error
+            reason = f"{cause}; its dead letter failed, too: {failed}"
+            error = DeliveryError(where, 1, status, reason, failed.retriable, failed.spilled)
+        else:
+            offset = None if outcome.base_offset is None else outcome.base_offset + place
+            reason = f"it went to the dead-letter topic, as {cause}"
+            error = DeadLetteredError(where, 1, status, reason, letter, offset)
+            self._stats.metrics.count(metric.DEAD_LETTERED_RECORDS)
+            self._sparingly.warning(("dead letter", where.topic), "a record over a limit: %s", error)
+        error.__cause__ = cause
+        return error
+
+
+def _places(part: TopicColumns) -> list[TopicPartition]:
+    given = [-1] * part.columns.length if part.partition is None else part.partition.tolist()
+    return [TopicPartition(part.topic, partition) for partition in given]
+
+
+def _meant_for(where: TopicPartition, record: Record) -> Record:
+    return record._replace(partition=where.partition)
+
+
+def _report(block: DeliveryBlock, part: TopicColumns, row: int, error: DeliveryError) -> None:
+    own = row if part.rows is None else int(part.rows[row])
+    outcome = Outcome(topic_partition=error.topic_partition, status=error.status, error=error)
+    block.report(np.array([own]), 0, outcome)

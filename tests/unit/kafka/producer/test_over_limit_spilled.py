@@ -1,0 +1,123 @@
+"""Records over a limit, their dead letters and the spill folder: nothing of it is lost or doubled."""
+
+import random
+
+import pytest
+from produce_cluster import LOST_ANSWER, refused
+from producing import TP, producing, wait_until
+
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.producer.settling.spill import SpillError, SpillFolder
+
+pytestmark = pytest.mark.timed(0.1)
+
+DEAD = TopicPartition("dead", 0)
+SKIP = {"over_limit": "skip"}
+LETTERS = {"over_limit": "dead_letter", "dead_letter_topic": "dead"}
+LARGE = random.Random(1).randbytes(5_000)
+DENIED = refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+
+@pytest.fixture
+def cluster(cluster):
+    cluster.create("dead")
+    cluster.told_max_message_bytes = 1_000_000
+    cluster.limits = {"t": 2_000}
+    return cluster
+
+
+def is_empty(folder):
+    return sorted(path.name for path in folder.iterdir()) == ["owner.lock"]
+
+
+def leave(cluster, folder, *values):
+    """A producer ends while the leader takes nothing."""
+    cluster.script(TP, *[refused(ErrorCode.NOT_ENOUGH_REPLICAS)] * 100_000)
+    with producing(cluster, spill_dir=str(folder), close_ms=1) as producer:
+        deliveries = [producer.send("t", value=value, partition=0) for value in values]
+        wait_until(lambda: cluster.batches(TP))
+    assert all(delivery.exception(0).spilled for delivery in deliveries)
+    cluster.scripts.clear()
+
+
+@pytest.mark.parametrize("settings", [SKIP, LETTERS], ids=lambda one: one["over_limit"])
+def test_what_a_producer_left_is_set_apart_by_the_next(cluster, tmp_path, settings):
+    leave(cluster, tmp_path, b"1", LARGE, b"2")
+    with producing(cluster, spill_dir=str(tmp_path), **settings) as producer:
+        producer.flush(60_000)
+        producer.send("t", value=b"3", partition=0).result(60)
+        wait_until(lambda: is_empty(tmp_path))
+        stats = producer.stats()
+        told = (stats.skipped_records, stats.dead_lettered_records, stats.failed_records)
+        assert told == ((1, 0, 0) if settings is SKIP else (0, 1, 0))
+    assert cluster.values(TP) == [b"1", b"2", b"3"]
+    assert cluster.values(DEAD) == ([] if settings is SKIP else [LARGE])
+
+
+@pytest.mark.parametrize("settings", [SKIP, LETTERS], ids=lambda one: one["over_limit"])
+def test_a_living_producer_sets_apart_what_it_has_spilled(cluster, tmp_path, settings):
+    config = {"spill_dir": str(tmp_path), "delivery_timeout_ms": 300, **settings}
+    with producing(cluster, **config) as producer:
+        producer.send("t", value=b"0", partition=0).result(60)
+        cluster[1].stop()
+        deliveries = [producer.send("t", value=value, partition=0) for value in (LARGE, b"1", LARGE, b"2")]
+        assert all(delivery.exception(60).spilled for delivery in deliveries)
+        cluster[1].start()
+        wait_until(lambda: is_empty(tmp_path))
+        assert producer.send("t", value=b"3", partition=0).result(60).offset == 3
+    assert cluster.values(TP) == [b"0", b"1", b"2", b"3"]
+    assert cluster.values(DEAD) == ([] if settings is SKIP else [LARGE] * 2)
+
+
+def test_a_dead_letter_that_was_spilled_is_sent_once(cluster, tmp_path):
+    cluster.script(DEAD, *[refused(ErrorCode.NOT_ENOUGH_REPLICAS)] * 100_000)
+    with producing(cluster, spill_dir=str(tmp_path), close_ms=1, **LETTERS) as producer:
+        delivery = producer.send("t", value=LARGE, partition=0)
+        wait_until(lambda: cluster.batches(DEAD))
+    error = delivery.exception(0)
+    assert error.spilled
+    assert not error.by_choice
+    assert "its dead letter failed, too" in str(error)
+    cluster.scripts.clear()
+    with producing(cluster, spill_dir=str(tmp_path), **LETTERS) as producer:
+        producer.flush(60_000)
+    assert is_empty(tmp_path)
+    assert (cluster.values(TP), cluster.values(DEAD)) == ([], [LARGE])
+
+
+def test_a_dead_letter_takes_its_records_place_in_the_folder_before_it_is_sent(cluster, tmp_path):
+    """Its answer is lost with its producer: the next one sends it with the same numbers."""
+    leave(cluster, tmp_path, LARGE)
+    cluster.script(DEAD, *[LOST_ANSWER] * 100_000)
+    with producing(cluster, spill_dir=str(tmp_path), close_ms=1, **LETTERS):
+        wait_until(lambda: len(cluster.values(DEAD)) == 1)
+    cluster.scripts.clear()
+    folder = SpillFolder(str(tmp_path))
+    assert [entry.topic_partition for entry in folder.entries] == [DEAD]
+    folder.close()
+    with producing(cluster, spill_dir=str(tmp_path), **LETTERS) as producer:
+        producer.flush(60_000)
+    assert is_empty(tmp_path)
+    assert (cluster.values(TP), cluster.values(DEAD)) == ([], [LARGE])
+
+
+def test_a_dead_letter_that_the_folder_cannot_take_leaves_the_record_there(cluster, tmp_path, monkeypatch):
+    leave(cluster, tmp_path, LARGE)
+    full = [True]
+    replace = SpillFolder.replace
+
+    def refuse(folder, batch, entries):
+        if full[0] and entries[0].topic_partition == DEAD:
+            raise SpillError("no space left on device")
+        return replace(folder, batch, entries)
+
+    monkeypatch.setattr(SpillFolder, "replace", refuse)
+    with producing(cluster, spill_dir=str(tmp_path), close_ms=1, **LETTERS) as producer:
+        producer.flush(60_000)
+        assert cluster.values(DEAD) == []
+    full[0] = False
+    with producing(cluster, spill_dir=str(tmp_path), **LETTERS) as producer:
+        producer.flush(60_000)
+    assert is_empty(tmp_path)
+    assert cluster.values(DEAD) == [LARGE]
