@@ -49,8 +49,8 @@ class ScriptedGroup:
 
     def _heard(self, request: epochs.ConsumerGroupHeartbeatRequest, _version: int) -> Any:
         told = [
-            epochs.TopicPartitions(topic_id=self.cluster.topic_ids[tp.topic], partitions=[tp.partition])
-            for tp in self.assigned
+            epochs.TopicPartitions(topic_id=self.cluster.topic_ids[one.topic], partitions=one.partitions)
+            for one in by_topic(self.assigned)
         ]
         return epochs.ConsumerGroupHeartbeatResponse(
             throttle_time_ms=0,

@@ -192,10 +192,12 @@ class GroupConsumer(GroupTransactions):
             self._give_up_all(done=sys.exception() is None)
         finally:
             self._closed = True
-            self._reader.close()
-            self._member.stop(deadline)
-            self._commits.stop()
-            self._router.close()
+            try:
+                self._reader.close()
+                self._member.stop(deadline)
+            finally:  # also after an interrupt: a second `close` does nothing
+                self._commits.stop()
+                self._router.close()
 
     def __enter__(self) -> Self:
         return self

@@ -77,13 +77,16 @@ class Member:
 
     def begin(self) -> Change | None:
         """As `Membership.begin`."""
-        with self._changing():
-            return self._membership.begin()
+        with self._lock:  # not `_changing`: an interrupt in the midst of it would leave the lock taken
+            change = self._membership.begin()
+            self._note_attention()
+            return change
 
     def applied(self, change: Change) -> None:
         """As `Membership.applied`."""
-        with self._changing():
+        with self._lock:
             self._membership.applied(change)
+            self._note_attention()
         self.wake()
 
     def identity(self) -> Identity | None:
@@ -126,14 +129,17 @@ class Member:
             with contextlib.suppress(KafkaError):
                 ask_coordinator(self._router, self._key, request, deadline)
 
+    def _note_attention(self) -> None:
+        membership = self._membership
+        self.attention = membership.failure is not None or membership.change() is not None
+
+    # The thread.
+
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
         with self._lock:
             yield
-            membership = self._membership
-            self.attention = membership.failure is not None or membership.change() is not None
-
-    # The thread.
+            self._note_attention()
 
     def _work(self) -> None:
         try:

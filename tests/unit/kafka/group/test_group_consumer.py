@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -298,3 +299,49 @@ def test_what_is_assigned_of_a_topic_that_was_removed_meanwhile_is_not_read(make
     assert consumer.fetch_record(0) is None
     consumer._carry_out(Change(revoked=frozenset([B0])))
     assert consumer._reader.partitions == {A0: False}
+
+
+@pytest.mark.parametrize("entered", ["__enter__", "__exit__"])
+def test_an_interrupt_leaves_nothing_locked(make: Make, entered: str) -> None:
+    """`close` follows while the interrupt is on its way, and takes the same lock."""
+    consumer = make(A0)
+    interrupted = False
+
+    def interrupt(frame: Any, event: str, _: object) -> None:
+        nonlocal interrupted
+        if not interrupted and event == "call" and frame.f_code.co_name == entered:
+            interrupted = True
+            raise KeyboardInterrupt
+
+    change = Change(revoked=frozenset([A0]))
+    before = sys.gettrace()
+    try:
+        sys.settrace(interrupt)
+        try:
+            for call in (consumer._member.begin, lambda: consumer._member.applied(change)):
+                call()
+        finally:
+            sys.settrace(before)
+    except KeyboardInterrupt:
+        assert not consumer._member._lock.locked()
+
+
+def test_an_interrupt_of_close_leaves_no_thread_and_no_connection(make: Make) -> None:
+    consumer = make(A0)
+    consumer._progress.committed({A0: 0})
+    consumer.commit(offsets={A0: 0})  # nothing to do, but its thread is there
+    join = consumer._member._thread.join
+
+    def interrupted(timeout: float) -> None:
+        consumer._member._thread.join = join  # type: ignore[method-assign]
+        raise KeyboardInterrupt
+
+    consumer._member._thread.join = interrupted  # type: ignore[method-assign,assignment]
+    consumer._auto.commit_now = lambda *_, **__: None  # type: ignore[method-assign]
+    consumer._commits.drain = lambda _: None  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        consumer.close()
+    for thread in (consumer._member._thread, consumer._commits._thread):
+        assert thread is not None
+        thread.join(120)
+        assert not thread.is_alive()
