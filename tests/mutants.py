@@ -51,10 +51,12 @@ MODULES = (
     "kafka/records/control.py",
     "kafka/records/batch.py",
     "kafka/records/bodies.py",
+    "kafka/records/small_sets.py",
     "kafka/consumer",
     "kafka/producer/sending",
     "kafka/cluster/router.py",
     "kafka/network/connection.py",
+    "kafka/network/exchange.py",
     "spark/read",
 )
 """What is mutated where nothing else is asked for: where a mistake loses, doubles or reorders records."""

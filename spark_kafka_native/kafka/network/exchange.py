@@ -1,0 +1,316 @@
+"""`Exchange`: requests and their answers over one transport, in the same order, for any number of threads.
+
+There is no reader thread: whoever waits for a response takes its turn at reading and completes the requests
+of others on the way, so a single-threaded caller pays for no thread switch. It dies once, and everybody who
+waits on it gets the reason. It knows bytes, turns and death; what is agreed with a broker is `Connection`'s.
+
+An interrupt (Ctrl-C) may end any call of the main thread between any two steps. Whoever reads or writes has a
+token of its own in `_reader` or `_writer`, so that it can tell at its end whether it was its turn, and clears
+it by assignment: CPython raises interrupts where something is called, never between plain assignments. One
+that comes while it reads or writes is the connection's death: nobody knows where in a frame the stream is.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ..errors import KafkaError, NetworkError, RequestTimedOutError
+from ..metrics import catalogue as metric
+from ..metrics.error_tag import error_tag
+from ..metrics.registry import MetricsRegistry
+from ..protocol.frame import PREFIX_BYTES
+from ..protocol.message import Request, Response
+from ..protocol.session import Session
+from .connection_errors import error_for, log_end, own_copy
+from .deadline import Deadline
+from .frames import FrameBuffers, FrameReader
+from .naps import Naps
+from .pending import Pending
+from .quota import Quota
+from .transport import READ, WRITE, Transport
+from .write_queue import WriteQueue
+
+R = TypeVar("R", bound=Response)
+
+
+class Exchange:
+    """Any thread may write requests and wait for answers."""
+
+    def __init__(self, transport: Transport, session: Session, request_timeout_ms: int) -> None:
+        self._transport = transport
+        self._session = session
+        self.buffers = FrameBuffers()
+        self._frames = FrameReader(transport, session.frame_length, self.buffers)
+        self._in_flight: deque[Pending[Any]] = deque()
+        self._unwritten = WriteQueue(transport)
+        self._lock = threading.Lock()  # guards the three below, and what is in flight and unwritten
+        self._reader: object | None = None
+        self._writer: object | None = None
+        self._death: KafkaError | None = None
+        self._naps = Naps()
+        self._quota = Quota(transport.address)
+        self._used_at = time.monotonic()
+        self.request_timeout_ms = request_timeout_ms
+        self._served = False
+        """Whether any request after the handshake was answered."""
+        self.metrics: MetricsRegistry | None = None
+        """Where to count; `Brokers` says so once the handshake is done."""
+
+    @property
+    def address(self) -> str:
+        """``host:port`` as it was connected to."""
+        return self._transport.address
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection is dead; it never comes back."""
+        return self._death is not None
+
+    @property
+    def in_flight(self) -> int:
+        """Requests sent and not answered."""
+        return len(self._in_flight)
+
+    @property
+    def waits_for(self) -> int:
+        """What `poll` waits for: READ, and WRITE while something is to be written (TLS may swap them)."""
+        writing = self._transport.write_waits_for if self._unwritten else 0
+        return self._transport.read_waits_for | writing
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether bytes of a posted request wait for room in the socket: post nothing more meanwhile."""
+        return bool(self._unwritten)
+
+    def fileno(self) -> int:
+        """The socket's file descriptor, for a caller that waits on several."""
+        return self._transport.fileno()
+
+    def wait_for(self, pending: Pending[Any], deadline: Deadline) -> bool:
+        """Read until ``pending`` is done; False when ``deadline`` came first."""
+        me = object()
+        try:
+            # A dead connection's requests are done, or are about to be.
+            if self._naps.wait(lambda: pending.done or self._may_read(me), deadline):
+                self._read_until(pending, deadline)
+        except BaseException as error:
+            if self._reader is me:
+                self._die_of_interrupt(error)
+            raise
+        finally:
+            if self._reader is me:
+                self._reader = None
+                self._turn_passed()
+        return pending.done
+
+    def give_up(self, pending: Pending[Any], waited_ms: float) -> None:
+        """Close the connection, as ``pending`` is overdue: its late answer must match nothing."""
+        message = f"{pending.what}: no answer in {waited_ms:.0f} ms; the connection was closed"
+        if self.metrics is not None:
+            self.metrics.count(metric.TIMEOUTS, 1, pending.api)
+        self._die(RequestTimedOutError(message))
+        if not pending.done:  # whoever closed it was interrupted before it could say so
+            pending.fail(RequestTimedOutError(message))
+
+    def poll(self) -> None:
+        """Write what there is room for and read what has arrived, without waiting; completes the `Pending`s
+        that it answers.
+        """
+        self._push()
+        me = object()
+        try:
+            if self._may_read(me):
+                while self._read_frame():
+                    pass
+        except BaseException as error:
+            if self._reader is me:
+                self._die_of_interrupt(error)
+            raise
+        finally:
+            if self._reader is me:
+                self._reader = None
+                self._turn_passed()
+
+    def close(self) -> None:
+        """Close the socket; whoever waits gets a `NetworkError`."""
+        self._die(NetworkError(f"{self.address}: the connection was closed by this client"), expected=True)
+
+    def forget(self) -> None:
+        """Drop a connection inherited over a fork without a word on the wire: the parent still uses it.
+
+        Takes no lock: a thread of the parent may have held it at the moment of the fork.
+        """
+        self._death = NetworkError(f"{self.address}: the connection belongs to the parent process")
+        self._transport.forget()
+
+    def _enqueue(self, request: Request[R], version: int) -> Pending[R]:
+        try:
+            with self._lock:
+                self._raise_if_dead()
+                correlation_id, buffers = self._session.send(request, version)
+                api = request.api_name()
+                what = f"{api} v{version} to {self.address}"
+                pending: Pending[R] = Pending(self, correlation_id, what, version, api)
+                if request.answered:
+                    self._in_flight.append(pending)
+                self._unwritten.add(buffers, pending, request.answered)
+            if self.metrics is not None:
+                self.metrics.count(metric.REQUESTS, 1, api)
+                self.metrics.count(metric.BYTES_SENT, sum(map(len, buffers)), api)
+        except Exception:
+            raise
+        except BaseException as error:  # an answer would be waited for that nobody was asked for
+            self._die_of_interrupt(error)
+            raise
+        self._used_at = pending.sent_at
+        return pending
+
+    def _push(self) -> None:
+        """Write what there is room for; nothing where another thread is writing."""
+        if self._unwritten:
+            self._write(self._may_write, self._unwritten.push)
+
+    def _write_all(self) -> None:
+        """Write everything, in this thread's turn; the connection dies of it where that can't be done."""
+        deadline = Deadline.after_ms(self.request_timeout_ms)
+
+        def write() -> None:
+            while not self._unwritten.push():
+                self._wait_to_write(deadline)
+
+        # Whoever writes has a deadline of its own, and goes before this one does.
+        self._write(lambda me: self._naps.wait(lambda: self._may_write(me), None), write)
+
+    def _write(self, take_turn: Callable[[object], bool], write: Callable[[], object]) -> None:
+        me = object()
+        try:
+            if take_turn(me):
+                write()
+        except KafkaError as error:
+            self._die(error)
+        except BaseException as error:
+            if self._writer is me:
+                self._die_of_interrupt(error)
+            raise
+        finally:
+            if self._writer is me:
+                self._writer = None
+                self._turn_passed()
+
+    def _wait_to_write(self, deadline: Deadline) -> None:
+        # A broker that can't get rid of its responses reads no requests: read while waiting to write.
+        also = 0 if self._reader is not None else READ
+        waits_for = self._transport.write_waits_for | also
+        ready = 0 if deadline.expired else self._transport.wait(waits_for, deadline)
+        if not ready:
+            raise RequestTimedOutError(
+                f"{self.address}: nothing could be written for {self.request_timeout_ms} ms"
+            )
+        if ready & READ and not ready & WRITE:
+            self.poll()
+
+    def _die_of_interrupt(self, error: BaseException) -> None:
+        """Nobody knows how much of a request was written: another must not follow it."""
+        self._die(
+            NetworkError(f"{self.address}: the connection was closed, as writing to it ended in {error!r}")
+        )
+
+    def _turn_passed(self) -> None:
+        self._naps.wake()
+        if self._death is not None:
+            self._close_if_unused()
+
+    def _close_if_unused(self) -> None:
+        """Nobody may wait for a descriptor that is closed already: its number may be another connection's by
+        then."""
+        with self._lock:
+            unused = self._reader is None and self._writer is None
+        if unused:
+            self._transport.close()
+
+    def _may_read(self, me: object) -> bool:
+        """Become the one who reads, if nobody does."""
+        with self._lock:
+            if self._reader is None and self._death is None:
+                self._reader = me
+            return self._reader is me
+
+    def _may_write(self, me: object) -> bool:
+        """Become the one who writes, if nobody does."""
+        with self._lock:
+            if self._writer is None:
+                self._writer = me
+            return self._writer is me
+
+    def _read_until(self, pending: Pending[Any], deadline: Deadline) -> None:
+        """Read until ``pending`` is done or time is up (in all: a byte now and then buys none)."""
+        while not pending.done:
+            if self._read_frame() or self.closed:
+                continue
+            self._push()
+            if deadline.expired or not self._transport.wait(self.waits_for, deadline):
+                return
+
+    def _read_frame(self) -> bool:
+        """Complete the next `Pending` if its whole frame is there; False if not, or if the connection died of
+        it.
+        """
+        try:
+            frame = self._frames.read()
+            if frame is None:
+                return False
+            correlation_id, response = self._session.receive(frame)
+        except KafkaError as error:
+            self._die(self._explained(error))
+            return False
+        with self._lock:
+            if not self._in_flight:  # died meanwhile
+                return False
+            pending = self._in_flight.popleft()
+        if pending.correlation_id != correlation_id:
+            raise AssertionError("the session and the connection disagree on what is in flight")
+        throttle_time_ms = getattr(response, "throttle_time_ms", 0)
+        self._quota.learn(throttle_time_ms)
+        self._served = True
+        size = len(frame) + PREFIX_BYTES
+        pending.complete(response, frame)
+        self._naps.wake()
+        self._note_answer(pending, size, throttle_time_ms)
+        return True
+
+    def _note_answer(self, pending: Pending[Any], size: int, throttle_time_ms: int) -> None:
+        if (metrics := self.metrics) is None:
+            return
+        metrics.count(metric.BYTES_RECEIVED, size, pending.api)
+        metrics.measure(metric.REQUEST_DURATION, time.monotonic() - pending.sent_at, pending.api)
+        if throttle_time_ms > 0:
+            metrics.measure(metric.THROTTLE_DURATION, throttle_time_ms / 1000)
+
+    def _raise_if_dead(self) -> None:
+        """Called with the lock held."""
+        if self._death is not None:
+            raise own_copy(self._death)
+
+    def _explained(self, error: KafkaError) -> KafkaError:
+        """What it died of, as who waits is to hear it."""
+        return error
+
+    def _die(self, error: KafkaError, *, expected: bool = False) -> None:
+        with self._lock:
+            if self._death is not None:
+                return
+            self._death = error
+            left = [*self._in_flight, *self._unwritten.take_unanswered()]
+            self._in_flight.clear()
+        self._transport.shut()
+        self._close_if_unused()
+        for waiter, pending in enumerate(left):
+            pending.fail(error_for(waiter, error, self.address))
+        self._naps.wake()
+        if not expected and self.metrics is not None:
+            self.metrics.count(metric.DISCONNECTS, 1, error_tag(error))
+        log_end(self.address, len(left), error, expected=expected)
