@@ -6,12 +6,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
-
-import numpy.typing as npt
-import pyarrow as pa
 
 from ..cluster.router import Router
 from ..config import ProducerConfig, TransactionConfig
@@ -20,13 +17,8 @@ from ..error_code import ErrorCode
 from ..errors import BrokerError, ConfigError, DeadlineExceededError, KafkaError
 from ..model import GroupMembership, OffsetToCommit, TopicPartition
 from ..network.deadline import Deadline
-from ..records.columns import RecordColumns
-from .accumulating.many_records import Sendable
 from .accumulating.partitioner import PartitionFunction
-from .accumulating.single_records import RecordHeaders
-from .delivery import ColumnsDelivery, Delivery
-from .errors import TransactionAbortableError, TransactionFatalError, TransactionStateError
-from .producer import Producer
+from .errors import TransactionAbortableError, TransactionFatalError
 from .sending.producer_id import ProducerId, ProducerIdentity
 from .sending.transaction import Event, State, Transaction
 from .sending.transaction_requests import (
@@ -38,12 +30,13 @@ from .sending.transaction_requests import (
     init_producer_id,
 )
 from .settling.batch_completion import OnError
+from .transactional_sends import TransactionalSends, as_kafka_error
 
 _LOG = logging.getLogger("spark_kafka_native")
 _FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
 
 
-class TransactionalProducer(Producer):
+class TransactionalProducer(TransactionalSends):
     """A producer that writes in transactions (KIP-98, KIP-890).
 
         with TransactionalProducer("localhost:9092", "orders-1") as producer:
@@ -58,8 +51,6 @@ class TransactionalProducer(Producer):
     as only the coordinator knows whether the transaction is committed. Thread-safe. What takes time takes at
     most ``max.block.ms``, unless a timeout is given.
     """
-
-    _transaction: Transaction
 
     def __init__(
         self,
@@ -88,8 +79,8 @@ class TransactionalProducer(Producer):
             transaction = TransactionConfig(transactional_id=transaction)
         self._settings = transaction
         self._transaction = Transaction(transaction.transactional_id)
-        # A commit and an append must not cross, nor two commits: the first guards records, the second calls.
         self._gate = threading.RLock()
+        # Nor must two commits cross.
         self._calls = threading.RLock()
         self._taken = 0
         self._delivered_before = 0
@@ -135,61 +126,6 @@ class TransactionalProducer(Producer):
                 self._transaction.begin(version)
                 self._taken = 0
                 self._delivered_before = self._stats.delivered_records
-
-    def send(  # noqa: PLR0913 - as Producer's
-        self,
-        topic: str,
-        key: bytes | str | None = None,
-        value: bytes | str | None = None,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-        headers: RecordHeaders | None = (),
-        on_delivery: Callable[[Delivery], None] | None = None,
-    ) -> Delivery:
-        """As `Producer.send`, in a transaction. One that raises makes the transaction abortable."""
-        self._raise_if_callback("send() in a transaction")
-        with self._gate:
-            if self._transaction.state is not State.OPEN:
-                self._require_open("send")
-            try:
-                delivery = super().send(topic, key, value, partition, timestamp_ms, headers, on_delivery)
-            except BaseException as error:
-                self._transaction.failed(_as_kafka_error(error))
-                raise
-            self._taken += 1
-            return delivery
-
-    def send_columns(
-        self,
-        columns: RecordColumns | pa.RecordBatch | pa.Table,
-        topic: str | None = None,
-        partition: int | npt.NDArray[Any] | pa.Array | None = None,
-    ) -> ColumnsDelivery:
-        """As `Producer.send_columns`, in a transaction. One that raises makes the transaction abortable."""
-        self._raise_if_callback("send_columns() in a transaction")
-        with self._gate:
-            self._require_open("send_columns")
-            try:
-                delivery = super().send_columns(columns, topic, partition)
-            except BaseException as error:
-                self._transaction.failed(_as_kafka_error(error))
-                raise
-            self._taken += len(delivery)
-            return delivery
-
-    def send_many(
-        self, topic: str, records: Iterable[Sendable], partition: int | None = None
-    ) -> ColumnsDelivery:
-        """As `Producer.send_many`, in a transaction. One that raises makes the transaction abortable."""
-        self._raise_if_callback("send_many() in a transaction")
-        self._require_open("send_many")
-        try:
-            return super().send_many(topic, records, partition)
-        except BaseException as error:
-            with self._gate:  # a commit that has begun meanwhile never had these records
-                if self._transaction.state is State.OPEN:
-                    self._transaction.failed(_as_kafka_error(error))
-            raise
 
     def send_offsets(
         self,
@@ -237,7 +173,7 @@ class TransactionalProducer(Producer):
             except (TransactionAbortableError, TransactionFatalError):
                 raise
             except BaseException as error:
-                self._transaction.failed(_as_kafka_error(error), uncertain=True)
+                self._transaction.failed(as_kafka_error(error), uncertain=True)
                 raise
 
     def commit(self, timeout_ms: float | None = None) -> None:
@@ -321,16 +257,6 @@ class TransactionalProducer(Producer):
         another process."""
         self._waiters.check_process()
         self._raise_if_callback(what)
-
-    def _require_open(self, what: str) -> None:
-        state = self._transaction.state
-        if state is State.OPEN:
-            return
-        self._raise_failure(what)
-        self._topics.raise_if_closed()
-        raise TransactionStateError(
-            f"transactional id {self._settings.transactional_id}: can't {what}; the producer is {state.value}"
-        )
 
     def _deliver(self, what: str, deadline: Deadline, then: Event) -> None:
         """Wait until all records are in the log, and make the move."""
@@ -424,18 +350,6 @@ class TransactionalProducer(Producer):
         self._sender.fail(error)
         self._refuse(error)
 
-    def _raise_failure(self, what: str) -> None:
-        """Raise what has gone wrong, if anything has."""
-        state, failure = self._transaction.state, self._transaction.failure
-        name = f"transactional id {self._settings.transactional_id}"
-        if state is State.ABORTABLE:
-            raise TransactionAbortableError(f"{name}: can't {what}, only abort: {failure}") from failure
-        if state is State.FATAL:
-            possibly = self._transaction.commit_asked
-            if isinstance(failure, TransactionFatalError):
-                possibly = failure.possibly_committed
-            raise TransactionFatalError(f"{name}: can't {what}: {failure}", possibly) from failure
-
     def _open_transaction(self) -> OpenTransaction:
         return OpenTransaction(
             transactional_id=self._settings.transactional_id,
@@ -456,7 +370,3 @@ class TransactionalProducer(Producer):
 
     def _deadline(self, timeout_ms: float | None) -> Deadline:
         return Deadline.after_ms(self._config.max_block_ms if timeout_ms is None else timeout_ms)
-
-
-def _as_kafka_error(error: BaseException) -> KafkaError:
-    return error if isinstance(error, KafkaError) else KafkaError(repr(error))
