@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from . import group_answers, record_answers, topic_answers
+from . import group_answers, record_answers, topic_answers, transaction_answers
 from .mock_cluster import Call, MockCluster
 from .script import Fields
 
 Answer = Callable[[MockCluster, Call], Fields | None]
 
-_WHOLE: Final = ("DescribeCluster", "InitProducerId", "ListGroups")
+_WHOLE: Final = ("DescribeCluster", "InitProducerId", "ListGroups", "AddOffsetsToTxn", "EndTxn")
 """They have one error code, for all of the answer: the script's refusal is seen to here."""
 
 _OF_MEMBERS: Final = ("JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup")
@@ -22,7 +22,6 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "Fetch": record_answers.fetch,
     "ListOffsets": record_answers.list_offsets,
     "OffsetForLeaderEpoch": record_answers.offset_for_leader_epoch,
-    "InitProducerId": record_answers.init_producer_id,
     "DeleteRecords": record_answers.delete_records,
     "Metadata": topic_answers.metadata,
     "DescribeCluster": topic_answers.describe_cluster,
@@ -38,7 +37,15 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "ListGroups": group_answers.list_groups,
     "OffsetCommit": group_answers.offset_commit,
     "OffsetFetch": group_answers.offset_fetch,
+    "InitProducerId": transaction_answers.init_producer_id,
+    "AddPartitionsToTxn": transaction_answers.add_partitions,
+    "AddOffsetsToTxn": transaction_answers.add_offsets,
+    "TxnOffsetCommit": transaction_answers.txn_offset_commit,
+    "EndTxn": transaction_answers.end_txn,
 }
+
+HIGHEST: Final[Mapping[str, int]] = {"AddPartitionsToTxn": 3, "EndTxn": 4, "TxnOffsetCommit": 4}
+"""Later ones are for brokers among themselves, or need KIP-890's transactions."""
 
 
 def answer(cluster: MockCluster, call: Call) -> Fields | None:

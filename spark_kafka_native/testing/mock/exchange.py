@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from ...kafka.error_code import ErrorCode
-from .answers import ANSWERS, answer
+from .answers import ANSWERS, HIGHEST, answer
 from .listener import Then
 from .message_bytes import MessageReader
 from .message_spec import MessageSpec, VersionRange
@@ -39,10 +39,15 @@ class Exchange:
         self._failures: list[tuple[MockRequest, Exception]] = []
         for api, (lowest, highest) in versions.items():
             self.check_api(api)
-            spoken = specs[f"{api}Request"].versions
+            spoken = self._known(api)
             if lowest <= highest and not (lowest in spoken and highest in spoken):
                 known = f"{spoken.lowest} to {spoken.highest}"
                 raise ValueError(f"versions of {api} are {lowest} to {highest}: this Kafka has {known}")
+
+    def _known(self, api: str) -> VersionRange:
+        """What this mock could speak of an API."""
+        found = self._specs[f"{api}Request"].versions
+        return VersionRange(found.lowest, min(found.highest, HIGHEST.get(api, found.highest)))
 
     def check_api(self, api: str) -> None:
         """Raise `ValueError` where Kafka has no such API."""
@@ -60,7 +65,7 @@ class Exchange:
         """What the brokers speak of an API: all that Kafka does, or what they were told; none of one that
         they know no answer to.
         """
-        spec = self._specs[f"{api}Request"].versions
+        spec = self._known(api)
         if api in self._versions:
             return VersionRange(*self._versions[api])
         known = api in ANSWERS or api == _API_VERSIONS or api in self.script.apis()

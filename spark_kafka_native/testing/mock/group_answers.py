@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ...kafka.error_code import ErrorCode
 from .mock_cluster import Call, MockCluster, each_partition
 from .mock_request import topic_of
 from .script import Fields
+from .transaction_answers import is_pending
 
 _FIRST_WITH_KEYS = 4  # of FindCoordinator
 _FIRST_WITH_ID_FIRST = 4  # of JoinGroup (KIP-394)
@@ -132,21 +135,14 @@ def _committed(cluster: MockCluster, call: Call, asked: Fields) -> Fields:
     if code and call.version >= _FIRST_WITH_CODE:
         return {"topics": [], "error_code": code}
     committed = cluster.group(asked["group_id"]).committed
-    topics = asked["topics"]
-    if topics is None:
-        by_name: dict[str, list[int]] = {}
-        for name, partition in committed:
-            by_name.setdefault(name, []).append(partition)
-        topics = [
-            {"name": name, "topic_id": cluster.topics[name].topic_id, "partition_indexes": partitions}
-            for name, partitions in by_name.items()
-            if name in cluster.topics
-        ]
+    stable = call.fields.get("require_stable", False)
 
     def told(topic: str | None, partition: int) -> Fields:
         found = committed.get((topic or "", partition), {})
         refusal = call.refusal(topic or "", partition)
         refused = refusal.code if refusal is not None else code
+        if stable and not refused and is_pending(cluster, asked["group_id"], topic, partition):
+            refused = ErrorCode.UNSTABLE_OFFSET_COMMIT
         if refused or topic is None:
             refused = refused or ErrorCode.UNKNOWN_TOPIC_ID
             return {"partition_index": partition, "committed_offset": -1, "error_code": refused}
@@ -158,8 +154,20 @@ def _committed(cluster: MockCluster, call: Call, asked: Fields) -> Fields:
         }
 
     answers = []
-    for one in topics:
+    for one in _topics_of(cluster, committed) if asked["topics"] is None else asked["topics"]:
         topic = topic_of(one, cluster.topic_name)
         head = {key: one[key] for key in ("name", "topic_id") if key in one}
         answers.append({**head, "partitions": [told(topic, index) for index in one["partition_indexes"]]})
     return {"topics": answers}
+
+
+def _topics_of(cluster: MockCluster, committed: Iterable[tuple[str, int]]) -> list[Fields]:
+    """As a request would name them."""
+    by_name: dict[str, list[int]] = {}
+    for name, partition in committed:
+        by_name.setdefault(name, []).append(partition)
+    return [
+        {"name": name, "topic_id": cluster.topics[name].topic_id, "partition_indexes": partitions}
+        for name, partitions in by_name.items()
+        if name in cluster.topics
+    ]

@@ -29,8 +29,9 @@ class MockBroker:
             broker.create_topic("orders", partitions=2)
             broker.on("Produce", partition=0, times=2).fail("NOT_LEADER_OR_FOLLOWER")
 
-    They speak what `Producer`, `Consumer`, `GroupConsumer` (the classic protocol) and the topics' part of
-    `Admin` need, at every version that Kafka has; no transactions, no SASL. Other clients may use them too.
+    They speak what producers, consumers, `GroupConsumer` (the classic protocol) and the topics' part of
+    `Admin` need, at every version that Kafka has; transactions are those before KIP-890, and never expire;
+    no SASL. Other clients may use them too.
     Messages are read and written by Kafka's own specification, from a ``kafka-clients`` jar; no Java runs.
     """
 
@@ -125,11 +126,13 @@ class MockBroker:
             raise ValueError(f"the records can't be appended: {code.name}")
         return offset
 
-    def records(self, topic: str, partition: int = 0) -> list[Record]:
-        """What the log has. Raises `ValueError` for batches that are compressed by snappy."""
+    def records(self, topic: str, partition: int = 0, *, committed: bool = False) -> list[Record]:
+        """What the log has, that of open and aborted transactions included, or what is ``committed``."""
         with self._cluster.changed:
             log = self._log(topic, partition)
             batches, start = list(log.batches), log.log_start_offset
+            if committed:
+                batches = [batch for batch in batches if log.is_visible(batch)]
         found = [record for batch in batches for record in read_records(topic, partition, batch)]
         return [record for record in found if record.offset >= start]
 

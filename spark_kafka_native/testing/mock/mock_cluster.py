@@ -14,6 +14,7 @@ from .classic_group import ClassicGroup
 from .mock_request import MockRequest, index_of, topic_of
 from .partition_log import PartitionLog
 from .script import Fault, Fields
+from .transaction import Transaction
 
 CLUSTER_ID = "mock"
 
@@ -61,6 +62,8 @@ class MockCluster:
     running: set[int] = field(default_factory=set)
     topics: dict[str, MockTopic] = field(default_factory=dict)
     groups: dict[str, ClassicGroup] = field(default_factory=dict)
+    transactions: dict[str, Transaction] = field(default_factory=dict)
+    """By transactional id."""
     changed: threading.Condition = field(default_factory=threading.Condition)
     producer_ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1000))
 

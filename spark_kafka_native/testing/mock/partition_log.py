@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from ...kafka.error_code import ErrorCode
-from .record_batches import BatchHeader, place_batch, read_records, split_batches
+from .record_batches import BatchHeader, build_marker, place_batch, read_records, split_batches
 
 _SEQUENCES = 1 << 31
 """Sequence numbers start again from 0 after the largest int32."""
@@ -34,7 +34,16 @@ class PartitionLog:
     log_start_offset: int = 0
     end_offset: int = 0
     batches: list[bytes] = field(default_factory=list)
+    open_transactions: dict[int, int] = field(default_factory=dict)
+    """Where each begins that has no marker so far, by producer id."""
+    aborted: list[tuple[int, int, int]] = field(default_factory=list)
+    """Producer id, first offset, offset of the marker."""
     _producers: dict[int, _ProducerState] = field(default_factory=dict)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Where the first open transaction begins, or the log's end."""
+        return min(self.open_transactions.values(), default=self.end_offset)
 
     def append(self, record_set: bytes) -> tuple[ErrorCode, int]:
         """Take in what a producer sends: an error code, and the base offset.
@@ -54,13 +63,47 @@ class PartitionLog:
         code, known = self._check_sequence(header)
         if code or known >= 0:
             return code, known
-        base = self.end_offset
-        self.batches.append(place_batch(batches[0], base, self.leader_epoch))
-        self.end_offset = base + header.records_count
+        base = self._store(batches[0], header.records_count)
+        if header.is_transactional:
+            self.open_transactions.setdefault(header.producer_id, base)
         if header.producer_id >= 0:
             last = (header.base_sequence + header.last_offset_delta) % _SEQUENCES
             self._producers[header.producer_id].batches.append((header.base_sequence, last, base))
         return ErrorCode.NONE, base
+
+    def _store(self, batch: bytes, records_count: int) -> int:
+        base = self.end_offset
+        self.batches.append(place_batch(batch, base, self.leader_epoch))
+        self.end_offset = base + records_count
+        return base
+
+    def end_transaction(self, producer_id: int, epoch: int, now_ms: int, *, committed: bool) -> None:
+        """Append a marker, by whose epoch older producers are fenced."""
+        marker = self._store(build_marker(producer_id, epoch, now_ms, committed=committed), 1)
+        begins = self.open_transactions.pop(producer_id, None)
+        if begins is not None and not committed:
+            self.aborted.append((producer_id, begins, marker))
+        state = self._producers.get(producer_id)
+        if state is None or state.epoch < epoch:
+            self._producers[producer_id] = _ProducerState(epoch)
+
+    def aborted_from(self, offset: int, until: int) -> list[dict[str, int]]:
+        """The aborted transactions that have records there, as Fetch tells them."""
+        return [
+            {"producer_id": producer_id, "first_offset": first}
+            for producer_id, first, marker in self.aborted
+            if marker >= offset and first < until
+        ]
+
+    def is_visible(self, batch: bytes) -> bool:
+        """Whether a reader of what is committed sees it."""
+        header = BatchHeader.read(batch)
+        at = header.base_offset
+        hidden = any(
+            producer_id == header.producer_id and first <= at <= marker
+            for producer_id, first, marker in self.aborted
+        )
+        return at < self.last_stable_offset and not (hidden and header.is_transactional)
 
     def _check_sequence(self, header: BatchHeader) -> tuple[ErrorCode, int]:
         """An error, or the offset at which the batch is already, or -1."""
@@ -82,12 +125,16 @@ class PartitionLog:
             return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
         return ErrorCode.NONE, -1
 
-    def read(self, offset: int, max_bytes: int) -> bytes:
-        """Whole batches from the one that holds ``offset``, up to the limit, and at least one."""
+    def read(self, offset: int, max_bytes: int, until: int) -> bytes:
+        """Whole batches from the one that holds ``offset``, up to either limit, and at least one if there is
+        one before ``until``.
+        """
         found: list[bytes] = []
         size = 0
         first = bisect_left(self.batches, offset, key=lambda batch: BatchHeader.read(batch).last_offset)
         for batch in itertools.islice(self.batches, first, None):
+            if BatchHeader.read(batch).base_offset >= until:
+                break
             if found and size + len(batch) > max_bytes:
                 break
             found.append(batch)

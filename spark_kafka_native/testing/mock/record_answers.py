@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import time
 
 from ...kafka.error_code import ErrorCode
 from .mock_cluster import Call, MockCluster, each_partition
 from .script import Fields
+from .transaction_answers import batch_refusal
 
-_LOG = logging.getLogger("spark_kafka_native.testing.mock")
+_READ_COMMITTED = 1
+_LATEST = -1
 
 
 def produce(cluster: MockCluster, call: Call) -> Fields | None:
@@ -19,24 +20,15 @@ def produce(cluster: MockCluster, call: Call) -> Fields | None:
         code, log = cluster.led_log(call, topic, part["index"])
         if log is None:
             return {"error_code": code, "base_offset": -1}
-        code, base_offset = log.append(part["records"] or b"")
+        code, base_offset = batch_refusal(cluster, topic, part), -1
+        if not code:
+            code, base_offset = log.append(part["records"] or b"")
         return {"error_code": code, "base_offset": base_offset, "log_start_offset": log.log_start_offset}
 
     keys = ("partition_responses", "index")
     responses = each_partition(cluster, call, call.fields["topic_data"], keys, append)
     cluster.changed.notify_all()
     return None if call.fields["acks"] == 0 else {"responses": responses}
-
-
-def init_producer_id(cluster: MockCluster, call: Call) -> Fields:
-    """InitProducerId, of producers without transactions."""
-    if call.fields["transactional_id"] is not None:
-        _LOG.warning("a producer id was asked for with a transactional id: the mock has no transactions")
-        return {"error_code": ErrorCode.UNSUPPORTED_VERSION, "producer_id": -1}
-    known: int = call.fields.get("producer_id", -1)
-    if known >= 0:
-        return {"producer_id": known, "producer_epoch": call.fields["producer_epoch"] + 1}
-    return {"producer_id": next(cluster.producer_ids), "producer_epoch": 0}
 
 
 def fetch(cluster: MockCluster, call: Call) -> Fields:
@@ -56,6 +48,7 @@ def fetch(cluster: MockCluster, call: Call) -> Fields:
 def _read(cluster: MockCluster, call: Call) -> tuple[list[Fields], int, bool]:
     """The answer, the bytes of records in it, and whether it has an error."""
     left = [call.fields.get("max_bytes", 1 << 31)]
+    committed = call.fields.get("isolation_level") == _READ_COMMITTED
 
     def read(topic: str | None, part: Fields) -> Fields:
         epoch = part.get("current_leader_epoch", -1)
@@ -63,17 +56,19 @@ def _read(cluster: MockCluster, call: Call) -> tuple[list[Fields], int, bool]:
         if log is None:
             return {"error_code": code, "high_watermark": -1, "records": b""}
         offset = part["fetch_offset"]
+        stable = log.last_stable_offset
+        until = stable if committed else log.end_offset
         told: Fields = {
             "high_watermark": log.end_offset,
-            "last_stable_offset": log.end_offset,
+            "last_stable_offset": stable,
             "log_start_offset": log.log_start_offset,
-            "aborted_transactions": None,
+            "aborted_transactions": log.aborted_from(offset, until) if committed else None,
             "records": b"",
         }
         if not log.log_start_offset <= offset <= log.end_offset:
             return told | {"error_code": ErrorCode.OFFSET_OUT_OF_RANGE}
         if left[0] > 0:
-            told["records"] = log.read(offset, min(left[0], part["partition_max_bytes"]))
+            told["records"] = log.read(offset, min(left[0], part["partition_max_bytes"]), until)
             left[0] -= len(told["records"])
         return told
 
@@ -85,12 +80,15 @@ def _read(cluster: MockCluster, call: Call) -> tuple[list[Fields], int, bool]:
 
 def list_offsets(cluster: MockCluster, call: Call) -> Fields:
     """ListOffsets."""
+    committed = call.fields.get("isolation_level") == _READ_COMMITTED
 
     def look_up(topic: str | None, part: Fields) -> Fields:
         epoch = part.get("current_leader_epoch", -1)
         code, log = cluster.led_log(call, topic, part["partition_index"], epoch)
         if log is None:
             return {"error_code": code}
+        if committed and part["timestamp"] == _LATEST:
+            return {"offset": log.last_stable_offset, "timestamp": -1, "leader_epoch": log.leader_epoch}
         try:
             offset, timestamp = log.offset_at(part["timestamp"])
         except ValueError:  # a batch that the mock can't look into

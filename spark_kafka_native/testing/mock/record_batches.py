@@ -19,7 +19,11 @@ from ...kafka.model import Record
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _CHECKED_FROM = 21
 _BEFORE_LENGTH_ENDS = 12
+_TRANSACTIONAL, _CONTROL = 0x10, 0x20
 _CODECS = {1: "gzip", 3: "lz4", 4: "zstd"}
+_SNAPPY = 2
+_XERIAL = b"\x82SNAPPY\0"
+"""How the stream format of snappy-java begins, in which the Java client writes: 8 more bytes, then blocks."""
 _crc32c = crcmod.predefined.mkCrcFun("crc-32c")
 
 
@@ -47,6 +51,11 @@ class BatchHeader:
         if len(batch) < _HEADER.size:
             raise ValueError(f"a record batch of {len(batch)} bytes has no whole header")
         return cls(*_HEADER.unpack_from(batch))
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether it belongs to a transaction."""
+        return bool(self.attributes & _TRANSACTIONAL)
 
     @property
     def last_offset(self) -> int:
@@ -87,15 +96,27 @@ def build_batch(records: Sequence[Record], now_ms: int) -> bytes:
             inside += _sized(key.encode()) + _sized(value)
         body += _varint(len(inside)) + inside
     last = len(records) - 1
-    checked = struct.pack(">hiqqqhii", 0, last, times[0], max(times), -1, -1, -1, len(records)) + body
+    return _seal(struct.pack(">hiqqqhii", 0, last, times[0], max(times), -1, -1, -1, len(records)) + body)
+
+
+def build_marker(producer_id: int, epoch: int, now_ms: int, *, committed: bool) -> bytes:
+    """The control batch that ends a transaction."""
+    key, value = struct.pack(">hh", 0, int(committed)), struct.pack(">hi", 0, 0)
+    inside = b"\0" + _varint(0) + _varint(0) + _sized(key) + _sized(value) + _varint(0)
+    body = _varint(len(inside)) + inside
+    attributes = _TRANSACTIONAL | _CONTROL
+    return _seal(struct.pack(">hiqqqhii", attributes, 0, now_ms, now_ms, producer_id, epoch, -1, 1) + body)
+
+
+def _seal(checked: bytes) -> bytes:
     rest = struct.pack(">ibI", 0, 2, _crc32c(checked)) + checked
     return struct.pack(">qi", 0, len(rest)) + rest
 
 
 def read_records(topic: str, partition: int, batch: bytes) -> list[Record]:
-    """A stored batch's records; none of a control batch. Raises `ValueError` for snappy."""
+    """A stored batch's records; none of a control batch. Raises `ValueError` for a codec that is none."""
     header = BatchHeader.read(batch)
-    if header.attributes & 0x20:
+    if header.attributes & _CONTROL:
         return []
     body = _Varints(_decompress(header.attributes & 7, batch[_HEADER.size :]))
     is_append_time = bool(header.attributes & 8)
@@ -135,7 +156,7 @@ class _Varints:
         self._at += size
         return self._data[self._at - size : self._at]
 
-    def varint(self) -> int:
+    def unsigned(self) -> int:
         value = shift = 0
         while True:
             byte = self._data[self._at]
@@ -143,7 +164,11 @@ class _Varints:
             value |= (byte & 127) << shift
             shift += 7
             if byte < 128:
-                return (value >> 1) ^ -(value & 1)
+                return value
+
+    def varint(self) -> int:
+        value = self.unsigned()
+        return (value >> 1) ^ -(value & 1)
 
     def sized(self) -> bytes | None:
         size = self.varint()
@@ -153,12 +178,29 @@ class _Varints:
 def _decompress(codec: int, data: bytes) -> bytes:
     if codec == 0:
         return data
-    if codec not in _CODECS:
-        raise ValueError("the mock does not look into batches that are compressed by snappy")
     import pyarrow as pa  # half of what importing this package takes
 
+    if codec == _SNAPPY:
+        decompress = pa.Codec("snappy").decompress
+        return b"".join(
+            decompress(block, _Varints(block).unsigned(), asbytes=True) for block in _blocks(data)
+        )
+    if codec not in _CODECS:
+        raise ValueError(f"a record batch is compressed by codec {codec}, which Kafka has not")
     read: Any = pa.CompressedInputStream(pa.input_stream(io.BytesIO(data)), _CODECS[codec])
     return bytes(read.read())
+
+
+def _blocks(data: bytes) -> Iterator[bytes]:
+    """The blocks of a snappy stream; the only one where it is none."""
+    if not data.startswith(_XERIAL):
+        yield data
+        return
+    at = len(_XERIAL) + 8
+    while at < len(data):
+        (size,) = struct.unpack_from(">i", data, at)
+        yield data[at + 4 : at + 4 + size]
+        at += 4 + size
 
 
 def _varint(value: int) -> bytes:

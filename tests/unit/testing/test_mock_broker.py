@@ -25,7 +25,6 @@ from spark_kafka_native.kafka import (
     Deadline,
     DeliveryError,
     GroupConsumer,
-    KafkaError,
     NetworkError,
     NewTopic,
     OffsetAt,
@@ -33,7 +32,6 @@ from spark_kafka_native.kafka import (
     ProtocolError,
     Record,
     TopicPartition,
-    TransactionalProducer,
 )
 from spark_kafka_native.kafka.protocol.api.describe_groups import ListGroupsRequest
 from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest
@@ -42,6 +40,7 @@ from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 from spark_kafka_native.testing import MockBroker
 from spark_kafka_native.testing.errors import JarsUnavailableError
 
+CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 VALUES = [f"value {number}".encode() for number in range(10)]
 WITHIN_S = 120
 """For what comes at once, unless the machine is busy."""
@@ -390,12 +389,29 @@ def test_an_api_that_is_not_known_ends_the_connection(
     assert broker.asked("DescribeLogDirs")[0].fields == {"topics": None}
 
 
-def test_transactions_are_refused(broker: MockBroker) -> None:
-    with (
-        TransactionalProducer(broker.bootstrap_servers, "id") as producer,
-        pytest.raises(KafkaError, match="does not"),
-    ):
-        producer.initialize()
+@pytest.mark.parametrize("codec", ["snappy", "gzip", "lz4", "zstd"])
+def test_what_is_compressed_is_looked_into(broker: MockBroker, codec: str) -> None:
+    with Producer(broker.bootstrap_servers, compression_type=codec, partitioner="explicit") as producer:
+        for at in range(3):
+            producer.send("orders", value=b"a" * 100_000, timestamp_ms=1000 + at, partition=0)
+
+    assert {batch[22] & 7 for batch in broker.batches("orders")} == {CODECS.index(codec)}
+    assert values(broker) == [b"a" * 100_000] * 3
+    with Consumer(broker.bootstrap_servers, "orders", partitions=[0]) as consumer:
+        consumer.seek(OffsetAt.MAX_TIMESTAMP)
+        assert consumer.position(0) == 2
+
+
+def test_snappy_as_other_clients_write_it(broker: MockBroker) -> None:
+    """The streams of snappy-java, in blocks of 32 KiB."""
+    producer = kafka_python.KafkaProducer(
+        bootstrap_servers=broker.bootstrap_servers, compression_type="snappy", max_request_size=2_000_000
+    )
+    producer.send("orders", b"ab" * 50_000, partition=0).get(WITHIN_S)
+    producer.close()
+
+    assert b"\x82SNAPPY\0" in broker.batches("orders")[0]
+    assert values(broker) == [b"ab" * 50_000]
 
 
 def test_leaders_move_and_brokers_stop(cluster: MockBroker) -> None:

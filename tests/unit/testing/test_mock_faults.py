@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 import trustme
-from plain_peer import Peer
+from plain_peer import WITHIN_S, Peer
 
 from spark_kafka_native.testing import MockBroker
 from spark_kafka_native.testing.mock.message_specs import message_specs
 
-WITHIN_S = 120
 REFUSED = 29  # TOPIC_AUTHORIZATION_FAILED
 OF_COORDINATORS = ("FindCoordinator", "JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup")
 WITH_ONE_CODE = ("DescribeCluster", "InitProducerId", "ListGroups", *OF_COORDINATORS)
