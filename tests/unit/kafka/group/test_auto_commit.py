@@ -1,0 +1,167 @@
+"""What is committed without being asked, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from spark_kafka_native.kafka.errors import DeadlineExceededError, KafkaError
+from spark_kafka_native.kafka.group.auto_commit import AutoCommit
+from spark_kafka_native.kafka.group.errors import CommitFailedError
+from spark_kafka_native.kafka.group.group_config import GroupConfig
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.network.deadline import Deadline
+
+A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
+
+
+class Answer(Future[None]):
+    """Of a commit; knows whether it was waited for."""
+
+    waited = False
+
+    def result(self, timeout: float | None = None) -> None:
+        self.waited = True
+        return super().result(0.0 if timeout is None else min(timeout, 0.0))
+
+
+class World:
+    """An `AutoCommit` between a reader and commits that a test answers."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.positions: dict[TopicPartition, int] = {}
+        self.asked: list[tuple[dict[TopicPartition, int], Answer]] = []
+        self.failure: KafkaError | None = None
+        config = GroupConfig(group_id="g", **settings)
+        self.auto = AutoCommit(config, self, self)  # type: ignore[arg-type]
+        self.auto._due = 0.0
+
+    @property
+    def partitions(self) -> dict[TopicPartition, bool]:
+        return dict.fromkeys(self.positions, False)
+
+    def position(self, topic_partition: TopicPartition) -> int:
+        return self.positions[topic_partition]
+
+    def ask(self, offsets: Mapping[TopicPartition, int]) -> Answer:
+        answer = Answer()
+        self.asked.append((dict(offsets), answer))
+        if self.failure is not None:
+            answer.set_exception(self.failure)
+        else:
+            answer.set_result(None)
+        return answer
+
+    def hand_out(self, topic_partition: TopicPartition, from_offset: int, until_offset: int) -> None:
+        self.positions[topic_partition] = until_offset
+        self.auto.handed_out(topic_partition, from_offset)
+
+    def back(self) -> dict[TopicPartition, int] | None:
+        """The caller is back when it is time to commit: what it commits."""
+        self.auto._due, before = 0.0, len(self.asked)
+        self.auto.caller_is_back()
+        return self.asked[-1][0] if len(self.asked) > before else None
+
+
+def test_it_commits_what_is_new() -> None:
+    world = World()
+    assert world.back() is None
+    world.hand_out(A0, 0, 3)
+    world.hand_out(A1, 5, 6)
+    assert world.back() == {A0: 3, A1: 6}
+    assert world.back() is None
+    world.hand_out(A1, 6, 9)
+    assert world.back() == {A1: 9}
+    del world.positions[A1]
+    world.hand_out(A0, 3, 4)
+    assert world.back() == {A0: 4}
+
+
+def test_nothing_where_it_is_off() -> None:
+    world = World(enable_auto_commit=False)
+    world.hand_out(A0, 0, 3)
+    world.auto.started(A0, 0)
+    assert world.back() is None
+    world.auto.commit_now(Deadline.after_ms(0), all_done=True)
+    assert world.asked == []
+
+
+def test_what_failed_is_asked_for_again() -> None:
+    world = World()
+    world.failure = DeadlineExceededError("not in time")
+    world.hand_out(A0, 0, 3)
+    assert world.back() == {A0: 3}
+    world.failure = None
+    assert world.back() == {A0: 3}
+    assert world.back() is None
+
+
+def test_only_with_an_interval_of_0_a_commit_is_waited_for() -> None:
+    for interval_ms in (0, 1, 5_000):
+        world = World(auto_commit_interval_ms=interval_ms)
+        world.hand_out(A0, 0, 3)
+        world.back()
+        assert world.asked[0][1].waited == (interval_ms == 0)
+
+
+def test_nothing_else_is_handed_out_before_a_commit_that_may_succeed_yet() -> None:
+    world = World(auto_commit_interval_ms=0)
+    world.hand_out(A0, 0, 3)
+    world.failure = DeadlineExceededError("not in time")
+    with pytest.raises(DeadlineExceededError):
+        world.back()
+    world.failure = CommitFailedError("another's by now")  # it is taken away next
+    assert world.back() == {A0: 3}
+
+
+def test_it_waits_for_its_interval() -> None:
+    world = World(auto_commit_interval_ms=3_600_000)
+    world.hand_out(A0, 0, 3)
+    assert world.back() == {A0: 3}
+    world.hand_out(A0, 3, 4)
+    world.auto.caller_is_back()
+    assert len(world.asked) == 1
+
+
+def test_what_was_handed_out_last_is_done_once_the_caller_is_back_or_says_so() -> None:
+    world = World()
+    world.hand_out(A0, 0, 3)
+    world.hand_out(A1, 5, 9)
+    world.auto.commit_now(Deadline.after_ms(0), all_done=False)
+    assert world.asked[-1][0] == {A0: 3, A1: 5}
+    world.auto.commit_now(Deadline.after_ms(0), all_done=True)
+    assert world.asked[-1][0] == {A1: 9}
+    assert world.asked[-1][1].waited
+    world.failure = KafkaError("refused")
+    world.hand_out(A0, 3, 4)
+    world.auto.commit_now(Deadline.after_ms(0), all_done=True)  # logged, and read again
+
+
+def test_a_start_is_committed_until_it_is_read_from_elsewhere() -> None:
+    world = World(auto_offset_reset="latest")
+    world.positions[A0] = 7
+    world.auto.started(A0, 7)
+    assert world.back() == {A0: 7}
+    world.hand_out(A0, 7, 8)
+    world.auto.forget_handed_out([A0])
+    world.positions[A0] = 7
+    assert world.back() == {A0: 7}
+    world.hand_out(A0, 7, 8)
+    world.auto.forget([A0])
+    assert world.back() is None
+
+
+def test_what_is_forgotten_may_go_back() -> None:
+    world = World()
+    world.hand_out(A0, 0, 30)
+    world.back()
+    world.auto.forget([A0])
+    world.hand_out(A0, 2, 4)
+    assert world.back() == {A0: 4}
+    world.hand_out(A0, 4, 9)
+    world.auto.forget([A0])
+    world.auto.commit_now(Deadline.after_ms(0), all_done=False)
+    assert len(world.asked) == 2
