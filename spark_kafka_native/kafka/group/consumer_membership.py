@@ -170,7 +170,9 @@ class ConsumerMembership(Membership):
         self._succeeded(self._asked_at)  # when it answered, nobody knows: this process may sleep
         self.member_id = response.member_id or self.member_id
         self.member_epoch = response.member_epoch
-        self._interval_s = max(0.1, response.heartbeat_interval_ms / 1000)
+        # The broker's session timeout is its own: ours must not end between two heartbeats.
+        interval_s = min(response.heartbeat_interval_ms / 1000, self.rules.session_timeout_s / 3)
+        self._interval_s = max(0.1, interval_s)
         self._tell_all = self._in_doubt = False
         self._told_topics, self._told_owned, acknowledged = self._sent
         self._acknowledge &= not acknowledged

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from record_batches import control
@@ -18,6 +19,7 @@ from spark_kafka_native.kafka.group.membership import Identity
 from spark_kafka_native.kafka.group.progress import Progress
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.group_membership import HeartbeatRequest, HeartbeatResponse
+from spark_kafka_native.kafka.protocol.api.offset_commit import OffsetCommitRequest
 
 A0 = TopicPartition("a", 0)
 WITHIN_S = 120
@@ -100,3 +102,50 @@ def test_a_position_may_be_committed_by_hand(group: ScriptedGroup) -> None:
         with pytest.raises(CommitFailedError, match="only offsets 0 to 4 were read"):
             consumer.commit(offsets={A0: 5})
     assert group.committed == {A0: 4}
+
+
+def test_a_commit_does_not_go_back_behind_the_last_one(group: ScriptedGroup) -> None:
+    with GroupConsumer(group.cluster.bootstrap_servers, "a", "g", enable_auto_commit=False) as consumer:
+        records = [consumer.fetch_record(WITHIN_S) for _ in range(3)]
+        first, last = records[0], records[-1]
+        assert first is not None
+        assert last is not None
+        consumer.commit(last)
+        consumer.commit(first)
+        assert group.committed == {A0: 3}
+        consumer.seek(A0, 0)
+        consumer.commit(offsets={A0: 0})
+    assert group.committed == {A0: 0}
+    assert len(group.cluster[1].requests(OffsetCommitRequest)) == 2
+
+
+@pytest.mark.parametrize("code", [ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.STALE_MEMBER_EPOCH])
+def test_what_is_refused_in_the_midst_of_a_rebalance_is_committed_after_it(
+    group: ScriptedGroup, code: ErrorCode
+) -> None:
+    group.commit_refusals += [code, code]
+    with GroupConsumer(
+        group.cluster.bootstrap_servers, "a", "g", enable_auto_commit=False, retry_backoff_ms=5
+    ) as consumer:
+        assert consumer.fetch_record(WITHIN_S) is not None
+        consumer.commit()
+    assert group.committed == {A0: 1}
+
+
+def test_what_is_asked_for_before_the_end_is_committed(group: ScriptedGroup) -> None:
+    gate = threading.Event()
+
+    def commit(request: OffsetCommitRequest, version: int) -> Any:
+        assert gate.wait(WITHIN_S)
+        return group.commit(request, version)
+
+    group.cluster[1].push(OffsetCommitRequest, commit)
+    consumer = GroupConsumer(group.cluster.bootstrap_servers, "a", "g", enable_auto_commit=False)
+    with consumer:
+        records = [consumer.fetch_record(WITHIN_S) for _ in range(2)]
+        asked = [consumer.commit_async(record) for record in records if record is not None]
+        consumer._commits.abandon()
+        gate.set()
+        for done in asked:
+            done.result(WITHIN_S)
+    assert group.committed == {A0: 2}

@@ -24,11 +24,11 @@ A = UUID(int=7)
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
 
-def member(instance: str | None = None) -> ConsumerMembership:
+def member(instance: str | None = None, session_timeout_s: float = 45.0) -> ConsumerMembership:
     rules = MembershipRules(
         group_id="g",
         group_instance_id=instance,
-        session_timeout_s=45.0,
+        session_timeout_s=session_timeout_s,
         heartbeat_interval_s=3.0,
         max_poll_interval_s=300.0,
         backoff=Backoff(first_ms=100, max_ms=1_000),
@@ -228,3 +228,16 @@ def test_an_answer_that_waited_for_a_sleeping_process_is_as_old_as_its_question(
     membership.answered(answer(1, assigns=False), 70.0)
     membership.next(70.0)
     assert membership.losing
+
+
+def test_a_session_that_is_shorter_than_the_brokers_interval_does_not_end_by_itself() -> None:
+    """Each heartbeat would find that everything is lost."""
+    membership = member(session_timeout_s=3.0)
+    asked(membership)
+    membership.answered(answer(1, 0), 0.0)
+    membership.applied(membership.begin() or Change())
+    asked(membership)
+    membership.answered(answer(1, assigns=False), 0.0)
+    assert membership.next(0.0) == Wait(1.0)
+    asked(membership, 1.0)
+    assert not membership.losing
