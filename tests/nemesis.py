@@ -15,20 +15,31 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from sink_processes import Events
+
 from spark_kafka_native.testing import EmbeddedKafka, FaultProxy, FaultRule, faults
 
 SETTINGS = {
     "log.retention.ms": -1,
-    "broker.session.timeout.ms": 2_500,
-    "replica.lag.time.max.ms": 5_000,
-    "offsets.commit.timeout.ms": 2_500,
+    "broker.session.timeout.ms": 1_500,
+    "broker.heartbeat.interval.ms": 300,
+    "controller.quorum.fetch.timeout.ms": 1_200,
+    "controller.quorum.election.timeout.ms": 600,
+    "controller.quorum.election.backoff.max.ms": 300,
+    "replica.lag.time.max.ms": 2_500,
+    "offsets.commit.timeout.ms": 1_000,
+    "offsets.topic.num.partitions": 3,
+    "transaction.state.log.num.partitions": 3,
+    "log.cleaner.backoff.ms": 15_000,
 }
 """Of the brokers: a dead one is missed soon, and now and then one that is only slow is taken for dead.
 
 A replica that is in sync by name alone holds up everything that is committed: by default for 30 to 45 s.
-A coordinator then keeps back even its answer to OffsetFetch, for 5 s by default, and as long as that our
-clients wait for any: they would be told of silence only, not of its reason.
+A coordinator then keeps back even its answer to OffsetFetch, for 5 s by default, which is longer than the
+clients here wait for any: they would be told of silence only, not of its reason.
 """
+_PAUSES = 10
+"""One strike in so many."""
 
 
 class Nemesis(threading.Thread):
@@ -44,31 +55,35 @@ class Nemesis(threading.Thread):
         self.folder = folder
         self.may = may
         self.rng = random.Random(f"{seed} nemesis")
+        self.events = Events(str(folder))
         self.kills = self.pauses = 0
         self.error: BaseException | None = None
         self.over = threading.Event()
 
     def run(self) -> None:
         try:
-            while not self.over.wait(self.rng.uniform(0.1, 1)):
+            while not self.over.wait(self.rng.uniform(0.05, 1)):
                 if self.may(self.kills):
                     self.strike(self.rng.choice([1, 2, 3]))
         except BaseException as error:
             self.error = error
 
     def strike(self, node_id: int) -> None:
-        if self.rng.random() < 0.1:
-            self.kafka.pause(node_id)
-            self.over.wait(self.rng.uniform(2, 7))  # about the time after which a broker is taken for dead
-            self.kafka.resume(node_id)
+        if (self.kills + self.pauses) % _PAUSES == _PAUSES // 2:
             self.pauses += 1
+            self.events.tell(f"a broker is paused: {node_id}")
+            self.kafka.pause(node_id)
+            self.over.wait(self.rng.uniform(1, 3))  # about the time after which a broker is taken for dead
+            self.kafka.resume(node_id)
             return
         self.kafka.kill(node_id)
         self.kills += 1
+        self.events.tell(f"a broker is killed: {node_id}")
         partial = self.folder / "kills.partial"
         partial.write_text(str(self.kills))
         partial.replace(self.folder / "kills")
         self.kafka.restart(node_id)
+        self.events.tell(f"a broker is back: {node_id}")
 
     def stop(self) -> None:
         self.over.set()

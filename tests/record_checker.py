@@ -129,6 +129,13 @@ def compare(followed: Found, final: Found) -> dict[str, list[str]]:
     return wrong
 
 
+def batches(plan: dict[str, Any]) -> int:
+    """How many there are: a run goes on until all has happened that is to happen."""
+    commits = Path(plan["folder"], "commits")
+    done = len(commits.read_text().split()) if commits.exists() else 0
+    return max(done, plan["batches"])
+
+
 def main(plan_path: str, bootstrap_servers: str, wait_s: str = "120") -> None:
     """Follow until the file ``done`` is there, then read all again."""
     plan = json.loads(Path(plan_path).read_text())
@@ -141,7 +148,7 @@ def main(plan_path: str, bootstrap_servers: str, wait_s: str = "120") -> None:
     final = Reader(bootstrap_servers, topic, partitions)
     final.read_to_the_end(float(wait_s))
     final.close()
-    wrong = complaints(plan, final.found) | compare(follower.found, final.found)
+    wrong = complaints(plan | {"batches": batches(plan)}, final.found) | compare(follower.found, final.found)
     wrong["reader"] = follower.wrong + final.wrong
     told = {kind: {"count": len(all_), "first": all_[:5]} for kind, all_ in wrong.items() if all_}
     records = sum(map(len, final.found.values()))

@@ -5,7 +5,7 @@ task is what runs in a Python worker of an executor, a committer what Spark star
 driver itself speaks to no broker. Whoever dies is killed: nothing is said, nothing cleaned up. The drivers of
 a run share a checkpoint, as Spark's do: a batch is done once it stands in ``commits``.
 
-What happened is in the file ``events``, a line each.
+What happened is in the file ``events``, a line each, with its time.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ TASK_POINTS = ("initialized", "marker-read", "producing", "acknowledged", "retur
 COMMIT_POINTS = ("before-end", "after-end", "committed")
 POINTS = TASK_POINTS + COMMIT_POINTS
 """Where somebody is killed."""
+REQUEST_TIMEOUT_MS = 2_000
+"""As long as nothing is heard after an answer that is lost."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _TASK_TRIES = 4
 _ANSWER_S = 170.0
@@ -41,7 +43,11 @@ _ANSWER_S = 170.0
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """What a run is to do. ``kills`` is a file with the number of brokers killed so far: a batch does not
-    begin before its share of ``min_kills``, nor before its share of ``min_driver_kills``."""
+    begin before the share of ``min_kills`` of those before it, so that brokers die while batches run; and it
+    does not end before its share of ``min_driver_kills``.
+
+    ``batches``: at least; more as long as anything of `POINTS` has not happened.
+    """
 
     bootstrap_servers: str
     topic: str
@@ -83,10 +89,12 @@ class Events:
 
     def tell(self, what: str) -> None:
         with open(self.path, "ab", buffering=0) as file:
-            file.write(f"{what}\n".encode())
+            file.write(f"{time.time():.2f} {what}\n".encode())
 
     def read(self) -> list[str]:
-        return self.path.read_text().splitlines() if self.path.exists() else []
+        """What was told, without the times."""
+        lines = self.path.read_text().splitlines() if self.path.exists() else []
+        return [line.partition(" ")[2] for line in lines]
 
     def count(self, prefix: str) -> int:
         return sum(line.startswith(prefix) for line in self.read())
@@ -120,7 +128,7 @@ def options(plan: Plan, timeout: str) -> Any:
         "transactionTimeout": timeout,
         "kafka.retry.backoff.ms": "20",
         "kafka.linger.ms": "0",
-        "kafka.request.timeout.ms": "5000",
+        "kafka.request.timeout.ms": str(REQUEST_TIMEOUT_MS),
     }
     if plan.marker_topic is not None:
         given["transactionMarkerTopic"] = plan.marker_topic
@@ -266,6 +274,24 @@ class Child:
 # The driver.
 
 
+def batches_done(plan: Plan) -> int:
+    """As the checkpoint has it."""
+    commits = Path(plan.folder, "commits")
+    return len(commits.read_text().split()) if commits.exists() else 0
+
+
+def share(wanted: int, plan: Plan, batches: int) -> int:
+    """How many of them belong to so many batches."""
+    return min(wanted, wanted * batches // plan.batches)
+
+
+def await_kills(plan: Plan, wanted: int) -> None:
+    """Until so many brokers have been killed."""
+    kills = Path(plan.folder, "kills")
+    while wanted and (not kills.exists() or int(kills.read_text()) < wanted):
+        time.sleep(0.02)
+
+
 class Driver:
     """One life of a driver."""
 
@@ -277,32 +303,32 @@ class Driver:
 
     def run(self) -> None:
         """The batches that are left, unless something happens."""
-        plan = self.plan
-        while (batch_id := self.next_batch()) < plan.batches:
-            self._await_share(batch_id)
+        self.events.tell(f"a driver begins: life {self.life}")
+        while (batch_id := self.next_batch()) is not None:
+            await_kills(self.plan, share(self.plan.min_kills, self.plan, batch_id))
             if not self._run_batch(batch_id):
                 return
 
-    def next_batch(self) -> int:
-        return len(self.commits.read_text().split()) if self.commits.exists() else 0
+    def next_batch(self) -> int | None:
+        """None if it was the last one."""
+        done = batches_done(self.plan)
+        return None if done >= self.plan.batches and not self._due() else done
 
-    def _await_share(self, batch_id: int) -> None:
-        kills = Path(self.plan.folder, "kills")
-        wanted = self.plan.min_kills * (batch_id + 1) // self.plan.batches
-        while wanted and (not kills.exists() or int(kills.read_text() or 0) < wanted):
-            time.sleep(0.05)
+    def _due(self) -> list[str]:
+        """Where nobody has been killed yet."""
+        happened = self.events.read()
+        return [one for one in POINTS if f"killed at {one}" not in happened]
 
     def _run_batch(self, batch_id: int) -> bool:
         """Whether the query goes on."""
+        self.events.tell(f"a batch begins: {batch_id}")
         plan, rng = self.plan, random.Random(f"{self.plan.seed} {self.life} {batch_id}")
-        # Whatever has not happened yet happens next.
-        happened = self.events.read()
-        due = [one for one in POINTS if f"killed at {one}" not in happened]
+        due = self._due()  # happens next
         point = due[0] if due and batch_id else None
         chance = (lambda _p: False) if plan.calm else (lambda p: rng.random() < p)
         if point is None and chance(0.25):
             point = rng.choice(COMMIT_POINTS)
-        late = plan.min_driver_kills * batch_id // plan.batches > self.events.count("driver dies")
+        late = share(plan.min_driver_kills, plan, batch_id + 1) > self.events.count("driver dies")
         expire = point is None and batch_id > 0 and chance(0.04)
         common = {
             "batch": batch_id,
@@ -323,9 +349,10 @@ class Driver:
             self._die("before the commit")
         commit = common | {"messages": messages, "point": point if point in COMMIT_POINTS else None}
         came = Child(run_commit, plan, commit).result()
-        if came == ("done", None) and not (late and chance(0.5)):
+        if came == ("done", None) and not late:
             with self.commits.open("a") as file:
                 file.write(f"{batch_id}\n")
+            self.events.tell(f"a batch is done: {batch_id}")
             return True
         if came is not None and came[0] == "raised":
             self.events.tell(f"commit refused: {came[1]}"[:600])
@@ -377,7 +404,7 @@ def supervise(plan: Plan) -> None:
     prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphans are ours to wait for
     warm(plan)
     events, rng, life = Events(plan.folder), random.Random(f"{plan.seed} supervisor"), 0
-    while Driver(plan, 0).next_batch() < plan.batches:
+    while Driver(plan, 0).next_batch() is not None:
         life += 1
         pid = os.fork()
         if pid == 0:
@@ -399,6 +426,7 @@ def supervise(plan: Plan) -> None:
     with contextlib.suppress(ChildProcessError):
         while True:
             os.wait()
+    await_kills(plan, plan.min_kills)
     settle(plan, events)
 
 
@@ -421,7 +449,7 @@ def ended(pid: int, timeout_s: float) -> bool:
 def settle(plan: Plan, events: Events) -> None:
     """Fence whoever had a transactional id last; with that, what orphans left open is aborted."""
     for task in range(plan.tasks):
-        job = {"batch": plan.batches - 1, "task": task, "point": None, "protocol": 2, "timeout": "1m"}
+        job = {"batch": batches_done(plan) - 1, "task": task, "point": None, "protocol": 2, "timeout": "1m"}
         for _ in range(10):
             came = Child(run_task, plan, job).result()
             if came is not None and came[0] == "done":

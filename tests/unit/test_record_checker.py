@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from record_checker import Found, compare, complaints
+from record_checker import Found, batches, compare, complaints
 
 PLAN = {"batches": 2, "tasks": 2, "rows": 6, "partitions": 2}
 
@@ -75,6 +76,15 @@ def test_damage_is_named(damage: Callable[[Found], None], kinds: set[str]) -> No
     found = good()
     damage(found)
     assert {kind for kind, all_ in complaints(PLAN, found).items() if all_} == kinds
+
+
+def test_what_was_written_beyond_the_plan_is_checked_too(tmp_path: Path) -> None:
+    plan = PLAN | {"folder": str(tmp_path)}
+    assert batches(plan) == 2
+    for lines, wanted in (("0\n", 2), ("0\n1\n2\n", 3)):
+        (tmp_path / "commits").write_text(lines)
+        assert batches(plan) == wanted
+    assert complaints(plan | {"batches": 3}, good())["lost"]
 
 
 def test_who_read_along_saw_what_is_there() -> None:
