@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -10,12 +11,11 @@ from record_batches import batch, record
 
 from spark_kafka_native.kafka.cluster.router import Leader
 from spark_kafka_native.kafka.config import ClientConfig, ConsumerConfig
+from spark_kafka_native.kafka.consumer.background import Background
 from spark_kafka_native.kafka.consumer.fetch_run import FetchRun
 from spark_kafka_native.kafka.consumer.run_clock import RunClock
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import (
-    NetworkError,
-)
+from spark_kafka_native.kafka.errors import KafkaError, NetworkError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.protocol.api.fetch import (
@@ -71,6 +71,21 @@ class FakeConnection:
         pending.answer = NetworkError(f"no answer within {after_ms:.0f} ms")
 
 
+class AtOnce(Background):
+    """Does in the run's own thread what it is given."""
+
+    def start(self, key: Hashable, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        assert key not in self
+        try:
+            outcome: Any = work()
+        except KafkaError as error:
+            outcome = error
+        then(outcome)
+
+    def deadline(self, timeout_ms: float) -> Deadline:
+        return Deadline.after_ms(timeout_ms)
+
+
 class World:
     """The router that a run is given, its connections, and the run's clock."""
 
@@ -82,11 +97,17 @@ class World:
         self.leaders: dict[TopicPartition, Any] = dict.fromkeys((ONE, TWO, THREE), Leader(1, 5, ID))
         self.brokers: dict[int, Any] = {node_id: FakeConnection(node_id) for node_id in (1, 2)}
         self.snapshot = SimpleNamespace(brokers=self.brokers)
+        self.connected: set[int] = set()
         self.looked_up: list[str] = []
         self.failure: Exception | None = None
 
-    def metadata(self, topics: Any) -> None:
+    def knows(self, topics: Any) -> bool:
+        assert set(topics) == {"t"}
+        return False
+
+    def metadata(self, topics: Any, *, deadline: Deadline) -> None:
         assert topics == {"t"}
+        assert 50_000 < deadline.remaining_ms <= 60_000
         self._look_up("known")
 
     def refresh(self, topics: Any, deadline: Deadline) -> None:
@@ -105,11 +126,15 @@ class World:
             raise found
         return found
 
+    def ready(self, node_id: int) -> FakeConnection | None:
+        return self.brokers[node_id] if node_id in self.connected else None
+
     def connection(self, node_id: int, deadline: Deadline) -> FakeConnection:
         assert 50_000 < deadline.remaining_ms <= 60_000
         found = self.brokers[node_id]
         if isinstance(found, Exception):
             raise found
+        self.connected.add(node_id)
         return found
 
     def deadline(self, timeout_ms: float = 60_000) -> Deadline:
@@ -123,8 +148,9 @@ class World:
 
 def start(world: World, *topic_partitions: TopicPartition, **config: Any) -> FetchRun:
     router: Any = world
-    run = FetchRun(router, ConsumerConfig(**{"fetch_max_wait_ms": 500, "poll_timeout_ms": 10_000} | config))
-    run._clock = RunClock(lambda: world.now)
+    config = {"fetch_max_wait_ms": 500, "poll_timeout_ms": 10_000} | config
+    run = FetchRun(router, ConsumerConfig(**config), background=AtOnce())
+    run._clock = run.lookups._clock = RunClock(lambda: world.now)
     for topic_partition in topic_partitions:
         run.add(topic_partition, 10, 20)
     return run

@@ -6,6 +6,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 from ..config import CANONICAL, ClientConfig, split_address
 from ..errors import AuthenticationError, KafkaError, NetworkError, SecurityError
@@ -18,6 +19,7 @@ from ..network.deadline import Deadline
 from ..network.name_lookup import canonical_names
 from ..network.turns import Turns
 
+T = TypeVar("T")
 Open = Callable[[str, int, ClientConfig, Deadline], Connection]
 
 
@@ -52,7 +54,7 @@ class Brokers:
         address the broker advertises.
         """
         self._check_process()
-        key = (broker.node_id, channel)
+        key, known = (broker.node_id, channel), self._connections
 
         def connect() -> Connection:
             if (found := self._find(key, broker, deadline)) is not None:
@@ -60,12 +62,40 @@ class Brokers:
             connection = self._adopt(broker) if not channel else None
             if connection is None:
                 connection = self._connect(broker, deadline)
-            self._connections[key] = (connection, broker.host, broker.port)
-            return connection
+            known[key] = (connection, broker.host, broker.port)
+            return self._unless_closed(connection, known)
 
+        return self._in_turn(key, connect, deadline)
+
+    def ready(self, broker: Broker, channel: str = "") -> Connection | None:
+        """A live connection as `connection` returns it, if there is one that nobody has to wait for."""
+        self._check_process()
+        key = (broker.node_id, channel)
+
+        def find() -> Connection | None:
+            if key not in self._connections and not channel and (adopted := self._adopt(broker)) is not None:
+                self._connections[key] = (adopted, broker.host, broker.port)
+            connection, host, port = self._connections.get(key, (None, "", -1))
+            if connection is None or (host, port) != (broker.host, broker.port):
+                return None
+            return connection if connection.alive() and not connection.renewal_due else None
+
+        try:
+            return self._in_turn(key, find, Deadline.after_ms(0))
+        except NetworkError:  # another thread is connecting
+            return None
+
+    def _unless_closed(self, connection: Connection, known: object) -> Connection:
+        """``connection``, unless `close` has come since these were the ``known`` ones, and missed it."""
+        if self._connections is known:
+            return connection
+        connection.close()
+        raise NetworkError(f"{connection.address}: the client was closed while it was connecting")
+
+    def _in_turn(self, key: tuple[int, str], work: Callable[[], T], deadline: Deadline) -> T:
         # One at a time for each connection: a broker that does not answer must not hold up the way to others.
         turns = self._connecting.setdefault(key, Turns())
-        return turns.run(connect, deadline, f"connecting to broker {broker.node_id}")
+        return turns.run(work, deadline, f"connecting to broker {key[0]}")
 
     def live(self) -> list[Connection]:
         """Connections that may be asked anything, without a wait for connecting; the bootstrap one
@@ -84,6 +114,7 @@ class Brokers:
         reason.
         """
         self._check_process()
+        known = self._connections
         left = random.sample(self._config.bootstrap_servers, len(self._config.bootstrap_servers))
         canonical = self._config.client_dns_lookup == CANONICAL
         failures: dict[str, KafkaError] = {}
@@ -92,8 +123,8 @@ class Brokers:
             address = left.pop(0)
             try:
                 hosts = self._hosts(address, share) if canonical else [split_address(address)]
-                self._bootstrapped = self._open_any(hosts, share)
-                return self._bootstrapped
+                self._bootstrapped = connection = self._open_any(hosts, share)
+                return self._unless_closed(connection, known)
             except (NetworkError, SecurityError) as error:
                 if isinstance(error, AuthenticationError):
                     raise  # the other brokers would refuse it as well, and the account might be locked
@@ -130,10 +161,12 @@ class Brokers:
     def close(self) -> None:
         """Close every connection."""
         self._check_process()
-        everything = [connection for connection, _, _ in self._connections.values()]
-        if self._bootstrapped is not None:
-            everything.append(self._bootstrapped)
+        known, bootstrapped = self._connections, self._bootstrapped
+        # First: a thread that is connecting just now sees to its connection by itself, from here on.
         self._start_empty()
+        everything = [connection for connection, _, _ in list(known.values())]
+        if bootstrapped is not None:
+            everything.append(bootstrapped)
         for connection in everything:
             connection.close()
 

@@ -24,7 +24,7 @@ from ..metrics import catalogue as metric
 from ..metrics.error_tag import error_tag
 from ..metrics.registry import MetricsRegistry
 from ..metrics.snapshot import Observed
-from ..model import TopicPartition
+from ..model import Broker, TopicPartition
 from ..network.connection import Connection
 from ..network.deadline import Deadline
 from ..network.retry import Backoff, retry
@@ -155,12 +155,25 @@ class Router:
         """A live connection to a broker of the cluster; a ``channel`` of its own does not wait
         behind others.
         """
+        return self._brokers.connection(self.broker(node_id), deadline or self.deadline(), channel)
+
+    def ready(self, node_id: int) -> Connection | None:
+        """As `connection`, if there is one that nobody has to wait for."""
+        return self._brokers.ready(self.broker(node_id))
+
+    def broker(self, node_id: int) -> Broker:
+        """What the metadata say of a broker. Raises `BrokerError` where they do not name it."""
         broker = self._metadata.brokers.get(node_id)
         if broker is None:
             raise BrokerError(
                 ErrorCode.BROKER_NOT_AVAILABLE, f"broker {node_id}", "the metadata do not name it"
             )
-        return self._brokers.connection(broker, deadline or self.deadline(), channel)
+        return broker
+
+    def knows(self, topics: Collection[str]) -> bool:
+        """Whether `metadata` and `leader` tell of ``topics`` without a request."""
+        self._check_process()
+        return self._fresh(topics)
 
     def send_to(
         self,

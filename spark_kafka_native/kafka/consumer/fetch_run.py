@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from uuid import UUID
 
@@ -21,7 +21,6 @@ from ..errors import (
     BrokerError,
     CorruptRecordError,
     KafkaError,
-    OffsetOutOfRangeError,
 )
 from ..metrics import catalogue as metric
 from ..metrics.registry import MetricsRegistry
@@ -30,14 +29,13 @@ from ..network.connection import Connection
 from ..network.deadline import Deadline
 from ..network.retry import Backoff
 from ..network.wait import wait_for_any
-from ..network.wakeup import Wakeup
 from ..protocol.api.fetch import FetchRequest, PartitionData
+from .background import Background
 from .fetch_answers import Answer, FetchRules, fail, left_out, overdue, take_in
+from .fetch_lookups import Connections, FetchLookups, unbounded
 from .fetch_messages import LAST_EPOCH_SINCE, NAMES_UNTIL, build_fetch, read_fetch
 from .fetched_records import FetchedRecords, decode_fetched
-from .find_leaders import find_leaders
 from .flight import Flight, Taken, told_where
-from .offsets import with_bounds
 from .partition_state import ENDLESS, PartitionState, probes_first
 from .run_clock import RunClock
 from .small_sets import decode_group, in_groups
@@ -52,9 +50,11 @@ FRAME_OVERHEAD = 64 * 1024
 class FetchRun:
     """Fetches from the leaders (or followers in ``client_rack``). Used by one thread.
 
-    A ``wakeup`` lets other threads end the wait of `next`; it takes connections that nobody else waits on,
-    which ``connect`` gives. ``shares_memory`` lets what few records of several partitions take be one piece
-    of memory, which is quicker: it lives as long as any of them.
+    What has to be found out otherwise (leaders, connections, bounds) is found out in the ``background``: a
+    broker that can't be reached holds up its own partitions alone. The wakeup that it was ``given`` lets
+    other threads end the wait of `next`; that takes ``connections`` which nobody else waits on.
+    ``shares_memory`` lets what few records of several partitions take be one piece of memory, which is
+    quicker: it lives as long as any of them.
     """
 
     def __init__(
@@ -62,14 +62,13 @@ class FetchRun:
         router: Router,
         config: ConsumerConfig,
         columns: frozenset[str] | None = None,
-        connect: Callable[[int, Deadline], Connection] | None = None,
-        wakeup: Wakeup | None = None,
+        connections: Connections | None = None,
+        background: Background | None = None,
         *,
         shares_memory: bool = False,
     ) -> None:
         self._router = router
-        self._connect = connect or router.connection
-        self._wakeup = wakeup
+        self._background = background or Background()
         self._config = config
         self._columns = columns
         self._shares_memory = shares_memory
@@ -92,6 +91,7 @@ class FetchRun:
             replica_s=client.metadata_max_age_ms / 1000,
             backoff=Backoff(first_ms=client.retry_backoff_ms, max_ms=client.retry_backoff_max_ms),
         )
+        self.lookups = FetchLookups(router, connections or router, self._clock, self._rules, self._background)
 
     def __repr__(self) -> str:
         left = sum(not state.finished for state in self._states.values())
@@ -161,7 +161,9 @@ class FetchRun:
             if self._answered:
                 self._records = self._read(self._answered.popleft())
                 continue
+            self._background.settle()
             self._check_progress()
+            self.lookups.find_bounds(self._states.values())
             self._raise_broken()
             if not any(not state.finished and not state.paused for state in self._states.values()):
                 return None
@@ -173,7 +175,8 @@ class FetchRun:
                 return None
 
     def close(self) -> None:
-        """Nothing waits for the requests in flight any more."""
+        """Nothing waits for the requests in flight any more, or for what is looked up: the run is over."""
+        self._background.close()
         self._records = iter(())
         for flight in [*self._flights.values(), *self._answered]:
             flight.pending.abandon()
@@ -185,10 +188,14 @@ class FetchRun:
 
     def broken(self) -> dict[TopicPartition, KafkaError]:
         """The partitions that can't be read on as they stand, and why, but for those that are paused. The
-        first is the one that `next` raises an error about.
+        first is the one that `next` raises an error about. An offset that is out of range is told of once the
+        bounds are known.
         """
-        states = self._states.items()
-        return {tp: state.error for tp, state in states if state.error is not None and not state.paused}
+        return {
+            tp: state.error
+            for tp, state in self._states.items()
+            if state.error is not None and not state.paused and unbounded(state) is None
+        }
 
     def try_again(self, topic_partition: TopicPartition, after_ms: float = 0) -> None:
         """Read on after an error about the partition, from the same position, ``after_ms`` from now."""
@@ -196,16 +203,17 @@ class FetchRun:
         self._states[topic_partition].pace(self._clock.now() + after_ms / 1000)
 
     def _is_over(self, deadline: Deadline | None) -> bool:
-        woken = self._wakeup is not None and self._wakeup.is_set
+        given = self._background.given
+        woken = given is not None and given.is_set
         return woken or (deadline is not None and deadline.expired)
 
     def _raise_broken(self) -> None:
         for error in self.broken().values():
-            raise with_bounds(self._router, error) if isinstance(error, OffsetOutOfRangeError) else error
+            raise error
 
     def _submit(self) -> None:
         """Find the leaders that are not known, and send a request to every broker that has none in flight."""
-        find_leaders(self._router, self._states.values(), self._clock, self._rules)
+        self.lookups.find_leaders(self._states.values())
         now = self._clock.now()
         self._muted_ms = 0.0
         ready: dict[int, list[PartitionState]] = defaultdict(list)
@@ -221,9 +229,12 @@ class FetchRun:
                 self._submit_to(node_id, probes_first(states, now))
             except KafkaError as error:
                 self._fail_all(states, error)
+        self.lookups.forget_failures()
 
     def _submit_to(self, node_id: int, states: list[PartitionState]) -> None:
-        connection = self._connect(node_id, self._router.deadline())
+        connection = self.lookups.connection(node_id)
+        if connection is None:
+            return
         if connection.muted_ms:
             self._muted_ms = max(self._muted_ms, connection.muted_ms)
             for state in states:
@@ -273,7 +284,7 @@ class FetchRun:
         until = Deadline.after_ms(self._wait_ms())
         if deadline is not None:
             until = until.within_ms(deadline.remaining_ms)
-        done = set(wait_for_any([flight.pending for flight in flights], until, self._wakeup))
+        done = set(wait_for_any([flight.pending for flight in flights], until, self._background.wakeup))
         for flight in flights:
             if flight.pending not in done and self._late(flight):
                 flight.pending.connection.give_up(flight.pending, self._late_after_ms)
@@ -284,11 +295,13 @@ class FetchRun:
                 self._answered.append(flight)
 
     def _wait_ms(self) -> float:
-        now = self._clock.now()
+        now, finding = self._clock.now(), self.lookups.finding_leaders
         waits = [
             max(0.0, (state.retry_at - now) * 1000)
             for state in self._states.values()
-            if state.open and not state.in_flight and (state.leader is None or state.retry_at > now)
+            if state.open
+            and not state.in_flight
+            and (state.retry_at > now or (state.leader is None and not finding))
         ]
         if self._muted_ms:
             waits.append(self._muted_ms)

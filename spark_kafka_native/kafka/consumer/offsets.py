@@ -119,10 +119,15 @@ def list_places(
     return {tp: (ends[tp].offset if offset is None else offset) or 0 for tp, offset in told.items()}
 
 
-def with_bounds(router: Router, error: OffsetOutOfRangeError) -> OffsetOutOfRangeError:
+def with_bounds(
+    router: Router, error: OffsetOutOfRangeError, deadline: Deadline | None = None
+) -> OffsetOutOfRangeError:
     """The error with the range that the leader has now, which its refusal does not say."""
     tp = error.topic_partition
-    first, end = (list_offsets(router, {tp: at})[tp].offset for at in (OffsetAt.EARLIEST, OffsetAt.LATEST))
+    first, end = (
+        list_offsets(router, {tp: at}, deadline=deadline)[tp].offset
+        for at in (OffsetAt.EARLIEST, OffsetAt.LATEST)
+    )
     return OffsetOutOfRangeError(tp, error.offset, first, end)
 
 
@@ -163,7 +168,7 @@ def _ask_leaders(
             failures.append(error)
     for pending, asked in pendings:
         try:
-            response = pending.result(min(router.config.request_timeout_ms, deadline.remaining_ms))
+            response = pending.result(router.config.request_timeout_ms, deadline)
             failures.extend(read_list_offsets(response, asked, found))
         except KafkaError as error:
             failures.append(error)

@@ -2,7 +2,7 @@
 
 It alone uses the `FetchRun`, and connections of its own: a fetch that waits for records at the end of a log
 holds up nobody else's request. Whatever takes long (a broker that does not answer, a leader that is being
-elected) takes long here, while the reader's calls keep their deadlines.
+elected) takes long in its `Background`, while the reader's calls keep their deadlines.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from dataclasses import dataclass
 
 from ..cluster.brokers import Brokers
 from ..cluster.router import Router
-from ..error_code import ErrorCode
-from ..errors import BrokerError, KafkaError, OffsetOutOfRangeError, TopicRecreatedError
+from ..errors import KafkaError, OffsetOutOfRangeError, TopicRecreatedError
 from ..metrics import catalogue as metric
 from ..metrics.error_tag import error_tag
 from ..model import TopicPartition
 from ..network.connection import Connection
 from ..network.deadline import Deadline
 from ..network.transport import READ, wait_for_streams
+from .background import Background
 from .fetch_run import FetchRun
 from .fetched_records import FetchedRecords
-from .offsets import list_places
+from .offsets import list_places, with_bounds
 from .prefetched import Prefetched, Wanted
 from .reader_config import ReaderConfig
 
@@ -34,6 +34,28 @@ IDLE_MS = 1_000
 """How long it waits when nothing is to be fetched; whoever changes that wakes it."""
 REFUSALS_IN_DOUBT = 5
 """So often in a row a refusal is asked again that the leader's own bounds contradict, which may be new."""
+
+
+class _ResetError(OffsetOutOfRangeError):
+    """An offset that is out of range, and where the reset policy goes on."""
+
+    def __init__(self, error: OffsetOutOfRangeError, go_on_at: int) -> None:
+        super().__init__(*error.args)
+        self.go_on_at = go_on_at
+
+
+class _OwnConnections:
+    """To the brokers that ``router`` knows of."""
+
+    def __init__(self, router: Router, brokers: Brokers) -> None:
+        self._router = router
+        self._brokers = brokers
+
+    def ready(self, node_id: int) -> Connection | None:
+        return self._brokers.ready(self._router.broker(node_id))
+
+    def connection(self, node_id: int, deadline: Deadline) -> Connection:
+        return self._brokers.connection(self._router.broker(node_id), deadline)
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +88,10 @@ class Prefetching:
         self._metrics = shared.metrics
         self.brokers = Brokers(router.config, metrics=shared.metrics)
         """Connections of its own."""
-        self._run = FetchRun(router, config, columns, self._connect, shared.wakeup)
+        self._background = Background(shared.wakeup)
+        connections = _OwnConnections(router, self.brokers)
+        self._run = FetchRun(router, config, columns, connections, self._background)
+        self._run.lookups.bounds = self._with_reset
         self._run.metrics = shared.metrics
         self._fetched: dict[TopicPartition, _Fetched] = {}
         self._watch = watch
@@ -80,6 +105,7 @@ class Prefetching:
                 shared.wakeup.clear()  # first: what comes after it is seen, or ends the next wait
                 if shared.closed:
                     break
+                self._background.settle()
                 self._follow()
                 self._fetch()
                 self._look_around()
@@ -93,14 +119,6 @@ class Prefetching:
             shared.work_units.close()
             shared.ended = True
             shared.wake_readers()
-
-    def _connect(self, node_id: int, deadline: Deadline) -> Connection:
-        broker = self._router.snapshot.brokers.get(node_id)
-        if broker is None:
-            raise BrokerError(
-                ErrorCode.BROKER_NOT_AVAILABLE, f"broker {node_id}", "the metadata do not name it"
-            )
-        return self.brokers.connection(broker, deadline)
 
     def _follow(self) -> None:
         """Do what the reader wants."""
@@ -159,33 +177,40 @@ class Prefetching:
         topic_partition = next(iter(self._run.broken()), None)
         if topic_partition is None:
             raise error
-        if isinstance(error, OffsetOutOfRangeError):
-            try:
-                if self._mended(error):
-                    return
-            except KafkaError as failure:
-                error = failure
+        if isinstance(error, OffsetOutOfRangeError) and self._mended(error):
+            return
         known = self._fetched[topic_partition]
         known.active, known.recreated = False, isinstance(error, TopicRecreatedError)
         self._run.pause(topic_partition)
         self._metrics.count(metric.CONSUMER_ERRORS, 1, error_tag(error))
         self._shared.broke(known.wanted, known.moves, error)
 
+    def _with_reset(
+        self, router: Router, error: OffsetOutOfRangeError, deadline: Deadline
+    ) -> OffsetOutOfRangeError:
+        """The error with the leader's bounds, and with where the reset policy goes on, if it is to. In the
+        background.
+        """
+        told, tp = with_bounds(router, error, deadline), error.topic_partition
+        known, place = self._fetched.get(tp), self._config.auto_offset_reset.place(time.time() * 1000)
+        in_doubt = known is not None and known.doubts < REFUSALS_IN_DOUBT and _is_contradicted(told)
+        if place is None or in_doubt:
+            return told
+        return _ResetError(told, list_places(router, {tp: place}, self._config.isolation_level, deadline)[tp])
+
     def _mended(self, error: OffsetOutOfRangeError) -> bool:
         """Whether the partition goes on: the leader's own bounds contradict its refusal, or the reset policy
         says from where.
         """
         tp, known = error.topic_partition, self._fetched[error.topic_partition]
-        low, high = error.log_start_offset, error.high_watermark
-        if low is not None and high is not None and low <= error.offset <= high:
+        if _is_contradicted(error):
             known.doubts += 1
             if known.doubts <= REFUSALS_IN_DOUBT:
                 self._run.try_again(tp, self._router.config.retry_backoff_ms)
                 return True
-        place = self._config.auto_offset_reset.place(time.time() * 1000)
-        if place is None:
+        if not isinstance(error, _ResetError):
             return False
-        offset = list_places(self._router, {tp: place}, self._config.isolation_level)[tp]
+        offset = error.go_on_at
         _LOG.warning(
             "%s; going on at %d (auto.offset.reset=%s)", error, offset, self._config.auto_offset_reset
         )
@@ -195,12 +220,20 @@ class Prefetching:
         return True
 
     def _look_around(self) -> None:
-        """Call what is to be done once per ``metadata.max.age.ms``; a failure is tried again next time."""
+        """Have done what is due once per ``metadata.max.age.ms``; a failure is tried again next time."""
         age_ms = (time.monotonic() - self._watched_at) * 1000
         if self._watch is None or age_ms < self._router.config.metadata_max_age_ms:
             return
         self._watched_at = time.monotonic()
-        try:
-            self._watch()
-        except KafkaError as error:
-            _LOG.warning("looking for new partitions failed, and is tried again: %s", error)
+        self._background.start("watch", self._watch, _tell_failure)
+
+
+def _is_contradicted(error: OffsetOutOfRangeError) -> bool:
+    """Whether the bounds that the leader tells have the offset that it has refused."""
+    low, high = error.log_start_offset, error.high_watermark
+    return low is not None and high is not None and low <= error.offset <= high
+
+
+def _tell_failure(outcome: KafkaError | None) -> None:
+    if outcome is not None:
+        _LOG.warning("looking for new partitions failed, and is tried again: %s", outcome)

@@ -121,17 +121,13 @@ class Connection(Exchange):
         broker lets us ask; all of it ends by ``deadline``. ``at_most`` caps the version.
         """
         version = None if at_most is None else self.version_of(type(request), at_most)
-        pending = self.submit(request, version, deadline)
-        if deadline is None:
-            return pending.result(timeout_ms)
-        limit_ms = self.request_timeout_ms if timeout_ms is None else timeout_ms
-        return pending.result(min(limit_ms, deadline.remaining_ms))
+        return self.submit(request, version, deadline).result(timeout_ms, deadline)
 
     def ask(self, request: Request[R], version: int, deadline: Deadline) -> R:
         """Submit in exactly that version and wait for the response: for a handshake, which knows no other
         versions yet.
         """
-        return self.submit(request, version, deadline).result(deadline.remaining_ms)
+        return self.submit(request, version, deadline).result(deadline.remaining_ms, deadline)
 
     def submit(
         self, request: Request[R], version: int | None = None, deadline: Deadline | None = None

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Callable
+
+from .wakeup import Wakeup
 
 Clock = Callable[[], float]
 """Seconds that only ever grow, as `time.monotonic`."""
 
 
 class Deadline:
-    """A moment on a monotonic clock. Passed down instead of a timeout, so that nested waits can't add up."""
+    """A moment on a monotonic clock. Passed down instead of a timeout, so that nested waits can't add up.
 
-    __slots__ = ("_at", "clock")
+    It may come early: once a wakeup is set, there is no time left for anybody below (`or_when`).
+    """
 
-    def __init__(self, at: float, clock: Clock = time.monotonic) -> None:
+    __slots__ = ("_at", "_wakeup", "clock")
+
+    def __init__(self, at: float, clock: Clock = time.monotonic, wakeup: Wakeup | None = None) -> None:
         self._at = at
         self.clock = clock
+        self._wakeup = wakeup
 
     @classmethod
     def after_ms(cls, timeout_ms: float, clock: Clock = time.monotonic) -> Deadline:
@@ -26,13 +33,36 @@ class Deadline:
     @property
     def remaining_ms(self) -> float:
         """Milliseconds left, never below 0."""
+        if self._wakeup is not None and self._wakeup.is_set:
+            return 0.0
         return max(0.0, (self._at - self.clock()) * 1000)
 
     @property
     def expired(self) -> bool:
         """Whether nothing is left."""
-        return self.clock() >= self._at
+        return self.clock() >= self._at or (self._wakeup is not None and self._wakeup.is_set)
+
+    @property
+    def called_off(self) -> bool:
+        """Whether nobody wants any more what has this deadline."""
+        return self._wakeup is not None and self._wakeup.is_set
 
     def within_ms(self, timeout_ms: float) -> Deadline:
         """This moment or ``timeout_ms`` from now, whichever comes first."""
-        return Deadline(min(self._at, self.clock() + timeout_ms / 1000), self.clock)
+        return Deadline(min(self._at, self.clock() + timeout_ms / 1000), self.clock, self._wakeup)
+
+    def from_now_ms(self, timeout_ms: float) -> Deadline:
+        """The moment ``timeout_ms`` from now, be it later than this one; called off together with it."""
+        return Deadline(self.clock() + timeout_ms / 1000, self.clock, self._wakeup)
+
+    def or_when(self, wakeup: Wakeup) -> Deadline:
+        """This moment, or at once when ``wakeup`` is set, which must stay open meanwhile."""
+        return Deadline(self._at, self.clock, wakeup)
+
+    def poll(self, poller: select.poll) -> list[tuple[int, int]]:
+        """What is ready of what ``poller`` has, with its events; nothing when this comes first."""
+        also = -1 if self._wakeup is None else self._wakeup.fileno()
+        if also >= 0:
+            poller.register(also, select.POLLIN)
+        # Rounded up: poll(0) in the last millisecond would spin.
+        return [found for found in poller.poll(int(self.remaining_ms) + 1) if found[0] != also]

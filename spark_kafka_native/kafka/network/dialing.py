@@ -139,7 +139,7 @@ class Dialing:
         in_turn = self._config.connection_attempt_delay_ms < 0
         share_ms = self._deadline.remaining_ms / (len(self._left) + 1 if in_turn else 1)
         # An attempt that has no time at all would say nothing about the address.
-        return Deadline.after_ms(max(1, min(self._config.connection_setup_timeout_ms, share_ms)))
+        return self._deadline.from_now_ms(max(1, min(self._config.connection_setup_timeout_ms, share_ms)))
 
     def _wait(self) -> _Attempt | None:
         """The attempt that is connected next; None when one has failed, or when it is the next one's turn."""
@@ -149,7 +149,7 @@ class Dialing:
         poller = select.poll()
         for descriptor in self._trying:
             poller.register(descriptor, select.POLLOUT)
-        for descriptor, _ in poller.poll(int(waits_ms) + 1):
+        for descriptor, _ in self._deadline.from_now_ms(waits_ms).poll(poller):
             attempt = self._trying.pop(descriptor)
             code = attempt.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if not code:

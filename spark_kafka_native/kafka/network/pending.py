@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from ..errors import KafkaError
+from ..errors import KafkaError, NetworkError
 from ..protocol.message import Response
 from .deadline import Deadline
 from .frames import FrameBuffers
@@ -76,8 +76,8 @@ class Pending(Generic[R]):
         self._error: KafkaError | None = None
         self._frame: memoryview | None = None
 
-    def result(self, timeout_ms: float | None = None) -> R:
-        """Wait for the response.
+    def result(self, timeout_ms: float | None = None, deadline: Deadline | None = None) -> R:
+        """Wait for the response, until ``deadline`` at most.
 
         The time counts from this call (None: the connection's request timeout): a caller that was busy
         elsewhere does not blame the broker for it. Raises `RequestTimedOutError` after having closed the
@@ -86,11 +86,20 @@ class Pending(Generic[R]):
         """
         if not self.done:
             limit_ms = self.connection.request_timeout_ms if timeout_ms is None else timeout_ms
-            if not self.connection.wait_for(self, Deadline.after_ms(limit_ms)):
-                self.connection.give_up(self, limit_ms)
+            if deadline is not None:
+                limit_ms = min(limit_ms, deadline.remaining_ms)
+            limit = Deadline.after_ms(limit_ms) if deadline is None else deadline.within_ms(limit_ms)
+            if not self.connection.wait_for(self, limit):
+                self._give_up(limit, limit_ms)
         if self._error is not None:
             raise self._error
         return cast("R", self._response)
+
+    def _give_up(self, limit: Deadline, limit_ms: float) -> None:
+        if limit.called_off:  # the broker is not to blame, and others may use the connection
+            self.abandon()
+            raise NetworkError(f"{self.what}: nobody waits for the answer any more")
+        self.connection.give_up(self, limit_ms)
 
     def release(self) -> None:
         """Let the connection overwrite the response's memory; its record sets must not be read any more."""

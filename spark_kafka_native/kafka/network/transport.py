@@ -48,8 +48,7 @@ def wait_for_streams(streams: Sequence[tuple[int, int]], deadline: Deadline) -> 
         if descriptor < 0:
             return True
         poller.register(descriptor, events)
-    # Rounded up: poll(0) in the last millisecond would spin.
-    return bool(poller.poll(int(deadline.remaining_ms) + 1))
+    return bool(deadline.poll(poller))
 
 
 class Transport:
@@ -155,7 +154,7 @@ class Transport:
             return READ
         poller = select.poll()
         poller.register(self._socket.fileno(), events)
-        ready = poller.poll(int(deadline.remaining_ms) + 1)
+        ready = deadline.poll(poller)
         if not ready:
             return 0
         found = ready[0][1]

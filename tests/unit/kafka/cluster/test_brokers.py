@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,9 +23,16 @@ class Opened:
     """A connection of which only the address matters."""
 
     metrics: Any = None
+    closed = renewal_due = False
 
     def __init__(self, address: str) -> None:
         self.address = address
+
+    def alive(self) -> bool:
+        return not self.closed
+
+    def close(self) -> None:
+        self.closed = True
 
 
 class Opening:
@@ -33,6 +41,7 @@ class Opening:
     def __init__(self, **failures: Exception) -> None:
         self.failures = failures
         self.opened: list[str] = []
+        self.made: list[Opened] = []
         self.gates: dict[str, threading.Event] = {}
         self.at_gate = threading.Event()
 
@@ -43,7 +52,8 @@ class Opening:
             assert self.gates[host].wait(120)
         if host in self.failures:
             raise self.failures[host]
-        return Opened(f"{host}:{port}")
+        self.made.append(Opened(f"{host}:{port}"))
+        return self.made[-1]
 
 
 def canonical(monkeypatch: pytest.MonkeyPatch, **names: list[str]) -> ClientConfig:
@@ -125,3 +135,53 @@ def test_who_waits_for_another_threads_metadata_keeps_its_own_deadline() -> None
     opening.gates["slow"].set()
     first.join(60)
     assert not first.is_alive()
+
+
+def test_what_is_connected_after_a_close_is_closed_too() -> None:
+    opening = Opening()
+    opening.gates["slow"] = threading.Event()
+    brokers = Brokers(ClientConfig(bootstrap_servers=("slow:9092",)), opening)
+    failures: list[NetworkError] = []
+
+    def connect(way: Callable[[], object]) -> None:
+        with pytest.raises(NetworkError, match="slow:9092: the client was closed while it was connecting"):
+            way()
+        failures.append(NetworkError())
+
+    slow, until = Broker(node_id=1, host="slow", port=9092), Deadline.after_ms(SOON)
+    ways = (lambda: brokers.connection(slow, until), lambda: brokers.bootstrap(until))
+    threads = [threading.Thread(target=connect, args=(way,), daemon=True) for way in ways]
+    for thread in threads:
+        opening.at_gate.clear()
+        thread.start()
+        assert opening.at_gate.wait(60)
+    brokers.close()
+    opening.gates["slow"].set()
+    for thread in threads:
+        thread.join(60)
+    assert len(failures) == 2
+    assert [one.closed for one in opening.made] == [True, True]
+
+
+def test_only_a_connection_that_nobody_waits_for_is_ready() -> None:
+    opening = Opening()
+    brokers = Brokers(ClientConfig(bootstrap_servers=("one:1",)), opening)
+    one, two = (Broker(node_id=i, host=host, port=1) for i, host in enumerate(("one", "two")))
+    assert brokers.ready(one) is None
+    assert opening.opened == []
+    until = Deadline.after_ms(SOON)
+    bootstrapped = brokers.bootstrap(until)
+    assert brokers.ready(one) is bootstrapped  # it is the one that it advertises
+    assert brokers.ready(one) is brokers.connection(one, until)
+    assert brokers.ready(Broker(node_id=0, host="moved", port=1)) is None
+    opening.made[0].closed = True
+    assert brokers.ready(one) is None
+    opening.gates["two"] = threading.Event()
+    first = threading.Thread(target=brokers.connection, args=(two, until), daemon=True)
+    first.start()
+    assert opening.at_gate.wait(60)
+    assert brokers.ready(two) is None
+    opening.gates["two"].set()
+    first.join(60)
+    assert brokers.ready(two) is brokers.connection(two, until)
+    assert opening.opened == ["one:1", "two:1"]

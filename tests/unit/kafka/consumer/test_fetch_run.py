@@ -41,6 +41,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
+_RUNS: list[FetchRun] = []
+"""Those that are to be closed at the end of a test."""
 Change = Callable[[PartitionData], PartitionData]
 
 
@@ -48,6 +50,8 @@ Change = Callable[[PartitionData], PartitionData]
 def cluster() -> Iterator[ScriptedCluster]:
     with ScriptedCluster(3) as running:
         yield running
+        while _RUNS:
+            _RUNS.pop().close()
 
 
 def start(cluster: ScriptedCluster, *, shares_memory: bool = False, **changed: Any) -> FetchRun:
@@ -60,7 +64,8 @@ def start(cluster: ScriptedCluster, *, shares_memory: bool = False, **changed: A
         "max_partition_fetch_bytes": 1,
     } | changed
     router = Router(ClientConfig.from_properties(properties(cluster.bootstrap_servers, **client)))
-    return FetchRun(router, ConsumerConfig(**quick), shares_memory=shares_memory)
+    _RUNS.append(FetchRun(router, ConsumerConfig(**quick), shares_memory=shares_memory))
+    return _RUNS[-1]
 
 
 def fill(cluster: ScriptedCluster, partitions: int = 1, batches: int = 4) -> list[TopicPartition]:

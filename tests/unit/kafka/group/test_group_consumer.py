@@ -37,7 +37,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     made: list[GroupConsumer] = []
 
     def new(*owned: TopicPartition, **settings: Any) -> GroupConsumer:
-        consumer = GroupConsumer("localhost:1", "a", "g", **settings)
+        consumer = GroupConsumer("127.0.0.1:1", "a", "g", **settings)
         made.append(consumer)
         membership = consumer._member.membership
         assert isinstance(membership, ClassicMembership)

@@ -40,6 +40,8 @@ class Stuck:
         self.asked: list[str] = []
 
     def __call__(self, host: str, port: int, **_: Any) -> list[Any]:
+        if host == "127.0.0.1":  # a thread that another test has left behind, on its way to a broker
+            return [v4(host, port)]
         self.asked.append(host)
         assert self.gate.wait(120)
         return [v4("127.0.0.1", port)]

@@ -1,0 +1,116 @@
+"""`Background`: what may wait for a broker, in threads of its own, for a loop that must not.
+
+A thread asks; what comes of it is told by `settle`, in the loop's thread: no other touches what the loop has.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+from ..errors import KafkaError
+from ..network.deadline import Deadline
+from ..network.wakeup import Wakeup
+
+T = TypeVar("T")
+
+
+class Background:
+    """The work that is under way, one piece for each key: whoever chooses the keys bounds the threads.
+
+    For one thread. ``wakeup`` is set when something has ended; without one, it has its own.
+    """
+
+    def __init__(self, wakeup: Wakeup | None = None) -> None:
+        self.given = wakeup
+        """Whoever gave it may set it too, to be looked after."""
+        self._own: Wakeup | None = None
+        self._end: Wakeup | None = None
+        self._closed = False
+        self._under_way: dict[Hashable, Callable[[Any], None]] = {}
+        self._ended: deque[tuple[Hashable, object]] = deque()
+        self._threads: set[object] = set()
+
+    def __contains__(self, key: Hashable) -> bool:
+        """Whether that is under way."""
+        return key in self._under_way
+
+    @property
+    def wakeup(self) -> Wakeup | None:
+        """What to wait for besides sockets; None where nothing is under way that would set it."""
+        return self.given or (self._own if self._under_way else None)
+
+    def deadline(self, timeout_ms: float) -> Deadline:
+        """``timeout_ms`` from now, for work that is under way: it ends with `close`."""
+        assert self._end is not None, "work that was started has an end"
+        return Deadline.after_ms(timeout_ms).or_when(self._end)
+
+    def start(self, key: Hashable, work: Callable[[], T], then: Callable[[T | KafkaError], None]) -> None:
+        """Have a thread do ``work``, and `settle` tell ``then`` what it returned, or the `KafkaError` that it
+        raised. Does nothing while there is work under the same ``key``.
+        """
+        if key in self._under_way or self._closed:
+            return
+        if self._end is None:
+            self._own = Wakeup() if self.given is None else None
+            self._end = Wakeup()
+        mine = object()
+        try:
+            self._under_way[key] = then
+            self._threads.add(mine)
+            run = threading.Thread(
+                target=self._run, args=(mine, key, work), name=f"kafka-fetch-{key}", daemon=True
+            )
+            run.start()
+        except RuntimeError:
+            # None can be started while the interpreter ends (3.12 on), or where there are too many.
+            self._run(mine, key, work)
+            self.settle()
+        except BaseException:  # an interrupt: nobody knows whether it runs
+            self._under_way.pop(key, None)
+            raise
+
+    def settle(self) -> None:
+        """Tell what has ended. Raises what is no `KafkaError`: a mistake of ours."""
+        if self._closed:
+            return
+        if self._own is not None:
+            self._own.clear()  # first: what ends after it is seen, or ends the next wait
+        while self._ended:
+            key, outcome = self._ended.popleft()
+            then = self._under_way.pop(key, None)
+            if isinstance(outcome, BaseException) and not isinstance(outcome, KafkaError):
+                raise outcome
+            if then is not None:
+                then(outcome)
+
+    def close(self) -> None:
+        """End what is under way, without waiting for it; nobody is told of it."""
+        self._closed = True
+        self._under_way.clear()
+        self._ended.clear()
+        if self._own is not None:
+            self._own.close()
+        if self._end is not None:
+            self._end.set()
+            self._close_unused()
+
+    def _run(self, mine: object, key: Hashable, work: Callable[[], object]) -> None:
+        outcome: object
+        try:
+            outcome = work()
+        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+            outcome = error
+        if not self._closed:
+            self._ended.append((key, outcome))
+            if (wakeup := self.given or self._own) is not None:
+                wakeup.set()
+        self._threads.discard(mine)
+        self._close_unused()
+
+    def _close_unused(self) -> None:
+        """Once nobody waits for it any more, be it the last thread or `close` that finds it so."""
+        if self._closed and not self._threads and self._end is not None:
+            self._end.close()

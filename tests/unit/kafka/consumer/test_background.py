@@ -1,0 +1,152 @@
+"""What is done in threads for a loop: told in the loop's own, once, and nothing of it is left."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from spark_kafka_native.kafka.consumer.background import Background
+from spark_kafka_native.kafka.errors import NetworkError
+from spark_kafka_native.kafka.network.wakeup import Wakeup
+
+
+@pytest.fixture
+def background() -> Iterator[Background]:
+    made = Background()
+    yield made
+    made.close()
+
+
+def settled(background: Background, key: object) -> None:
+    until = time.monotonic() + 60
+    while key in background:
+        assert time.monotonic() < until
+        background.settle()
+        time.sleep(0.001)
+
+
+def test_what_came_of_it_is_told_in_the_loops_thread(background: Background) -> None:
+    told: list[Any] = []
+
+    def fail() -> None:
+        raise NetworkError("gone")
+
+    def note(outcome: object) -> None:
+        told.append((outcome, threading.get_ident()))
+
+    background.start("one", lambda: threading.get_ident(), note)
+    settled(background, "one")
+    background.start("two", fail, note)
+    settled(background, "two")
+    assert [told[0][1], told[1][1]] == [threading.get_ident()] * 2
+    assert told[0][0] != threading.get_ident()
+    assert str(told[1][0]) == "gone"
+
+
+def test_there_is_one_of_a_kind_at_a_time(background: Background) -> None:
+    gate, done = threading.Event(), []
+    background.start("one", lambda: gate.wait(60), done.append)
+    background.start("one", lambda: done.append("never"), done.append)
+    background.start("two", lambda: "other", done.append)
+    settled(background, "two")
+    assert done == ["other"]
+    assert "one" in background
+    gate.set()
+    settled(background, "one")
+    assert done == ["other", True]
+    background.start("one", lambda: "again", done.append)
+    settled(background, "one")
+    assert done == ["other", True, "again"]
+
+
+def test_the_loop_is_woken_by_what_it_waits_with(background: Background) -> None:
+    assert background.wakeup is None  # nothing would set it
+    background.start("one", lambda: 1, lambda _: None)
+    own = background.wakeup
+    assert own is not None
+    until = time.monotonic() + 60
+    while not own.is_set:
+        assert time.monotonic() < until
+    background.settle()
+    assert not own.is_set
+    assert background.wakeup is None
+
+    given = Wakeup()
+    other = Background(given)
+    other.start("one", lambda: 1, lambda _: None)
+    while not given.is_set:
+        assert time.monotonic() < until
+    other.settle()
+    assert given.is_set  # its owner's to clear
+    other.close()
+    given.close()
+
+
+def test_a_mistake_of_ours_is_raised(background: Background) -> None:
+    background.start("one", lambda: 1 // 0, lambda _: None)
+    with pytest.raises(ZeroDivisionError):
+        settled(background, "one")
+
+
+@pytest.mark.parametrize("ends", ["before", "after"])
+def test_a_close_calls_it_off_and_leaves_nothing(ends: str) -> None:
+    """What the work waited with is closed, whether it ends before the close or after it."""
+    background, told, begun, seen, gate = Background(), [], threading.Event(), [], threading.Event()
+
+    def work() -> None:
+        deadline = background.deadline(3_600_000)
+        seen.append(deadline.expired)
+        begun.set()
+        assert gate.wait(60)
+        seen.append(deadline.expired)
+
+    background.start("one", work, told.append)
+    assert begun.wait(60)
+    [thread] = [one for one in threading.enumerate() if one.name == "kafka-fetch-one"]
+    if ends == "before":
+        gate.set()
+        thread.join(60)
+    end, own = background._end, background._own
+    assert end is not None
+    assert own is not None
+    background.close()
+    gate.set()
+    thread.join(60)
+    background.settle()
+    assert seen == [False, ends == "after"]
+    assert told == []
+    assert (end.fileno(), own.fileno()) == (-1, -1)
+    background.start("one", lambda: told.append("never"), told.append)
+    assert told == []
+
+
+def test_without_threads_it_is_done_at_once(background: Background, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    told: list[Any] = []
+    background.start("one", lambda: 1, told.append)
+    assert told == [1]
+    assert "one" not in background
+
+
+def test_an_interrupt_at_the_start_lets_it_be_started_again(
+    background: Background, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    told: list[Any] = []
+    start: Callable[..., None] = threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        background.start("one", lambda: 1, told.append)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    background.start("one", lambda: 2, told.append)
+    settled(background, "one")
+    assert told == [2]

@@ -1,0 +1,342 @@
+"""A broker that can't be reached holds up its own partitions alone: with gates, and with a silent broker."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from interrupting import repeat_until_interrupted
+from scripted_broker import ScriptedCluster, offsets_of, properties
+
+from spark_kafka_native.kafka.cluster.router import Router
+from spark_kafka_native.kafka.config import ClientConfig, ConsumerConfig
+from spark_kafka_native.kafka.consumer.fetch_run import FetchRun
+from spark_kafka_native.kafka.consumer.offset_reset import OffsetReset
+from spark_kafka_native.kafka.consumer.partition_reader import PartitionReader
+from spark_kafka_native.kafka.consumer.reader_config import ReaderConfig
+from spark_kafka_native.kafka.errors import DeadlineExceededError, OffsetOutOfRangeError
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.network.deadline import Deadline
+from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
+
+AWAY = "away.example"
+SOON_S = 60.0
+FOR_EVER_MS = 3_600_000
+PATIENT = {
+    "request_timeout_ms": FOR_EVER_MS,
+    "default_api_timeout_ms": FOR_EVER_MS,
+    "socket_connection_setup_timeout_ms": FOR_EVER_MS,
+}
+"""Whoever waits for a broker that does not answer waits for an hour."""
+
+
+@pytest.fixture
+def cluster() -> Iterator[ScriptedCluster]:
+    """Partitions 0 and 2 are led by broker 1, partition 1 by broker 2."""
+    with ScriptedCluster(2) as running:
+        for tp in running.create("t", 3):
+            for batch in range(4):
+                running.logs[tp].append([b"%d" % (batch * 5 + i) for i in range(5)])
+        yield running
+
+
+ONE, TWO, THREE = (TopicPartition("t", partition) for partition in range(3))
+
+
+class Gate:
+    """Until it is opened, somebody waits for something; ``reached`` tells that somebody does."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self._opened = threading.Event()
+
+    def open(self) -> None:
+        self._opened.set()
+
+    def wait(self) -> None:
+        self.reached.set()
+        assert self._opened.wait(10 * SOON_S)
+
+    def before(self, answer: Callable[..., Any]) -> Callable[..., Any]:
+        """``answer``, once it is opened."""
+
+        def later(*how: Any) -> Any:
+            self.wait()
+            return answer(*how)
+
+        return later
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    made = Gate()
+    yield made
+    made.open()
+
+
+@pytest.fixture
+def silent() -> Iterator[tuple[str, int]]:
+    """An address whose listener has no room for another connection: the system drops what asks for one."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.3", 0))
+        sock.listen(0)
+        waiting = []
+        for _ in range(64):
+            one = socket.socket()
+            one.setblocking(False)
+            one.connect_ex(sock.getsockname())
+            waiting.append(one)
+            poller = select.poll()
+            poller.register(one, select.POLLOUT)
+            if not poller.poll(200):
+                break
+        else:
+            pytest.skip("this system takes any number of connections")
+        yield sock.getsockname()
+        for one in waiting:
+            one.close()
+
+
+@pytest.fixture
+def start(cluster: ScriptedCluster) -> Iterator[Callable[..., FetchRun]]:
+    runs: list[tuple[FetchRun, Router]] = []
+
+    def begin(resolver: Any = None, socket_factory: Any = None, **changed: Any) -> FetchRun:
+        given = properties(cluster[1].address, **PATIENT | changed)
+        config = replace(
+            ClientConfig.from_properties(given), resolver=resolver, socket_factory=socket_factory
+        )
+        router = Router(config)
+        runs.append((FetchRun(router, ConsumerConfig(fetch_max_wait_ms=20, poll_timeout_ms=60_000)), router))
+        return runs[-1][0]
+
+    yield begin
+    for run, router in runs:
+        run.close()
+        router.close()
+
+
+@contextlib.contextmanager
+def reading(cluster: ScriptedCluster, resolver: Any = None, **config: Any) -> Iterator[PartitionReader]:
+    given = ClientConfig.from_properties(properties(cluster[1].address, **PATIENT))
+    router = Router(replace(given, resolver=resolver))
+    reader = PartitionReader(router, ReaderConfig(**{"fetch_max_wait_ms": 20} | config))
+    try:
+        yield reader
+    finally:
+        reader.close()
+        router.close()
+
+
+def records(reader: PartitionReader) -> list[tuple[int, int]]:
+    """Partition and offset of the next 20."""
+    until = Deadline.after_ms(SOON_S * 1000)
+    found = [reader.next_record(until) for _ in ALL]
+    return [(one.partition, one.offset) for one in found if one is not None]
+
+
+def resolving(gate: Gate) -> Callable[[str, int], list[Any]]:
+    def resolve(host: str, port: int) -> list[Any]:
+        if host == AWAY:
+            gate.wait()
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+    return resolve
+
+
+def in_time(work: Callable[[], Any]) -> Any:
+    """What ``work`` returns, or raises, within a time that has nothing to do with that of a broker."""
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append(work())
+        except Exception as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(SOON_S)
+    assert found, "it waits for the broker that does not answer"
+    return found[0]
+
+
+def take(run: FetchRun, *topic_partitions: TopicPartition) -> dict[TopicPartition, list[int]]:
+    """All records of these, while the others are held up."""
+    found: dict[TopicPartition, list[int]] = {tp: [] for tp in topic_partitions}
+
+    def read() -> None:
+        until = Deadline.after_ms(SOON_S * 1000)
+        while any(len(offsets) < 20 for offsets in found.values()):
+            fetched = run.next(until)
+            assert fetched is not None
+            found[fetched.topic_partition] += offsets_of(fetched.columns)
+
+    assert in_time(read) is None
+    return found
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    until = Deadline.after_ms(SOON_S * 1000)
+    while not holds():
+        assert not until.expired
+        time.sleep(0.005)
+
+
+def looking_up() -> list[str]:
+    return [one.name for one in threading.enumerate() if one.name.startswith("kafka-fetch")]
+
+
+ALL = list(range(20))
+
+
+def test_a_leader_that_cannot_be_reached_holds_up_its_own_partitions_alone(
+    cluster: ScriptedCluster, start: Callable[..., FetchRun], gate: Gate
+) -> None:
+    cluster[2].host = AWAY
+    run = start(resolving(gate))
+    for tp in (TWO, ONE, THREE):
+        run.add(tp, 0, 20)
+    assert take(run, ONE, THREE) == {ONE: ALL, THREE: ALL}
+    assert gate.reached.wait(SOON_S)
+    assert run.unfinished
+    gate.open()
+    assert take(run, TWO) == {TWO: ALL}
+    assert not run.unfinished
+
+
+def test_a_reader_reads_on_while_a_leader_cannot_be_reached(cluster: ScriptedCluster, gate: Gate) -> None:
+    cluster[2].host = AWAY
+    with reading(cluster, resolving(gate)) as reader:
+        reader.add(TWO, 0)
+        assert gate.reached.wait(SOON_S)
+        reader.add(ONE, 0)
+        assert records(reader) == [(0, offset) for offset in ALL]
+        gate.open()
+        assert records(reader) == [(1, offset) for offset in ALL]
+
+
+def test_a_look_for_leaders_holds_up_only_those_that_need_it(cluster: ScriptedCluster, gate: Gate) -> None:
+    with reading(cluster) as reader:
+        cluster.logs[TWO].leader = 1
+        reader._router.metadata(("t",))
+        cluster.logs[TWO].leader = 2  # broker 1 refuses, and who leads now is to be asked
+        for broker in cluster.brokers.values():
+            broker.on(MetadataRequest, gate.before(cluster.metadata))
+        reader.add(TWO, 0)
+        assert gate.reached.wait(SOON_S)
+        reader.add(ONE, 0)
+        assert records(reader) == [(0, offset) for offset in ALL]
+        gate.open()
+        assert records(reader) == [(1, offset) for offset in ALL]
+
+
+def test_bounds_that_are_asked_for_hold_up_only_their_partition(
+    cluster: ScriptedCluster, start: Callable[..., FetchRun], gate: Gate
+) -> None:
+    cluster[2].on(ListOffsetsRequest, gate.before(cluster.list_offsets))
+    run = start()
+    run.add(TWO, 99, 100)
+    run.add(ONE, 0, 20)
+    in_time(lambda: run.next(Deadline.after_ms(50)))  # it is refused, perhaps
+    while not gate.reached.is_set():
+        run.next(Deadline.after_ms(1))
+    run.seek(ONE, 0)
+    assert take(run, ONE) == {ONE: ALL}
+    assert run.broken() == {}
+    gate.open()
+    error = in_time(run.next)
+    assert isinstance(error, OffsetOutOfRangeError)
+    assert error.args == (TWO, 99, 0, 20)
+    assert run.broken() == {TWO: error}
+    run.seek(TWO, 0, 20)
+    assert take(run, TWO) == {TWO: ALL}
+
+
+def test_where_to_go_on_is_asked_for_while_others_are_read(cluster: ScriptedCluster, gate: Gate) -> None:
+    cluster[2].on(ListOffsetsRequest, gate.before(cluster.list_offsets))
+    with reading(cluster, auto_offset_reset=OffsetReset.EARLIEST) as reader:
+        reader.add(TWO, 99)
+        assert gate.reached.wait(SOON_S)
+        reader.add(ONE, 0)
+        assert records(reader) == [(0, offset) for offset in ALL]
+        gate.open()
+        assert records(reader) == [(1, offset) for offset in ALL]
+
+
+def test_why_a_leader_cannot_be_reached_is_told_in_the_end(
+    cluster: ScriptedCluster, start: Callable[..., FetchRun]
+) -> None:
+    cluster[2].stop()
+    run = start()
+    run.add(TWO, 0, 20)
+    run._config = ConsumerConfig(fetch_max_wait_ms=20, poll_timeout_ms=100)
+    error = in_time(run.next)
+    assert isinstance(error, DeadlineExceededError)
+    assert (
+        "cannot fetch t-1 at offset 0 (until 20) in 100 ms; the last failure: broker 2: cannot connect to"
+        in (str(error))
+    )
+
+
+def test_a_close_ends_what_is_being_dialled(
+    cluster: ScriptedCluster, start: Callable[..., FetchRun], silent: tuple[str, int]
+) -> None:
+    made: list[socket.socket] = []
+
+    def create(info: Any) -> socket.socket:
+        made.append(socket.socket(*info[:3]))
+        return made[-1]
+
+    cluster[2].host, cluster[2].port = silent
+    run = start(socket_factory=create)
+    run.add(TWO, 0, 20)
+    before = set(looking_up())
+    eventually(lambda: run.next(Deadline.after_ms(1)) is None and len(made) > 1)
+    run.close()
+    eventually(lambda: set(looking_up()) <= before)
+    run._router.close()
+    assert [one.fileno() for one in made] == [-1] * len(made)
+
+
+def test_a_closed_reader_leaves_no_thread(cluster: ScriptedCluster, silent: tuple[str, int]) -> None:
+    cluster[2].host, cluster[2].port = silent
+    before = set(looking_up())
+    with reading(cluster) as reader:
+        reader.add(TWO, 0)
+        eventually(lambda: any("connection" in name for name in looking_up()))
+        in_time(reader.close)
+    eventually(lambda: set(looking_up()) <= before)
+
+
+def test_an_interrupt_comes_through_while_a_leader_is_dialled(
+    cluster: ScriptedCluster, start: Callable[..., FetchRun], silent: tuple[str, int]
+) -> None:
+    cluster[2].host, cluster[2].port = silent
+    run = start()
+    run.add(TWO, 0, 20)
+    repeat_until_interrupted(0.2, run.next)
+    run.remove(TWO)
+    run.add(ONE, 0, 20)
+    assert take(run, ONE) == {ONE: ALL}
+
+
+def test_a_partition_that_was_moved_hears_nothing_of_what_was_asked_before(
+    cluster: ScriptedCluster, start: Callable[..., FetchRun], gate: Gate
+) -> None:
+    cluster[2].on(ListOffsetsRequest, gate.before(cluster.list_offsets))
+    run = start()
+    run.add(TWO, 99, 120)
+    while not gate.reached.is_set():
+        assert run.next(Deadline.after_ms(1)) is None
+    run.seek(TWO, 0, 20)
+    gate.open()
+    assert take(run, TWO) == {TWO: ALL}
