@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from . import group_answers, record_answers, topic_answers, transaction_answers
+from . import group_answers, record_answers, sasl_answers, topic_answers, transaction_answers
 from .mock_cluster import Call, MockCluster
 from .script import Fields
 
 Answer = Callable[[MockCluster, Call], Fields | None]
 
-_WHOLE: Final = ("DescribeCluster", "InitProducerId", "ListGroups", "AddOffsetsToTxn", "EndTxn")
+_WHOLE: Final = (
+    "DescribeCluster",
+    "InitProducerId",
+    "ListGroups",
+    "AddOffsetsToTxn",
+    "EndTxn",
+    "SaslHandshake",
+    "SaslAuthenticate",
+)
 """They have one error code, for all of the answer: the script's refusal is seen to here."""
 
 _OF_MEMBERS: Final = ("JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup")
@@ -42,6 +50,8 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "AddOffsetsToTxn": transaction_answers.add_offsets,
     "TxnOffsetCommit": transaction_answers.txn_offset_commit,
     "EndTxn": transaction_answers.end_txn,
+    "SaslHandshake": sasl_answers.sasl_handshake,
+    "SaslAuthenticate": sasl_answers.sasl_authenticate,
 }
 
 HIGHEST: Final[Mapping[str, int]] = {"AddPartitionsToTxn": 3, "EndTxn": 4, "TxnOffsetCommit": 4}

@@ -16,6 +16,7 @@ from .message_spec import MessageSpec, VersionRange
 from .message_specs import MessageSpecs
 from .mock_cluster import Call, MockCluster
 from .mock_request import MockRequest, find_places, topic_of
+from .sasl_answers import BEFORE_USERS
 from .script import Fault, Fields, Script
 
 _LOG = logging.getLogger("spark_kafka_native.testing.mock")
@@ -47,7 +48,12 @@ class Exchange:
     def _known(self, api: str) -> VersionRange:
         """What this mock could speak of an API."""
         found = self._specs[f"{api}Request"].versions
+        if api == "SaslHandshake":  # 0 has frames without a header behind it
+            return VersionRange(1, found.highest)
         return VersionRange(found.lowest, min(found.highest, HIGHEST.get(api, found.highest)))
+
+    def _is_asked_for(self, api: str) -> bool:
+        return self._cluster.users is not None or not api.startswith("Sasl")
 
     def check_api(self, api: str) -> None:
         """Raise `ValueError` where Kafka has no such API."""
@@ -68,7 +74,8 @@ class Exchange:
         spec = self._known(api)
         if api in self._versions:
             return VersionRange(*self._versions[api])
-        known = api in ANSWERS or api == _API_VERSIONS or api in self.script.apis()
+        known = (api in ANSWERS and self._is_asked_for(api)) or api == _API_VERSIONS
+        known = known or api in self.script.apis()
         return spec if known else VersionRange.parse(None)
 
     def serve(self, frame: bytes, node_id: int, connection: int) -> tuple[bytes, Then]:
@@ -81,12 +88,21 @@ class Exchange:
         self._see(request)
         if request.version not in self.versions_of(request.api):
             return self._refuse(request)
+        if self._is_stranger(request):
+            what = (request.node_id, request.connection, request.api)
+            _LOG.warning("broker %d: connection %d asks for %s before it says who it is (SASL)", *what)
+            return b"", Then.CLOSE
         try:
             return self._carry_out(request, spec)
         except Exception as error:  # noqa: BLE001 - whatever a function of the script raises
             _LOG.exception("broker %d could not answer %r: the connection is closed", node_id, request)
             self._failures.append((request, error))
             return b"", Then.CLOSE
+
+    def _is_stranger(self, request: MockRequest) -> bool:
+        if self._cluster.users is None or request.api in BEFORE_USERS:
+            return False
+        return request.connection not in self._cluster.authenticated
 
     def _carry_out(self, request: MockRequest, spec: MessageSpec) -> tuple[bytes, Then]:
         with self._cluster.changed:

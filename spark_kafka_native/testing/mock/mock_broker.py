@@ -30,8 +30,8 @@ class MockBroker:
             broker.on("Produce", partition=0, times=2).fail("NOT_LEADER_OR_FOLLOWER")
 
     They speak what producers, consumers, `GroupConsumer` (the classic protocol) and the topics' part of
-    `Admin` need, at every version that Kafka has; transactions are those before KIP-890, and never expire;
-    no SASL. Other clients may use them too.
+    `Admin` need, at every version that Kafka has; transactions are those before KIP-890, and never expire.
+    Other clients may use them too.
     Messages are read and written by Kafka's own specification, from a ``kafka-clients`` jar; no Java runs.
     """
 
@@ -41,18 +41,20 @@ class MockBroker:
         *,
         versions: Mapping[str, tuple[int, int]] | None = None,
         tls: ssl.SSLContext | None = None,
+        users: Mapping[str, str] | None = None,
         jar: Path | None = None,
     ) -> None:
         """Start listening on 127.0.0.1; node ids begin with 1.
 
         ``versions`` narrows an API to a lowest and a highest version, ``{"Fetch": (4, 11)}``, as an older
-        broker has it. ``tls`` is a server's context. ``jar`` is a ``kafka-clients`` jar; by default that of
+        broker has it. ``tls`` is a server's context. ``users``, names and passwords, are those who may speak
+        to it, by SASL PLAIN. ``jar`` is a ``kafka-clients`` jar; by default that of
         the embedded broker, which is fetched on the first call ever. Raises `JarsUnavailableError` if there
         is none, `JavaUnavailableError` if it would have to be fetched and there is no Java to do that.
         """
         if brokers < 1:
             raise ValueError(f"brokers is {brokers}: at least one is needed")
-        self._cluster = MockCluster()
+        self._cluster = MockCluster(users=users)
         self._seen: list[MockRequest] = []
         self._exchange = Exchange(message_specs(jar), self._cluster, versions or {}, self._see)
         numbers = itertools.count(1)

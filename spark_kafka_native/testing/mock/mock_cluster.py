@@ -64,6 +64,10 @@ class MockCluster:
     groups: dict[str, ClassicGroup] = field(default_factory=dict)
     transactions: dict[str, Transaction] = field(default_factory=dict)
     """By transactional id."""
+    users: Mapping[str, str] | None = None
+    """Names and passwords; None: nobody has to say who he is."""
+    authenticated: set[int] = field(default_factory=set)
+    """Connections, by number, whose user is known."""
     changed: threading.Condition = field(default_factory=threading.Condition)
     producer_ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1000))
 
