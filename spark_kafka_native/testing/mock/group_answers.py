@@ -15,6 +15,7 @@ _FIRST_WITH_ID_FIRST = 4  # of JoinGroup (KIP-394)
 _FIRST_WITH_MEMBERS = 3  # of LeaveGroup
 _FIRST_WITH_CODE = 2  # of OffsetFetch: one for the group
 _FIRST_WITH_GROUPS = 8  # of OffsetFetch
+_FIRST_WITH_IDS = 10  # of OffsetFetch
 
 
 def find_coordinator(cluster: MockCluster, call: Call) -> Fields:
@@ -154,10 +155,12 @@ def _committed(cluster: MockCluster, call: Call, asked: Fields) -> Fields:
         }
 
     answers = []
+    key = "name" if call.version < _FIRST_WITH_IDS else "topic_id"
     for one in _topics_of(cluster, committed) if asked["topics"] is None else asked["topics"]:
         topic = topic_of(one, cluster.topic_name)
-        head = {key: one[key] for key in ("name", "topic_id") if key in one}
-        answers.append({**head, "partitions": [told(topic, index) for index in one["partition_indexes"]]})
+        answers.append(
+            {key: one[key], "partitions": [told(topic, index) for index in one["partition_indexes"]]}
+        )
     return {"topics": answers}
 
 

@@ -1,0 +1,206 @@
+"""Groups of a `MockBroker`, frame by frame: who is let in, who is sent away, and with which words."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from plain_peer import WITHIN_S, Peer
+
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.testing import MockBroker
+from spark_kafka_native.testing.mock.message_specs import message_specs
+
+LONG_MS = 600_000
+SHORT_MS = 300
+
+
+@pytest.fixture
+def broker() -> Iterator[MockBroker]:
+    with MockBroker(2) as broker:
+        broker.create_topic("a")
+        yield broker
+
+
+class Member:
+    """A connection that speaks for one member of the group g."""
+
+    def __init__(self, broker: MockBroker, session_ms: int = LONG_MS, instance_id: str | None = None) -> None:
+        self.peer = Peer(broker.bootstrap_servers.split(",")[0])
+        self.session_ms, self.instance_id = session_ms, instance_id
+        self.member_id, self.generation = "", -1
+
+    def join(self, *protocols: str, rebalance_ms: int = LONG_MS) -> dict[str, Any]:
+        """JoinGroup, once more with the id that it is given; the answer to the last."""
+        told: dict[str, Any] = {"error_code": ErrorCode.MEMBER_ID_REQUIRED}
+        while told["error_code"] == ErrorCode.MEMBER_ID_REQUIRED:
+            told = self.peer.ask(
+                "JoinGroup",
+                {
+                    "group_id": "g",
+                    "session_timeout_ms": self.session_ms,
+                    "rebalance_timeout_ms": rebalance_ms,
+                    "member_id": self.member_id,
+                    "group_instance_id": self.instance_id,
+                    "protocol_type": "consumer",
+                    "protocols": [{"name": one, "metadata": one.encode()} for one in protocols or ["range"]],
+                },
+                7,
+            )
+            self.member_id = told["member_id"]
+        self.generation = told["generation_id"]
+        return told
+
+    def later(self, *protocols: str, **how: Any) -> tuple[threading.Thread, list[dict[str, Any]]]:
+        """`join`, which waits for the others, on a thread of its own; where its answer will be."""
+        told: list[dict[str, Any]] = []
+        thread = threading.Thread(target=lambda: told.append(self.join(*protocols, **how)), daemon=True)
+        thread.start()
+        return thread, told
+
+    def ask(self, api: str, version: int, **fields: Any) -> dict[str, Any]:
+        own = {"group_id": "g", "member_id": self.member_id, "generation_id": self.generation}
+        wanted = {field.name for field in message_specs()[f"{api}Request"].fields}
+        mine = {key: value for key, value in own.items() if key in wanted}
+        return self.peer.ask(api, mine | fields, version)
+
+    def sync(self, **assignments: bytes) -> dict[str, Any]:
+        told = [{"member_id": key, "assignment": value} for key, value in assignments.items()]
+        return self.ask("SyncGroup", 3, assignments=told)
+
+    def heartbeat(self) -> int:
+        return int(self.ask("Heartbeat", 3)["error_code"])
+
+    def commit(self, **who: Any) -> int:
+        place = {"name": "a", "partitions": [{"partition_index": 0, "committed_offset": 1}]}
+        own = {"member_id": self.member_id, "generation_id_or_member_epoch": self.generation}
+        told = self.peer.ask("OffsetCommit", {"group_id": "g", "topics": [place]} | own | who, 7)
+        return int(told["topics"][0]["partitions"][0]["error_code"])
+
+    def close(self) -> None:
+        self.peer.close()
+
+
+@pytest.fixture
+def one(broker: MockBroker) -> Iterator[Member]:
+    with closing(Member(broker)) as member:
+        yield member
+
+
+@pytest.fixture
+def two(broker: MockBroker) -> Iterator[Member]:
+    with closing(Member(broker)) as member:
+        yield member
+
+
+def test_a_member_is_given_an_id_before_it_is_let_in(one: Member) -> None:
+    """KIP-394."""
+    asked = {"group_id": "g", "protocols": [{"name": "range", "metadata": b""}]}
+    told = one.peer.ask("JoinGroup", asked, 4)
+    assert told["error_code"] == ErrorCode.MEMBER_ID_REQUIRED
+    assert told["member_id"]
+    unknown = one.peer.ask("JoinGroup", asked | {"member_id": "nobody"}, 4)
+    assert unknown["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_generation_of_two(one: Member, two: Member) -> None:
+    assert one.join("sticky", "range")["generation_id"] == 1
+    thread, told = two.later("range")
+    while (code := one.heartbeat()) == ErrorCode.NONE:
+        pass
+    assert code == ErrorCode.REBALANCE_IN_PROGRESS
+    assert one.commit() == ErrorCode.NONE, "what was read before the rebalance counts"
+    leader = one.join("sticky", "range")
+    thread.join(WITHIN_S)
+
+    assert (leader["generation_id"], told[0]["generation_id"]) == (2, 2)
+    assert leader["protocol_name"] == told[0]["protocol_name"] == "range", "what both know"
+    assert leader["leader"] == told[0]["leader"] == one.member_id
+    assert [m["metadata"] for m in leader["members"]] == [b"range"] * 2
+    assert told[0]["members"] == []
+    assert one.commit() == ErrorCode.REBALANCE_IN_PROGRESS, "nobody knows what is whose"
+    assert one.sync(**{one.member_id: b"1", two.member_id: b"2"})["assignment"] == b"1"
+    assert two.sync()["assignment"] == b"2"
+    assert (one.heartbeat(), two.heartbeat(), one.commit()) == (0, 0, 0)
+
+    two.generation = 1
+    assert two.heartbeat() == two.commit() == ErrorCode.ILLEGAL_GENERATION
+    assert two.sync()["error_code"] == ErrorCode.ILLEGAL_GENERATION
+    two.member_id = "nobody"
+    assert two.heartbeat() == two.commit() == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_who_shares_no_protocol_stays_outside(one: Member, two: Member) -> None:
+    one.join("range")
+    assert two.join("sticky")["error_code"] == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert one.heartbeat() == ErrorCode.NONE
+
+
+def test_who_is_silent_is_out(broker: MockBroker, one: Member) -> None:
+    with closing(Member(broker, session_ms=SHORT_MS)) as silent:
+        silent.join()
+        assert silent.sync(**{silent.member_id: b"all"})["assignment"] == b"all"
+        assert one.join()["generation_id"] == 2, "it came although the other did not"
+        assert silent.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_who_does_not_join_again_in_time_is_out(one: Member, two: Member) -> None:
+    one.join(rebalance_ms=SHORT_MS)
+    assert [m["member_id"] for m in two.join(rebalance_ms=SHORT_MS)["members"]] == [two.member_id]
+    assert one.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_static_member_comes_back(broker: MockBroker) -> None:
+    """KIP-345: under a new id, in the place of the old one."""
+    with closing(Member(broker, instance_id="i")) as before, closing(Member(broker, instance_id="i")) as back:
+        before.join()
+        assert [m["member_id"] for m in back.join()["members"]] == [back.member_id]
+        assert before.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
+
+        left = [{"member_id": "", "group_instance_id": one} for one in ("other", "i")]
+        told = back.ask("LeaveGroup", 4, members=left)["members"]
+        assert [one["error_code"] for one in told] == [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.NONE]
+        assert back.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_who_is_no_member_commits_while_there_is_none(one: Member, two: Member) -> None:
+    alone = {"member_id": "", "generation_id_or_member_epoch": -1}
+    assert two.commit(**alone) == ErrorCode.NONE
+    one.join()
+    assert two.commit(**alone) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert one.ask("LeaveGroup", 2)["error_code"] == ErrorCode.NONE
+    assert two.commit(**alone) == ErrorCode.NONE
+
+
+def test_another_broker_is_no_coordinator(broker: MockBroker, one: Member) -> None:
+    one.peer.close()
+    one.peer = Peer(broker.bootstrap_servers.split(",")[1])
+    assert one.join()["error_code"] == ErrorCode.NOT_COORDINATOR
+    assert one.sync()["error_code"] == one.heartbeat() == one.commit() == ErrorCode.NOT_COORDINATOR
+    for version in (1, 7):
+        told = one.ask("OffsetFetch", version, topics=[{"name": "a", "partition_indexes": [0]}])
+        codes = [told["error_code"]] if version > 1 else [told["topics"][0]["partitions"][0]["error_code"]]
+        assert codes == [ErrorCode.NOT_COORDINATOR]
+
+
+def test_all_that_is_committed(broker: MockBroker, one: Member) -> None:
+    broker.create_topic("b")
+    alone = {"member_id": "", "generation_id_or_member_epoch": -1}
+    one.commit(**alone)
+    gone = {"name": "b", "partitions": [{"partition_index": 0, "committed_offset": 7}]}
+    one.commit(**alone, topics=[gone])
+
+    def fetch(version: int = 7) -> dict[str, int]:
+        asked: dict[str, Any] = {"group_id": "g", "topics": None}
+        told = one.peer.ask("OffsetFetch", asked if version < 8 else {"groups": [asked]}, version)
+        topics = told["topics"] if version < 8 else told["groups"][0]["topics"]
+        return {topic["name"]: topic["partitions"][0]["committed_offset"] for topic in topics}
+
+    assert fetch() == fetch(9) == {"a": 1, "b": 7}
+    deleted = one.peer.ask("DeleteTopics", {"topic_names": ["b"]}, 5)["responses"]
+    assert [topic["error_code"] for topic in deleted] == [0]
+    assert fetch() == {"a": 1}
+    assert one.commit(**alone, topics=[gone]) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,0 +1,224 @@
+"""Record batches in a `MockBroker`: which of them a log takes, what a fetch brings, and what time finds."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from plain_peer import Peer
+
+from spark_kafka_native.kafka import Record
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.testing import MockBroker
+from spark_kafka_native.testing.mock.partition_log import PartitionLog
+from spark_kafka_native.testing.mock.record_batches import BatchHeader, place_batch, read_records
+
+LAST_SEQUENCE = (1 << 31) - 1
+OUT_OF_ORDER = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
+
+
+def batch(sequence: int, count: int = 1, epoch: int = 0, producer_id: int = 7) -> bytes:
+    """By another client's encoder."""
+    builder = DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=0,
+        is_transactional=0,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        batch_size=9999,
+    )
+    for at in range(count):
+        builder.append(at, 1000 + at, None, b"value", [])
+    return bytes(builder.build())
+
+
+@pytest.fixture
+def log() -> PartitionLog:
+    return PartitionLog("a", 0, leader=1)
+
+
+def test_sequences_follow_each_other(log: PartitionLog) -> None:
+    """As KIP-98 has it."""
+    assert log.append(batch(0, 3)) == (0, 0)
+    assert log.append(batch(4)) == OUT_OF_ORDER
+    assert log.append(batch(3)) == (0, 3)
+    assert log.append(batch(0, 3)) == (0, 0), "it is here already"
+    assert log.append(batch(0, 2)) == OUT_OF_ORDER
+    assert log.append(batch(0, producer_id=8)) == (0, 4)
+    assert log.end_offset == 5
+
+
+def test_the_last_five_batches_are_known(log: PartitionLog) -> None:
+    for sequence in range(6):
+        assert log.append(batch(sequence)) == (0, sequence)
+    assert [log.append(batch(sequence)) for sequence in range(6)] == [
+        OUT_OF_ORDER,
+        *((ErrorCode.NONE, offset) for offset in range(1, 6)),
+    ]
+
+
+def test_sequences_begin_again_behind_the_last(log: PartitionLog) -> None:
+    assert log.append(batch(LAST_SEQUENCE - 1, 3)) == (0, 0)
+    assert log.append(batch(LAST_SEQUENCE - 1, 3)) == (0, 0)
+    assert log.append(batch(1)) == (0, 3)
+    assert log.append(batch(LAST_SEQUENCE)) == OUT_OF_ORDER
+
+
+def test_epochs_of_a_producer(log: PartitionLog) -> None:
+    assert log.append(batch(5)) == (0, 0), "of an unknown producer any sequence is taken (KIP-360)"
+    assert log.append(batch(6, epoch=1)) == OUT_OF_ORDER
+    assert log.append(batch(0, epoch=1)) == (0, 1)
+    assert log.append(batch(6)) == (ErrorCode.INVALID_PRODUCER_EPOCH, -1)
+
+
+def test_what_is_no_batch_is_not_taken(log: PartitionLog) -> None:
+    whole = batch(0, 2)
+    corrupt = (ErrorCode.CORRUPT_MESSAGE, -1)
+    assert log.append(whole[:-1] + bytes([whole[-1] ^ 1])) == corrupt
+    assert [log.append(whole[:size]) for size in range(1, len(whole))] == [corrupt] * (len(whole) - 1)
+    assert log.append(whole[:16] + b"\1" + whole[17:]) == corrupt, "of an older format"
+    assert log.append(whole + batch(2)) == (ErrorCode.INVALID_RECORD, -1), "one batch a request"
+    assert log.append(b"") == (ErrorCode.INVALID_RECORD, -1)
+    assert log.append(recount(whole, 3)) == (ErrorCode.INVALID_RECORD, -1)
+    assert (log.end_offset, log.batches) == (0, [])
+
+
+def recount(whole: bytes, count: int) -> bytes:
+    """The batch with another number of records, and a checksum that fits."""
+    from spark_kafka_native.testing.mock.record_batches import _crc32c
+
+    checked = whole[21:57] + struct.pack(">i", count) + whole[61:]
+    return whole[:17] + struct.pack(">I", _crc32c(checked)) + checked
+
+
+def test_times_of_the_log_are_those_of_its_records() -> None:
+    """LogAppendTime: all records of a batch have its highest timestamp."""
+    stored = bytearray(place_batch(batch(0, 3), 5, 0))
+    stored[22] |= 8
+    records = read_records("a", 0, bytes(stored))
+    assert [(record.offset, record.timestamp_ms, record.timestamp_type) for record in records] == [
+        (offset, 1002, 1) for offset in (5, 6, 7)
+    ]
+
+
+def test_offsets_by_time(log: PartitionLog) -> None:
+    for _ in range(2):
+        log.append(batch(-1, 3, producer_id=-1, epoch=-1))
+    assert log.offset_at(1001) == (1, 1001)
+    assert log.offset_at(1003) == log.offset_at(-9) == (-1, -1)
+    assert log.offset_at(-3) == (2, 1002), "the first of the highest"
+    log.delete_before(2)
+    assert log.offset_at(1000) == (2, 1002)
+    assert len(log.batches) == 2
+
+
+# --- what is asked of a broker, frame by frame ------------------------------------------------------------
+
+
+@pytest.fixture
+def broker() -> Iterator[MockBroker]:
+    with MockBroker() as broker:
+        broker.create_topic("a", partitions=2)
+        yield broker
+
+
+@pytest.fixture
+def peer(broker: MockBroker) -> Iterator[Peer]:
+    with closing(Peer(broker.bootstrap_servers)) as peer:
+        yield peer
+
+
+def fetch(peer: Peer, *offsets: int, epoch: int = -1, **limits: int) -> list[dict[str, Any]]:
+    """Of the partitions from 0 on."""
+    partitions = [
+        {
+            "partition": index,
+            "fetch_offset": offset,
+            "partition_max_bytes": limits.get("of_partition", 1 << 20),
+            "current_leader_epoch": epoch,
+        }
+        for index, offset in enumerate(offsets)
+    ]
+    wanted = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20} | limits
+    wanted.pop("of_partition", None)
+    told = peer.ask("Fetch", wanted | {"topics": [{"topic": "a", "partitions": partitions}]}, 11)
+    found: list[dict[str, Any]] = told["responses"][0]["partitions"]
+    return found
+
+
+def sizes(told: list[dict[str, Any]]) -> list[int]:
+    return [len(part["records"] or b"") for part in told]
+
+
+def test_a_fetch_has_whole_batches_up_to_its_limits(broker: MockBroker, peer: Peer) -> None:
+    for partition in (0, 1):
+        for _ in range(3):
+            broker.append("a", [b"x" * 100] * 2, partition=partition)
+    one = len(broker.batches("a")[0])
+
+    assert sizes(fetch(peer, 0, 0)) == [3 * one, 3 * one]
+    assert sizes(fetch(peer, 1, 2)) == [3 * one, 2 * one], "from the batch on that has the offset"
+    assert sizes(fetch(peer, 0, 6, of_partition=2 * one)) == [2 * one, 0]
+    assert sizes(fetch(peer, 0, 0, of_partition=1)) == [one, one], "one, however large"
+    assert sizes(fetch(peer, 0, 0, max_bytes=4 * one)) == [3 * one, one]
+    assert sizes(fetch(peer, 0, 0, max_bytes=3 * one)) == [3 * one, 0]
+
+
+def test_a_fetch_outside_the_log_is_refused(broker: MockBroker, peer: Peer) -> None:
+    broker.append("a", [b"1", b"2"])
+    broker.delete_records("a", 0, 1)
+    codes = [fetch(peer, offset)[0]["error_code"] for offset in range(4)]
+    assert codes == [ErrorCode.OFFSET_OUT_OF_RANGE, 0, 0, ErrorCode.OFFSET_OUT_OF_RANGE]
+    told = fetch(peer, 1)[0]
+    assert (told["log_start_offset"], told["high_watermark"]) == (1, 2)
+
+
+def test_a_fetch_waits_for_records_but_not_with_an_error(broker: MockBroker, peer: Peer) -> None:
+    hour_ms = 3_600_000
+    assert fetch(peer, 5, max_wait_ms=hour_ms)[0]["error_code"] == ErrorCode.OFFSET_OUT_OF_RANGE
+    found: list[list[dict[str, Any]]] = []
+    waiting = threading.Thread(target=lambda: found.append(fetch(peer, 0, max_wait_ms=hour_ms)), daemon=True)
+    waiting.start()
+    broker.wait_for("Fetch", 2)
+    assert not found
+    broker.append("a", [b"1"])
+    waiting.join(120)
+    assert sizes(found[0]) == [len(broker.batches("a")[0])]
+
+
+def test_leader_epochs_are_compared(broker: MockBroker, peer: Peer) -> None:
+    """KIP-320."""
+    broker.move_leader("a", 0, 1)
+    codes = [fetch(peer, 0, epoch=epoch)[0]["error_code"] for epoch in (-1, 0, 1, 2)]
+    assert codes == [0, ErrorCode.FENCED_LEADER_EPOCH, 0, ErrorCode.UNKNOWN_LEADER_EPOCH]
+    broker.append("a", [b"1"])
+    (stored,) = broker.batches("a")
+    assert BatchHeader.read(stored).partition_leader_epoch == 1
+
+
+def test_records_are_deleted_up_to_an_offset_or_the_end(broker: MockBroker, peer: Peer) -> None:
+    broker.append("a", [Record("", -1, -1, None, b"1"), b"2", b"3"])
+
+    def delete(offset: int) -> tuple[int, int]:
+        topic = {"name": "a", "partitions": [{"partition_index": 0, "offset": offset}]}
+        (told,) = peer.ask("DeleteRecords", {"topics": [topic]}, 2)["topics"][0]["partitions"]
+        return told["error_code"], told["low_watermark"]
+
+    assert delete(2) == (0, 2)
+    assert [record.value for record in broker.records("a")] == [b"3"]
+    assert delete(1) == (0, 2), "it never moves back"
+    assert delete(4) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+    assert delete(-1) == (0, 3)
+
+
+def test_an_old_client_learns_which_versions_there_are(peer: Peer) -> None:
+    """KIP-511: answered at version 0."""
+    peer.socket.sendall(struct.pack(">ihhihB", 11, 18, 99, 7, -1, 0))
+    (length,) = struct.unpack(">i", peer.read(4))
+    assert struct.unpack(">ih", peer.read(length)[:6]) == (7, ErrorCode.UNSUPPORTED_VERSION)
