@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from ..kafka.config import ClientConfig, ConsumerConfig, ProducerConfig
+from ..kafka.config import ClientConfig, ConsumerConfig
 from ..kafka.config_from import configs_from
 from ..kafka.errors import ConfigError
 from ..kafka.properties import Properties
@@ -16,7 +15,10 @@ from .command_parser import number, pair, wrong_usage
 from .output import note
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..kafka.admin.admin import Admin
+    from ..kafka.config import ProducerConfig
 
 _CLIENT_ID = "pykafka"
 _TIMEOUT_S = 30
@@ -31,7 +33,7 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT,...", dest="bootstrap", help="some brokers of the cluster (port 9092 by default)",
     )  # fmt: skip
     group.add_argument(
-        "--config", type=Path, metavar="FILE",
+        "--config", type=_path, metavar="FILE",
         help="a .properties file as Kafka's own tools take it; a value may be env:NAME or file:/path",
     )  # fmt: skip
     group.add_argument(
@@ -61,6 +63,8 @@ def consumer_configs(arguments: argparse.Namespace) -> tuple[ClientConfig, Consu
 
 def producer_configs(arguments: argparse.Namespace) -> tuple[ClientConfig, ProducerConfig]:
     """`client_config`, and what the properties say of writing."""
+    from ..kafka.config import ProducerConfig
+
     return _configs(arguments, ProducerConfig)
 
 
@@ -90,6 +94,12 @@ def given_properties(arguments: argparse.Namespace) -> dict[str, str]:
         properties["default.api.timeout.ms"] = str(arguments.timeout * 1000)
     properties.setdefault("default.api.timeout.ms", str(_TIMEOUT_S * 1000))
     return properties
+
+
+def _path(text: str) -> Path:
+    from pathlib import Path  # late: most commands are given none
+
+    return Path(text)
 
 
 def _configs(arguments: argparse.Namespace, own: type[Own]) -> tuple[ClientConfig, Own]:

@@ -6,7 +6,6 @@ Names and records come from others: control characters in them never reach a ter
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import sys
@@ -49,6 +48,8 @@ def print_rows(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, as_
 
 def print_json(value: Any) -> None:
     """Print one JSON document; indented for people."""
+    import json
+
     print(json.dumps(value, indent=2 if on_terminal() else None, ensure_ascii=on_terminal(), default=str))
 
 

@@ -62,6 +62,48 @@ def parse_time_ms(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r} is none of: {PLACES}") from None
 
 
+class LogPlaces:
+    """Places in these partitions. Leaders are asked once about each, so that all are of one moment."""
+
+    def __init__(
+        self,
+        router: Router,
+        topic_partitions: Collection[TopicPartition],
+        *,
+        isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> None:
+        self._router = router
+        self._topic_partitions = topic_partitions
+        self._isolation_level = isolation_level
+        self._found: dict[OffsetAt, dict[TopicPartition, int | None]] = {}
+
+    def resolve(self, place: Place) -> dict[TopicPartition, int]:
+        """The offset of ``place`` in each partition, within what that has; a time after all is the end."""
+        outside = []
+        first, end = self._find(OffsetAt.EARLIEST), self._find(OffsetAt.LATEST)
+        start = dict.fromkeys(self._topic_partitions, 0) if place.at is None else self._find(place.at)
+        offsets: dict[TopicPartition, int] = {}
+        for tp in self._topic_partitions:
+            low, high = first[tp] or 0, end[tp] or 0
+            at = start[tp]
+            offsets[tp] = high if at is None else max(low, min(high, at + place.shift))
+            if place.at is None and place.shift and offsets[tp] != place.shift:
+                outside.append(f"{tp} (it has {low} to {high})")
+        if outside and len(outside) == len(self._topic_partitions):  # in one of many it is nothing unusual
+            more = f" and {len(outside) - 1} more" if len(outside) > 1 else ""
+            note(f"warning: there is no offset {place.shift} in {outside[0]}{more}: the nearest is taken")
+        return offsets
+
+    def _find(self, at: OffsetAt) -> dict[TopicPartition, int | None]:
+        from ..kafka.consumer.offsets import list_offsets
+
+        if at not in self._found:
+            asked = dict.fromkeys(self._topic_partitions, at)
+            found = list_offsets(self._router, asked, isolation_level=self._isolation_level)
+            self._found[at] = {tp: one.offset for tp, one in found.items()}
+        return self._found[at]
+
+
 def resolve_place(
     router: Router,
     topic_partitions: Collection[TopicPartition],
@@ -69,27 +111,8 @@ def resolve_place(
     *,
     isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> dict[TopicPartition, int]:
-    """The offset of ``place`` in each partition, within what that has; a time after all is the end."""
-    from ..kafka.consumer.offsets import list_offsets
-
-    def find(at: OffsetAt) -> dict[TopicPartition, int | None]:
-        found = list_offsets(router, dict.fromkeys(topic_partitions, at), isolation_level=isolation_level)
-        return {tp: one.offset for tp, one in found.items()}
-
-    outside = []
-    first, end = find(OffsetAt.EARLIEST), find(OffsetAt.LATEST)
-    start = dict.fromkeys(topic_partitions, 0) if place.at is None else find(place.at)
-    offsets: dict[TopicPartition, int] = {}
-    for tp in topic_partitions:
-        low, high = first[tp] or 0, end[tp] or 0
-        at = start[tp]
-        offsets[tp] = high if at is None else max(low, min(high, at + place.shift))
-        if place.at is None and place.shift and offsets[tp] != place.shift:
-            outside.append(f"{tp} (it has {low} to {high})")
-    if outside and len(outside) == len(topic_partitions):  # in one of many it is nothing unusual
-        more = f" and {len(outside) - 1} more" if len(outside) > 1 else ""
-        note(f"warning: there is no offset {place.shift} in {outside[0]}{more}: the nearest is taken")
-    return offsets
+    """As `LogPlaces.resolve`, of one place."""
+    return LogPlaces(router, topic_partitions, isolation_level=isolation_level).resolve(place)
 
 
 def partitions_of(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -76,6 +74,8 @@ def json_line(record: ShownRecord) -> bytes:
     told |= json_bytes("key", record.key) | json_bytes("value", record.value)
     if record.headers:
         told["headers"] = [{"name": name} | json_bytes("value", value) for name, value in record.headers]
+    import json
+
     return json.dumps(told).encode() + b"\n"
 
 
@@ -86,6 +86,8 @@ def json_bytes(name: str, data: bytes | None) -> dict[str, str | None]:
     try:
         return {name: data.decode()}
     except UnicodeDecodeError:
+        import base64
+
         return {f"{name}_base64": base64.b64encode(data).decode()}
 
 

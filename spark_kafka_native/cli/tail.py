@@ -12,7 +12,7 @@ from ..kafka.model import HeaderKeys
 from .command_parser import number, wrong_usage
 from .connecting import add_connection_options, consumer_configs
 from .output import on_terminal
-from .places import PLACES, Place, parse_place, partitions_of, resolve_place
+from .places import PLACES, LogPlaces, Place, parse_place, partitions_of
 from .record_lines import (
     FORMAT_HELP,
     Render,
@@ -107,11 +107,12 @@ def _show(router: Router, consumer: ConsumerConfig, arguments: argparse.Namespac
     wanted = partitions_of(router, list(dict.fromkeys(arguments.names)), arguments.partition)
     level = consumer.isolation_level
     start = arguments.start if arguments.start is not None else _last(arguments.lines)
-    begins = resolve_place(router, wanted, start, isolation_level=level)
+    places = LogPlaces(router, wanted, isolation_level=level)
+    begins = places.resolve(start)
     ends = None
     if not arguments.follow:
         until = parse_place("latest") if arguments.until is None else arguments.until
-        ends = resolve_place(router, wanted, until, isolation_level=level)
+        ends = places.resolve(until)
     # What is shown to a person comes at once, and not behind megabytes that nobody has asked to see.
     few = arguments.count is not None or arguments.start is None
     if few:

@@ -11,13 +11,15 @@ import ipaddress
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from .errors import ConfigError
 from .model import HeaderKeys, IsolationLevel
-from .producer_config import COMPRESSION_TYPES, ProducerConfig, TransactionConfig
 from .properties import INT32_MAX, Properties, boolean, property_field, text
 from .security_config import SecurityConfig, SecurityProtocol
+
+if TYPE_CHECKING:
+    from .producer_config import COMPRESSION_TYPES, ProducerConfig, TransactionConfig
 
 __all__ = [
     "COMPRESSION_TYPES",
@@ -31,6 +33,16 @@ __all__ = [
     "split_address",
     "unknown_properties",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Late: who reads does not wait for what a producer may be told.
+    if name in ("COMPRESSION_TYPES", "ProducerConfig", "TransactionConfig"):
+        from . import producer_config
+
+        return getattr(producer_config, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 MAX_RESPONSE_BYTES = 100 * 1024 * 1024
 """No response is larger, whatever its length prefix says; librdkafka's ``receive.message.max.bytes`` is the

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any, Final, TypeVar, overload
 
-from .config import ClientConfig, ConsumerConfig, ProducerConfig, unknown_properties
+from .config import ClientConfig, ConsumerConfig, unknown_properties
 from .errors import ConfigError
 from .properties import Properties
 from .security_config import SecurityConfig
@@ -125,6 +125,10 @@ def _warn_of_unknown(properties: Mapping[str, Any], known: tuple[type[Properties
     for name in properties:
         if not isinstance(name, str):
             raise ConfigError(f"a property's name is a str, not {name!r}")
+    if not unknown_properties(properties, *known, ConsumerConfig):
+        return
+    from .config import ProducerConfig  # late: a reader's are seldom among them
+
     for name, near in unknown_properties(properties, *known, ConsumerConfig, ProducerConfig).items():
         hint = "" if near is None else f"; did you mean {near!r}?"
         # Of the caller of the front that was given them: here, configs_from, the front.

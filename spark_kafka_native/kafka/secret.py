@@ -8,7 +8,6 @@ where it is used (`network.references`), on the driver and on the executors alik
 
 from __future__ import annotations
 
-import hmac
 import re
 from typing import Any, Final
 
@@ -47,6 +46,8 @@ class Secret:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Secret):
             return NotImplemented
+        import hmac  # late: it brings OpenSSL with it, and few compare secrets
+
         return hmac.compare_digest(
             self._text.encode(errors="surrogatepass"), other._text.encode(errors="surrogatepass")
         )

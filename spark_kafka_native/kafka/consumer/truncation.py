@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ..error_code import ErrorCode
 from ..errors import (
@@ -17,13 +18,14 @@ from ..errors import (
 )
 from ..model import TopicPartition
 from ..network.connection import Connection
-from ..protocol.api.offset_for_leader_epoch import (
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
-)
 from .partition_state import PartitionState
+
+if TYPE_CHECKING:
+    from ..protocol.api.offset_for_leader_epoch import (
+        OffsetForLeaderEpochRequest,
+        OffsetForLeaderEpochResponse,
+        OffsetForLeaderPartition,
+    )
 
 
 def find_truncated(
@@ -36,6 +38,8 @@ def find_truncated(
     doubtful = {state.topic_partition: state for state in states if _is_doubtful(state)}
     if not doubtful:
         return []
+    from ..protocol.api.offset_for_leader_epoch import OffsetForLeaderEpochRequest  # late: for old brokers
+
     try:
         connection.version_of(OffsetForLeaderEpochRequest)
     except UnsupportedVersionError:  # a broker before 2.1 can't say
@@ -46,6 +50,12 @@ def find_truncated(
 
 def build_offset_for_leader_epoch(states: Sequence[PartitionState]) -> OffsetForLeaderEpochRequest:
     """The request: where does the epoch end that was read last?"""
+    from ..protocol.api.offset_for_leader_epoch import (
+        OffsetForLeaderEpochRequest,
+        OffsetForLeaderPartition,
+        OffsetForLeaderTopic,
+    )
+
     topics: dict[str, list[OffsetForLeaderPartition]] = defaultdict(list)
     for state in states:
         assert state.leader is not None, "a partition without a leader is not asked for"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -109,6 +108,8 @@ class MetricsSnapshot:
 
     def to_json(self) -> str:
         """`to_dict` as one line of JSON."""
+        import json  # late: few ask for it, and a person may be waiting for something else
+
         return json.dumps(self.to_dict(), separators=(",", ":"))
 
     def _find(self, name: str, tags: Mapping[str, str]) -> list[Value]:
