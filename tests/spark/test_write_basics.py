@@ -146,7 +146,6 @@ def test_the_summary_says_where_everything_is(spark, kafka, topic, save, tmp_pat
 
 def test_rows_over_the_topics_limit_end_as_they_were_told_to(spark, kafka, topic, save, load, tmp_path):
     kafka.create_topic(topic, partitions=1, config={"max.message.bytes": "2000"})
-    kafka.create_topic(f"{topic}.dead", partitions=1)
     frame = spark.createDataFrame([("a",), ("b" * 3_000,), ("c",)], "value string").coalesce(1)
     path = tmp_path / "summary.json"
     assert "row 1 for topic" in refusal(lambda: save(frame, topic))
@@ -154,7 +153,10 @@ def test_rows_over_the_topics_limit_end_as_they_were_told_to(spark, kafka, topic
     told = json.loads(path.read_text())
     assert (told["records"], told["skippedRecords"], told["deadLetteredRecords"]) == (2, 1, 0)
     letters = {"kafka__over__limit": "dead_letter", "kafka__dead__letter__topic": f"{topic}.dead"}
-    save(frame, topic, summaryPath=str(path), **letters)
+    assert f"topic {topic}.dead does not exist" in refusal(
+        lambda: save(frame, topic, kafka__max__block__ms="3000", **letters)
+    )
+    save(frame, topic, summaryPath=str(path), createTopics="true", **letters)
     told = json.loads(path.read_text())
     assert (told["records"], told["skippedRecords"], told["deadLetteredRecords"]) == (3, 0, 1)
     assert [bytes(r.value) for r in load(topic).orderBy("offset").collect()] == [b"a", b"c"] * 2

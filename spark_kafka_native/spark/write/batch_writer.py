@@ -74,8 +74,8 @@ class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     def _prepare(self) -> WholeJob | None:
         """What is to be had of the cluster before the first task runs."""
-        topic, once = self._options.topic, self._options.exactly_once
-        if topic is None and once is None:
+        topics, once = self._options.fixed_topics, self._options.exactly_once
+        if not topics and once is None:
             return None
         from ...kafka.cluster.router import Router
         from .whole_job import WholeJob
@@ -83,7 +83,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
         router = Router(self._options.client)
         try:
-            if topic is not None:
+            for topic in topics:
                 prepare_topic(router, topic, self._options)
             return None if once is None else WholeJob.begin(router, self._options, once)
         finally:

@@ -35,17 +35,17 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of a task, on a worker: all of them are in the log when this returns."""
-        from .write_task import prepare_fixed_topic, write_rows
+        from .write_task import prepare_fixed_topics, write_rows
 
         once = self._options.exactly_once
         if once is not None:
             from .exactly_once import BatchTask, write_once
 
             task = BatchTask.current()
-            prepare_fixed_topic(self._options)
+            prepare_fixed_topics(self._options)
             return write_once(iterator, self._columns, self._options, once, task)
         # Not on the driver, whose process is a new one for each micro-batch and knows no connection.
-        prepare_fixed_topic(self._options)
+        prepare_fixed_topics(self._options)
         return write_rows(iterator, self._columns, self._options)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

@@ -137,6 +137,11 @@ class WriteOptions:
     exactly_once: ExactlyOnce | None
     warnings: tuple[str, ...]
 
+    @property
+    def fixed_topics(self) -> tuple[str, ...]:
+        """The topics that no row names: ``topic`` and the dead-letter topic, where there are any."""
+        return tuple(topic for topic in (self.topic, self.producer.dead_letter_topic) if topic is not None)
+
     @classmethod
     def parse(cls, values: OptionValues) -> WriteOptions:
         """Check everything that can be checked without a cluster. Raises `ConfigError`."""

@@ -161,10 +161,10 @@ def prepare_topic(router: Router, topic: str, options: WriteOptions) -> None:
         _await_topic(router, topic, deadline)
 
 
-def prepare_fixed_topic(options: WriteOptions) -> None:
-    """`prepare_topic` for the option ``topic``, on a worker, which knows it from the last micro-batch."""
-    if options.topic is not None:
-        prepare_topic(router_for(options.client), options.topic, options)
+def prepare_fixed_topics(options: WriteOptions) -> None:
+    """`prepare_topic` for what no row names, on a worker, which knows it from the last micro-batch."""
+    for topic in options.fixed_topics:
+        prepare_topic(router_for(options.client), topic, options)
 
 
 def _check_compression(router: Router, options: WriteOptions) -> None:

@@ -82,21 +82,24 @@ class OverLimit:
     def skip(self, checked: list[CheckedColumns], block: DeliveryBlock) -> None:
         """Tell ``block`` of what was left out."""
         for apart in [one.apart for one in checked if one.apart is not None and self.skips]:
+            rows = _rows(apart.part)
             for row, (where, cause) in enumerate(zip(_places(apart.part), apart.errors, strict=True)):
                 error = self._skipped(where, DeliveryStatus.NOT_PERSISTED, cause)
-                _report(block, apart.part, row, error)
+                _report(block, rows[row], error)
 
     def _letters(self, apart: Apart, block: DeliveryBlock) -> list[TopicSlice]:
-        part, places = apart.part, _places(apart.part)
-        records = zip(places, part.columns.records(part.topic), apart.errors, strict=True)
+        part, causes = apart.part, apart.errors
+        places, rows = _places(part), _rows(part)
+        records = zip(places, part.columns.records(part.topic), causes, strict=True)
         columns = concat_columns(
             [self._writer.write(_meant_for(where, record), cause) for where, record, cause in records],
             self._encoder.clock_ms(),
         )
 
         def settle(row: int, place: int, outcome: Outcome) -> None:
-            told = self._told(places[row], DeliveryStatus.NOT_PERSISTED, apart.errors[row], outcome, place)
-            _report(block, part, row, told)
+            # Without `part`: nobody counts the memory of the records themselves.
+            told = self._told(places[row], DeliveryStatus.NOT_PERSISTED, causes[row], outcome, place)
+            _report(block, rows[row], told)
 
         buffer = self._buffers[self._topic]
         letters = TopicColumns(
@@ -207,7 +210,11 @@ def _meant_for(where: TopicPartition, record: Record) -> Record:
     return record._replace(partition=where.partition)
 
 
-def _report(block: DeliveryBlock, part: TopicColumns, row: int, error: DeliveryError) -> None:
-    own = row if part.rows is None else int(part.rows[row])
+def _rows(part: TopicColumns) -> list[int]:
+    """Their numbers in what was handed over."""
+    return list(range(part.columns.length)) if part.rows is None else part.rows.tolist()
+
+
+def _report(block: DeliveryBlock, row: int, error: DeliveryError) -> None:
     outcome = Outcome(topic_partition=error.topic_partition, status=error.status, error=error)
-    block.report(np.array([own]), 0, outcome)
+    block.report(np.array([row]), 0, outcome)

@@ -368,7 +368,7 @@ def test_where_nothing_could_be_taken_nothing_is_skipped(cluster):
 def test_the_sequence_goes_on_behind_what_was_taken_out(cluster, settings):
     by_the_broker(cluster)
     rng = random.Random(7)
-    values = [b"%05d" % i + (LARGE if rng.random() < 0.03 else b"") for i in range(2_000)]
+    values = [b"%05d" % i + (LARGE if rng.random() < 0.03 else b"") for i in range(400)]
     with producing(cluster, batch_records=20, linger_ms=1, max_in_flight=5, **settings) as producer:
         deliveries = [producer.send("t", value=v, partition=0) for v in values]
         producer.flush(120_000)

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from produce_cluster import LOST_ANSWER, refused
+from produce_cluster import LOST_ANSWER, LOST_REQUEST, refused
 from producing import TP, producing, wait_until
 
 from spark_kafka_native.kafka.error_code import ErrorCode
@@ -121,3 +121,59 @@ def test_a_dead_letter_that_the_folder_cannot_take_leaves_the_record_there(clust
         producer.flush(60_000)
     assert is_empty(tmp_path)
     assert cluster.values(DEAD) == [LARGE]
+
+
+@pytest.mark.parametrize("place", ["once_encoded", "by_the_broker"])
+def test_what_is_found_as_the_producer_ends_is_kept(cluster, tmp_path, place):
+    """The time to close is over before the record was looked at: its dead letter goes to the folder."""
+    compressed = {"compression_type": "gzip"} if place == "once_encoded" else {}
+    cluster.told_max_message_bytes = None if compressed else 1_000_000
+    config = {"spill_dir": str(tmp_path), "linger_ms": 3_600_000, "batch_records": 100, **compressed}
+    with producing(cluster, close_ms=0, **config, **LETTERS) as producer:
+        deliveries = [producer.send("t", value=value, partition=0) for value in (b"1", LARGE, b"2")]
+    assert all(delivery.exception(0).spilled for delivery in deliveries)
+    with producing(cluster, **config, **LETTERS) as producer:
+        producer.flush(60_000)
+    assert is_empty(tmp_path)
+    assert (cluster.values(TP), cluster.values(DEAD)) == ([b"1", b"2"], [LARGE])
+
+
+FAULTS = (LOST_ANSWER, LOST_REQUEST, refused(ErrorCode.NOT_ENOUGH_REPLICAS), DENIED)
+
+
+def send_some(cluster, rng, folder, start):
+    """A producer that may end before its records do. The number of the next record."""
+    for where in (TP, DEAD):
+        cluster.scripts[where].clear()
+        cluster.script(where, *rng.choices(FAULTS, k=rng.randint(0, 8)))
+    config = {"delivery_timeout_ms": rng.choice([300, 3_000]), "retries": rng.choice([1, 3, 100])}
+    close_ms = rng.choice([1, 50, 300, 2_000])
+    with producing(
+        cluster,
+        spill_dir=str(folder),
+        batch_records=rng.choice([1, 3, 10]),
+        close_ms=close_ms,
+        **config,
+        **LETTERS,
+    ) as producer:
+        for number in range(start, start + rng.randint(3, 20)):
+            producer.send("t", value=b"%04d" % number + (LARGE if rng.random() < 0.2 else b""), partition=0)
+        return number + 1
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_happens_each_record_is_in_one_of_the_topics_once(cluster, tmp_path, seed):
+    rng = random.Random(seed)
+    sent = 0
+    for _ in range(rng.randint(2, 4)):
+        sent = send_some(cluster, rng, tmp_path, sent)
+    cluster.scripts.clear()
+    for _ in range(2):
+        with producing(cluster, spill_dir=str(tmp_path), close_ms=60_000, **LETTERS) as last:
+            last.flush(60_000)
+    assert is_empty(tmp_path)
+    written, letters = cluster.values(TP), cluster.values(DEAD)
+    assert written == sorted(written)
+    assert sorted(int(value[:4]) for value in written + letters) == list(range(sent))
+    assert {len(value) for value in written} <= {4}
+    assert {len(value) for value in letters} <= {5_004}
