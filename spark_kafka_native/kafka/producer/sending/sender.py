@@ -259,7 +259,7 @@ class Sender:
             self._state.active[partition] = None
             if batch.failure is not None:
                 self._failed.fail([batch], str(batch.failure), batch.failure, retriable=False)
-            elif partition.spilling and batch.spilled is None:
+            elif partition.spilling:  # also a dead letter that has taken a record's place in the folder
                 self._failed.fail([batch], OVERTAKING, None)
             elif 0 < self._state.max_bytes(batch.topic_partition.topic) < len(batch.data):
                 self._failed.split(batch)

@@ -102,6 +102,20 @@ def test_a_dead_letter_takes_its_records_place_in_the_folder_before_it_is_sent(c
     assert (cluster.values(TP), cluster.values(DEAD)) == ([], [LARGE])
 
 
+def test_a_dead_letter_does_not_overtake_one_that_may_be_in_the_log(cluster, tmp_path):
+    """The broker would not recognise that one again."""
+    leave(cluster, tmp_path, b"0" + LARGE, b"1" + LARGE)
+    hold = [refused(ErrorCode.NOT_ENOUGH_REPLICAS)] * 100_000
+    cluster.script(TP, refused(ErrorCode.MESSAGE_TOO_LARGE), *hold)
+    cluster.script(DEAD, LOST_ANSWER, DENIED)
+    client = {"retry.backoff.ms": "20", "retry.backoff.max.ms": "3000"}  # it is tried again late
+    with producing(cluster, client=client, spill_dir=str(tmp_path), close_ms=60_000, **LETTERS) as producer:
+        wait_until(lambda: DEAD in producer._completion.backlogs.by_partition)
+        cluster.scripts[TP].clear()
+        wait_until(lambda: is_empty(tmp_path))
+    assert cluster.values(DEAD) == [b"0" + LARGE, b"1" + LARGE]
+
+
 def test_a_dead_letter_that_the_folder_cannot_take_leaves_the_record_there(cluster, tmp_path, monkeypatch):
     leave(cluster, tmp_path, LARGE)
     full = [True]
