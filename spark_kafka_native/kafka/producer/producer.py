@@ -37,7 +37,7 @@ from .accumulating.topic_slice import TopicSlice, slice_rows
 from .accumulating.topics import Topics
 from .acknowledgement import Acknowledgement
 from .delivery import ColumnsDelivery, Delivery, DeliveryBlock, PartlyTakenError, words_of
-from .errors import ProducerClosedError, RecordError, RecordTooLargeError
+from .errors import ProducerClosedError, RecordError
 from .live_producers import LIVE
 from .sending.sender import Sender
 from .sending.sender_state import SenderState
@@ -184,8 +184,11 @@ class Producer:
         elif partition.__class__ is not int or not 0 <= partition < buffer.targets.count:
             partition = self._checks.partition(buffer, partition)
         record = (key, value, partition, timestamp_ms, headers or None)
-        if size > buffer.small_bytes and (apart := self._checks.single(buffer, record)) is not None:
-            return self._send_apart(apart, on_delivery)
+        if size > buffer.small_bytes:
+            apart = self._checks.single(buffer, record)
+            if apart is not None:
+                return self._send_apart(apart, on_delivery)
+            size = min(size, self._config.buffer_memory)  # an estimate, and its real size is no larger
         while True:
             delivery = buffer.append_record(record, size)
             if delivery is not None:
@@ -365,10 +368,6 @@ class Producer:
     def _grant(self, buffer: TopicBuffer, size: int) -> None:
         """Reserve room for single records: for one of ``size`` bytes, or for many where there is plenty."""
         self._topics.raise_if_closed()
-        if size > self._config.buffer_memory:
-            raise RecordTooLargeError.of(
-                buffer.topic, None, size, self._config.buffer_memory, "buffer.memory"
-            )
         ample = not self._memory.waiting
         large = ample and self._config.buffer_memory >= 64 * GRANT_BYTES
         many = ample and self._config.max_buffered_records >= 64 * GRANT_RECORDS
@@ -396,6 +395,7 @@ class Producer:
         return delivery
 
     def _take(self, checked: list[CheckedColumns], block: DeliveryBlock) -> None:
+        self._topics.raise_if_closed()  # nothing may be left of them to append, which would notice
         slices = [
             piece
             for one in checked

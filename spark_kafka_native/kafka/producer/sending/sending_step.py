@@ -14,7 +14,8 @@ class SendingRules:
 
     retries: int
     pipelined: bool
-    """Whether batches without sequence numbers may follow each other: a retry could overtake."""
+    """Whether batches without sequence numbers may follow each other: a retry, or the rest of one that held a
+    record over a limit, could be overtaken."""
     delay_s: Callable[[int], float]
     """How long to wait after this many failures in a row."""
     topic_propagation_s: float

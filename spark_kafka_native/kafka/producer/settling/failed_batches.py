@@ -75,8 +75,7 @@ class FailedBatches:
 
     def fail_all(self, reason: str, cause: BaseException | None) -> None:
         """Give up everything that has not ended, batches that an error left without an owner included."""
-        for partition in list(self._state.active):
-            self.fail(partition.unended(), reason, cause)
+        self._fail_partitions(reason, cause)
         for batch in list(self._state.completion.incomplete):
             self.fail([batch], reason, cause)
 
@@ -87,7 +86,13 @@ class FailedBatches:
         if self._state.transaction is not None:
             self._state.transaction.fatal(cause)
         self._fail(cause)
-        self.fail_all(f"the producer can't go on: {cause}", cause)
+        # Not what else is incomplete: a record whose dead letter is on its way to the sender ends with that,
+        # when the sender does. Both would go to the spill folder.
+        self._fail_partitions(f"the producer can't go on: {cause}", cause)
+
+    def _fail_partitions(self, reason: str, cause: BaseException | None) -> None:
+        for partition in list(self._state.active):
+            self.fail(partition.unended(), reason, cause)
 
     def too_large(self, batch: Batch, cause: KafkaError) -> None:
         """``batch`` is a single record over a limit: it fails, is skipped, or leaves a dead letter."""

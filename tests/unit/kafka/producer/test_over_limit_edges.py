@@ -1,0 +1,91 @@
+"""Records over a limit at the edges: as the producer ends, where memory ends, and without numbers."""
+
+import random
+
+import pytest
+from produce_cluster import refused
+from producing import TP, producing
+
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.producer.errors import ProducerClosedError, RecordTooLargeError
+from spark_kafka_native.kafka.producer.settling.spill import SpillFolder
+
+pytestmark = pytest.mark.timed(0.1)
+
+DEAD = TopicPartition("dead", 0)
+SKIP = {"over_limit": "skip"}
+LETTERS = {"over_limit": "dead_letter", "dead_letter_topic": "dead"}
+LARGE = random.Random(1).randbytes(5_000)
+CHOICES = pytest.mark.parametrize("settings", [SKIP, LETTERS], ids=lambda one: one["over_limit"])
+
+
+@pytest.fixture
+def cluster(cluster):
+    cluster.create("dead")
+    cluster.limits = {"t": 2_000}
+    return cluster
+
+
+def test_a_producer_that_fails_for_good_keeps_a_record_or_its_dead_letter(cluster, tmp_path):
+    """One answer refuses a record for its size, and for good what comes behind it."""
+    cluster.create("u")
+    cluster.told_max_message_bytes = 1_000_000
+    handed_back = []
+    settings = {"spill_dir": str(tmp_path), "linger_ms": 3_600_000, "batch_records": 100, **LETTERS}
+    with producing(cluster, on_error=lambda *told: handed_back.append(told), **settings) as producer:
+        for topic in "tu":
+            producer.send(topic, value=b"first", partition=0)
+        producer.flush(60_000)
+        cluster.script(TopicPartition("u", 0), refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+        large = producer.send("t", value=LARGE, partition=0)
+        producer.send("u", value=b"second", partition=0)
+        error = large.exception(60)
+    assert error.spilled
+    assert "its dead letter failed, too" in str(error)
+    assert producer.stats().failed_records == 2
+    assert sorted(where.topic for where, *_ in handed_back) == ["dead", "u"]
+    folder = SpillFolder(str(tmp_path))
+    assert sorted(entry.topic_partition.topic for entry in folder.entries) == ["dead", "u"]
+    folder.close()
+    with producing(cluster, spill_dir=str(tmp_path), **LETTERS) as producer:
+        producer.flush(60_000)
+    assert (cluster.values(TP), cluster.values(DEAD)) == ([b"first"], [LARGE])
+
+
+@CHOICES
+def test_a_closed_producer_takes_no_record_over_the_limit_either(cluster, settings):
+    with producing(cluster, **settings) as producer:
+        producer.send("t", value=b"x").result(60)
+    with pytest.raises(ProducerClosedError):
+        producer.send("t", value=LARGE)
+    assert producer.stats().skipped_records == 0
+
+
+@pytest.mark.parametrize("given", [{}, {"timestamp_ms": 1}, {"headers": {"name" * 10: b"x"}}])
+def test_a_record_is_sent_or_set_apart_by_its_real_size(cluster, given):
+    """What is reserved for a single record is an estimate, a few bytes too high."""
+    cluster.limits = {}
+    with producing(cluster, buffer_memory=1_000, **SKIP) as producer:
+        ends = [
+            producer.send("t", value=b"x" * size, partition=0, **given).exception(60) is None
+            for size in range(700, 1_010)
+        ]
+        assert producer.stats().buffered_bytes == 0
+    assert ends == [True] * sum(ends) + [False] * (len(ends) - sum(ends))
+    with producing(cluster, buffer_memory=1_000) as producer:
+        assert producer.send("t", value=b"x" * (699 + sum(ends)), **given).result(60)
+        with pytest.raises(RecordTooLargeError, match=r"takes 1001 bytes and buffer\.memory allows 1000"):
+            producer.send("t", value=b"x" * (700 + sum(ends)), **given)
+
+
+@CHOICES
+def test_the_rest_of_a_refused_batch_is_not_overtaken_without_numbers_and_retries(cluster, settings):
+    cluster.told_max_message_bytes = 1_000_000
+    values = [b"%d" % i if i % 7 else LARGE for i in range(100)]
+    config = {"acks": "1", "enable_idempotence": False, "retries": 0, "batch_records": 5, "linger_ms": 1_000}
+    with producing(cluster, **config, **settings) as producer:
+        for value in values:
+            producer.send("t", value=value, partition=0)
+        producer.flush(60_000)
+    assert cluster.values(TP) == [value for value in values if len(value) < 10]
