@@ -15,6 +15,8 @@ from ..network.deadline import Deadline
 from ..network.wakeup import Wakeup
 
 T = TypeVar("T")
+SHARED_WAIT_MS = 100
+"""How long a loop waits at most for connections that others may read from too, while work is under way."""
 
 
 class Background:
@@ -41,6 +43,13 @@ class Background:
     def wakeup(self) -> Wakeup | None:
         """What to wait for besides sockets; None where nothing is under way that would set it."""
         return self.given or (self._own if self._under_way else None)
+
+    @property
+    def max_wait_ms(self) -> float:
+        """How long to wait for sockets together with `wakeup`: an answer that another thread has read ends no
+        such wait. Whoever gave a wakeup has connections of its own.
+        """
+        return SHARED_WAIT_MS if self.given is None and self.wakeup is not None else float("inf")
 
     def deadline(self, timeout_ms: float) -> Deadline:
         """``timeout_ms`` from now, for work that is under way: it ends with `close`."""

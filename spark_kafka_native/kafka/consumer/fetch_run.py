@@ -305,7 +305,7 @@ class FetchRun:
         ]
         if self._muted_ms:
             waits.append(self._muted_ms)
-        return min([MAX_WAIT_MS, *waits])
+        return min([MAX_WAIT_MS, self._background.max_wait_ms, *waits])
 
     def _late(self, flight: Flight) -> bool:
         return (self._clock.now() - flight.since) * 1000 > self._late_after_ms

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_native.kafka.consumer.background import Background
+from spark_kafka_native.kafka.consumer.background import SHARED_WAIT_MS, Background
 from spark_kafka_native.kafka.errors import NetworkError
 from spark_kafka_native.kafka.network.wakeup import Wakeup
 
@@ -65,9 +65,11 @@ def test_there_is_one_of_a_kind_at_a_time(background: Background) -> None:
 
 def test_the_loop_is_woken_by_what_it_waits_with(background: Background) -> None:
     assert background.wakeup is None  # nothing would set it
+    assert background.max_wait_ms == float("inf")
     background.start("one", lambda: 1, lambda _: None)
     own = background.wakeup
     assert own is not None
+    assert background.max_wait_ms == SHARED_WAIT_MS
     until = time.monotonic() + 60
     while not own.is_set:
         assert time.monotonic() < until
@@ -78,6 +80,7 @@ def test_the_loop_is_woken_by_what_it_waits_with(background: Background) -> None
     given = Wakeup()
     other = Background(given)
     other.start("one", lambda: 1, lambda _: None)
+    assert other.max_wait_ms == float("inf")
     while not given.is_set:
         assert time.monotonic() < until
     other.settle()
