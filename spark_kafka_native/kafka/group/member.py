@@ -13,12 +13,12 @@ from ..cluster.coordinators import CoordinatorKey
 from ..cluster.metadata import ClusterMetadata
 from ..cluster.router import Router
 from ..error_code import ErrorCode
-from ..errors import BrokerError, KafkaError, RequestTimedOutError
+from ..errors import BrokerError, DeadlineExceededError, KafkaError, RequestTimedOutError
 from ..network.connection import Connection
 from ..network.deadline import Deadline
 from ..network.naps import Naps
 from ..network.retry import is_retriable
-from .membership import Ask, Change, FindPartitions, Identity, Membership
+from .membership import NEVER, Ask, Change, FindPartitions, Identity, Membership
 from .subscription import Subscription
 
 _LOG = logging.getLogger("spark_kafka_native.group")
@@ -30,7 +30,7 @@ connection.
 UNKNOWN_LOOK_S = 1.0
 """How often a topic is looked for that does not exist yet."""
 LOOK_MS = 5_000
-"""Limit of a look at the metadata: heartbeats wait for it."""
+"""Limit of a look at the metadata, after the first: heartbeats wait for it."""
 
 
 class Member:
@@ -169,7 +169,7 @@ class Member:
 
     def _ask(self, ask: Ask) -> None:
         before = repr(self._membership)
-        limit = self._router.deadline().within_ms((ask.until - time.monotonic()) * 1000)
+        limit = self._limit().within_ms((ask.until - time.monotonic()) * 1000)
         try:
             node_id = find_coordinator(self._router, self._key, limit)
             self._connection = connection = self._router.connection(node_id, limit, CHANNEL)
@@ -177,7 +177,7 @@ class Member:
                 return
             response = connection.submit(ask.request, deadline=limit).result(self._patience_ms(ask))
         except KafkaError as error:
-            self._failed(error)
+            self._failed(error, passing=_passes(error))
             return
         with self._changing():
             refusal = self._membership.answered(response, time.monotonic())
@@ -192,16 +192,25 @@ class Member:
         left_ms = max(0.0, (ask.until - time.monotonic()) * 1000)
         return min(left_ms, max(ask.held_back_ms, self._router.config.request_timeout_ms))
 
+    def _limit(self, timeout_ms: float | None = None) -> Deadline:
+        """As `Router.deadline`, but over as soon as the member stops."""
+        limit_ms = self._router.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        return Deadline(
+            time.monotonic() + limit_ms / 1000, lambda: NEVER if self._stopping else time.monotonic()
+        )
+
     def _find(self, topics: frozenset[str]) -> None:
-        limit = self._router.deadline(LOOK_MS)
+        first = not self._router.snapshot.brokers
+        limit = self._limit(None if first else LOOK_MS)
         wanted = None if self._subscription.by_pattern else topics | self._subscription.among(())
         try:
             metadata = self._router.metadata(wanted, refresh=True, deadline=limit)
         except KafkaError as error:
-            self._failed(error)
+            # Only a cluster that was never there is given up: brokers come back, or the session ends.
+            self._failed(error, passing=_passes(error) and not first)
             return
         if (refusal := self._refusal(metadata)) is not None:
-            self._failed(refusal)
+            self._failed(refusal, passing=False)
             return
         known = {name: topic for name, topic in metadata.topics.items() if not topic.error_code}
         now = time.monotonic()
@@ -226,19 +235,24 @@ class Member:
                 return BrokerError(code, f"topic {name}", operation="Describe")
         return None
 
-    def _failed(self, error: KafkaError) -> None:
+    def _failed(self, error: KafkaError, *, passing: bool) -> None:
         if self._stopping:
             return
         self._router.coordinators.learn(self._key, error)
-        gone = isinstance(error, BrokerError) and error.error_code is ErrorCode.BROKER_NOT_AVAILABLE
         now = time.monotonic()
         with self._changing():
-            self._membership.failed(error, gone or is_retriable(error), now)
+            self._membership.failed(error, passing, now)
         self._look_at = max(self._look_at, now + UNKNOWN_LOOK_S / 2)
         if isinstance(error, RequestTimedOutError):
             _LOG.warning("%r: %s; the coordinator is looked up again", self._membership, error)
         else:
             _LOG.info("%r: %s", self._membership, error)
+
+
+def _passes(error: KafkaError) -> bool:
+    """Whether what failed may succeed later."""
+    gone = isinstance(error, BrokerError) and error.error_code is ErrorCode.BROKER_NOT_AVAILABLE
+    return gone or isinstance(error, DeadlineExceededError) or is_retriable(error)
 
 
 def _readable(metadata: ClusterMetadata) -> Iterator[str]:

@@ -21,16 +21,16 @@ from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.group_membership import HeartbeatRequest, HeartbeatResponse
 from spark_kafka_native.kafka.protocol.api.offset_commit import OffsetCommitRequest
 
-A0 = TopicPartition("a", 0)
+A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 WITHIN_S = 120
 
 
 @pytest.fixture
 def group() -> Iterator[ScriptedGroup]:
     with ScriptedCluster(1) as cluster:
-        cluster.create("a")
+        cluster.create("a", partitions=2)
         cluster.logs[A0].append([b"one", b"two", b"three"])
-        yield ScriptedGroup(cluster, [A0])
+        yield ScriptedGroup(cluster, [A0, A1])
 
 
 def test_who_commits_is_known_before_what_is_checked(group: ScriptedGroup) -> None:
@@ -112,24 +112,30 @@ def test_a_commit_does_not_go_back_behind_the_last_one(group: ScriptedGroup) -> 
         assert last is not None
         consumer.commit(last)
         consumer.commit(first)
-        assert group.committed == {A0: 3}
+        assert len(group.cluster[1].requests(OffsetCommitRequest)) == 1
+        consumer.commit(offsets={A0: 1, A1: 0})
+        assert group.committed == {A0: 3, A1: 0}
         consumer.seek(A0, 0)
         consumer.commit(offsets={A0: 0})
-    assert group.committed == {A0: 0}
-    assert len(group.cluster[1].requests(OffsetCommitRequest)) == 2
+    assert group.committed == {A0: 0, A1: 0}
 
 
-@pytest.mark.parametrize("code", [ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.STALE_MEMBER_EPOCH])
-def test_what_is_refused_in_the_midst_of_a_rebalance_is_committed_after_it(
-    group: ScriptedGroup, code: ErrorCode
-) -> None:
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # the coordinator has not heard of it yet
+    ],
+)
+def test_what_is_refused_for_the_time_being_is_committed_later(group: ScriptedGroup, code: ErrorCode) -> None:
     group.commit_refusals += [code, code]
     with GroupConsumer(
         group.cluster.bootstrap_servers, "a", "g", enable_auto_commit=False, retry_backoff_ms=5
     ) as consumer:
         assert consumer.fetch_record(WITHIN_S) is not None
         consumer.commit()
-    assert group.committed == {A0: 1}
+    assert group.committed == {A0: 1, A1: 0}
 
 
 def test_what_is_asked_for_before_the_end_is_committed(group: ScriptedGroup) -> None:

@@ -345,3 +345,26 @@ def test_an_interrupt_of_close_leaves_no_thread_and_no_connection(make: Make) ->
         assert thread is not None
         thread.join(120)
         assert not thread.is_alive()
+
+
+def test_what_is_lost_while_it_is_taken_is_not_handed_out(make: Make) -> None:
+    consumer = make(A0)
+
+    def take(_: object) -> Record:
+        with consumer._member._changing():
+            consumer._member._membership._lose(renew=True)
+        return record(0)
+
+    assert consumer._polled(0.0, take, by_hand=True) is None
+
+
+def test_what_an_interrupt_took_back_can_not_be_committed(make: Make) -> None:
+    consumer = make(A0)
+    hand_out(consumer, 0)
+    consumer._progress.committed({A0: 1})
+    hand_out(consumer, 1)
+    consumer._give_back()
+    with pytest.raises(CommitFailedError, match="only offsets 0 to 1 were read"):
+        consumer._progress.check({A0: 2})
+    assert consumer.position(A0) == 1
+    assert consumer._progress.ahead({A0: 1}) == {}

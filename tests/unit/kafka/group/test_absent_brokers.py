@@ -1,0 +1,76 @@
+"""A member whose brokers can't be reached: for a while, or from the beginning."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from scripted_broker import ScriptedCluster
+from scripted_group import ScriptedGroup
+
+from spark_kafka_native.kafka.cluster import patience
+from spark_kafka_native.kafka.errors import UnreachableError
+from spark_kafka_native.kafka.group import member
+from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.network.deadline import Deadline
+
+A0 = TopicPartition("a", 0)
+WITHIN_S = 120
+
+
+def test_brokers_that_are_away_for_longer_than_a_look_takes_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A look at the metadata that found nobody ended the membership for good."""
+    monkeypatch.setattr(member, "LOOK_MS", 100)
+    monkeypatch.setattr(member, "UNKNOWN_LOOK_S", 0.05)
+    with ScriptedCluster(1) as cluster:
+        cluster.create("a")
+        cluster.logs[A0].append([b"one"])
+        group = ScriptedGroup(cluster, [A0])
+        with (
+            caplog.at_level(logging.INFO, "spark_kafka_native.group"),
+            GroupConsumer(
+                cluster.bootstrap_servers,
+                "a",
+                "g",
+                metadata_max_age_ms=50,
+                session_timeout_ms=3_600_000,
+                retry_backoff_ms=5,
+                retry_backoff_max_ms=20,
+            ) as consumer,
+        ):
+            assert consumer.fetch_record(WITHIN_S) is not None
+            cluster[1].stop()
+            until = Deadline.after_ms(WITHIN_S * 1_000)
+            while not any(
+                "asking for metadata did not succeed" in one.getMessage() for one in caplog.records
+            ):
+                assert not until.expired
+                assert consumer.fetch_record(0.05) is None
+            cluster[1].start()
+            cluster.logs[A0].append([b"two"])
+            record = consumer.fetch_record(WITHIN_S)
+            assert record is not None
+            assert (record.value, consumer.assignment) == (b"two", {A0})
+            consumer.commit(record)
+    assert group.committed == {A0: 2}
+
+
+def test_brokers_that_were_never_there_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "UNREACHABLE_WAIT_MS", 100)
+    monkeypatch.setattr(member, "LOOK_MS", 3_600_000)
+    with GroupConsumer("localhost:1", "a", "g") as consumer:
+        for _ in range(2):
+            with pytest.raises(UnreachableError, match="localhost:1"):
+                consumer.read(WITHIN_S)
+
+
+def test_who_stops_does_not_wait_for_brokers_that_do_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "UNREACHABLE_WAIT_MS", 3_600_000)
+    consumer = GroupConsumer("localhost:1", "a", "g", default_api_timeout_ms=3_600_000)
+    thread = consumer._member._thread
+    consumer.close()
+    thread.join(WITHIN_S)
+    assert not thread.is_alive()
