@@ -61,8 +61,13 @@ class Deadline:
 
     def poll(self, poller: select.poll) -> list[tuple[int, int]]:
         """What is ready of what ``poller`` has, with its events; nothing when this comes first."""
-        also = -1 if self._wakeup is None else self._wakeup.fileno()
-        if also >= 0:
-            poller.register(also, select.POLLIN)
         # Rounded up: poll(0) in the last millisecond would spin.
-        return [found for found in poller.poll(int(self.remaining_ms) + 1) if found[0] != also]
+        wakeup, timeout_ms = self._wakeup, int(self.remaining_ms) + 1
+        if wakeup is None or (also := wakeup.fileno()) < 0:
+            return poller.poll(timeout_ms)
+        poller.register(also, select.POLLIN)
+        ready = poller.poll(timeout_ms)
+        found = [one for one in ready if one[0] != also]
+        if len(found) < len(ready):
+            wakeup.look()  # so that it is `called_off` to whoever asks why nothing came
+        return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import threading
 
 
@@ -38,6 +39,16 @@ class Wakeup:
                     os.write(self._write, b"\0")
                 # Last: an interrupt before this must not make others believe that it was written.
                 self._is_set = True
+
+    def look(self) -> None:
+        """Call where it was found readable, before `is_set` is asked: it is readable before `set` comes to
+        note that it is set, and an interrupt may keep it from that.
+        """
+        with self._lock:
+            if not self._is_set and self._read >= 0:
+                poller = select.poll()
+                poller.register(self._read, select.POLLIN)
+                self._is_set = bool(poller.poll(0))
 
     def clear(self) -> None:
         """Call before looking for work: what comes after this wakes again."""

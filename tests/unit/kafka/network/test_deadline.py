@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import select
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -107,3 +109,33 @@ def test_a_handshake_is_called_off(wakeup: Wakeup) -> None:
             sock.settimeout(60)
             while sock.recv(4096):  # the request, and then the end of it
                 pass
+
+
+@pytest.mark.parametrize("interrupted", [True, False])
+def test_whoever_is_woken_knows_why_before_it_is_said(
+    wakeup: Wakeup, monkeypatch: pytest.MonkeyPatch, *, interrupted: bool
+) -> None:
+    """The pipe is written to, and who sets it has not come to note that; an interrupt keeps it from that."""
+    seen: list[bool] = []
+    deadline = Deadline.after_ms(HOUR_MS).or_when(wakeup)
+
+    def wait() -> None:
+        assert deadline.poll(select.poll()) == []
+        seen.append(deadline.called_off)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    write: Callable[..., int] = os.write
+
+    def write_and_stop(*how: Any) -> int:
+        written = write(*how)
+        if interrupted:
+            raise KeyboardInterrupt
+        thread.join(0.2)
+        return written
+
+    thread.start()
+    monkeypatch.setattr("spark_kafka_native.kafka.network.wakeup.os.write", write_and_stop)
+    with contextlib.suppress(KeyboardInterrupt):
+        wakeup.set()
+    thread.join(60)
+    assert seen == [True]
