@@ -5,6 +5,7 @@ A thread asks; what comes of it is told by `settle`, in the loop's thread: no ot
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable
@@ -19,21 +20,36 @@ SHARED_WAIT_MS = 100
 """How long a loop waits at most for connections that others may read from too, while work is under way."""
 
 
+class _Work:
+    """One piece of work, and who is told of its outcome."""
+
+    __slots__ = ("key", "then")
+
+    def __init__(self, key: Hashable, then: Callable[[Any], None]) -> None:
+        self.key = key
+        self.then = then
+
+
 class Background:
     """The work that is under way, one piece for each key: whoever chooses the keys bounds the threads.
 
-    For one thread. ``wakeup`` is set when something has ended; without one, it has its own.
+    For one thread. ``wakeup`` is set when something has ended; without one, it has its own. In a forked child
+    nothing is under way.
     """
 
     def __init__(self, wakeup: Wakeup | None = None) -> None:
         self.given = wakeup
         """Whoever gave it may set it too, to be looked after."""
+        self._closed = False
+        self._start_empty()
+
+    def _start_empty(self) -> None:
+        self._process_id = os.getpid()
         self._own: Wakeup | None = None
         self._end: Wakeup | None = None
-        self._closed = False
-        self._under_way: dict[Hashable, Callable[[Any], None]] = {}
-        self._ended: deque[tuple[Hashable, object]] = deque()
-        self._threads: set[object] = set()
+        self._under_way: dict[Hashable, _Work] = {}
+        self._ended: deque[tuple[_Work, object]] = deque()
+        self._threads: set[_Work] = set()
 
     def __contains__(self, key: Hashable) -> bool:
         """Whether that is under way."""
@@ -60,22 +76,23 @@ class Background:
         """Have a thread do ``work``, and `settle` tell ``then`` what it returned, or the `KafkaError` that it
         raised. Does nothing while there is work under the same ``key``.
         """
+        self._check_process()
         if key in self._under_way or self._closed:
             return
         if self._end is None:
             self._own = Wakeup() if self.given is None else None
             self._end = Wakeup()
-        mine = object()
+        mine = _Work(key, then)
         try:
-            self._under_way[key] = then
+            self._under_way[key] = mine
             self._threads.add(mine)
             run = threading.Thread(
-                target=self._run, args=(mine, key, work), name=f"kafka-fetch-{key}", daemon=True
+                target=self._run, args=(mine, work), name=f"kafka-fetch-{key}", daemon=True
             )
             run.start()
         except RuntimeError:
             # None can be started while the interpreter ends (3.12 on), or where there are too many.
-            self._run(mine, key, work)
+            self._run(mine, work)
             self.settle()
         except BaseException:  # an interrupt: nobody knows whether it runs
             self._under_way.pop(key, None)
@@ -83,20 +100,24 @@ class Background:
 
     def settle(self) -> None:
         """Tell what has ended. Raises what is no `KafkaError`: a mistake of ours."""
+        self._check_process()
         if self._closed:
             return
         if self._own is not None:
             self._own.clear()  # first: what ends after it is seen, or ends the next wait
         while self._ended:
-            key, outcome = self._ended.popleft()
-            then = self._under_way.pop(key, None)
+            ended, outcome = self._ended.popleft()
+            # Work that was interrupted as it was started may have its key no more: nobody waits for it.
+            if self._under_way.get(ended.key) is not ended:
+                continue
+            del self._under_way[ended.key]
             if isinstance(outcome, BaseException) and not isinstance(outcome, KafkaError):
                 raise outcome
-            if then is not None:
-                then(outcome)
+            ended.then(outcome)
 
     def close(self) -> None:
         """End what is under way, without waiting for it; nobody is told of it."""
+        self._check_process()
         self._closed = True
         self._under_way.clear()
         self._ended.clear()
@@ -106,14 +127,19 @@ class Background:
             self._end.set()
             self._close_unused()
 
-    def _run(self, mine: object, key: Hashable, work: Callable[[], object]) -> None:
+    def _check_process(self) -> None:
+        # The threads are the parent's, and so are the pipes: it would hear what is written to them here.
+        if self._process_id != os.getpid():
+            self._start_empty()
+
+    def _run(self, mine: _Work, work: Callable[[], object]) -> None:
         outcome: object
         try:
             outcome = work()
         except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
             outcome = error
         if not self._closed:
-            self._ended.append((key, outcome))
+            self._ended.append((mine, outcome))
             if (wakeup := self.given or self._own) is not None:
                 wakeup.set()
         self._threads.discard(mine)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -153,3 +155,61 @@ def test_an_interrupt_at_the_start_lets_it_be_started_again(
     background.start("one", lambda: 2, told.append)
     settled(background, "one")
     assert told == [2]
+
+
+def test_what_was_interrupted_at_its_start_is_not_told_for_what_came_after_it(
+    background: Background, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start: Callable[..., None] = threading.Thread.start
+
+    def start_and_interrupt(thread: threading.Thread) -> None:
+        start(thread)
+        raise KeyboardInterrupt
+
+    told: list[Any] = []
+    first, second = threading.Event(), threading.Event()
+    monkeypatch.setattr(threading.Thread, "start", start_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        background.start("one", lambda: first.wait(60) and 1, told.append)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    [thread] = [one for one in threading.enumerate() if one.name == "kafka-fetch-one"]
+    background.start("one", lambda: second.wait(60) and 2, told.append)
+    first.set()
+    thread.join(60)
+    background.settle()
+    assert told == []
+    assert "one" in background
+    second.set()
+    settled(background, "one")
+    assert told == [2]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_has_nothing_under_way_and_calls_nothing_off(background: Background) -> None:
+    gate, begun, told = threading.Event(), threading.Event(), []
+    deadlines = []
+
+    def work() -> bool:
+        deadlines.append(background.deadline(3_600_000))
+        begun.set()
+        return gate.wait(60)
+
+    background.start("one", work, told.append)
+    assert begun.wait(60)
+    child = os.fork()
+    if not child:
+        background.settle()
+        again = "one" not in background
+        background.start("one", lambda: 2, told.append)
+        settled(background, "one")
+        background.close()
+        os._exit(0 if again and told == [2] else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    poller = select.poll()
+    assert background._end is not None
+    poller.register(background._end.fileno(), select.POLLIN)
+    assert poller.poll(0) == []
+    assert not deadlines[0].called_off
+    gate.set()
+    settled(background, "one")
+    assert told == [True]
