@@ -59,7 +59,7 @@ class FetchLookups:
         self._clock = clock
         self._rules = rules
         self._background = background
-        self._unreachable: dict[int, KafkaError] = {}
+        self._dialled: dict[int, Connection | KafkaError] = {}
         self.bounds: Bounds = with_bounds
 
     @property
@@ -81,21 +81,19 @@ class FetchLookups:
 
     def connection(self, node_id: int) -> Connection | None:
         """A live connection to a broker; None while one is being made. Raises, once, why none could be."""
-        self._raise_unreachable(node_id)
-        if (found := self._connections.ready(node_id)) is not None:
+        if (found := self._find_connection(node_id)) is not None:
             return found
         self._background.start(
             ("connection", node_id),
             lambda: self._connections.connection(node_id, self._deadline()),
-            partial(self._dialled, node_id),
+            partial(self._dialled.__setitem__, node_id),
         )
         # Where no thread could be started, it is done by now.
-        self._raise_unreachable(node_id)
-        return self._connections.ready(node_id)
+        return self._find_connection(node_id)
 
-    def forget_failures(self) -> None:
-        """Whom they were for has been told."""
-        self._unreachable.clear()
+    def forget_dialled(self) -> None:
+        """Whom it was for has been told."""
+        self._dialled.clear()
 
     def find_bounds(self, states: Collection[PartitionState]) -> None:
         """Ask for the bounds of those of ``states`` whose offsets were refused."""
@@ -141,13 +139,13 @@ class FetchLookups:
             except KafkaError as error:
                 fail(state, error, self._clock.now(), self._rules)
 
-    def _raise_unreachable(self, node_id: int) -> None:
-        if (error := self._unreachable.pop(node_id, None)) is not None:
-            raise error
-
-    def _dialled(self, node_id: int, outcome: Connection | KafkaError) -> None:
-        if isinstance(outcome, KafkaError):
-            self._unreachable[node_id] = outcome
+    def _find_connection(self, node_id: int) -> Connection | None:
+        dialled = self._dialled.pop(node_id, None)
+        if isinstance(dialled, KafkaError):
+            raise dialled
+        # One that was just made is used, also if nobody else would be given it any more: where the broker has
+        # hung up, it says so, which is a failure. Another one made at once would fare no better, and so on.
+        return self._connections.ready(node_id) if dialled is None else dialled
 
     def _bounds_of(self, error: OffsetOutOfRangeError) -> KafkaError:
         return self.bounds(self._router, error, self._deadline())

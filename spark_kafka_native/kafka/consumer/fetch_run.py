@@ -229,7 +229,7 @@ class FetchRun:
                 self._submit_to(node_id, probes_first(states, now))
             except KafkaError as error:
                 self._fail_all(states, error)
-        self.lookups.forget_failures()
+        self.lookups.forget_dialled()
 
     def _submit_to(self, node_id: int, states: list[PartitionState]) -> None:
         connection = self.lookups.connection(node_id)

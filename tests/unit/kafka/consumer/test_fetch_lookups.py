@@ -12,6 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from fetch_world import FakeConnection, World
+from fetch_world import start as start_in
 from interrupting import repeat_until_interrupted
 from scripted_broker import ScriptedCluster, offsets_of, properties
 
@@ -21,7 +23,7 @@ from spark_kafka_native.kafka.consumer.fetch_run import FetchRun
 from spark_kafka_native.kafka.consumer.offset_reset import OffsetReset
 from spark_kafka_native.kafka.consumer.partition_reader import PartitionReader
 from spark_kafka_native.kafka.consumer.reader_config import ReaderConfig
-from spark_kafka_native.kafka.errors import DeadlineExceededError, OffsetOutOfRangeError
+from spark_kafka_native.kafka.errors import DeadlineExceededError, NetworkError, OffsetOutOfRangeError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
@@ -340,3 +342,31 @@ def test_a_partition_that_was_moved_hears_nothing_of_what_was_asked_before(
     run.seek(TWO, 0, 20)
     gate.open()
     assert take(run, TWO) == {TWO: ALL}
+
+
+def test_a_connection_that_has_ended_at_once_is_a_failure(world: World) -> None:
+    """Its broker hangs up after the handshake: once that is told, nobody is given the connection any more."""
+    dialled = []
+
+    def connection(node_id: int, deadline: Deadline) -> FakeConnection:
+        dialled.append(node_id)
+        return World.connection(world, node_id, deadline)
+
+    world.ready = lambda _: None  # type: ignore[method-assign, assignment]
+    world.connection = connection  # type: ignore[method-assign]
+    world.brokers[1].submit = hang_up
+    run = start_in(world, ONE, poll_timeout_ms=60_000)
+    run.next(Deadline.after_ms(0))
+    state = run._states[ONE]
+    assert (dialled, state.failures, str(state.last_failure)) == ([1], 1, "the broker hung up")
+    run.next(Deadline.after_ms(0))
+    assert dialled == [1]  # not before the pause is over
+    state.retry_at = 0.0
+    del world.brokers[1].submit
+    run.next(Deadline.after_ms(0))
+    assert dialled == [1, 1]
+    assert len(world.brokers[1].requests) == 1
+
+
+def hang_up(*_: object) -> None:
+    raise NetworkError("the broker hung up")
