@@ -5,12 +5,22 @@ import sys
 
 import pytest
 
+from spark_kafka_native.testing import StandaloneSpark
+
 pytestmark = [
     pytest.mark.broker,
     pytest.mark.spark,
     pytest.mark.timeout(900),
     pytest.mark.skipif(sys.platform != "linux", reason="finds the executors in /proc"),
 ]
+
+
+@pytest.fixture(scope="module")
+def spark_cluster():
+    """As the package's, but on two hosts: the second copy of a task never runs on the host of the first."""
+    with StandaloneSpark(hosts=["127.0.0.1", "127.0.0.2"], startup_timeout_s=240) as running:
+        yield running
+
 
 # One application for all of it: what takes the time is starting three JVMs.
 JOB = """
@@ -19,10 +29,16 @@ from pathlib import Path
 from pyspark.sql import SparkSession, functions as F
 import spark_kafka_native
 
-bootstrap_servers, read_from, write_to, topic, copy, folder, times = sys.argv[1:]
+bootstrap_servers, read_from, write_to, again, copied, topic, copy, folder, times = sys.argv[1:]
 kills, gates, checkpoint = int(times), Path(folder), f"{folder}/checkpoint"
 options = {"kafka.bootstrap.servers": bootstrap_servers}
-spark = SparkSession.builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
+speculation = {"interval": "20ms", "multiplier": "1.01", "minTaskRuntime": "1ms"}
+builder = SparkSession.builder.config("spark.sql.shuffle.partitions", "2").config("spark.speculation", "true")
+for name, value in (speculation | {"efficiency.enabled": "false"}).items():
+    builder = builder.config(f"spark.speculation.{name}", value)
+# All tasks of a stage must have ended before one is speculated on: none is, until `speculate` says so.
+builder = builder.config("spark.speculation.quantile", "1.0").config("spark.python.task.killTimeout", "100ms")
+spark = builder.getOrCreate()
 spark_kafka_native.register(spark)
 
 # A read.
@@ -60,6 +76,59 @@ frame = spark.range(0, 20_000, 1, 4).select(
 found = spark.read.format("pykafka").options(**options, subscribe=write_to).load()
 found = found.select(F.col("key").cast("string"), F.col("value").cast("string"))
 written = {"count": found.count(), "other": found.exceptAll(frame).count()}
+
+# Reads and writes of which Spark runs a task twice.
+
+
+def speculate(quantile):
+    spark.sparkContext._jsc.sc().conf().set("spark.speculation.quantile", quantile)
+
+
+def twice(frame, name):
+    # The first attempt of task 0 stops in the middle, until its copy has won and Spark kills it.
+    def hold(batches):
+        from pyspark import TaskContext
+        context = TaskContext.get()
+        attempt, deadline = context.attemptNumber(), time.monotonic() + 300
+        for batch in batches:
+            yield batch.slice(0, 50)
+            if context.partitionId() == 0:
+                (gates / f"{name}-{attempt}").touch()
+                while attempt == 0 or not (gates / f"{name}-0").exists():
+                    assert time.monotonic() < deadline
+                    time.sleep(0.02)
+            yield batch.slice(50)
+
+    columns = frame.select("key", "value", "partition")
+    return columns.mapInArrow(hold, columns.schema)
+
+
+def run(writer, name):
+    writer = writer.option("checkpointLocation", f"{folder}/checkpoint-{name}")
+    query = writer.trigger(availableNow=True).start()
+    assert query.awaitTermination(300), query.lastProgress
+
+
+def shown(rows):
+    numbers = sorted(int(bytes(row.value)[1:]) for row in rows)
+    return {"all": sorted(set(numbers)) == list(range(5000)), "count": len(numbers)}
+
+
+speculate("0.1")
+source = options | {"subscribe": read_from, "startingOffsets": "earliest"}
+frame = spark.read.format("pykafka").options(**source).load()
+speculated = {"read": shown(twice(frame, "read").collect())}
+sink = twice(frame, "write").write.format("pykafka").options(**options, topic=again)
+sink.mode("append").save()
+frame = spark.readStream.format("pykafka").options(**source).load()
+rows = []
+run(twice(frame, "stream").writeStream.foreachBatch(lambda batch, _: rows.extend(batch.collect())), "stream")
+speculated["stream"] = shown(rows)
+run(twice(frame, "copy").writeStream.format("pykafka").options(**options, topic=copied), "copy")
+speculate("1.0")
+for name, at in (("write", again), ("copy", copied)):
+    rows = spark.read.format("pykafka").options(**options, subscribe=at).load().select("value").collect()
+    speculated[name] = shown(rows)
 
 # A stream, under which executors are killed.
 columns = (
@@ -122,22 +191,23 @@ for row in rows.collect():
 found = {partition: list(numbers) for partition, numbers in found.items()}
 whole = {index: list(range(index, 2000 + 2000 * kills, 2)) for index in (0, 1)}
 streamed = {"killed": len(killed), "whole": found == whole, "count": sum(map(len, found.values()))}
-print("RESULT", json.dumps({"read": read, "written": written, "streamed": streamed}))
+found = {"read": read, "written": written, "speculated": speculated, "streamed": streamed}
+print("RESULT", json.dumps(found))
 spark.stop()
 """
 
 
 # The second kill is the first once more, at a later batch.
 @pytest.mark.parametrize("kills", [1, pytest.param(2, marks=pytest.mark.soak)])
-def test_a_zip_is_enough_and_executors_that_are_killed_cost_nothing(
+def test_a_zip_is_enough_and_neither_killed_executors_nor_speculation_cost_a_record(
     peer, kafka, topic, tmp_path, spark_cluster, run_on_two_workers, kills
 ):
-    topics = [f"{topic}-{name}" for name in ("r", "w", "source", "copy")]
-    for name, partitions in zip(topics, (4, 4, 2, 2), strict=True):
+    topics = [f"{topic}-{name}" for name in ("r", "w", "again", "copied", "source", "copy")]
+    for name, partitions in zip(topics, (4, 4, 4, 4, 2, 2), strict=True):
         peer.create(kafka, name, partitions)
     records = 2000 + 2000 * kills
     peer.write(kafka.bootstrap_servers, topics[0], peer.numbered(5000, 4))
-    peer.write(kafka.bootstrap_servers, topics[2], peer.numbered(records, 2))
+    peer.write(kafka.bootstrap_servers, topics[4], peer.numbered(records, 2))
     arguments = (kafka.bootstrap_servers, *topics, str(tmp_path), str(kills))
     found = run_on_two_workers(JOB, *arguments, timeout_s=840)
     read = found["read"]
@@ -150,5 +220,12 @@ def test_a_zip_is_enough_and_executors_that_are_killed_cost_nothing(
     assert found["written"] == {"count": 20_000, "other": 0}
     told = json.loads((tmp_path / "summary.json").read_text())
     assert (told["records"], told["tasks"]) == (20_000, 4)
+    speculated = found["speculated"]
+    for name in ("read", "write", "stream", "copy"):
+        assert {f"{name}-0", f"{name}-1"} <= {path.name for path in tmp_path.iterdir()}  # it ran twice
+        assert speculated[name]["all"]
+    assert speculated["read"]["count"] == speculated["stream"]["count"] == 5000
+    # At least once: what the first attempt had sent is there twice.
+    assert all(speculated[name]["count"] >= 5000 for name in ("write", "copy"))
     # At least once, and in order but for what was written again.
     assert found["streamed"] == {"killed": kills, "whole": True, "count": records}
