@@ -1,8 +1,8 @@
 """What a `FaultProxy` reads and changes in frames: bytes in, bytes out. No socket, no clock.
 
-Brokers' addresses in replies become the proxy's, or clients would go round it: in Metadata, FindCoordinator
-and DescribeCluster. Of Produce, and of Fetch from version 16 on, the addresses are optional (KIP-951): the
-former's are left out, the latter's versions are not offered, as a fetch is too large to be taken apart.
+Brokers' addresses in replies become the proxy's, or clients would go round it: in Metadata, FindCoordinator,
+DescribeCluster and (KIP-951) Produce. Fetch tells them from version 16 on, which is not offered, as a fetch
+is too large to be taken apart.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HEADER: Final = struct.Struct(">hhih")
 _LAST_FETCH_WITHOUT_ADDRESSES: Final = 15
 _UNOFFERED: Final = frozenset({78, 79})
 """ShareFetch and ShareAcknowledge tell addresses, and this client has no share groups."""
-_WITH_ADDRESSES: Final = (MetadataRequest, FindCoordinatorRequest, DescribeClusterRequest)
+_WITH_ADDRESSES: Final = (MetadataRequest, FindCoordinatorRequest, DescribeClusterRequest, ProduceRequest)
 
 
 def read_request(
@@ -89,8 +89,6 @@ def redirect(
     known = all_requests().get(request.api_key)
     if known is ApiVersionsRequest:
         return _rewrite(frame, request, lambda reply: _offer(reply, limits))
-    if known is ProduceRequest:
-        return _rewrite(frame, request, lambda reply: reply)  # a codec writes none of the addresses
     if known in _WITH_ADDRESSES:
         return _rewrite(frame, request, lambda reply: _each(reply, lambda one: _move(one, to)))
     return frame

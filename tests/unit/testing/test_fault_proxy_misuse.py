@@ -1,9 +1,11 @@
-"""A `FaultProxy` that is asked for what can't be, used twice, or spoken to in what it does not know."""
+"""A `FaultProxy` that is asked for what can't be, used twice, or whose peers go away and say odd things."""
 
 from __future__ import annotations
 
 import logging
 import os
+import socket
+import struct
 from collections.abc import Iterator
 from contextlib import closing
 from random import Random
@@ -13,7 +15,8 @@ import pytest
 from plain_peer import Peer
 
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.testing import FaultProxy, FaultRule, MockBroker, faults
+from spark_kafka_native.testing import FaultProxy, FaultRule, MockBroker, ProxiedRequest, faults
+from spark_kafka_native.testing.fault_rule import FaultPlan
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +114,90 @@ def test_a_version_that_is_not_offered_ends_the_connection(
         peer.socket.sendall(b"\0\0\0\x0a\0\0\0\2\0\0\0\0\xff\xff")  # Produce 2, of clients before 0.11
         assert peer.read(4) == b""
     assert "ProduceRequest is declared for versions 3 to 13, not 2" in caplog.text
+
+
+def test_a_client_that_is_too_new_learns_which_versions_there_are(broker: MockBroker) -> None:
+    """KIP-511: at version 0, whatever it asked with. What tells addresses that pass by is not among them."""
+    broker.on("ShareFetch", times=None).reply({})
+    with FaultProxy(broker.bootstrap_servers) as proxy:
+        for servers, share in ((broker.bootstrap_servers, {78}), (proxy.bootstrap_servers, set[int]())):
+            with closing(Peer(servers)) as peer:
+                peer.socket.sendall(struct.pack(">ihhihB", 11, 18, 99, 7, -1, 0))
+                told = peer.receive("ApiVersions", 0)
+            assert told["error_code"] == ErrorCode.UNSUPPORTED_VERSION
+            assert {one["api_key"] for one in told["api_keys"]} & {78, 79} == share
+
+
+def test_a_leader_that_a_produce_names_is_behind_the_proxy(broker: MockBroker) -> None:
+    """KIP-951: a client would go round the proxy."""
+    there = {"node_id": 1, "host": "127.0.0.1", "port": int(broker.bootstrap_servers.split(":")[1])}
+    broker.on("Produce").change(lambda fields: fields.update(node_endpoints=[there]))
+    with FaultProxy(broker.bootstrap_servers) as proxy, closing(Peer(proxy.bootstrap_servers)) as peer:
+        (told,) = peer.ask("Produce", {"acks": 1, "topic_data": []}, 10)["node_endpoints"]
+        assert f"{told['host']}:{told['port']}" == proxy.bootstrap_servers
+
+
+def test_each_rule_draws_for_itself() -> None:
+    plan = FaultPlan(seed=1)
+    for _ in range(2):
+        plan.add(FaultRule(fault=faults.Reset(), api="Fetch", probability=0.5))
+    fell = sum(plan.choose(request(ordinal), "reply", 99) is not None for ordinal in range(1000))
+    assert 650 < fell < 850, "of the half that the first one spares, the second takes a half"
+
+
+def request(ordinal: int) -> ProxiedRequest:
+    return ProxiedRequest(
+        broker="b:1",
+        broker_index=0,
+        connection=0,
+        ordinal=ordinal,
+        api_key=1,
+        version=12,
+        correlation_id=ordinal,
+        client_id=None,
+        body=memoryview(b""),
+    )
+
+
+def test_a_reply_to_nothing_ends_the_connection(broker: MockBroker, caplog: pytest.LogCaptureFixture) -> None:
+    broker.on("ListGroups").corrupt(0)  # the correlation id
+    with caplog.at_level(logging.WARNING), FaultProxy(broker.bootstrap_servers) as proxy:
+        assert list_groups(proxy) == b""
+    assert "is not what was asked" in caplog.text
+
+
+def test_what_a_broker_ends_behind_a_black_hole_stays_open(broker: MockBroker) -> None:
+    with FaultProxy(broker.bootstrap_servers) as proxy, closing(Peer(proxy.bootstrap_servers)) as peer:
+        proxy.add(FaultRule(api="ListGroups", fault=faults.BlackHole(), times=1))
+        peer.send("ListGroups", {}, 4)
+        proxy.wait_for_faults()
+        broker.hang_up()
+        for _ in range(10):  # time enough for the proxy to hear of it
+            assert len(list_groups(proxy)) == 4
+        peer.socket.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            peer.socket.recv(1)
+
+
+def test_what_was_asked_is_done_though_an_answer_finds_nobody(broker: MockBroker) -> None:
+    before = len(broker.asked("DescribeCluster"))
+    answered, asked = faults.Hold(), faults.Hold()
+    with FaultProxy(broker.bootstrap_servers) as proxy:
+        proxy.add(FaultRule(api="ListGroups", fault=answered, times=1))
+        proxy.add(FaultRule(api="DescribeCluster", side="request", fault=asked))
+        peer = Peer(proxy.bootstrap_servers)
+        peer.send("ListGroups", {}, 4)
+        peer.send("DescribeCluster", {}, 1)
+        answered.wait()
+        asked.wait()
+        peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.close()  # by a reset
+        answered.release()
+        proxy.wait_for_faults()
+        for _ in range(10):  # time enough for the answer to be written
+            list_groups(proxy)
+        asked.release()
+        assert len(broker.wait_for("DescribeCluster", before + 1)) == before + 1
 
 
 @pytest.mark.parametrize(
