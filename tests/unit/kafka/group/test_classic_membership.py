@@ -262,7 +262,9 @@ def test_a_caller_that_is_away_for_too_long_is_taken_out_of_the_group() -> None:
     membership.applied(membership.begin() or Change())
     assert membership.next(71.0) == Wait(NEVER)  # not before it is back
     membership.poll_begins()
-    assert isinstance(asked(membership, 80.0), JoinGroupRequest)
+    join = asked(membership, 80.0)
+    assert isinstance(join, JoinGroupRequest)
+    assert join.member_id == ""  # the one that it had has left
 
 
 def test_a_static_member_does_not_say_that_it_leaves() -> None:
@@ -363,3 +365,49 @@ def test_an_answer_that_waited_for_a_sleeping_process_is_as_old_as_its_question(
     membership.answered(heartbeat(), 60.0)
     membership.next(60.0)
     assert membership.losing
+
+
+def test_a_subscription_that_changed_while_it_joined_is_told_next() -> None:
+    membership = member()
+    asked(membership)
+    membership.subscribe({"b"})
+    membership.answered(joined(1), 0.0)
+    asked(membership)
+    membership.answered(synced(A0), 0.0)
+    assert membership.begin() is None
+    again = asked(membership)
+    assert isinstance(again, JoinGroupRequest)
+    assert read_versioned(ConsumerProtocolSubscription, again.protocols[0].metadata).topics == ["b"]
+
+
+def test_a_static_leader_that_is_back_leaves_the_assignment_as_it_is() -> None:
+    membership = member(group_instance_id="one")
+    asked(membership)
+    told = write_versioned(ConsumerProtocolSubscription(topics=["a"]))
+    members = [JoinGroupResponseMember(member_id="me", metadata=told)]
+    membership.answered(joined(3, leader="me", members=members, skip_assignment=True), 0.0)
+    sync = asked(membership)
+    assert isinstance(sync, SyncGroupRequest)
+    assert sync.assignments == []
+
+
+def test_who_has_lost_everything_says_nothing_of_an_earlier_generation() -> None:
+    membership = stable(cooperative=True)
+    asked(membership, 3.0)
+    membership.answered(heartbeat(ErrorCode.ILLEGAL_GENERATION), 3.0)
+    membership.applied(membership.begin() or Change())
+    join = asked(membership, 3.0)
+    told = read_versioned(ConsumerProtocolSubscription, join.protocols[0].metadata)
+    assert (told.owned_partitions, told.generation_id) == ([], -1)
+
+
+def test_one_eager_assignor_makes_all_of_them_eager() -> None:
+    membership = ClassicMembership(rules(), {"a"}, [RangeAssignor(), CooperativeStickyAssignor()], 0.0)
+    asked(membership)
+    membership.answered(joined(1), 0.0)
+    asked(membership)
+    membership.answered(synced(A0), 0.0)
+    membership.applied(membership.begin() or Change())
+    asked(membership, 3.0)
+    membership.answered(heartbeat(ErrorCode.REBALANCE_IN_PROGRESS), 3.0)
+    assert membership.begin() == Change(revoked=frozenset({A0}))

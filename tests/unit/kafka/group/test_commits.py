@@ -18,6 +18,7 @@ from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.group.membership import Identity
 from spark_kafka_native.kafka.group.progress import Progress
 from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.protocol.api.group_membership import HeartbeatRequest, HeartbeatResponse
 from spark_kafka_native.kafka.protocol.api.offset_commit import OffsetCommitRequest
 
@@ -155,3 +156,39 @@ def test_what_is_asked_for_before_the_end_is_committed(group: ScriptedGroup) -> 
         for done in asked:
             done.result(WITHIN_S)
     assert group.committed == {A0: 2}
+
+
+def test_a_seek_before_reading_begins_moves_the_group_with_the_next_commit(group: ScriptedGroup) -> None:
+    group.committed[A0] = 2
+
+    def assigned(consumer: GroupConsumer, _partitions: list[TopicPartition]) -> None:
+        consumer.seek(A0, 1)
+
+    with GroupConsumer(
+        group.cluster.bootstrap_servers, "a", "g", enable_auto_commit=False, on_assigned=assigned
+    ) as consumer:
+        record = consumer.fetch_record(WITHIN_S)
+        assert record is not None
+        assert record.offset == 1
+        consumer.commit(offsets={A0: 1})
+    assert group.committed[A0] == 1
+
+
+def test_a_committed_offset_of_0_is_one(group: ScriptedGroup) -> None:
+    group.committed[A0] = 0
+    with GroupConsumer(group.cluster.bootstrap_servers, "a", "g", auto_offset_reset="latest") as consumer:
+        record = consumer.fetch_record(WITHIN_S)
+    assert record is not None
+    assert record.offset == 0
+
+
+def test_where_the_log_ended_at_the_start_is_committed(group: ScriptedGroup) -> None:
+    """Or whoever has the partition next would begin at a later end."""
+    until = Deadline.after_ms(WITHIN_S * 1_000)
+    with GroupConsumer(
+        group.cluster.bootstrap_servers, "a", "g", auto_offset_reset="latest", auto_commit_interval_ms=1
+    ) as consumer:
+        while not group.committed:
+            assert not until.expired
+            assert consumer.read(0.05) is None
+    assert group.committed == {A0: 3, A1: 0}

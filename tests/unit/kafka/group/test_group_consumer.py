@@ -368,3 +368,28 @@ def test_what_an_interrupt_took_back_can_not_be_committed(make: Make) -> None:
         consumer._progress.check({A0: 2})
     assert consumer.position(A0) == 1
     assert consumer._progress.ahead({A0: 1}) == {}
+
+
+def test_who_is_no_member_any_more_loses_its_partitions_at_the_end(make: Make) -> None:
+    calls: list[str] = []
+    consumer = make(
+        A0,
+        on_revoked=lambda *_: calls.append("revoked"),
+        on_lost=lambda *_: calls.append("lost"),
+    )
+    hand_out(consumer, 0)
+    found = asked(consumer)
+    with consumer._member._changing():
+        consumer._member._membership._lose(renew=True)
+    consumer.close()
+    assert (calls, found) == (["lost"], [])
+
+
+def test_commits_of_on_revoked_have_ended_before_partitions_are_given_up(make: Make) -> None:
+    calls: list[str] = []
+    consumer = make(A0, enable_auto_commit=False, on_revoked=lambda *_: calls.append("revoked"))
+    consumer._commits.drain = lambda _: calls.append("drained")  # type: ignore[method-assign]
+    applied = consumer._member.applied
+    consumer._member.applied = lambda change: (calls.append("given up"), applied(change))[1]  # type: ignore[func-returns-value,method-assign]
+    consumer._carry_out(Change(revoked=frozenset([A0])))
+    assert calls == ["revoked", "drained", "given up"]
