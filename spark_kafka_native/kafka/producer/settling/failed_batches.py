@@ -55,6 +55,8 @@ class FailedBatches:
         if partition.spilling:
             first = batches[0].order
             settle([b for b in partition.spillable(batches) if b.order > first], OVERTAKING)
+        # What has lingered behind them is due, and nothing else may wake the sender for it.
+        self._state.by(self._state.clock())
 
     def _fail_transaction(self, batches: list[Batch], why: str, cause: BaseException | None) -> None:
         """Before anybody hears of their end: whoever waits for that must not commit."""

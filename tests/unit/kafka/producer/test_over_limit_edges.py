@@ -2,13 +2,14 @@
 
 import random
 
+import pyarrow as pa
 import pytest
-from produce_cluster import refused
-from producing import TP, producing
+from produce_cluster import LOST_ANSWER, refused
+from producing import TP, producing, wait_until
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.producer.errors import ProducerClosedError, RecordTooLargeError
+from spark_kafka_native.kafka.producer.errors import DeliveryStatus, ProducerClosedError, RecordTooLargeError
 from spark_kafka_native.kafka.producer.settling.spill import SpillFolder
 
 pytestmark = pytest.mark.timed(0.1)
@@ -89,3 +90,37 @@ def test_the_rest_of_a_refused_batch_is_not_overtaken_without_numbers_and_retrie
             producer.send("t", value=value, partition=0)
         producer.flush(60_000)
     assert cluster.values(TP) == [value for value in values if len(value) < 10]
+
+
+def test_a_dead_letter_behind_one_that_is_given_up_is_looked_at_at_once(cluster):
+    """Nobody else wakes the sender: a flush that began before has hurried what there was then."""
+    cluster.told_max_message_bytes = 1_000_000
+    with producing(cluster, batch_records=100, delivery_timeout_ms=3_600_000, **LETTERS) as producer:
+        producer.send("t", value=b"x", partition=0).result(60)
+        cluster.logs[DEAD].leader = -1
+        first = producer.send("t", value=LARGE, partition=0)
+        known = producer._router
+        wait_until(lambda: known.snapshot.topics["dead"].partitions[0].leader is None)
+        second = producer.send("t", value=LARGE, partition=0)
+        wait_until(lambda: producer._buffers["dead"].waiting_since is not None)
+        with cluster.forbid("dead"):
+            wait_until(lambda: first.done() and second.done())
+    assert "TOPIC_AUTHORIZATION_FAILED" in str(second.exception(0))
+
+
+def test_dead_letters_of_one_batch_tell_their_own_offsets(cluster):
+    rows = pa.record_batch({"value": [LARGE + b"%d" % i for i in range(5)]})
+    with producing(cluster, batch_records=5, linger_ms=3_600_000, **LETTERS) as producer:
+        errors = producer.send_columns(rows, "t", 0).exceptions(60)
+    assert [error.offset for error in errors] == [0, 1, 2, 3, 4]
+    assert len(cluster.batches(DEAD)) == 1
+
+
+@CHOICES
+def test_a_record_that_may_be_in_the_log_is_said_to_be(cluster, settings):
+    """The limit was lowered after it was written, and the answer to that was lost."""
+    cluster.script(TP, LOST_ANSWER, refused(ErrorCode.MESSAGE_TOO_LARGE))
+    with producing(cluster, **settings) as producer:
+        error = producer.send("t", value=b"x", partition=0).exception(60)
+    assert (error.by_choice, error.status) == (True, DeliveryStatus.POSSIBLY_PERSISTED)
+    assert "1 record possibly written" in str(error)
