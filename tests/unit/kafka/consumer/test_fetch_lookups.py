@@ -7,23 +7,29 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from fetch_world import FakeConnection, World
+from fetch_world import ID, AtOnce, FakeConnection, World
 from fetch_world import start as start_in
 from interrupting import repeat_until_interrupted
 from scripted_broker import ScriptedCluster, offsets_of, properties
 
-from spark_kafka_native.kafka.cluster.router import Router
+from spark_kafka_native.kafka.cluster.router import Leader, Router
 from spark_kafka_native.kafka.config import ClientConfig, ConsumerConfig
 from spark_kafka_native.kafka.consumer.fetch_run import FetchRun
 from spark_kafka_native.kafka.consumer.offset_reset import OffsetReset
 from spark_kafka_native.kafka.consumer.partition_reader import PartitionReader
 from spark_kafka_native.kafka.consumer.reader_config import ReaderConfig
-from spark_kafka_native.kafka.errors import DeadlineExceededError, NetworkError, OffsetOutOfRangeError
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import (
+    BrokerError,
+    DeadlineExceededError,
+    NetworkError,
+    OffsetOutOfRangeError,
+)
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
@@ -370,3 +376,88 @@ def test_a_connection_that_has_ended_at_once_is_a_failure(world: World) -> None:
 
 def hang_up(*_: object) -> None:
     raise NetworkError("the broker hung up")
+
+
+class Held(AtOnce):
+    """Does what it was given when it is told to, in the run's own thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.work: dict[Hashable, tuple[Callable[[], Any], Callable[[Any], None]]] = {}
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self.work
+
+    def start(self, key: Hashable, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        self.work.setdefault(key, (work, then))
+
+    def finish(self, key: Hashable, outcome: Any = None) -> None:
+        work, then = self.work.pop(key)
+        then(work() if outcome is None else outcome)
+
+
+def held_up(world: World) -> tuple[FetchRun, Held]:
+    run, held = start_in(world), Held()
+    run._background = run.lookups._background = held
+    return run, held
+
+
+def test_bounds_are_not_told_to_a_partition_that_was_moved_meanwhile(world: World) -> None:
+    run, held = held_up(world)
+    run.add(ONE, 99, 120)
+    error = OffsetOutOfRangeError(ONE, 99)
+    run._states[ONE].break_off(error)
+    assert run.next(Deadline.after_ms(0)) is None
+    run.seek(ONE, 0, 20)
+    held.finish(("bounds", None), OffsetOutOfRangeError(ONE, 99, 0, 20))
+    assert run.broken() == {}
+    assert run.position(ONE) == 0
+
+
+def test_what_is_wrong_with_a_leader_is_not_told_to_a_partition_that_was_paused_meanwhile(
+    world: World,
+) -> None:
+    run, held = held_up(world)
+    run.add(ONE, 0, 20)
+    assert run.next(Deadline.after_ms(0)) is None
+    run.pause(ONE)
+    held.finish("leaders", BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "t"))
+    run.resume(ONE)
+    assert run.broken() == {}
+    assert run._states[ONE].failures == 0
+    assert run.next(Deadline.after_ms(0)) is None
+    assert "leaders" in held
+
+
+def test_a_failed_dial_is_not_told_once_nobody_waited_for_it(world: World) -> None:
+    run, held = held_up(world)
+    world.leaders[TWO] = Leader(2, 5, ID)
+    world.connected.add(2)
+    run.add(ONE, 0, 20)
+    run.add(TWO, 0, 20)
+    run.next(Deadline.after_ms(0))
+    held.finish("leaders")
+    run.next(Deadline.after_ms(0))
+    run.pause(ONE)
+    held.finish(("connection", 1), NetworkError("gone"))
+    run.next(Deadline.after_ms(0))
+    run.resume(ONE)
+    run.next(Deadline.after_ms(0))
+    assert run._states[ONE].failures == 0
+    assert ("connection", 1) in held
+
+
+@pytest.mark.parametrize("stale", [True, False])
+def test_a_close_ends_a_look_for_leaders(
+    cluster: ScriptedCluster, start: Callable[..., FetchRun], gate: Gate, *, stale: bool
+) -> None:
+    for broker in cluster.brokers.values():
+        broker.on(MetadataRequest, gate.before(cluster.metadata))
+    before = set(looking_up())
+    run = start()
+    run.add(ONE, 0, 20)
+    run._states[ONE].leader_is_stale = stale
+    while not gate.reached.is_set():
+        assert run.next(Deadline.after_ms(1)) is None
+    run.close()
+    eventually(lambda: set(looking_up()) <= before)
