@@ -148,6 +148,9 @@ def test_what_is_given_up_for_good_is_kept_in_order_and_says_why(failing, tmp_pa
     assert failing.closed_for == [refusal]
     why = "the producer can't go on: the password is wrong"
     assert failing.told == [(1, why), (2, why), (3, why)]
+    # Its dead letter may be on the way to the sender: that decides, when the sender ends.
+    assert not ownerless.ended
+    failing.failed.fail_all(why, refusal)
     assert ownerless.ended
     assert not failing.state.completion.incomplete
     assert failing.kept(tmp_path)[:3] == data
