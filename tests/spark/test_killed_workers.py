@@ -25,6 +25,7 @@ spark = (
     SparkSession.builder.master("local[2,4]")  # a task may fail three times
     .config("spark.ui.enabled", "false")
     .config("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
+    .config("spark.python.unix.domain.socket.enabled", "true")  # over TCP each socket may hold 37 MB
     .config("spark.python.worker.reuse", "false")  # what has a connection is in the middle of a task
     .getOrCreate()
 )
@@ -34,11 +35,11 @@ def kafka(what):
     return what.format("pykafka").option("kafka.bootstrap.servers", bootstrap_servers)
 
 
-def held(gate):
-    # Passes on a part of what comes, and the rest when there is a file ``gate``: in the middle until then.
+def held(gate, after):
+    # Passes on the first batches, and the rest when there is a file ``gate``: in the middle until then.
     def run(batches):
         for number, batch in enumerate(batches):
-            while number >= 8 and not os.path.exists(gate):
+            while number >= after and not os.path.exists(gate):
                 time.sleep(0.02)
             yield batch
 
@@ -85,7 +86,7 @@ def run_and_kill(job, when, gate):
 # Long values here too: a worker that has handed all of its rows to the buffers may die, and no task with it.
 frame = kafka(spark.read).option("subscribe", topic).load().select("partition", "offset", "value")
 gate = f"{folder}/read"
-slow = frame.mapInPandas(held(gate), frame.schema).select("partition", "offset")
+slow = frame.mapInPandas(held(gate, after=1), frame.schema).select("partition", "offset")
 rows, killed = run_and_kill(slow.collect, lambda: True, gate)
 read = {"killed": killed > 0, "count": len(rows), "distinct": len(set(rows))}
 
@@ -93,7 +94,7 @@ ROWS = 20_000
 # Long values: what is passed on before the gate is more than the buffers on the way hold.
 source = spark.range(0, ROWS, 1, 4).select(F.format_string("%0200d", "id").alias("value"))
 gate = f"{folder}/written"
-slow = source.mapInPandas(held(gate), source.schema)
+slow = source.mapInPandas(held(gate, after=8), source.schema)
 written = kafka(spark.read).option("subscribe", copy).load()
 writer = kafka(slow.write).option("topic", copy).option("kafka.linger.ms", "5").mode("append")
 consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "watermarks"})
@@ -115,8 +116,10 @@ print("RESULT", json.dumps({"read": read, "write": write}))
 
 
 def long_values(count):
-    """Records of two partitions, 30 MB each: more than the sockets between a reader and a gate can hold."""
-    return [(number % 2, b"%d" % number, b"v" * 3_000, number, []) for number in range(count)]
+    """Records of two partitions, 30 MB each, of which a gate lets 2 MB pass: sockets and readers before it
+    hold a few more."""
+    value = b"v" * 3_000
+    return [(number % 2, b"%d" % number, value, number, []) for number in range(count)]
 
 
 @pytest.mark.timeout(900)
