@@ -6,9 +6,9 @@ a thread looks at the clock all the while. Where it came late by more than a tes
 failure, and the test runs again, with new fixtures. What fails while the clock was looked at in time has
 failed. At the end of the run it is said which tests ran again, with what they had said.
 
-Continuous integration gives a second chance besides (``SECOND_CHANCES``, so many in each process) to tests on
-real brokers and real Spark: among thousands, on a machine that nobody knows, one may have met a race of its
-own. What passes only then is a defect all the same, and is named as one.
+Continuous integration gives a second chance besides (``SECOND_CHANCES``, so many in each process): among
+thousands of tests with threads, brokers and Spark, on a machine that nobody knows, one may have met a race of
+its own. What passes only then is a defect all the same, and is named as one.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ RUNS = 4
 SHORT_S = 150.0
 """What took longer is not run again: four times a long test would be the time of all."""
 SECOND_CHANCES = int(os.environ.get("SECOND_CHANCES", "0"))
-KINDS = ("spark", "broker")
-"""Marks of tests that get one."""
 _SECOND = pytest.StashKey[bool]()
 _given = 0
 _SAID = "ran again, as "
@@ -99,8 +97,7 @@ def _excuse(item: pytest.Item, latest_s: float) -> str:
     """Why ``item``, which has failed, may run again; empty if it may not."""
     if latest_s >= _bears_s(item):
         return f"the machine had stood still for {latest_s:.1f} s"
-    has_had_one = item.stash.get(_SECOND, False)
-    if has_had_one or _given >= SECOND_CHANCES or not any(map(item.get_closest_marker, KINDS)):
+    if item.stash.get(_SECOND, False) or _given >= SECOND_CHANCES:
         return ""
     return _give_second(item)
 
