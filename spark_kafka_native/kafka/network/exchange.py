@@ -92,19 +92,11 @@ class Exchange:
 
     def wait_for(self, pending: Pending[Any], deadline: Deadline) -> bool:
         """Read until ``pending`` is done; False when ``deadline`` came first."""
-        me = object()
-        try:
-            # A dead connection's requests are done, or are about to be.
-            if self._naps.wait(lambda: pending.done or self._may_read(me), deadline):
-                self._read_until(pending, deadline)
-        except BaseException as error:
-            if self._reader is me:
-                self._die_of_interrupt(error)
-            raise
-        finally:
-            if self._reader is me:
-                self._reader = None
-                self._turn_passed()
+        # A dead connection's requests are done, or are about to be.
+        self._read(
+            lambda me: self._naps.wait(lambda: pending.done or self._may_read(me), deadline),
+            lambda: self._read_until(pending, deadline),
+        )
         return pending.done
 
     def give_up(self, pending: Pending[Any], waited_ms: float) -> None:
@@ -121,19 +113,7 @@ class Exchange:
         that it answers.
         """
         self._push()
-        me = object()
-        try:
-            if self._may_read(me):
-                while self._read_frame():
-                    pass
-        except BaseException as error:
-            if self._reader is me:
-                self._die_of_interrupt(error)
-            raise
-        finally:
-            if self._reader is me:
-                self._reader = None
-                self._turn_passed()
+        self._read(self._may_read, self._read_arrived)
 
     def close(self) -> None:
         """Close the socket; whoever waits gets a `NetworkError`."""
@@ -200,6 +180,24 @@ class Exchange:
             if self._writer is me:
                 self._writer = None
                 self._turn_passed()
+
+    def _read(self, take_turn: Callable[[object], bool], read: Callable[[], object]) -> None:
+        me = object()
+        try:
+            if take_turn(me):
+                read()
+        except BaseException as error:
+            if self._reader is me:
+                self._die_of_interrupt(error)
+            raise
+        finally:
+            if self._reader is me:
+                self._reader = None
+                self._turn_passed()
+
+    def _read_arrived(self) -> None:
+        while self._read_frame():
+            pass
 
     def _wait_to_write(self, deadline: Deadline) -> None:
         # A broker that can't get rid of its responses reads no requests: read while waiting to write.

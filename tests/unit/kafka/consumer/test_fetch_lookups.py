@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
 import threading
 import time
@@ -16,6 +15,7 @@ from fetch_world import ID, AtOnce, FakeConnection, World
 from fetch_world import start as start_in
 from interrupting import repeat_until_interrupted
 from scripted_broker import ScriptedCluster, offsets_of, properties
+from silent_address import silent_listener
 
 from spark_kafka_native.kafka.cluster.router import Leader, Router
 from spark_kafka_native.kafka.config import ClientConfig, ConsumerConfig
@@ -92,25 +92,8 @@ def gate() -> Iterator[Gate]:
 
 @pytest.fixture
 def silent() -> Iterator[tuple[str, int]]:
-    """An address whose listener has no room for another connection: the system drops what asks for one."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.3", 0))
-        sock.listen(0)
-        waiting = []
-        for _ in range(64):
-            one = socket.socket()
-            one.setblocking(False)
-            one.connect_ex(sock.getsockname())
-            waiting.append(one)
-            poller = select.poll()
-            poller.register(one, select.POLLOUT)
-            if not poller.poll(200):
-                break
-        else:
-            pytest.skip("this system takes any number of connections")
+    with silent_listener() as sock:
         yield sock.getsockname()
-        for one in waiting:
-            one.close()
 
 
 @pytest.fixture
@@ -142,6 +125,15 @@ def reading(cluster: ScriptedCluster, resolver: Any = None, **config: Any) -> It
     finally:
         reader.close()
         router.close()
+
+
+def only_two_waits(reader: PartitionReader, gate: Gate) -> None:
+    """While the gate holds up what TWO needs, ONE is read."""
+    assert gate.reached.wait(SOON_S)
+    reader.add(ONE, 0)
+    assert records(reader) == [(0, offset) for offset in ALL]
+    gate.open()
+    assert records(reader) == [(1, offset) for offset in ALL]
 
 
 def records(reader: PartitionReader) -> list[tuple[int, int]]:
@@ -225,11 +217,7 @@ def test_a_reader_reads_on_while_a_leader_cannot_be_reached(cluster: ScriptedClu
     cluster[2].host = AWAY
     with reading(cluster, resolving(gate)) as reader:
         reader.add(TWO, 0)
-        assert gate.reached.wait(SOON_S)
-        reader.add(ONE, 0)
-        assert records(reader) == [(0, offset) for offset in ALL]
-        gate.open()
-        assert records(reader) == [(1, offset) for offset in ALL]
+        only_two_waits(reader, gate)
 
 
 def test_a_look_for_leaders_holds_up_only_those_that_need_it(cluster: ScriptedCluster, gate: Gate) -> None:
@@ -240,11 +228,7 @@ def test_a_look_for_leaders_holds_up_only_those_that_need_it(cluster: ScriptedCl
         for broker in cluster.brokers.values():
             broker.on(MetadataRequest, gate.before(cluster.metadata))
         reader.add(TWO, 0)
-        assert gate.reached.wait(SOON_S)
-        reader.add(ONE, 0)
-        assert records(reader) == [(0, offset) for offset in ALL]
-        gate.open()
-        assert records(reader) == [(1, offset) for offset in ALL]
+        only_two_waits(reader, gate)
 
 
 def test_bounds_that_are_asked_for_hold_up_only_their_partition(
@@ -273,11 +257,7 @@ def test_where_to_go_on_is_asked_for_while_others_are_read(cluster: ScriptedClus
     cluster[2].on(ListOffsetsRequest, gate.before(cluster.list_offsets))
     with reading(cluster, auto_offset_reset=OffsetReset.EARLIEST) as reader:
         reader.add(TWO, 99)
-        assert gate.reached.wait(SOON_S)
-        reader.add(ONE, 0)
-        assert records(reader) == [(0, offset) for offset in ALL]
-        gate.open()
-        assert records(reader) == [(1, offset) for offset in ALL]
+        only_two_waits(reader, gate)
 
 
 def test_why_a_leader_cannot_be_reached_is_told_in_the_end(

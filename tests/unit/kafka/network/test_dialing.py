@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
-import select
 import socket
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from silent_address import silent_listener
 
 from spark_kafka_native.kafka.config import ClientConfig
 from spark_kafka_native.kafka.errors import ConfigError, NetworkError, UnreachableError
@@ -42,25 +42,8 @@ def refusing() -> Iterator[socket.socket]:
 
 @pytest.fixture
 def silent() -> Iterator[socket.socket]:
-    """An address whose listener has no room for another connection: the system drops what asks for one."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.3", 0))
-        sock.listen(0)
-        waiting = []
-        for _ in range(64):
-            one = socket.socket()
-            one.setblocking(False)
-            one.connect_ex(sock.getsockname())
-            waiting.append(one)
-            poller = select.poll()
-            poller.register(one, select.POLLOUT)
-            if not poller.poll(200):
-                break
-        else:
-            pytest.skip("this system takes any number of connections")
+    with silent_listener() as sock:
         yield sock
-        for one in waiting:
-            one.close()
 
 
 def dial(addresses: list[Any], deadline_ms: float = SOON, **changed: Any) -> tuple[str, Dialing]:
