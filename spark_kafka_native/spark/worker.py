@@ -1,4 +1,4 @@
-"""What a Python worker does once, whichever task comes first."""
+"""What a Python worker does when a task begins, whichever it is."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import gc
 import os
 import socket
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 _FDS: Final = Path("/proc/self/fd")
 _QUICKACK: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)
+_FULL: Final = 2
+_SLOW_COLLECTION_S: Final = 0.003
 _settled = False
 
 
@@ -28,20 +32,48 @@ class LocalConnection(NamedTuple):
 
 
 def settle_worker() -> None:
-    """Take what is loaded by now out of the garbage collector's sight, and have the JVM's messages without
-    delay; once in a process.
+    """Called when a task begins: take what has been loaded out of the garbage collector's sight, and (once)
+    have the JVM's messages without delay.
 
     PySpark's daemon runs a full collection after every task: 25 - 40 ms with numpy, pyarrow and pandas
     loaded, about 1 ms once those are frozen. They would live as long as the process anyway, so it costs
-    nothing.
+    nothing. Not all of it is loaded when the first task begins (pandas comes with the first Arrow array made
+    of a list), so a worker whose last collection was slow is frozen again.
     """
     global _settled
     if not _settled:
         _settled = True
         if "SPARK_REUSE_WORKER" in os.environ:
             acknowledge_at_once(local_connections())
-        gc.collect()
-        gc.freeze()
+            gc.callbacks.append(_collections.observe)
+        _freeze()
+    elif _collections.last_s > _SLOW_COLLECTION_S and _collections.freezes_left:
+        _collections.freezes_left -= 1
+        _freeze()
+
+
+def _freeze() -> None:
+    gc.collect()
+    gc.freeze()
+
+
+@dataclass(slots=True)
+class CollectionClock:
+    """What the process's last full collection cost, in CPU seconds of its thread."""
+
+    began_s: float = 0.0
+    last_s: float = 0.0
+    freezes_left: int = 16
+    """What is frozen and becomes a cycle of garbage later is never freed: that must not go on for ever."""
+
+    def observe(self, phase: str, info: dict[str, Any]) -> None:
+        """For `gc.callbacks`."""
+        if info["generation"] != _FULL:
+            return
+        if phase == "start":
+            self.began_s = time.thread_time()
+        else:
+            self.last_s = time.thread_time() - self.began_s
 
 
 def acknowledge_at_once(connections: Iterable[LocalConnection]) -> None:
@@ -99,9 +131,12 @@ def _is_local(connection: LocalConnection) -> bool:
 
 
 def _acknowledge(kept: tuple[LocalConnection, ...], option: int, phase: str, info: dict[str, Any]) -> None:
-    if phase == "stop" and info["generation"] == 2 and socket.getdefaulttimeout() is None:
+    if phase == "stop" and info["generation"] == _FULL and socket.getdefaulttimeout() is None:
         for one in kept:
             with suppress(OSError):  # closed
                 if _found(one.descriptor) == one:
                     with _copy(one) as copied:
                         copied.setsockopt(socket.IPPROTO_TCP, option, 1)
+
+
+_collections: Final = CollectionClock()

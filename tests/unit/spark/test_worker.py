@@ -1,10 +1,12 @@
-"""What a worker is told once: which connections are the JVM's, and that they are acknowledged at once."""
+"""What a worker is told: which connections are the JVM's, that they are acknowledged at once, and what its
+garbage collector need not look at."""
 
 import gc
 import os
 import socket
 import sys
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 
@@ -156,3 +158,57 @@ def test_only_a_worker_that_is_used_again_looks_for_connections(monkeypatch, reu
     worker.settle_worker()
     worker.settle_worker()
     assert len(asked) == reused
+
+
+@pytest.fixture
+def reused(monkeypatch):
+    """A worker before its first task: how often it is frozen, what a full collection costs."""
+    state = SimpleNamespace(freezes=0, collection_s=0.0, now_s=100.0)
+
+    def freeze():
+        state.freezes += 1
+
+    def pass_time(phase, info):
+        if info["generation"] == 2 and phase == "start":
+            state.now_s += state.collection_s
+
+    monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
+    monkeypatch.setattr(worker, "_settled", False)
+    monkeypatch.setattr(worker, "_collections", worker.CollectionClock())
+    monkeypatch.setattr(worker, "acknowledge_at_once", list)
+    monkeypatch.setattr(gc, "freeze", freeze)
+    monkeypatch.setattr(worker.time, "thread_time", lambda: state.now_s)
+    worker.settle_worker()
+    gc.callbacks.append(pass_time)  # after the clock has begun, before it ends
+    return state
+
+
+def test_what_is_loaded_after_the_first_task_began_is_frozen_too(reused):
+    """PySpark's daemon collects after every task, and pandas may come with any of them."""
+    assert reused.freezes == 1
+    reused.collection_s = 0.025
+    gc.collect()  # the daemon's
+    reused.collection_s = 0.001  # as little is left to look at
+    worker.settle_worker()
+    assert reused.freezes == 2
+    gc.collect()
+    worker.settle_worker()
+    assert reused.freezes == 2
+
+
+def test_only_full_collections_count(reused):
+    reused.collection_s = 0.025
+    gc.collect()
+    reused.collection_s = 0
+    gc.collect(1)
+    worker.settle_worker()
+    assert reused.freezes == 2
+
+
+def test_a_worker_whose_collections_stay_slow_is_not_frozen_for_ever(reused):
+    """What is frozen and becomes a cycle of garbage later is never freed."""
+    reused.collection_s = 0.025
+    for _ in range(100):
+        gc.collect()
+        worker.settle_worker()
+    assert reused.freezes == 17
