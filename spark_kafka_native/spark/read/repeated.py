@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 MAX_KEPT_BYTES: Final = 32 * 1024 * 1024
@@ -16,13 +17,13 @@ _kept_bytes = 0
 """Of all of them. Counted along: to ask each array took most of the time of a task over many partitions."""
 
 
-def repeat(value: object, kind: Any, length: int) -> pa.Array:
-    """``length`` times ``value``, as an array of type ``kind``."""
+def repeat(value: str | int, kind: Any, length: int) -> pa.Array:
+    """``length`` times ``value``, as an array of type ``kind`` (string or int32)."""
     global _kept_bytes
     array, nbytes = _kept.pop((value, kind), (None, 0))
     _kept_bytes -= nbytes
     if array is None or len(array) < length:
-        array = pa.repeat(pa.scalar(value, kind), max(length, _MIN_LENGTH))
+        array = pa.repeat(_array_of(value, kind)[0], max(length, _MIN_LENGTH))
         nbytes = array.nbytes
     if nbytes <= MAX_KEPT_BYTES:
         _kept[value, kind] = array, nbytes
@@ -34,6 +35,15 @@ def repeat(value: object, kind: Any, length: int) -> pa.Array:
 def kept_bytes() -> int:
     """What the arrays that are kept take."""
     return _kept_bytes
+
+
+def _array_of(value: str | int, kind: Any) -> pa.Array:
+    # `pa.scalar` imports pandas: half a second of each new worker's first task.
+    if isinstance(value, int):
+        return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(np.array([value], np.int32))])
+    text = value.encode()
+    edges = np.array([0, len(text)], np.int32)
+    return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(edges), pa.py_buffer(text)])
 
 
 def _drop_oldest() -> None:

@@ -1,4 +1,6 @@
 import pickle
+import subprocess
+import sys
 from inspect import signature
 from types import SimpleNamespace
 
@@ -149,6 +151,28 @@ def test_what_is_kept_of_constant_columns_has_a_bound_in_bytes():
     for length in (10, 2_000, 10):
         layout.to_record_batch(RecordColumns(length=length), TopicPartition("z", 0))
         assert repeated.kept_bytes() == sum(array.nbytes for array, _ in repeated._kept.values())
+
+
+def test_rows_bring_no_pandas():
+    """It would be half a second of each new worker's first task, and 25 MB of each worker."""
+    script = """
+import pickle, sys
+import numpy as np
+import pyarrow as pa
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.records.columns import HEADERS_TYPE, RecordColumns
+layout = pickle.load(sys.stdin.buffer)
+def rows(offset):
+    return RecordColumns(length=2, offset=np.arange(offset, offset + 2), timestamp_ms=np.arange(2),
+        timestamp_type=np.zeros(2, np.int8), key=pa.nulls(2, pa.binary()), value=pa.nulls(2, pa.binary()),
+        headers=pa.nulls(2, HEADERS_TYPE))
+here, there = TopicPartition("t", 1), TopicPartition("u", 2)
+batches = [layout.to_record_batch(rows(5), here), layout.join([(rows(5), here), (rows(8), there)])]
+print([batch.num_rows for batch in batches], "pandas" in sys.modules)
+"""
+    layout = pickle.dumps(RowLayout.from_schema(full_schema(True)))
+    ran = subprocess.run([sys.executable, "-c", script], input=layout, capture_output=True, check=True)
+    assert ran.stdout.split(b"\n")[0] == b"[2, 4] False"
 
 
 def test_text_that_is_not_utf8_names_its_offset():
