@@ -18,7 +18,10 @@ Job = dict[str, Any]
 
 
 def load_stream(spark: SparkSession, job: Job) -> DataFrame:
-    frame = spark.readStream.format(job["format"]).options(**job.get("options", {})).load()
+    reader = spark.readStream.format(job["format"]).options(**job.get("options", {}))
+    if job.get("schema"):
+        reader = reader.schema(job["schema"])
+    frame = reader.load()
     return frame.selectExpr(*job["select"]).where(job["where"]) if job.get("select") else frame
 
 
