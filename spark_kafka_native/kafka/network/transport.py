@@ -210,10 +210,14 @@ def _shake_hands(sock: ssl.SSLSocket, address: str, deadline: Deadline) -> None:
             )
 
 
+_CLOSED = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
+"""What Python makes of an end of the stream: 3.11.2 the second, although no alert has told of it."""
+
+
 def _handshake_failure(error: Exception, address: str) -> KafkaError:
     if isinstance(error, ssl.SSLCertVerificationError):
         return SecurityError(f"{address}: the broker's certificate is not trusted: {error.verify_message}")
-    if isinstance(error, ssl.SSLEOFError | ConnectionError) or not isinstance(error, ssl.SSLError):
+    if isinstance(error, _CLOSED) or not isinstance(error, ssl.SSLError):
         return HandshakeClosedError(
             f"{address}: the connection was closed during the TLS handshake; "
             "the port probably speaks no TLS (then set security.protocol=PLAINTEXT)"
@@ -262,7 +266,7 @@ def _drop(buffers: list[memoryview], sent: int) -> None:
 
 
 def _stream_failure(error: OSError, address: str, doing: str) -> KafkaError:
-    if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+    if isinstance(error, ssl.SSLError) and not isinstance(error, _CLOSED):
         # TLS 1.3 tells of a missing or refused client certificate only here, after the handshake.
         return _refused_certificate(error, address) or SecurityError(
             f"{address}: TLS failed while {doing}: {_tls_reason(error)}"

@@ -3,8 +3,11 @@
 import socket
 import ssl
 
+import pytest
+
+from spark_kafka_native.kafka.errors import HandshakeClosedError
 from spark_kafka_native.kafka.network.deadline import Deadline
-from spark_kafka_native.kafka.network.transport import READ, Transport, wait_for_streams
+from spark_kafka_native.kafka.network.transport import READ, Transport, _handshake_failure, wait_for_streams
 
 
 def test_a_shut_stream_still_encrypts_what_another_thread_writes():
@@ -26,3 +29,12 @@ def test_nobody_waits_for_a_stream_that_is_closed():
     assert not wait_for_streams([(reading.fileno(), READ)], Deadline.after_ms(1))
     reading.close()
     writing.close()
+
+
+@pytest.mark.parametrize("kind", [ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionResetError])
+def test_a_port_that_hangs_up_in_the_handshake_is_taken_for_plaintext(kind):
+    """Which of them it is depends on the version of Python."""
+    told = _handshake_failure(kind(6, "TLS/SSL connection has been closed (EOF) (_ssl.c:992)"), "broker:1")
+    assert isinstance(told, HandshakeClosedError)
+    assert "broker:1" in str(told)
+    assert "security.protocol=PLAINTEXT" in str(told)
