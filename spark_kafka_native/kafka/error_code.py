@@ -266,6 +266,10 @@ class ErrorCode(enum.IntEnum):
         unknown._kind = _Kind.PERMANENT
         return unknown
 
+    def __reduce_ex__(self, protocol: object) -> tuple[type[ErrorCode], tuple[int]]:
+        """By number: some versions of Python (3.11.2) would look an unknown code's name up in vain."""
+        return ErrorCode, (self.value,)
+
     @property
     def title(self) -> str:
         """The name for people: ``Offset Out Of Range``."""

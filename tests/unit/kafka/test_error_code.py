@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import pickle
 
 import pytest
@@ -40,7 +41,9 @@ def test_a_code_of_a_newer_broker_is_a_value_too() -> None:
     assert ErrorCode.UNKNOWN_SERVER_ERROR.known
     assert not code.retriable
     assert not code.stale_metadata
-    assert pickle.loads(pickle.dumps(code)) == code
+    again = pickle.loads(pickle.dumps(code))
+    assert (again, again.name) == (code, "UNKNOWN_CODE_999")
+    assert pickle.loads(pickle.dumps(ErrorCode.NONE)) is copy.copy(ErrorCode.NONE) is ErrorCode.NONE
     assert 999 not in list(ErrorCode)
 
 
