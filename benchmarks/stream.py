@@ -194,12 +194,8 @@ def run_steady(bench: Bench, partitions: int) -> None:
                 # Not what was written while others ran: the topic's end.
                 options = job["options"] | ({} if "floor" in name else {"startingOffsets": "latest"})
                 found = contender.ask("steady", **(job | {"options": options}), **times)["result"]
-                if (
-                    number
-                    and found
-                    and (name not in best or statistics.median(found) < statistics.median(best[name]))
-                ):
-                    best[name] = found
+                if number and found:
+                    best[name] = min(best.get(name, found), found, key=statistics.median)
     print_steady(partitions, best)
     delete_topic(bench.bootstrap_servers, topic)
 

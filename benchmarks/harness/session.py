@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import broadcast, expr
 
-from harness.stream_jobs import STREAM_JOBS
+from harness.stream_jobs import STREAM_JOBS, load_source
 from harness.values import VALUES
 
 Job = dict[str, Any]
@@ -34,10 +34,7 @@ def open_session(conf: dict[str, str]) -> SparkSession:
 
 
 def load(spark: SparkSession, job: Job) -> DataFrame:
-    reader = spark.read.format(job["format"]).options(**job.get("options", {}))
-    if job.get("schema"):
-        reader = reader.schema(job["schema"])
-    frame = reader.load()
+    frame = load_source(spark.read, job)
     return frame.select(*job["select"]) if job.get("select") else frame
 
 

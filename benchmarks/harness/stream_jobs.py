@@ -9,19 +9,24 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql.streaming import DataStreamReader, DataStreamWriter, StreamingQuery
 
 from harness.contender import descendants
 
 Job = dict[str, Any]
 
 
-def load_stream(spark: SparkSession, job: Job) -> DataFrame:
-    reader = spark.readStream.format(job["format"]).options(**job.get("options", {}))
+def load_source(reader: DataFrameReader | DataStreamReader, job: Job) -> DataFrame:
+    """The job's source, read by ``spark.read`` or ``spark.readStream``."""
+    reader = reader.format(job["format"]).options(**job.get("options", {}))
     if job.get("schema"):
         reader = reader.schema(job["schema"])
-    frame = reader.load()
+    return reader.load()
+
+
+def load_stream(spark: SparkSession, job: Job) -> DataFrame:
+    frame = load_source(spark.readStream, job)
     return frame.selectExpr(*job["select"]).where(job["where"]) if job.get("select") else frame
 
 

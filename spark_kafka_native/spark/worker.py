@@ -76,6 +76,9 @@ class CollectionClock:
             self.last_s = time.thread_time() - self.began_s
 
 
+_collections: Final = CollectionClock()
+
+
 def acknowledge_at_once(connections: Iterable[LocalConnection]) -> None:
     """Have the kernel acknowledge the first message of each task at once.
 
@@ -137,6 +140,3 @@ def _acknowledge(kept: tuple[LocalConnection, ...], option: int, phase: str, inf
                 if _found(one.descriptor) == one:
                     with _copy(one) as copied:
                         copied.setsockopt(socket.IPPROTO_TCP, option, 1)
-
-
-_collections: Final = CollectionClock()

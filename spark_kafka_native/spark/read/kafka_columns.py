@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ...kafka.errors import ConfigError
+from ...kafka.records.arrow_arrays import wrap_numpy
 from ...kafka.records.columns import RecordColumns
 from ..conditions import KafkaConditionError
 from .origin import Origin
@@ -61,12 +62,13 @@ class KafkaColumn:
             case "partition":
                 return origin.partitions()
             case "offset":
-                return _wrap(records.offset, self.field.type)
+                offsets: Any = records.offset
+                return wrap_numpy(offsets, self.field.type)
             case "timestamp":
-                return _wrap(_to_microseconds(records, origin), self.field.type)
+                return wrap_numpy(_to_microseconds(records, origin), self.field.type)
             case "timestampType":
                 types: Any = records.timestamp_type
-                return _wrap(types.astype(np.int32), self.field.type)
+                return wrap_numpy(types.astype(np.int32), self.field.type)
             case _:
                 return self._payload(records, origin)
 
@@ -97,12 +99,6 @@ class KafkaColumn:
 
 def _describe_row(records: RecordColumns, row: int) -> str:
     return "" if records.offset is None else f" at offset {int(records.offset[row])}"
-
-
-def _wrap(values: Any, kind: Any) -> pa.Array:
-    """A numpy column as an Arrow array over the same memory."""
-    contiguous = np.ascontiguousarray(values)
-    return pa.Array.from_buffers(kind, len(contiguous), [None, pa.py_buffer(contiguous)])
 
 
 def _to_microseconds(records: RecordColumns, origin: Origin) -> npt.NDArray[np.int64]:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...kafka.model import TopicPartition
+from ...kafka.records.arrow_arrays import wrap_numpy
 from .repeated import repeat
 
 
@@ -37,7 +38,7 @@ class Origin:
         if len(self.lengths) == 1:
             return repeat(self.topic_partitions[0].partition, pa.int32(), self.lengths[0])
         numbers = np.array([tp.partition for tp in self.topic_partitions], np.int32).repeat(self.lengths)
-        return pa.Array.from_buffers(pa.int32(), len(numbers), [None, pa.py_buffer(numbers)])
+        return wrap_numpy(numbers, pa.int32())
 
 
 def _joined(arrays: Iterable[pa.Array]) -> pa.Array:

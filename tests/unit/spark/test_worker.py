@@ -5,6 +5,7 @@ import gc
 import os
 import socket
 import sys
+import weakref
 from contextlib import closing
 from types import SimpleNamespace
 
@@ -161,7 +162,7 @@ def test_only_a_worker_that_is_used_again_looks_for_connections(monkeypatch, reu
 
 
 @pytest.fixture
-def reused(monkeypatch):
+def reused_worker(monkeypatch):
     """A worker before its first task: how often it is frozen, what a full collection costs."""
     state = SimpleNamespace(freezes=0, collection_s=0.0, now_s=100.0)
 
@@ -183,32 +184,47 @@ def reused(monkeypatch):
     return state
 
 
-def test_what_is_loaded_after_the_first_task_began_is_frozen_too(reused):
+def test_what_is_loaded_after_the_first_task_began_is_frozen_too(reused_worker):
     """PySpark's daemon collects after every task, and pandas may come with any of them."""
-    assert reused.freezes == 1
-    reused.collection_s = 0.025
+    assert reused_worker.freezes == 1
+    reused_worker.collection_s = 0.025
     gc.collect()  # the daemon's
-    reused.collection_s = 0.001  # as little is left to look at
+    reused_worker.collection_s = 0.001  # as little is left to look at
     worker.settle_worker()
-    assert reused.freezes == 2
+    assert reused_worker.freezes == 2
     gc.collect()
     worker.settle_worker()
-    assert reused.freezes == 2
+    assert reused_worker.freezes == 2
 
 
-def test_only_full_collections_count(reused):
-    reused.collection_s = 0.025
+def test_only_full_collections_count(reused_worker):
+    reused_worker.collection_s = 0.025
     gc.collect()
-    reused.collection_s = 0
+    reused_worker.collection_s = 0
     gc.collect(1)
     worker.settle_worker()
-    assert reused.freezes == 2
+    assert reused_worker.freezes == 2
 
 
-def test_a_worker_whose_collections_stay_slow_is_not_frozen_for_ever(reused):
+def test_a_worker_whose_collections_stay_slow_is_not_frozen_for_ever(reused_worker):
     """What is frozen and becomes a cycle of garbage later is never freed."""
-    reused.collection_s = 0.025
+    reused_worker.collection_s = 0.025
     for _ in range(100):
         gc.collect()
         worker.settle_worker()
-    assert reused.freezes == 17
+    assert reused_worker.freezes == 17
+
+
+def test_garbage_is_collected_before_the_rest_is_frozen(reused_worker):
+    class Cycle:
+        pass
+
+    reused_worker.collection_s = 0.025
+    gc.collect()
+    cycle = Cycle()
+    cycle.itself = cycle
+    gone = weakref.ref(cycle)
+    del cycle
+    worker.settle_worker()
+    assert reused_worker.freezes == 2
+    assert gone() is None

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from ...records.arrow_arrays import build_index
 from ...records.columns import RecordColumns
 from ..delivery import Rows
-from .arrow_arrays import build_index
 
 
 def take_columns(columns: RecordColumns, rows: Rows) -> RecordColumns:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ...model import NO_TIMESTAMP_MS, Record
+from ...records.arrow_arrays import build_binary, build_headers
 from ...records.columns import RecordColumns
 from ..errors import RecordError
-from .arrow_arrays import build_binary, build_headers
 from .record_input import as_bytes, check_timestamp, checked_headers
 
 Content = bytes | str | None

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from ...records.arrow_arrays import build_binary, build_headers
 from ...records.columns import RecordColumns
 from ..errors import RecordError
-from .arrow_arrays import build_binary, build_headers
 from .single_records import RecordHeaders
 
 _TOPIC_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...records.arrow_arrays import build_binary, build_headers
 from ...records.columns import RecordColumns
 from ..delivery import DeliveryBlock
-from .arrow_arrays import build_binary, build_headers
 from .partitioner import Partitions
 
 RecordHeaders = Sequence[tuple[str, bytes | None]]

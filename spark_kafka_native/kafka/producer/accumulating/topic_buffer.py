@@ -22,12 +22,12 @@ import numpy.typing as npt
 
 from ...config import ProducerConfig
 from ...model import TopicPartition
+from ...records.arrow_arrays import build_index
 from ...records.columns import RecordColumns
 from ...records.encode import BATCH_OVERHEAD_BYTES
 from ...records.hashing import group_rows
 from ..delivery import Delivery, DeliveryBlock, Rows
 from ..errors import ProducerClosedError, RecordError, RecordTooLargeError
-from .arrow_arrays import build_index
 from .batch import Batch, Origin, Part
 from .encoder import BatchEncoder, max_record_sizes
 from .gather import take_columns

@@ -6,12 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_kafka_native.kafka.producer.accumulating.arrow_arrays import (
+from spark_kafka_native.kafka.producer.accumulating.single_records import SingleRecords
+from spark_kafka_native.kafka.records.arrow_arrays import (
     build_binary,
     build_headers,
     build_index,
 )
-from spark_kafka_native.kafka.producer.accumulating.single_records import SingleRecords
 from spark_kafka_native.kafka.records.columns import HEADERS_TYPE
 
 

@@ -154,7 +154,7 @@ def test_what_is_kept_of_constant_columns_has_a_bound_in_bytes():
 
 
 def test_rows_bring_no_pandas():
-    """It would be half a second of each new worker's first task, and 25 MB of each worker."""
+    """It would be 0.7 s of each new worker's first task, and 25 MB of each worker."""
     script = """
 import pickle, sys
 import numpy as np

@@ -5,21 +5,26 @@ pandas when it is first called, for nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ...records.columns import HEADERS_TYPE
+from .columns import HEADERS_TYPE
 
 _INT32_MAX = 2**31 - 1
 
 
+def wrap_numpy(values: npt.NDArray[Any], kind: Any) -> pa.Array:
+    """``values`` as an array of a type of their width, over the same memory where that is contiguous."""
+    contiguous = np.ascontiguousarray(values)
+    return pa.Array.from_buffers(kind, len(contiguous), [None, pa.py_buffer(contiguous)])
+
+
 def build_index(rows: npt.NDArray[np.int64]) -> pa.Array:
     """``rows`` as an int64 array that shares their memory, for `take`."""
-    return pa.Array.from_buffers(
-        pa.int64(), len(rows), [None, pa.py_buffer(np.ascontiguousarray(rows, np.int64))]
-    )
+    return wrap_numpy(np.asarray(rows, np.int64), pa.int64())
 
 
 def build_binary(values: Sequence[bytes | None]) -> pa.Array:
@@ -51,5 +56,4 @@ def build_headers(records: Sequence[Sequence[tuple[str, bytes | None]] | None]) 
     np.cumsum(
         np.fromiter((len(headers or ()) for headers in records), np.int32, len(records)), out=offsets[1:]
     )
-    offset_array = pa.Array.from_buffers(pa.int32(), len(offsets), [None, pa.py_buffer(offsets)])
-    return pa.ListArray.from_arrays(offset_array, structs, type=HEADERS_TYPE)
+    return pa.ListArray.from_arrays(wrap_numpy(offsets, pa.int32()), structs, type=HEADERS_TYPE)
