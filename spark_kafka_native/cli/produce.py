@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 
 _MAX_LINE_BYTES = 256 * 1024 * 1024
 """A longer line is no record; without an end a stream of zeros would fill the memory."""
+_JSON_MEMBERS = {
+    "record": (
+        "topic", "partition", "offset", "timestamp_ms",
+        "key", "key_base64", "value", "value_base64", "headers",
+    ),
+    "header": ("name", "value", "value_base64"),
+}  # fmt: skip
+"""The members of a record, and of its headers, that `tail --json` prints."""
 _PROGRESS_S = 0.2
 _LAST_CHANCE_MS = 5_000
 """Records that were accepted get so long to arrive when the command is told to stop."""
@@ -197,9 +205,8 @@ def _from_json(
 ) -> _NewRecord:
     try:
         told = json.loads(data)
-        if not isinstance(told, dict):
-            raise ValueError("it is no object")
-        own = tuple((str(one["name"]), _json_bytes(one, "value")) for one in told.get("headers") or ())
+        _check_members(told, "record")
+        own = tuple(_json_header(one) for one in told.get("headers") or ())
         timestamp_ms = told.get("timestamp_ms")
         return _NewRecord(
             _json_bytes(told, "key"),
@@ -210,6 +217,24 @@ def _from_json(
         )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise InputError(f"a line is no record in JSON ({error}): {data[:60]!r}") from None
+
+
+def _json_header(header: Any) -> tuple[str, bytes | None]:
+    _check_members(header, "header")
+    return str(header["name"]), _json_bytes(header, "value")
+
+
+def _check_members(given: Any, what: str) -> None:
+    """Raise `ValueError` for a member that would be ignored, and a null written in its place."""
+    if not isinstance(given, dict):
+        raise ValueError(f"a {what} is an object")
+    known = _JSON_MEMBERS[what]
+    if unknown := sorted(given.keys() - set(known)):
+        raise ValueError(f"unknown member {unknown[0]!r} of a {what}, which has {', '.join(known)}")
+    if not given.keys() & {"value", "value_base64"}:
+        raise ValueError(f'the {what} has no "value" (null for none) and no "value_base64"')
+    if both := [name for name in ("key", "value") if {name, f"{name}_base64"} <= given.keys()]:
+        raise ValueError(f'"{both[0]}" and "{both[0]}_base64" contradict each other')
 
 
 def _json_bytes(told: dict[str, Any], name: str) -> bytes | None:

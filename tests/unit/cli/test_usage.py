@@ -127,6 +127,34 @@ def test_a_line_that_is_no_record_is_an_error_of_the_input(line: bytes) -> None:
         produce._from_json(line, argparse.Namespace(partition=None, timestamp=None), ())
 
 
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        (
+            b'{"key":"k","payload":"v","ts":1}',
+            "unknown member 'payload' of a record, which has topic,",
+        ),  # kcat's
+        (b'{"value":"v","Key":"k"}', "unknown member 'Key'"),
+        (b'{"key":"k"}', 'the record has no "value"'),
+        (b'{"value":"v","headers":[{"name":"n"}]}', 'the header has no "value"'),
+        (b'{"value":"v","headers":[{"name":"n","val":"v"}]}', "unknown member 'val' of a header"),
+        (b'{"value":"v","headers":["n","v"]}', "a header is an object"),
+        (b'{"value":"v","value_base64":"dg=="}', "contradict each other"),
+        (b'{"key":null,"key_base64":"dg==","value":"v"}', "contradict each other"),
+    ],
+)
+def test_a_member_of_a_line_in_json_that_would_be_ignored_is_refused(line: bytes, complaint: str) -> None:
+    with pytest.raises(produce.InputError) as caught:
+        produce._from_json(line, argparse.Namespace(partition=None, timestamp=None), ())
+    assert complaint in str(caught.value)
+
+
+def test_null_in_json_is_a_tombstone() -> None:
+    line = b'{"topic":"x","partition":1,"offset":5,"timestamp_ms":null,"key":"k","value":null}'
+    record = produce._from_json(line, argparse.Namespace(partition=None, timestamp=None), ())
+    assert (record.key, record.value, record.headers) == (b"k", None, ())
+
+
 def test_headings_are_cut_to_the_terminal() -> None:
     heading = f"{output.BOLD}GROUP  STATE{output.PLAIN}"
     assert top._cut(heading, 8) == f"{output.BOLD}GROUP  S{output.PLAIN}"
