@@ -80,6 +80,28 @@ def test_retention_that_passes_the_position(peer, kafka, topic, stream, admin):
     assert reading.run(failOnDataLoss="false") == [["v8", "v9"]]
 
 
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_an_isolation_level_that_is_changed_while_a_transaction_is_open(peer, kafka, topic, stream, fail):
+    """The stream has read more than read_committed may see: no loss, and nothing is read again."""
+    from confluent_kafka import Producer
+
+    peer.create(kafka, topic)
+    peer.write(kafka.bootstrap_servers, topic, peer.numbered(3))
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": topic})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"v3", partition=0)
+    producer.flush(30)
+    reading = stream(failOnDataLoss=fail, **SOON)
+    assert reading.run() == [["v0", "v1", "v2", "v3"]]
+    committed = {"kafka.isolation.level": "read_committed"}
+    assert reading.run(**committed) == []
+    producer.produce(topic, b"v4", partition=0)
+    producer.commit_transaction(30)
+    peer.write(kafka.bootstrap_servers, topic, peer.numbered(1, start=5))
+    assert reading.run(**committed) == [["v4", "v5"]]
+
+
 def test_a_group_is_told_completed_batches_only(peer, kafka, topic, stream):
     peer.create(kafka, topic)
     peer.write(kafka.bootstrap_servers, topic, peer.numbered(10))

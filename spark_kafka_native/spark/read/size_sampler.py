@@ -18,7 +18,13 @@ from ...kafka.cluster.router import Router
 from ...kafka.config import ConsumerConfig
 from ...kafka.consumer.fetched_records import FetchedRecords
 from ...kafka.consumer.fetcher import Fetcher
-from ...kafka.errors import KafkaError
+from ...kafka.errors import (
+    CorruptRecordError,
+    EndOfLogError,
+    KafkaError,
+    LogTruncatedError,
+    OffsetOutOfRangeError,
+)
 from ...kafka.model import TopicPartition
 from .stream_offsets import Positions
 
@@ -28,6 +34,7 @@ OFFSETS: Final = 500
 BYTES: Final = 64 * 1024
 TIMEOUT_MS: Final = 5_000
 _COLUMNS: Final = frozenset(("key", "value", "headers"))
+_OF_ONE_PARTITION: Final = (CorruptRecordError, EndOfLogError, LogTruncatedError, OffsetOutOfRangeError)
 _LOG: Final = logging.getLogger("spark_kafka_native")
 
 
@@ -55,9 +62,8 @@ class SizeSampler:
         """
         sizes = {tp: latest[tp] - begin[tp] for tp in latest if latest[tp] > begin[tp]}
         longest = sorted(sizes, key=lambda tp: (-sizes[tp], tp))[:PARTITIONS]
-        ranges = {tp: (begin[tp], min(latest[tp], begin[tp] + OFFSETS)) for tp in longest}
         try:
-            self._sample(ranges, topic_ids)
+            self._sample({tp: (begin[tp], latest[tp]) for tp in longest}, topic_ids)
         except KafkaError as error:
             _LOG.warning("The sizes of records could not be sampled; earlier estimates hold. %s", error)
         means = _mean_by_topic(self._known)
@@ -67,9 +73,25 @@ class SizeSampler:
     def _sample(
         self, ranges: Mapping[TopicPartition, tuple[int, int]], topic_ids: Mapping[str, UUID]
     ) -> None:
-        waiting = set(ranges)
-        if not waiting:
-            return
+        """One fetch of all; what is wrong with one partition keeps none of the others from being sampled."""
+        left, moved = dict(ranges), set[TopicPartition]()
+        while left:
+            try:
+                self._fetch(left, topic_ids)
+                return
+            except _OF_ONE_PARTITION as error:
+                tp = error.topic_partition
+                if tp not in left:
+                    raise
+                _, until_offset = left.pop(tp)
+                start = error.log_start_offset if isinstance(error, OffsetOutOfRangeError) else None
+                if start is not None and start < until_offset and tp not in moved:
+                    left[tp] = (start, until_offset)
+                    moved.add(tp)
+
+    def _fetch(self, left: dict[TopicPartition, tuple[int, int]], topic_ids: Mapping[str, UUID]) -> None:
+        """Sample the ranges in ``left``, and take those out of it that are done."""
+        ranges = {tp: (start, min(end, start + OFFSETS)) for tp, (start, end) in left.items()}
         fetching = cast(
             "Generator[FetchedRecords, None, None]", self._fetcher.fetch(ranges, _COLUMNS, topic_ids)
         )
@@ -77,8 +99,8 @@ class SizeSampler:
             for one in fetching:
                 if one.next_offset > one.from_offset:
                     self._known[one.topic_partition] = _bytes_of(one) / (one.next_offset - one.from_offset)
-                    waiting.discard(one.topic_partition)
-                if not waiting:
+                    left.pop(one.topic_partition, None)
+                if not left:
                     return
 
 

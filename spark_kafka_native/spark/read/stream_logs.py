@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 from uuid import UUID
 
 from ...kafka.cluster.router import Router
 from ...kafka.cluster.topic_ids import find_recreated
 from ...kafka.errors import BrokerError, ConfigError, DeadlineExceededError, KafkaError
-from ...kafka.model import OffsetAt, TopicPartition
+from ...kafka.model import IsolationLevel, OffsetAt, TopicPartition
 from ...kafka.network.deadline import Deadline
 from ...kafka.network.retry import Backoff, retry
 from .batch_plan import offset_now
 from .late_bounds import is_about_missing
 from .offsets import OffsetLimit, Specific, format_topic_partitions
 from .read_options import ReadOptions
-from .resolve import find_partitions, list_log_bounds, list_offsets_at, resolve_start
+from .resolve import find_partitions, list_latest, list_log_bounds, list_offsets_at, resolve_start
 from .size_sampler import SizeSampler
 from .stream_offsets import Positions, StreamOffset
 
@@ -36,11 +36,23 @@ class LogEnds:
     def are_behind(self, start: StreamOffset) -> bool:
         """Whether partitions that ``start`` has are missing, or end before it: of the same topic, for all
         that is known."""
-        return any(
-            self.latest.get(tp, -1) < offset
+        return any(tp not in self.latest for tp in self._same_topics(start)) or bool(self.shorter_than(start))
+
+    def shorter_than(self, start: StreamOffset) -> dict[TopicPartition, int]:
+        """The positions of ``start`` that are behind the end of their log: of the same topic, for all that is
+        known."""
+        return {
+            tp: offset
+            for tp, offset in self._same_topics(start).items()
+            if self.latest.get(tp, offset) < offset
+        }
+
+    def _same_topics(self, start: StreamOffset) -> dict[TopicPartition, int]:
+        return {
+            tp: offset
             for tp, offset in start.positions.items()
             if not start.is_other_topic(tp.topic, self.topic_ids.get(tp.topic))
-        )
+        }
 
 
 class _BehindError(KafkaError):
@@ -128,7 +140,18 @@ class StreamLogs:
         assigned = find_partitions(self._router, self._options)
         ids = {tp.topic: one.topic_id for tp, one in assigned.items() if one.topic_id is not None}
         ids |= self._ids_to_keep(start, ids)
-        return LogEnds(latest=self._list(assigned, OffsetAt.LATEST), topic_ids=ids)
+        ends = LogEnds(latest=self._list(assigned, OffsetAt.LATEST), topic_ids=ids)
+        return self._past_open_transactions(ends, start)
+
+    def _past_open_transactions(self, ends: LogEnds, start: StreamOffset) -> LogEnds:
+        """``ends``, but none before a position that its log has. Who read with read_uncommitted has read
+        what belongs to open transactions: with read_committed, the stream waits there for them to end."""
+        shorter = ends.shorter_than(start)
+        if not shorter or self._options.consumer.isolation_level is not IsolationLevel.READ_COMMITTED:
+            return ends
+        log_ends = list_latest(self._router, shorter, IsolationLevel.READ_UNCOMMITTED)
+        there = {tp: position for tp, position in shorter.items() if position <= log_ends[tp]}
+        return replace(ends, latest={**ends.latest, **there})
 
     def _ids_to_keep(self, start: StreamOffset, ids: Mapping[str, str]) -> dict[str, str]:
         """The ids of ``start`` that another one was given for by a single broker that lags behind."""

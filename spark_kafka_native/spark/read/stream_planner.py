@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from ...kafka.errors import ConfigError, KafkaError
@@ -21,7 +22,7 @@ from .ranges import OffsetRange, PlannedRange, describe_small_tasks
 from .stream_logs import LogEnds, StreamLogs
 from .stream_offsets import Positions, StreamOffset
 from .stream_options import StreamOptions
-from .stream_ranges import BatchSpan, check_available_now
+from .stream_ranges import BatchSpan, check_available_now, offset_changed
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
 Json = dict[str, Any]
@@ -44,6 +45,8 @@ class StreamPlanner:
         self._is_available_now = False
         self._target: LogEnds | None = None
         self._ends: LogEnds | None = None
+        self._held: Positions = {}
+        """Of logs that are shorter than what was read of them."""
         self._has_hinted = False
         self._sampled_at: float | None = None
         self._bytes: float | None = None
@@ -80,10 +83,12 @@ class StreamPlanner:
             # Not an offset without partitions: when they come back, each of them would be new.
             self._report_all_gone(start)
             return start_json
+        if self._options.read.fail_on_data_loss:
+            span = BatchSpan.between(start, _end_of_batch(start, ends, ends.latest))
+            self._report(span.losses(has_group_id=self._options.read.has_group_id))
+        ends = self._hold(start, ends)
         whole = _end_of_batch(start, ends, ends.latest)
         span = BatchSpan.between(start, whole)
-        if self._options.read.fail_on_data_loss:
-            self._report(span.losses(has_group_id=self._options.read.has_group_id))
         if limited and self._is_held_back(span, ends):
             return start_json
         end = _end_of_batch(start, ends, self._admit(span, ends)) if limited else whole
@@ -128,6 +133,26 @@ class StreamPlanner:
             self._target = self._logs.find_ends(start)
         return self._target
 
+    def _hold(self, start: StreamOffset, ends: LogEnds) -> LogEnds:
+        """``ends``, but none before a position of the same topic: the stream goes on there when the log has
+        come that far, and reads nothing twice. Where no ids are known, the topic may be another one."""
+        held = {
+            tp: position
+            for tp, position in ends.shorter_than(start).items()
+            if tp.topic in start.topic_ids and tp.topic in ends.topic_ids
+        }
+        new = [tp for tp, position in held.items() if self._held.get(tp) != position]
+        self._report(
+            offset_changed(
+                tp, held[tp], ends.latest[tp],
+                f"The stream goes on at offset {held[tp]} when the log has come that far, and never reads "
+                "what is written before it.",
+            )
+            for tp in sorted(new)
+        )  # fmt: skip
+        self._held = held
+        return replace(ends, latest={**ends.latest, **held})
+
     def _is_held_back(self, span: BatchSpan, ends: LogEnds) -> bool:
         if self._is_available_now:
             return False  # No more will come: what is left is read, however little it is.
@@ -142,11 +167,24 @@ class StreamPlanner:
         if not self._options.limits.any:
             return ends.latest
         begin = {**span.begin, **self._logs.find_beginnings(span.added)}
+        begin |= self._past_losses(begin, ends.latest)
         known = {tp: end for tp, end in ends.latest.items() if tp in begin}
         sizes: Mapping[TopicPartition, float] = {}
         if self._options.limits.max_bytes is not None:
             sizes = self._sample(begin, known, ends)
         return {**ends.latest, **admit(self._options.limits, begin, known, sizes)}
+
+    def _past_losses(self, begin: Positions, latest: Positions) -> Positions:
+        """Where the logs begin that have lost what comes next: a limit is about what can be read. With
+        failOnDataLoss, a task is to fail instead."""
+        if self._options.read.fail_on_data_loss:
+            return {}
+        unread = [tp for tp, end in latest.items() if begin.get(tp, end) < end]
+        return {
+            tp: min(earliest, latest[tp])
+            for tp, earliest in self._logs.find_beginnings(unread).items()
+            if earliest > begin[tp]
+        }
 
     def _sample(self, begin: Positions, latest: Positions, ends: LogEnds) -> Mapping[TopicPartition, float]:
         self._sampled_at = self._clock()
@@ -171,7 +209,9 @@ class StreamPlanner:
     def _check_target(self, end: StreamOffset) -> None:
         if self._target is not None:
             latest = self._logs.find_ends(end).latest
-            check_available_now(end.positions, self._target.latest, latest)
+            read = {tp: at for tp, at in end.positions.items() if self._held.get(tp) != at}
+            held = {tp: self._target.latest[tp] for tp in end.positions.keys() - read.keys()}
+            check_available_now({**read, **held}, self._target.latest, latest)
 
     def _hint(self, tasks: Sequence[Sequence[PlannedRange]]) -> None:
         if not self._has_hinted and (hint := describe_small_tasks(tasks)) is not None:

@@ -58,7 +58,7 @@ class BatchSpan:
             )
         for tp in sorted(self.former.keys() & self.end.positions.keys()):
             now = self.end.topic_ids[tp.topic]
-            yield _changed(
+            yield offset_changed(
                 tp,
                 self.former[tp],
                 self.end.positions[tp],
@@ -67,7 +67,7 @@ class BatchSpan:
             )
         for tp in sorted(self.begin.keys() & self.end.positions.keys()):
             if self.end.positions[tp] < self.begin[tp]:
-                yield _changed(tp, self.begin[tp], self.end.positions[tp])
+                yield offset_changed(tp, self.begin[tp], self.end.positions[tp])
 
     def losses_of_added(self, earliest: Positions) -> Iterator[KafkaConditionError]:
         """What is lost of the partitions that are new, which ``earliest`` has the beginnings of."""
@@ -96,7 +96,10 @@ class BatchSpan:
         ]
 
 
-def _changed(topic_partition: TopicPartition, before: int, now: int, note: str = "") -> KafkaConditionError:
+def offset_changed(
+    topic_partition: TopicPartition, before: int, now: int, note: str = ""
+) -> KafkaConditionError:
+    """The loss of a partition that was read up to ``before``, and whose log ends at ``now``."""
     return KafkaConditionError(
         "KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED",
         {"topicPartition": topic_partition, "prevOffset": before, "newOffset": now},

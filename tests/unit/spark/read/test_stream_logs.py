@@ -84,6 +84,28 @@ def test_an_end_that_is_behind_is_asked_for_again_and_then_believed(cluster, log
     assert stream.find_ends(at({T0: 50}, cluster)).latest[T0] == (55 if heals else 49)
 
 
+def test_a_transaction_that_is_open_holds_no_position_back(cluster, logs):
+    """Read up to 50 with read_uncommitted, and now with read_committed: the log has what was read."""
+    cluster.logs[T0].last_stable_offset = 20
+    cluster.logs[T1].last_stable_offset = 20
+    committed = logs(**{"kafka.isolation.level": "read_committed", "fetchOffset.retryIntervalMs": "60000"})
+    assert committed.find_ends(at({T0: 45, T1: 10}, cluster)).latest == {T0: 45, T1: 20, U0: 50}
+
+
+def test_a_log_that_is_shorter_than_its_position_is_behind_with_read_committed_too(cluster, logs):
+    cluster.logs[T0].end_offset, cluster.logs[T0].last_stable_offset = 44, 20
+    committed = logs(**{"kafka.isolation.level": "read_committed"})
+    assert committed.find_ends(at({T0: 45}, cluster)).latest[T0] == 20
+
+
+def test_a_position_of_a_former_topic_says_nothing_about_open_transactions(cluster, logs):
+    start = at({T0: 45}, cluster)
+    cluster.topic_ids["t"] = uuid4()
+    cluster.logs[T0].last_stable_offset = 20
+    committed = logs(**{"kafka.isolation.level": "read_committed"})
+    assert committed.find_ends(start).latest[T0] == 20
+
+
 def test_a_partition_that_is_missing_is_asked_for_again(cluster, logs):
     gone = TopicPartition("t", 7)
     stream = logs(**{"fetchOffset.retryIntervalMs": "200"})
@@ -196,10 +218,28 @@ def test_a_partition_that_is_not_sampled_counts_as_before_else_as_its_topic(clus
     assert longest[U0] == pytest.approx(1000, abs=30)
 
 
-def test_sizes_that_can_not_be_sampled_are_a_warning(cluster, logs, caplog):
-    cluster.logs[T0].log_start_offset = 20  # retention has passed the position
+def test_a_position_that_is_lost_is_sampled_where_the_log_begins(cluster, logs, caplog):
+    """And the other partitions as if nothing had happened."""
+    for tp, size in ((T0, 100), (T1, 300), (U0, 1000)):
+        fill(cluster, tp, size)
+    cluster.logs[T0].log_start_offset = cluster.logs[T1].log_start_offset = 600
     with caplog.at_level(logging.WARNING, "spark_kafka_native"):
-        assert logs().sample_sizes({T0: 5}, {T0: 50}, at({}, cluster).topic_ids) == {}
+        sizes = logs().sample_sizes(
+            {T0: 5, T1: 7, U0: 5}, {T0: 1200, T1: 500, U0: 1200}, at({}, cluster).topic_ids
+        )
+    # Nothing of T1's range is left: it counts as its topic.
+    sized = {T0: pytest.approx(100, abs=30), T1: pytest.approx(100, abs=30), U0: pytest.approx(1000, abs=30)}
+    assert sizes == sized
+    assert not caplog.records
+
+
+def test_sizes_that_can_not_be_sampled_are_a_warning(cluster, logs, caplog):
+    fill(cluster, T0, 100)
+    fill(cluster, U0, 1000)
+    cluster.topic_ids["t"] = uuid4()
+    ids = at({}, cluster).topic_ids | {"t": "0" * 31 + "1"}
+    with caplog.at_level(logging.WARNING, "spark_kafka_native"):
+        assert logs().sample_sizes({T0: 5}, {T0: 50}, ids) == {}
     assert "could not be sampled" in caplog.text
 
 

@@ -1,6 +1,7 @@
 """The driver's side of a stream without a cluster: what is written down, and what a restart makes of it."""
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -274,17 +275,76 @@ def test_a_start_that_fits_no_more_does_not_keep_a_first_batch_from_being_run_ag
         new.plan(new.initial(), {"t": {"0": 9}})
 
 
-def test_an_end_that_goes_back_is_a_loss_and_then_where_the_stream_is():
+def test_an_end_that_goes_back_is_a_loss_and_the_stream_stays_where_it_is(caplog):
+    """The same topic, as its id says: what was read before is not read again, also where less is there."""
     logs = Logs({T0: 0}, {T0: 3, T1: 8})
     start = StreamOffset(positions={T0: 5, T1: 6}, topic_ids={"t": OLD}).to_json()
     with pytest.raises(
         KafkaConditionError, match=r"PARTITION_OFFSET_CHANGED.*t-0 offset was changed from 5 to 3"
     ):
         planner_of(logs).latest(start, limited=False)
+    lenient = planner_of(logs, failOnDataLoss="false", maxOffsetsPerTrigger="100")
+    with caplog.at_level(logging.WARNING, "spark_kafka_native"):
+        end = lenient.latest(start, limited=False)
+        assert lenient.latest(start, limited=True) == end
+        assert ranges(lenient, start, end) == [("t", 1, 6, 8, OLD)]
+        assert StreamOffset.from_json(end).positions == {T0: 5, T1: 8}
+        assert lenient.latest(end, limited=True) is end
+        logs.latest[T0] = 4
+        assert lenient.latest(end, limited=True) is end
+    # Once for a position, however often it is asked.
+    (told,) = [record.message for record in caplog.records]
+    assert "t-0 offset was changed from 5 to 3" in told
+    assert "goes on at offset 5" in told
+    logs.latest[T0] = 7
+    assert ranges(lenient, end, lenient.latest(end, limited=True)) == [("t", 0, 5, 7, OLD)]
+
+
+def test_an_end_that_goes_back_where_no_ids_are_known_is_where_the_stream_goes_on():
+    """A checkpoint of the JVM connector, or old brokers: the topic may have been recreated."""
+    logs = Logs({T0: 0}, {T0: 3}, ids={})
     lenient = planner_of(logs, failOnDataLoss="false")
-    end = lenient.latest(start, limited=False)
-    assert ranges(lenient, start, end) == [("t", 1, 6, 8, OLD)]
-    assert StreamOffset.from_json(end).positions[T0] == 3
+    end = lenient.latest({"t": {"0": 5}}, limited=False)
+    assert StreamOffset.from_json(end).positions == {T0: 3}
+
+
+def test_available_now_holds_the_position_of_a_log_that_became_shorter():
+    logs = Logs({T0: 0}, {T0: 3, T1: 25})
+    start = StreamOffset(positions={T0: 5, T1: 6}, topic_ids={"t": OLD}).to_json()
+    planner = planner_of(logs, failOnDataLoss="false", maxOffsetsPerTrigger="10")
+    planner.freeze()
+    at, found = start, []
+    while (end := planner.latest(at, limited=True)) is not at:
+        found += ranges(planner, at, end)
+        at = end
+    assert [one[1:4] for one in found] == [(1, 6, 16), (1, 16, 25)]
+    assert StreamOffset.from_json(at).positions == {T0: 5, T1: 25}
+
+
+@pytest.mark.parametrize("limit", [{"maxOffsetsPerTrigger": "100"}, {"maxBytesPerTrigger": "10000"}])
+def test_a_limit_does_not_count_offsets_that_are_lost(limit):
+    """Retention has passed the position: one batch goes over all that is lost, and reads as much as any."""
+    logs = Logs({T0: 0, T1: 0}, {T0: 1_000_000, T1: 10}, earliest={T0: 999_000})
+    start = StreamOffset(positions={T0: 0, T1: 10}, topic_ids={"t": OLD}).to_json()
+    lenient = planner_of(logs, failOnDataLoss="false", **limit)
+    end = lenient.latest(start, limited=True)
+    # The tasks are given what is lost, too: they say so.
+    assert ranges(lenient, start, end) == [("t", 0, 0, 999_100, OLD)]
+    assert ranges(lenient, end, lenient.latest(end, limited=True)) == [("t", 0, 999_100, 999_200, OLD)]
+    # All of it is lost, and nothing is there to read.
+    logs.earliest[T0] = 1_000_000
+    assert StreamOffset.from_json(lenient.latest(start, limited=True)).positions[T0] == 1_000_000
+
+
+def test_the_beginnings_are_asked_for_only_where_a_limit_could_creep():
+    logs, asked = Logs({T0: 0}, {T0: 50}), []
+    logs.find_beginnings = lambda tps: asked.append(list(tps)) or dict.fromkeys(tps, 0)
+    start = StreamOffset(positions={T0: 0}, topic_ids={"t": OLD}).to_json()
+    planner_of(logs, failOnDataLoss="false").latest(start, limited=True)
+    planner_of(logs, maxOffsetsPerTrigger="10").latest(start, limited=True)
+    assert [tps for tps in asked if tps] == []
+    planner_of(logs, failOnDataLoss="false", maxOffsetsPerTrigger="10").latest(start, limited=True)
+    assert [tps for tps in asked if tps] == [[T0]]
 
 
 def test_available_now_reads_what_was_there_when_it_began_in_several_batches():
