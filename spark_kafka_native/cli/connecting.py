@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import warnings
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,8 +20,13 @@ if TYPE_CHECKING:
 
     from ..kafka.admin.admin import Admin
     from ..kafka.config import ProducerConfig
+    from ..kafka.group.group_config import GroupConfig
 
 _CLIENT_ID = "pykafka"
+_BOOTSTRAP, _CONFIG_FILE = "PYKAFKA_BOOTSTRAP", "PYKAFKA_CONFIG"
+"""Environment variables, for what no option says."""
+VALUE_OPTIONS = ("-b", "--bootstrap-server", "--bootstrap-servers", "--config", "-X", "--timeout")
+"""Those of the connection options that have a value."""
 _TIMEOUT_S = 30
 Own = TypeVar("Own", bound=Properties)
 
@@ -30,11 +36,13 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("connection")
     group.add_argument(
         "-b", "--bootstrap-server", "--bootstrap-servers",
-        metavar="HOST:PORT,...", dest="bootstrap", help="some brokers of the cluster (port 9092 by default)",
+        metavar="HOST:PORT,...", dest="bootstrap",
+        help=f"some brokers of the cluster (port 9092 by default); default: ${_BOOTSTRAP}",
     )  # fmt: skip
     group.add_argument(
         "--config", type=_path, metavar="FILE",
-        help="a .properties file as Kafka's own tools take it; a value may be env:NAME or file:/path",
+        help="a .properties file as Kafka's own tools take it; a value may be env:NAME or file:/path; "
+        f"default: ${_CONFIG_FILE}",
     )  # fmt: skip
     group.add_argument(
         "-X", action="append", type=pair, default=[], metavar="NAME=VALUE", dest="properties",
@@ -44,6 +52,9 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=number(1, 86_400), metavar="SECONDS",
         help=f"limit for each answer from the cluster, retries included (default {_TIMEOUT_S})",
     )  # fmt: skip
+    group.add_argument(
+        "-v", "--verbose", action="count", default=0, help="log what the client does; -vv logs details"
+    )
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:
@@ -68,6 +79,15 @@ def producer_configs(arguments: argparse.Namespace) -> tuple[ClientConfig, Produ
     return _configs(arguments, ProducerConfig)
 
 
+def group_configs(arguments: argparse.Namespace, group_id: str) -> tuple[ClientConfig, GroupConfig]:
+    """`client_config`, and what the properties say of a member of the group. Raises `ConfigError`."""
+    from ..kafka.group.group_config import GroupConfig
+
+    own = [("group.id", group_id), ("enable.auto.commit", "false")]
+    arguments.properties = [*arguments.properties, *own]
+    return _configs(arguments, GroupConfig)
+
+
 def connect(arguments: argparse.Namespace) -> Admin:
     """An `Admin` of the cluster; use it in a ``with`` block."""
     from ..kafka.admin.admin import Admin
@@ -76,24 +96,53 @@ def connect(arguments: argparse.Namespace) -> Admin:
 
 
 def given_properties(arguments: argparse.Namespace) -> dict[str, str]:
-    """The properties of the file and the options, the latter taking precedence. Raises `ConfigError`."""
-    properties: dict[str, str] = {}
-    if arguments.config is not None:
-        try:
-            properties = parse_properties(arguments.config.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            raise ConfigError(f"--config: {arguments.config} can't be read: {why}") from None
+    """The properties of options, the file and the environment. Raises `ConfigError`.
+
+    Options take precedence over the file, and a file that an option names over the environment.
+    """
+    file = arguments.config or _environment_file()
+    properties = (
+        {} if file is None else _file_properties(file, "--config" if arguments.config else _CONFIG_FILE)
+    )
+    if servers := os.environ.get(_BOOTSTRAP):
+        if arguments.config is None:
+            properties["bootstrap.servers"] = servers
+        else:
+            properties.setdefault("bootstrap.servers", servers)
     properties.update(arguments.properties)
     if arguments.bootstrap is not None:
         properties["bootstrap.servers"] = arguments.bootstrap
     if not properties.get("bootstrap.servers", "").strip():
-        wrong_usage(arguments, "which cluster? Give -b HOST:PORT, or --config FILE with bootstrap.servers")
+        wrong_usage(
+            arguments,
+            f"which cluster? Give -b HOST:PORT, --config FILE with bootstrap.servers, or set {_BOOTSTRAP}",
+        )
     properties.setdefault("client.id", _CLIENT_ID)
     if arguments.timeout is not None:
         properties["default.api.timeout.ms"] = str(arguments.timeout * 1000)
     properties.setdefault("default.api.timeout.ms", str(_TIMEOUT_S * 1000))
     return properties
+
+
+def names_a_cluster(arguments: argparse.Namespace) -> bool:
+    """True if an option or the environment says how to reach a cluster."""
+    given = (arguments.bootstrap, arguments.config, arguments.properties or None)
+    return any(one is not None for one in given) or bool(
+        os.environ.get(_BOOTSTRAP) or os.environ.get(_CONFIG_FILE)
+    )
+
+
+def _environment_file() -> Path | None:
+    name = os.environ.get(_CONFIG_FILE)
+    return _path(name) if name else None
+
+
+def _file_properties(file: Path, source: str) -> dict[str, str]:
+    try:
+        return parse_properties(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(f"{source}: {file} can't be read: {why}") from None
 
 
 def _path(text: str) -> Path:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .connecting import add_connection_options, add_json_option, connect
 from .output import bold, human_bytes, on_terminal, print_json, print_rows, printable
+from .places import add_topics, given_topics, topics_matching
 
 if TYPE_CHECKING:
     from ..kafka.admin.admin import Admin
@@ -20,7 +21,7 @@ def add_command(commands: Any) -> None:
         description="Without names: the brokers of the cluster and their disks. With names: the "
         "partitions of these topics, who leads and holds them, and the settings that are not the default.",
     )
-    parser.add_argument("names", nargs="*", metavar="TOPIC", help="names of topics")
+    add_topics(parser)
     parser.add_argument("--disks", action="store_true", help="without names: also what lies on the disks")
     add_json_option(parser)
     add_connection_options(parser)
@@ -30,7 +31,7 @@ def add_command(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Describe topics, or the cluster."""
     with connect(arguments) as admin:
-        if arguments.names:
+        if arguments.names or arguments.topic:
             _topics(admin, arguments)
         else:
             _cluster(admin, arguments)
@@ -85,7 +86,7 @@ def _topics(admin: Admin, arguments: argparse.Namespace) -> None:
     from ..kafka.admin.configs import ConfigResource, ConfigSource
 
     told: list[dict[str, Any]] = []
-    for name, topic in admin.describe_topics(arguments.names).items():
+    for name, topic in admin.describe_topics(topics_matching(admin.router, given_topics(arguments))).items():
         entries = admin.describe_configs(ConfigResource.topic(name)).values()
         told.append(
             {

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from .connecting import add_connection_options, add_json_option, client_config
+from .connecting import add_connection_options, add_json_option, client_config, names_a_cluster
 from .finding import Finding
 from .output import on_terminal, print_json, printable
 
@@ -23,7 +23,7 @@ def add_command(commands: Any) -> None:
         help="check the way to a cluster, and this machine",
         description="Checks names, TCP, TLS, SASL and the first exchange of each bootstrap server, whether "
         "every broker can be reached where it says it is, and Python, Java and Spark on this machine. "
-        "Without -b and --config only the machine. Ends with 1 if anything is an error.",
+        "Only the machine if nothing says which cluster. Ends with 1 if anything is an error.",
     )
     parser.add_argument(
         "--write", action="store_true", help="also write to a temporary topic, to measure the broker's clock"
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _checks(arguments: argparse.Namespace) -> Iterator[Finding]:
     from .doctor_machine import check_machine
 
-    if arguments.bootstrap is not None or arguments.config is not None or arguments.properties:
+    if names_a_cluster(arguments):
         yield from _cluster_checks(arguments)
     yield from check_machine()
 

@@ -5,14 +5,20 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from ..kafka.error_code import ErrorCode
 from ..kafka.errors import BrokerError
 from .command_parser import wrong_usage
 from .connecting import add_connection_options, add_json_option, connect
-from .output import note, print_rows
+from .output import act_on_each, note, print_rows
 
 if TYPE_CHECKING:
     from ..kafka.admin.admin import Admin
 
+_STATES = (
+    "PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty",
+    "Assigning", "Reconciling", "NotReady",
+)  # fmt: skip
+"""Of groups of every protocol (KIP-518, KIP-848, KIP-1071): brokers ignore any other word."""
 _LAG_COLUMNS = ("group", "topic", "partition", "committed", "end", "lag")
 _MEMBER_COLUMNS = ("group", "member", "client", "host", "instance", "partitions", "assignment")
 
@@ -30,7 +36,10 @@ def add_command(commands: Any) -> None:
     what.add_argument("--lag", action="store_true", help="committed offsets, ends and lag, by partition")
     what.add_argument("--members", action="store_true", help="members and what they read")
     what.add_argument("--delete", action="store_true", help="delete the named groups and their offsets")
-    parser.add_argument("--state", action="append", default=[], help="only those in this state, as Empty")
+    parser.add_argument(
+        "--state", action="append", type=_state, default=[], metavar="STATE",
+        help=f"only those in this state; repeatable: {', '.join(_STATES)}",
+    )  # fmt: skip
     add_json_option(parser)
     add_connection_options(parser)
     parser.set_defaults(run=run, parser=parser)
@@ -42,10 +51,11 @@ def run(arguments: argparse.Namespace) -> int:
         wrong_usage(arguments, "--delete: which groups?")
     with connect(arguments) as admin:
         if arguments.delete:
-            admin.delete_groups(arguments.names)
-            for name in arguments.names:
-                note(f"{name}: deleted")
-        elif arguments.lag:
+            names = dict.fromkeys(arguments.names)
+            return act_on_each(
+                names, lambda name: admin.delete_groups([name]), "deleted", as_json=arguments.json
+            )
+        if arguments.lag:
             rows = lag_rows(admin, _names(admin, arguments))
             print_rows(_LAG_COLUMNS, rows, as_json=arguments.json)
         elif arguments.members:
@@ -55,9 +65,18 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _state(text: str) -> str:
+    for state in _STATES:
+        if state.lower() == text.lower():
+            return state
+    raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(_STATES)}")
+
+
 def _names(admin: Admin, arguments: argparse.Namespace) -> list[str]:
     if arguments.names:
-        return list(dict.fromkeys(arguments.names))
+        names = list(dict.fromkeys(arguments.names))
+        _check_known(admin, names)
+        return names
     # Share groups commit no offsets, and are described by another request.
     return [group.group_id for group in admin.list_groups(states=arguments.state) if group.type != "share"]
 
@@ -69,9 +88,17 @@ def _list(admin: Admin, arguments: argparse.Namespace) -> None:
         for one in admin.list_groups(states=arguments.state)
         if not wanted or one.group_id in wanted
     ]
-    if missing := wanted - {str(one["group"]) for one in found}:
-        admin.describe_groups([min(missing)])  # which says why it is not there
+    if missing := sorted(wanted - {str(one["group"]) for one in found}):
+        _check_known(admin, missing)  # those that are known are in another state
     print_rows(("group", "state", "type", "protocol"), found, as_json=arguments.json)
+
+
+def _check_known(admin: Admin, names: list[str]) -> None:
+    """Raise `BrokerError` for the first of ``names`` that is no group: it would pass for one without lag."""
+    listed = {group.group_id for group in admin.list_groups()}
+    for name in names:
+        if name not in listed:
+            raise BrokerError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {name}")
 
 
 def lag_rows(admin: Admin, names: list[str]) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from importlib import import_module
 from ..kafka.errors import KafkaError
 from ..version import __version__
 from .command_parser import CommandParser
+from .connecting import VALUE_OPTIONS
 from .output import printable
 from .stopping import Stopped, stopping_on_signals
 
@@ -24,6 +25,8 @@ _COMMANDS = (
     "doctor", "broker", "demo", "zip",
 )  # fmt: skip
 """Modules of this package; each has ``add_command``."""
+_LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
+"""Without -v, with it, and with two of it."""
 _EXTRAS = {"pyspark": "testing", "trustme": "testing", "cryptography": "testing"}
 """Modules that a command may lack, and the extra of ours that brings each."""
 
@@ -34,10 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     were not written.
     """
     _prepare_streams()
-    words = sys.argv[1:] if arguments is None else list(arguments)
+    words = _command_first(sys.argv[1:] if arguments is None else list(arguments))
     code: int = 0
     parsed = _parser(words).parse_args(words)
-    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING, stream=sys.stderr)
+    verbose = min(getattr(parsed, "verbose", 0), len(_LEVELS) - 1)
+    logging.basicConfig(format="%(levelname)s: %(message)s", level=_LEVELS[verbose], stream=sys.stderr)
     try:
         with stopping_on_signals():
             code = parsed.run(parsed)
@@ -55,6 +59,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _leave_the_pipe()
         return 1
     return code
+
+
+def _command_first(words: list[str]) -> list[str]:
+    """``words`` with the options before the command moved behind it, as in ``-b host:9092 topics``."""
+    at = 0
+    while at < len(words) and words[at].startswith("-"):
+        at += 2 if words[at] in VALUE_OPTIONS else 1
+    if at == 0 or at >= len(words) or words[at] not in _COMMANDS:
+        return words
+    return [words[at], *words[:at], *words[at + 1 :]]
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:

@@ -8,7 +8,7 @@ from typing import Any
 from .command_parser import number
 from .connecting import add_connection_options, add_json_option, consumer_configs
 from .output import print_rows
-from .places import PLACES, parse_place, partitions_of, resolve_place
+from .places import PLACES, add_topics, given_topics, parse_place, partitions_of, resolve_place
 
 
 def add_command(commands: Any) -> None:
@@ -19,7 +19,7 @@ def add_command(commands: Any) -> None:
         description="The offsets between which each partition has records (the last is that of the next one "
         "to be written), or the one at a place.",
     )
-    parser.add_argument("names", nargs="+", metavar="TOPIC", help="names of topics")
+    add_topics(parser)
     parser.add_argument("-p", "--partition", type=number(0), action="append", help="only these; repeatable")
     parser.add_argument("--at", type=parse_place, metavar="PLACE", help=PLACES)
     add_json_option(parser)
@@ -31,10 +31,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Look them up and print them."""
     from ..kafka.cluster.router import Router
 
+    names = given_topics(arguments)
     client, consumer = consumer_configs(arguments)
     router = Router(client)
     try:
-        found = partitions_of(router, list(dict.fromkeys(arguments.names)), arguments.partition)
+        found = partitions_of(router, names, arguments.partition)
         level = consumer.isolation_level
 
         def at(text: str) -> dict[Any, int]:

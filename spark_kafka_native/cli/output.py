@@ -9,8 +9,10 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TextIO
+
+from ..kafka.errors import BrokerError
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Also what changes the direction of text, and halves of surrogate pairs, which have no UTF-8."""
@@ -95,6 +97,29 @@ def note(text: str) -> None:
     """Say something that is not the result: on standard error. That nobody listens changes no exit code."""
     with contextlib.suppress(OSError):
         print(printable(text), file=sys.stderr, flush=True)
+
+
+def act_on_each(names: Iterable[str], act: Callable[[str], None], done: str, *, as_json: bool) -> int:
+    """Call ``act`` with each name and report each outcome: ``done``, or the error of a refusal.
+
+    Returns the exit code: 1 if a name was refused. Other errors are raised, after these outcomes.
+    """
+    rows: list[dict[str, Any]] = []
+    try:
+        for name in names:
+            try:
+                act(name)
+            except BrokerError as error:
+                rows.append({"name": name, "result": "refused", "error": str(error)})
+                note(f"{type(error).__name__}: {error}")
+            else:
+                rows.append({"name": name, "result": done, "error": None})
+                if not as_json:
+                    note(f"{name}: {done}")
+    finally:
+        if as_json:
+            print_json(rows)
+    return 1 if any(row["error"] for row in rows) else 0
 
 
 def human_bytes(count: float | None) -> str | None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import re
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..kafka.errors import ConfigError
+from ..kafka.error_code import ErrorCode
+from ..kafka.errors import BrokerError, ConfigError
 from ..kafka.model import IsolationLevel, OffsetAt, TopicPartition
 from ..spark.options.timestamps import parse_timestamp_ms
+from .command_parser import wrong_usage
 from .output import note
 
 if TYPE_CHECKING:
@@ -115,10 +118,67 @@ def resolve_place(
     return LogPlaces(router, topic_partitions, isolation_level=isolation_level).resolve(place)
 
 
+TOPICS = "names of topics; also patterns: 'orders-*', or a regular expression after ^, as '^orders-[0-9]+$'"
+
+
+def add_topics(parser: argparse.ArgumentParser) -> None:
+    """Declare the topics of a command: in any place, or each after ``-t``."""
+    parser.add_argument("names", nargs="*", metavar="TOPIC", help=TOPICS)
+    parser.add_argument("-t", "--topic", action="append", default=[], help="the same as TOPIC; repeatable")
+
+
+def given_topics(arguments: argparse.Namespace) -> list[str]:
+    """The topics that were named. Wrong usage if there are none."""
+    names = list(dict.fromkeys([*arguments.topic, *arguments.names]))
+    if not names:
+        wrong_usage(arguments, "which topics?")
+    return names
+
+
+def is_pattern(name: str) -> bool:
+    """True for what can't be the name of a topic and stands for those that match it."""
+    return name.startswith("^") or any(letter in name for letter in "*?[")
+
+
+def topics_matching(router: Router, names: Collection[str]) -> list[str]:
+    """``names``, with the topics that match in place of each pattern.
+
+    Internal topics match only a pattern that begins with ``_``. Raises `BrokerError` if no topic matches a
+    pattern, `ConfigError` for a bad regular expression.
+    """
+    if not any(map(is_pattern, names)):
+        return list(dict.fromkeys(names))
+    topics = router.metadata(None, refresh=True).topics
+    found: dict[str, None] = {}
+    for name in names:
+        pattern = _compiled(name) if is_pattern(name) else None
+        if pattern is None:
+            found[name] = None
+            continue
+        internal = name.lstrip("^").startswith("_")
+        matching = [one for one in sorted(topics) if internal or not topics[one].internal]
+        matching = [one for one in matching if pattern.match(one)]
+        if not matching:
+            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic matches {name!r}")
+        found.update(dict.fromkeys(matching))
+    return list(found)
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern if pattern.startswith("^") else fnmatch.translate(pattern))
+    except re.error as error:
+        raise ConfigError(f"{pattern!r} is no regular expression: {error}") from None
+
+
 def partitions_of(
-    router: Router, topics: Collection[str], partitions: Collection[int] | None = None
+    router: Router, names: Collection[str], partitions: Collection[int] | None = None
 ) -> list[TopicPartition]:
-    """The partitions of ``topics``, or those with these numbers. Raises `BrokerError` for what is unknown."""
+    """The partitions of topics (names and patterns), or those with these numbers.
+
+    Raises `BrokerError` for what is unknown.
+    """
+    topics = topics_matching(router, names)
     metadata = router.metadata(topics)
     found = []
     for name in topics:

@@ -30,6 +30,7 @@ _JSON_MEMBERS = {
     "header": ("name", "value", "value_base64"),
 }  # fmt: skip
 """The members of a record, and of its headers, that `tail --json` prints."""
+_COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 _PROGRESS_S = 0.2
 _LAST_CHANCE_MS = 5_000
 """Records that were accepted get so long to arrive when the command is told to stop."""
@@ -55,8 +56,9 @@ def add_command(commands: Any) -> None:
         description="Writes each line of standard input, or of the files, as a record. Ends with success "
         "only when the brokers have confirmed every one of them.",
     )
-    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("topic", nargs="?", metavar="TOPIC")
     parser.add_argument("files", nargs="*", metavar="FILE", help="read these instead; - is standard input")
+    parser.add_argument("-t", "--topic", dest="named_topic", metavar="TOPIC", help="the same as TOPIC")
     parser.add_argument("-k", "--key", help="the key of every record")
     parser.add_argument(
         "-K", "--key-separator", metavar="TEXT", help="the text between key and value in a line"
@@ -73,6 +75,9 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "-z", "--empty-is-null", action="store_true", help="write an empty value (or key) as null"
     )
+    parser.add_argument(
+        "--compression", choices=_COMPRESSIONS, help="the property compression.type (default none)"
+    )
     parser.add_argument("--whole", action="store_true", help="each file is one record")
     parser.add_argument(
         "--input",
@@ -87,10 +92,7 @@ def add_command(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Send everything; 0 only if all of it is confirmed."""
-    if arguments.key is not None and arguments.key_separator is not None:
-        wrong_usage(arguments, "--key is the key of every record: there is nothing to separate")
-    if arguments.whole and arguments.input == "json":
-        wrong_usage(arguments, "--whole and --input json contradict each other")
+    _check_usage(arguments)
     from ..kafka.producer.producer import Producer
 
     client, config = producer_configs(arguments)
@@ -111,6 +113,21 @@ def run(arguments: argparse.Namespace) -> int:
         note(f"Ended early: {counts.confirmed} of the {counts.sent} records sent are confirmed.")
         raise
     return _tell(arguments, counts, problem)
+
+
+def _check_usage(arguments: argparse.Namespace) -> None:
+    if arguments.key is not None and arguments.key_separator is not None:
+        wrong_usage(arguments, "--key is the key of every record: there is nothing to separate")
+    if arguments.whole and arguments.input == "json":
+        wrong_usage(arguments, "--whole and --input json contradict each other")
+    if arguments.named_topic is not None:
+        if arguments.topic is not None:  # the first word is a file, too
+            arguments.files = [arguments.topic, *arguments.files]
+        arguments.topic = arguments.named_topic
+    if not arguments.topic:
+        wrong_usage(arguments, "which topic?")
+    if arguments.compression is not None:
+        arguments.properties = [*arguments.properties, ("compression.type", arguments.compression)]
 
 
 def _tell(arguments: argparse.Namespace, counts: _Counts, problem: str) -> int:

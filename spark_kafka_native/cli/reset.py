@@ -31,7 +31,9 @@ def add_command(commands: Any) -> None:
         metavar="N",
         help="instead of --to: move by N offsets from what is committed (negative: back)",
     )
-    parser.add_argument("--topic", action="append", default=[], help="only this; repeatable")
+    parser.add_argument(
+        "-t", "--topic", action="append", default=[], help="only this, or those that match; repeatable"
+    )
     parser.add_argument("-p", "--partition", type=number(0), action="append", help="only these of the topics")
     parser.add_argument("--execute", action="store_true", help="do it")
     add_json_option(parser)

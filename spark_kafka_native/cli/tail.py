@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -10,9 +11,18 @@ from typing import TYPE_CHECKING, Any
 from ..kafka.errors import ConfigError
 from ..kafka.model import HeaderKeys
 from .command_parser import number, wrong_usage
-from .connecting import add_connection_options, consumer_configs
+from .connecting import add_connection_options, consumer_configs, group_configs
 from .output import on_terminal
-from .places import PLACES, LogPlaces, Place, parse_place, partitions_of
+from .places import (
+    PLACES,
+    LogPlaces,
+    Place,
+    add_topics,
+    given_topics,
+    parse_place,
+    partitions_of,
+    topics_matching,
+)
 from .record_lines import (
     FORMAT_HELP,
     Render,
@@ -44,7 +54,7 @@ def add_command(commands: Any) -> None:
         "goes on with those that come, also of partitions that are added. Those of one partition are in "
         "order.",
     )
-    parser.add_argument("names", nargs="+", metavar="TOPIC", help="names of topics")
+    add_topics(parser)
     parser.add_argument("-p", "--partition", type=number(0), action="append", help="only these; repeatable")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--from", type=parse_place, metavar="PLACE", dest="start", help=PLACES)
@@ -52,9 +62,12 @@ def add_command(commands: Any) -> None:
         "-n",
         "--lines",
         type=number(0),
-        default=_LAST,
         help=f"this many from each partition's end (default {_LAST})",
     )
+    where.add_argument(
+        "-g", "--group", help="read as a member of this group from what it has committed, and commit what is "
+        "printed; goes on until it is stopped, or -c",
+    )  # fmt: skip
     parser.add_argument("--until", type=parse_place, metavar="PLACE", help="stop before it (default the end)")
     parser.add_argument("-f", "--follow", action="store_true", help="go on with the records that come")
     parser.add_argument("-c", "--count", type=number(1), help="stop after this many records in total")
@@ -74,13 +87,18 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the records."""
     if arguments.follow and arguments.until is not None:
         wrong_usage(arguments, "--follow goes on and on: it has no --until")
-    render = _render(arguments)
+    names, render = given_topics(arguments), _render(arguments)
+    if arguments.group is not None:
+        if arguments.until is not None or arguments.partition is not None:
+            wrong_usage(arguments, "--group: the group says which partitions are read, and there is no end")
+        _show_group(names, arguments, render)
+        return 0
     from ..kafka.cluster.router import Router
 
     client, consumer = consumer_configs(arguments)
     router = Router(client)
     try:
-        _show(router, consumer, arguments, render)
+        _show(router, names, consumer, arguments, render)
     finally:
         router.close()
     return 0
@@ -98,15 +116,56 @@ def _render(arguments: argparse.Namespace) -> Render:
     return escaped(raw_line) if output == "raw" and terminal else _RENDERS[output]
 
 
-def _show(router: Router, consumer: ConsumerConfig, arguments: argparse.Namespace, render: Render) -> None:
+def _show_group(names: list[str], arguments: argparse.Namespace, render: Render) -> None:
+    """Print as a member of a group. What was printed is committed, and a record of which that is not sure is
+    read again.
+    """
+    from ..kafka.cluster.router import Router
+    from ..kafka.group.group_consumer import GroupConsumer
+
+    client, config = group_configs(arguments, arguments.group)
+    router = Router(client)
+    try:
+        topics = topics_matching(router, names)
+        metadata = router.metadata(topics)
+        for name in topics:
+            metadata.topic(name)
+    finally:
+        router.close()
+    left = arguments.count
+    with GroupConsumer(client, topics, config) as consumer:
+        while left is None or left > 0:
+            fetched = consumer.read()
+            assert fetched is not None  # it waits for ever
+            printed = _print(fetched, render, left)
+            whole = printed == fetched.columns.length
+            offsets = fetched.columns.offset
+            assert offsets is not None  # every column is fetched
+            done = fetched.next_offset if whole else int(offsets[printed])
+            consumer.commit(offsets={fetched.topic_partition: done})
+            if left is not None:
+                left -= printed
+
+
+def _show(
+    router: Router,
+    names: list[str],
+    consumer: ConsumerConfig,
+    arguments: argparse.Namespace,
+    render: Render,
+) -> None:
     from dataclasses import replace
 
     from ..kafka.consumer.fetch_run import FetchRun
     from .following import Following
 
-    wanted = partitions_of(router, list(dict.fromkeys(arguments.names)), arguments.partition)
+    wanted = partitions_of(router, names, arguments.partition)
     level = consumer.isolation_level
-    start = arguments.start if arguments.start is not None else _last(arguments.lines)
+    start = (
+        arguments.start
+        if arguments.start is not None
+        else _last(_LAST if arguments.lines is None else arguments.lines)
+    )
     places = LogPlaces(router, wanted, isolation_level=level)
     begins = places.resolve(start)
     ends = None
@@ -140,19 +199,20 @@ def _last(lines: int) -> Place:
 
 def _print_all(found: Iterator[FetchedRecords], render: Render, count: int | None) -> None:
     left = count
-    out = sys.stdout.buffer
     for fetched in found:
-        lines = []
-        for record in shown_records(fetched):
-            lines.append(render(record))
-            if left is not None and len(lines) >= left:
-                break
-        out.write(b"".join(lines))
-        out.flush()
+        printed = _print(fetched, render, left)
         if left is not None:
-            left -= len(lines)
+            left -= printed
             if left <= 0:
                 return
+
+
+def _print(fetched: FetchedRecords, render: Render, max_records: int | None) -> int:
+    """Print the first records of ``fetched``, and return how many they were."""
+    lines = [render(record) for record in itertools.islice(shown_records(fetched), max_records)]
+    sys.stdout.buffer.write(b"".join(lines))
+    sys.stdout.buffer.flush()
+    return len(lines)
 
 
 def shown_records(fetched: FetchedRecords) -> Iterator[ShownRecord]:

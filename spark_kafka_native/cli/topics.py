@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import Any
 
 from .command_parser import number, pair, wrong_usage
 from .connecting import add_connection_options, add_json_option, connect
-from .output import note, print_rows
+from .output import act_on_each, print_rows
+from .places import is_pattern, topics_matching
 
 _COLUMNS = ("topic", "partitions", "replicas", "under_replicated", "leaderless")
 
@@ -26,7 +28,7 @@ def add_command(commands: Any) -> None:
         choices=("list", "create", "delete", "grow"),
         help="(default list)",
     )
-    parser.add_argument("names", nargs="*", metavar="TOPIC", help="names of topics")
+    parser.add_argument("names", nargs="*", metavar="TOPIC", help="names of topics; list takes patterns, too")
     parser.add_argument("--internal", action="store_true", help="list Kafka's own topics, too")
     parser.add_argument(
         "--partitions", type=number(1, 2**31 - 1), help="how many (create: default the broker's)"
@@ -57,14 +59,17 @@ def run(arguments: argparse.Namespace) -> int:
         wrong_usage(arguments, f"topics {arguments.action}: which topics?")
     if "" in arguments.names:
         wrong_usage(arguments, "a topic has a name that is not empty")
+    if arguments.action != "list" and (patterns := [name for name in arguments.names if is_pattern(name)]):
+        wrong_usage(
+            arguments, f"{patterns[0]!r} is a pattern: name each topic; topics list shows those that match"
+        )
     actions = {"list": _list, "create": _create, "delete": _delete, "grow": _grow}
-    actions[arguments.action](arguments)
-    return 0
+    return actions[arguments.action](arguments)
 
 
-def _list(arguments: argparse.Namespace) -> None:
+def _list(arguments: argparse.Namespace) -> int:
     with connect(arguments) as admin:
-        topics = admin.describe_topics(arguments.names or None)
+        topics = admin.describe_topics(topics_matching(admin.router, arguments.names) or None)
     rows = []
     for name, topic in topics.items():
         if topic.internal and not (arguments.internal or arguments.names):
@@ -82,44 +87,51 @@ def _list(arguments: argparse.Namespace) -> None:
             }
         )
     print_rows(_COLUMNS, rows, as_json=arguments.json)
+    return 0
 
 
-def _create(arguments: argparse.Namespace) -> None:
+def _create(arguments: argparse.Namespace) -> int:
     from ..kafka.admin.topics import NewTopic
 
     if arguments.replicas and (arguments.partitions or arguments.replication_factor):
         wrong_usage(arguments, "--replicas says how many partitions and replicas there are")
-    new = [
-        NewTopic(
+    replicas = _replicas(arguments)
+
+    def create(name: str) -> None:
+        new = NewTopic(
             name=name,
             partitions=arguments.partitions,
             replication_factor=arguments.replication_factor,
             configs=dict(arguments.settings),
-            replicas=_replicas(arguments),
+            replicas=replicas,
         )
-        for name in dict.fromkeys(arguments.names)
-    ]
-    with connect(arguments) as admin:
         admin.create_topics(new, exist_ok=arguments.if_not_exists, validate_only=arguments.dry_run)
+
     done = "is there" if arguments.if_not_exists else "created"
-    _told(arguments, "would be created" if arguments.dry_run else done)
+    with connect(arguments) as admin:
+        return _each(arguments, create, "would be created" if arguments.dry_run else done)
 
 
-def _delete(arguments: argparse.Namespace) -> None:
+def _delete(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         wrong_usage(arguments, "Kafka can't check a deletion: --dry-run is for create and grow")
+    done = "is not there" if arguments.if_exists else "deleted"
     with connect(arguments) as admin:
-        admin.delete_topics(arguments.names, missing_ok=arguments.if_exists)
-    _told(arguments, "is not there" if arguments.if_exists else "deleted")
+        return _each(
+            arguments, lambda name: admin.delete_topics([name], missing_ok=arguments.if_exists), done
+        )
 
 
-def _grow(arguments: argparse.Namespace) -> None:
+def _grow(arguments: argparse.Namespace) -> int:
     if arguments.partitions is None:
         wrong_usage(arguments, "grow: to how many partitions in all? Give --partitions N")
-    counts = dict.fromkeys(arguments.names, arguments.partitions)
+    done = "would grow" if arguments.dry_run else f"has {arguments.partitions} partitions now"
+
+    def grow(name: str) -> None:
+        admin.create_partitions({name: arguments.partitions}, validate_only=arguments.dry_run)
+
     with connect(arguments) as admin:
-        admin.create_partitions(counts, validate_only=arguments.dry_run)
-    _told(arguments, "would grow" if arguments.dry_run else f"has {arguments.partitions} partitions now")
+        return _each(arguments, grow, done)
 
 
 def _replicas(arguments: argparse.Namespace) -> list[list[int]] | None:
@@ -132,9 +144,5 @@ def _replicas(arguments: argparse.Namespace) -> list[list[int]] | None:
         wrong_usage(arguments, f"--replicas: {arguments.replicas!r} is not of the form 1:2,2:3")
 
 
-def _told(arguments: argparse.Namespace, what: str) -> None:
-    if arguments.json:
-        print_rows((), [{"topic": name, "result": what} for name in arguments.names], as_json=True)
-    else:
-        for name in arguments.names:
-            note(f"{name}: {what}")
+def _each(arguments: argparse.Namespace, act: Callable[[str], None], done: str) -> int:
+    return act_on_each(dict.fromkeys(arguments.names), act, done, as_json=arguments.json)

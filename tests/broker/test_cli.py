@@ -122,7 +122,10 @@ def test_all_that_were_refused_are_named(run: Run, name: str) -> None:
     code, _, err = run("topics", "delete", f"{name}-a", name, f"{name}-b")
     assert code == 1
     assert f"BrokerError: deleting topic {name}-a: UNKNOWN_TOPIC" in err
-    assert f"also refused: deleting topic {name}-b: UNKNOWN_TOPIC" in err
+    assert f"BrokerError: deleting topic {name}-b: UNKNOWN_TOPIC" in err
+    assert f"{name}: deleted" in err.splitlines()
+    code, out, _ = run("topics", "create", name, f"{name}/", "--json")
+    assert (code, [one["result"] for one in json.loads(out)]) == (1, ["created", "refused"])
 
 
 def test_describe(run: Run, filled: str) -> None:
@@ -205,13 +208,13 @@ def test_a_line_that_is_no_record_ends_it_after_those_before(run: Run, admin: Ad
     assert (code, "UNKNOWN_TOPIC_OR_PARTITION" in err or "not" in err) == (1, True)
 
 
-@pytest.mark.parametrize("last", [b'"headers":[{"name":"\\udcff"}]', b'"timestamp_ms":-5'])
+@pytest.mark.parametrize("last", [b'"headers":[{"name":"\\udcff","value":null}]', b'"timestamp_ms":-5'])
 def test_a_record_that_can_not_be_sent_ends_it_after_those_before(
     run: Run, admin: Admin, name: str, last: bytes
 ) -> None:
     admin.create_topics([name])
     code, out, err = run(
-        "produce", name, "--input", "json", "--json", stdin=b'{"value":"a"}\n{' + last + b"}\n{}"
+        "produce", name, "--input", "json", "--json", stdin=b'{"value":"a"}\n{"value":"b",' + last + b"}\n{}"
     )
     assert (code, json.loads(out)["confirmed"]) == (1, 1)
     assert "record 2 and what follows was not sent: " in err
@@ -302,6 +305,75 @@ def test_a_group_is_placed_shown_and_deleted(run: Run, filled: str) -> None:
     assert json.loads(run("groups", group, "--lag", "--json")[1])[0]["lag"] == 10
     assert run("groups", group, "--members") == (0, "", "")
     assert run("groups", group, "--delete")[2] == f"{group}: deleted\n"
+
+
+def test_an_unknown_group_or_state_is_an_error(run: Run, filled: str) -> None:
+    group = f"{filled}-group"
+    assert run("reset", group, "-t", filled, "--to", "earliest", "--execute")[0] == 0
+    for options in (["--lag"], ["--members"], []):
+        code, _, err = run("groups", group, f"{group}-never", *options)
+        assert (code, f"group {group}-never: GROUP_ID_NOT_FOUND" in err) == (1, True)
+    assert run("groups", group, "--state", "empty")[1] == f"{group}\tEmpty\tclassic\t-\n"
+    assert run("groups", group, "--state", "Stable")[:2] == (0, "")
+    code, _, err = run("groups", "--delete", f"{group}-never", group)
+    assert (code, f"{group}-never: GROUP_ID_NOT_FOUND" in err, f"{group}: deleted" in err) == (1, True, True)
+    with pytest.raises(SystemExit) as ended:
+        main(["groups", "--state", "bogus", "-b", "h"])
+    assert ended.value.code == 2
+
+
+def test_topics_by_pattern_and_by_option(run: Run, filled: str) -> None:
+    pattern = f"{filled[:-1]}?"
+    assert run("offsets", pattern, "-p", "1")[1] == f"{filled}\t1\t0\t0\t0\n"
+    assert run("offsets", "-t", f"^{filled}$", "-p", "1")[1] == f"{filled}\t1\t0\t0\t0\n"
+    assert run("topics", "list", pattern)[1].split("\t")[0] == filled
+    assert run("describe", "-t", pattern)[1].startswith(f"{filled}\t0\t")
+    assert run("tail", pattern, "-n", "2")[1] == "18\n19\n"
+    code, _, err = run("tail", "no-such-*")
+    assert (code, "no topic matches 'no-such-*'" in err) == (1, True)
+    code, _, err = run("tail", "^[")
+    assert (code, "no regular expression" in err) == (1, True)
+    assert run("topics", "delete", pattern)[0] == 2
+    assert run("topics", "list", filled)[0] == 0
+
+
+def test_tail_as_a_member_of_a_group_goes_on_where_it_ended(run: Run, filled: str) -> None:
+    group = f"{filled}-group"
+    assert run("reset", group, "-t", filled, "--to", "earliest", "--execute")[0] == 0
+    assert run("tail", filled, "--group", group, "-c", "3")[:2] == (0, "0\n1\n2\n")
+    assert run("groups", group, "--lag")[1].splitlines()[0] == f"{group}\t{filled}\t0\t3\t20\t17"
+    assert run("tail", "-t", filled, "-g", group, "-c", "17")[1].splitlines() == [
+        str(n) for n in range(3, 20)
+    ]
+    assert run("groups", group, "--lag")[1].splitlines()[0] == f"{group}\t{filled}\t0\t20\t20\t0"
+    assert run("tail", filled, "-g", group, "--until", "latest")[0] == 2
+    assert run("tail", f"{filled}-never", "-g", group)[0] == 1
+
+
+def test_produce_takes_the_topic_as_an_option_and_a_codec(run: Run, filled: str, tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    file.write_text("from a file\n")
+    assert run("produce", "-t", filled, str(file), "-p", "1", "--compression", "zstd")[0] == 0
+    assert run("tail", filled, "-p", "1", "-n", "1")[1] == "from a file\n"
+    assert run("produce")[0] == 2
+
+
+def test_the_cluster_may_come_before_the_command_and_from_the_environment(
+    kafka: Any, run: Run, filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    expected = f"{filled}\t1\t0\t0\t0\n"
+    assert main(["-b", kafka.bootstrap_servers, "-v", "offsets", filled, "-p", "1"]) == 0
+    assert capsys.readouterr().out == expected
+    monkeypatch.setenv("PYKAFKA_BOOTSTRAP", kafka.bootstrap_servers)
+    assert main(["offsets", filled, "-p", "1"]) == 0
+    assert capsys.readouterr().out == expected
+    monkeypatch.delenv("PYKAFKA_BOOTSTRAP")
+    file = tmp_path / "client.properties"
+    file.write_text(f"bootstrap.servers={kafka.bootstrap_servers}\n")
+    monkeypatch.setenv("PYKAFKA_CONFIG", str(file))
+    assert main(["offsets", filled, "-p", "1"]) == 0
+    assert capsys.readouterr().out == expected
 
 
 def test_configs(run: Run, filled: str) -> None:

@@ -101,6 +101,28 @@ def test_options_take_precedence_over_the_file(tmp_path: Path) -> None:
         connecting.given_properties(given(config=Path("/nowhere")))
 
 
+def test_options_and_their_file_take_precedence_over_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, own = tmp_path / "client.properties", tmp_path / "own.properties"
+    file.write_text("bootstrap.servers=file:1\nacks=1\n")
+    own.write_text("acks=0\n")
+    monkeypatch.setenv("PYKAFKA_CONFIG", str(file))
+    servers = "bootstrap.servers"
+    assert connecting.given_properties(given())[servers] == "file:1"
+    monkeypatch.setenv("PYKAFKA_BOOTSTRAP", "environment:1")
+    properties = connecting.given_properties(given())
+    assert (properties[servers], properties["acks"]) == ("environment:1", "1")
+    properties = connecting.given_properties(given(config=own))
+    assert (properties[servers], properties["acks"]) == ("environment:1", "0")
+    assert connecting.given_properties(given(config=file))[servers] == "file:1"
+    assert connecting.given_properties(given(properties=[(servers, "x:1")]))[servers] == "x:1"
+    assert connecting.given_properties(given(bootstrap="b:1"))[servers] == "b:1"
+    monkeypatch.setenv("PYKAFKA_CONFIG", "/nowhere")
+    with pytest.raises(ConfigError, match="PYKAFKA_CONFIG: /nowhere can't be read"):
+        connecting.given_properties(given())
+
+
 def test_a_timeout_that_was_typed_is_the_one_that_counts(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("default.api.timeout.ms=60000\n")
