@@ -233,7 +233,7 @@ def produce_ours_singly(bootstrap_servers: str, written: Written, part: int) -> 
     count = 0
     with Producer(client, ProducerConfig(compression_type=written.codec, linger_ms=20)) as producer:
         for key, value in written.records(part):
-            producer.send(written.topic, key, value)
+            producer.send(written.topic, value, key=key)
             count += 1
         producer.flush()
     return count

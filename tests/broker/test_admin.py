@@ -112,6 +112,12 @@ def test_a_topic_that_can_not_be_is_refused_at_once(wrong: dict[str, Any]) -> No
         NewTopic(**{"name": "orders"} | wrong)
 
 
+def test_counts_come_by_position_as_in_other_clients() -> None:
+    assert NewTopic("orders", 3, 2) == NewTopic(name="orders", partitions=3, replication_factor=2)
+    with pytest.raises(TypeError, match="positional"):
+        NewTopic("orders", 3, 2, {"retention.ms": "1"})  # type: ignore[misc]
+
+
 def test_a_missing_topic_is_named_at_once(admin: Admin, name: str) -> None:
     limit = Deadline.after_ms(60_000)
     for call in (

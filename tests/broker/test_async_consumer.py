@@ -22,7 +22,7 @@ SECONDS = 240
 def write(kafka: Any, topic: str, first: int, count: int) -> None:
     with Producer(kafka.bootstrap_servers) as producer:
         for number in range(first, first + count):
-            producer.send(topic, None, b"%d" % number, 0)
+            producer.send(topic, b"%d" % number, partition=0)
 
 
 def test_records_come_as_with_a_consumer(kafka: Any, topic: str) -> None:

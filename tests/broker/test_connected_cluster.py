@@ -44,7 +44,7 @@ def filled(kafka: Any, topic: str) -> str:
     kafka.create_topic(topic, 2)
     with Producer(kafka.bootstrap_servers) as producer:
         for number in range(10):
-            producer.send(topic, None, b"%d" % number, 0, timestamp_ms=START + number * 1000)
+            producer.send(topic, b"%d" % number, partition=0, timestamp_ms=START + number * 1000)
     return topic
 
 
@@ -117,7 +117,7 @@ def test_each_record_tells_whether_its_batch_is_valid(
     for _ in range(2):
         with Producer(kafka.bootstrap_servers, linger_ms=100) as producer:
             for number in range(3):
-                producer.send(topic, None, b"value %d" % number)
+                producer.send(topic, b"value %d" % number)
     read = fetch_once.read_fetch
 
     def damaged(*args: Any) -> Any:

@@ -54,9 +54,9 @@ def write(kafka: Any, topic: str, first: int, count: int, partition: int = 0) ->
         for number in range(first, first + count):
             producer.send(
                 topic,
-                b"k%d" % number,
                 b"%d" % number,
-                partition,
+                key=b"k%d" % number,
+                partition=partition,
                 timestamp_ms=at(number),
                 headers=[("n", b"h")],
             )

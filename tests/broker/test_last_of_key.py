@@ -24,7 +24,7 @@ def test_the_last_that_counts(kafka: Any, topic: str) -> None:
         return last_of_key(router, TopicPartition(topic, 0), key, Deadline.after_ms(60_000))
 
     def write(producer: Producer, value: str | None, key: str = "mine") -> None:
-        producer.send(topic, key, value)
+        producer.send(topic, value, key=key)
         producer.flush()
 
     with (
@@ -51,7 +51,7 @@ def test_the_last_that_counts(kafka: Any, topic: str) -> None:
                 mine.initialize()
             assert last() == value.encode()
         # Further from the end than one look reaches.
-        plain.send_many(topic, [("filler", "x")] * 5_000)
+        plain.send_many(topic, [{"key": "filler", "value": "x"}] * 5_000)
         plain.flush()
         assert last() == b"2"
         assert last(b"nobody's") is None

@@ -82,7 +82,9 @@ def test_odd_records_are_read_as_they_were_written(
     with Producer(config, ProducerConfig(compression_type=codec)) as producer:
         if way == "single":
             for i, (key, value, headers) in enumerate(ODD):
-                producer.send(topic, key, value, 0, 1_700_000_000_000 + i, headers)
+                producer.send(
+                    topic, value, key=key, partition=0, timestamp_ms=1_700_000_000_000 + i, headers=headers
+                )
         else:
             rows = pa.record_batch(
                 {
@@ -185,7 +187,7 @@ def test_keys_go_where_librdkafka_puts_them(
     other.flush()
     with Producer(config, ProducerConfig(partitioner=partitioner)) as producer:
         for key in keys:
-            producer.send(topic, key, b"ours")
+            producer.send(topic, b"ours", key=key)
     places: dict[bytes, set[int]] = {}
     for message in read_confluent(kafka, topic, 2_000, partitions=7):
         places.setdefault(message.key(), set()).add(message.partition())

@@ -36,9 +36,9 @@ _DELETING = Task("deleting topic", "Delete", done_by_lost=ErrorCode.UNKNOWN_TOPI
 _GROWING = Task("adding partitions to topic", "Alter")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class NewTopic:
-    """A topic to create; None leaves a count to the broker's default.
+    """A topic to create: ``NewTopic("orders", 3, 2)``; None leaves a count to the broker's default.
 
     ``replicas`` says for each partition which brokers hold it, the preferred leader first; the counts then
     follow from it.
@@ -47,15 +47,18 @@ class NewTopic:
     name: str
     partitions: int | None = None
     replication_factor: int | None = None
-    configs: Mapping[str, str] = field(default_factory=dict)
-    replicas: Sequence[Sequence[int]] | None = None
+    configs: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    replicas: Sequence[Sequence[int]] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise ValueError(f"a topic's name must be a str that is not empty, not {self.name!r}")
         for name, count in (("partitions", self.partitions), ("replication_factor", self.replication_factor)):
             if count is not None and (type(count) is not int or count < 1):
-                raise ValueError(f"topic {self.name}: {name} must be a number from 1 on, not {count!r}")
+                raise ValueError(
+                    f"topic {self.name}: {name} must be a number from 1 on, not {count!r}; "
+                    "None is the broker's default"
+                )
         if self.replicas is not None and (self.partitions or self.replication_factor):
             raise ValueError(f"topic {self.name}: replicas say how many partitions and replicas there are")
 

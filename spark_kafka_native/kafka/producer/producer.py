@@ -150,8 +150,9 @@ class Producer:
     def send(  # noqa: C901, PLR0913 - a call per record costs more than the record; a record has six parts
         self,
         topic: str,
-        key: bytes | str | None = None,
         value: bytes | str | None = None,
+        *,
+        key: bytes | str | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
         headers: RecordHeaders | None = (),
@@ -224,14 +225,14 @@ class Producer:
         return ColumnsDelivery(block)
 
     def send_many(
-        self, topic: str, records: Iterable[Sendable], partition: int | None = None
+        self, topic: str, records: Iterable[Sendable], *, partition: int | None = None
     ) -> ColumnsDelivery:
-        """Send `Record`s, pairs of key and value, or values alone, in their order; several times as fast as
-        `send` for each.
+        """Send `Record`s, mappings with `send`'s names (``{"key": "42", "value": b"..."}``: value, key,
+        headers, timestamp_ms), or values alone, in their order; several times as fast as `send` for each.
 
         A Record keeps its key, value, headers and timestamp, and goes where ``topic`` and ``partition``
-        (None: the partitioner's choice) say. All of them are checked before any is taken; raises as
-        `send_columns`.
+        (None: the partitioner's choice) say. A tuple is refused: it does not say which part is the key.
+        All of them are checked before any is taken; raises as `send_columns`.
         """
         return self.send_columns(columns_of(records, self._encoder.clock_ms()), topic, partition)
 

@@ -33,8 +33,9 @@ class TransactionalSends(Producer):
     def send(  # noqa: PLR0913 - as Producer's
         self,
         topic: str,
-        key: bytes | str | None = None,
         value: bytes | str | None = None,
+        *,
+        key: bytes | str | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
         headers: RecordHeaders | None = (),
@@ -46,7 +47,15 @@ class TransactionalSends(Producer):
             if self._transaction.state is not State.OPEN:
                 self._require_open("send")
             try:
-                delivery = super().send(topic, key, value, partition, timestamp_ms, headers, on_delivery)
+                delivery = super().send(
+                    topic,
+                    value,
+                    key=key,
+                    partition=partition,
+                    timestamp_ms=timestamp_ms,
+                    headers=headers,
+                    on_delivery=on_delivery,
+                )
             except BaseException as error:
                 self._transaction.failed(as_kafka_error(error))
                 raise
@@ -72,13 +81,13 @@ class TransactionalSends(Producer):
             return delivery
 
     def send_many(
-        self, topic: str, records: Iterable[Sendable], partition: int | None = None
+        self, topic: str, records: Iterable[Sendable], *, partition: int | None = None
     ) -> ColumnsDelivery:
         """As `Producer.send_many`, in a transaction. One that raises makes the transaction abortable."""
         self._raise_if_callback("send_many() in a transaction")
         self._require_open("send_many")
         try:
-            return super().send_many(topic, records, partition)
+            return super().send_many(topic, records, partition=partition)
         except BaseException as error:
             with self._gate:  # a commit that has begun meanwhile never had these records
                 if self._transaction.state is State.OPEN:

@@ -90,7 +90,7 @@ class MarkerTopic:
     ) -> None:
         """As `Markers.add`. What becomes of the record, `TransactionalProducer.detach` says."""
         told = {"batch": marker.batch_id, "rows": marker.rows, "hash": f"{marker.hash:016x}"}
-        producer.send(self._place.topic, name, json.dumps(told), _PARTITION)
+        producer.send(self._place.topic, json.dumps(told), key=name, partition=_PARTITION)
 
     def last_intent(self, job: str, deadline: Deadline) -> BatchIntent | None:
         """As `Markers.last_intent`."""
@@ -112,7 +112,7 @@ class MarkerTopic:
 
         told = json.dumps({"batch": intent.batch_id, "tasks": intent.tasks})
         with Producer(self._router.config, self._options.producer, router=self._router) as producer:
-            sent = producer.send(self._place.topic, job, told, _PARTITION)
+            sent = producer.send(self._place.topic, told, key=job, partition=_PARTITION)
             producer.flush(deadline.remaining_ms)
             sent.result(0)
 

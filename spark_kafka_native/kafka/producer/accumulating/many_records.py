@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,9 @@ from ..errors import RecordError
 from .record_input import as_bytes, check_timestamp, checked_headers
 
 Content = bytes | str | None
-Sendable = Record | tuple[Content, Content] | Content
-"""What `Producer.send_many` takes: a `Record`, a pair of key and value, or a value alone."""
+Sendable = Record | Mapping[str, Any] | Content
+"""What `Producer.send_many` takes: a `Record`, a mapping with the names that `send` has, or a value alone."""
+_NAMES = frozenset({"value", "key", "headers", "timestamp_ms"})
 
 
 def columns_of(records: Iterable[Sendable], now_ms: int) -> RecordColumns:
@@ -51,14 +52,23 @@ def columns_of(records: Iterable[Sendable], now_ms: int) -> RecordColumns:
 
 
 def _fields(record: Any) -> tuple[Any, Any, Any, int]:
+    if record is None or isinstance(record, bytes | str):
+        return None, record, None, NO_TIMESTAMP_MS
     if isinstance(record, Record):
         return record.key, record.value, record.headers, record.timestamp_ms
+    if isinstance(record, Mapping):
+        if not _NAMES.issuperset(record):
+            unknown = ", ".join(repr(name) for name in record if name not in _NAMES)
+            raise TypeError(f"a record has value, key, headers and timestamp_ms, not {unknown}")
+        timestamp_ms = record.get("timestamp_ms")
+        stamped = NO_TIMESTAMP_MS if timestamp_ms is None else timestamp_ms
+        return record.get("key"), record.get("value"), record.get("headers"), stamped
     if isinstance(record, tuple):
-        if len(record) != 2:
-            raise TypeError(
-                f"a record is a Record, a pair of key and value, or a value, not {len(record)} of them"
-            )
-        return *record, None, NO_TIMESTAMP_MS
+        # The other clients have the value first, and this one had the key: neither is to be guessed.
+        raise TypeError(
+            'a tuple does not say which part is the key: pass {"key": ..., "value": ...}, a Record, '
+            "or a value alone"
+        )
     return None, record, None, NO_TIMESTAMP_MS
 
 

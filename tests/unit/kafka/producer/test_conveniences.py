@@ -48,15 +48,28 @@ def produce(cluster: ProduceCluster) -> Iterator[Callable[..., Producer]]:
         producer.close(1_000)
 
 
-def test_many_records_come_as_records_pairs_or_values() -> None:
+def test_the_value_comes_second(cluster: ProduceCluster, produce: Callable[..., Producer]) -> None:
+    producer = produce()
+    producer.send("t", b"payload").result(60)
+    assert cluster.values(TP) + cluster.values(TopicPartition("t", 1)) == [b"payload"]
+    with pytest.raises(TypeError, match="positional"):
+        producer.send("t", b"key", b"value")  # type: ignore[misc]
+
+
+def test_many_records_come_as_records_mappings_or_values() -> None:
     headers = (("h", b"1"), ("h", None))
-    columns = columns_of([Record("x", 9, 7, b"k", None, headers, 5), ("key", b"v"), "value", None], 77)
+    columns = columns_of(
+        [Record("x", 9, 7, b"k", None, headers, 5), {"key": "key", "value": b"v"}, "value", None], 77
+    )
     assert [(r.key, r.value, r.headers, r.timestamp_ms) for r in columns] == [
         (b"k", None, headers, 5),
         (b"key", b"v", (), 77),
         (None, b"value", (), 77),
         (None, None, (), 77),
     ]
+    whole = {"value": "v", "headers": headers, "timestamp_ms": 6, "key": None}
+    assert [record.headers for record in columns_of([whole], 77)] == [headers]
+    assert [record.timestamp_ms for record in columns_of([whole, {}], 77)] == [6, 77]
     plain = columns_of(["a", "b"], 77)
     assert (plain.key, plain.headers, plain.timestamp_ms) == (None, None, None)
     assert columns_of([], 77).length == 0
@@ -64,7 +77,13 @@ def test_many_records_come_as_records_pairs_or_values() -> None:
 
 @pytest.mark.parametrize(
     ("bad", "says"),
-    [(5, "bytes, str or None, not int"), ((1,), "not 1 of them"), (("k", 5), "value"), ((5, "v"), "key")],
+    [
+        (5, "bytes, str or None, not int"),
+        (("k", "v"), "which part is the key"),
+        ({"payload": "v"}, "not 'payload'"),
+        ({"value": 5}, "value"),
+        ({"key": 5}, "key"),
+    ],
 )
 def test_what_is_no_record_is_named_with_its_row(bad: Any, says: str) -> None:
     with pytest.raises(RecordError, match=says) as caught:
@@ -120,7 +139,7 @@ def test_a_function_chooses_for_each_record(
 ) -> None:
     producer = produce(partitioner=per_record(lambda _topic, key, count: int(key or b"0") % count))
     for key in ("0", "1", "2", None):
-        producer.send("t", key, key)
+        producer.send("t", key, key=key)
     producer.flush(60_000)
     assert cluster.values(TP) == [b"0", b"2", None]
     assert cluster.values(TopicPartition("t", 1)) == [b"1"]

@@ -90,7 +90,16 @@ def test_a_record_over_the_limit_leaves_a_dead_letter(cluster, place):
     with producing(cluster, batch_records=10, linger_ms=50, **settings) as producer:
         values = [b"%d" % i if i != 4 else LARGE for i in range(20)]
         deliveries = [
-            producer.send("t", b"key", v, 0, 1_234, {"own": b"1"}, on_delivery=called.append) for v in values
+            producer.send(
+                "t",
+                v,
+                key=b"key",
+                partition=0,
+                timestamp_ms=1_234,
+                headers={"own": b"1"},
+                on_delivery=called.append,
+            )
+            for v in values
         ]
         producer.flush(60_000)
         error = deliveries[4].exception(0)
@@ -151,7 +160,7 @@ def test_columns_are_sent_without_the_rows_over_the_limit(cluster, place, settin
 def test_a_value_that_does_not_fit_the_dead_letter_topic_is_truncated(cluster):
     cluster.limits["dead"] = 3_000
     with producing(cluster, **LETTERS) as producer:
-        assert isinstance(producer.send("t", b"k", LARGE, 0).exception(60), DeadLetteredError)
+        assert isinstance(producer.send("t", LARGE, key=b"k", partition=0).exception(60), DeadLetteredError)
     (letter,) = cluster.records(DEAD)
     headers = told(letter)
     assert (headers["value.size"], headers["value.truncated"]) == ("5000", "true")
@@ -164,9 +173,9 @@ def test_a_value_that_does_not_fit_the_dead_letter_topic_is_truncated(cluster):
 def test_a_truncated_value_fits_however_badly_it_compresses(cluster, codec):
     cluster.limits["dead"] = 3_000
     with producing(cluster, compression_type=codec, **LETTERS) as producer:
-        assert isinstance(producer.send("t", None, LARGE, 0).exception(60), DeadLetteredError)
+        assert isinstance(producer.send("t", LARGE, partition=0).exception(60), DeadLetteredError)
         whole = b"x" * 5_000 + LARGE[:2_000]  # too large for its topic, and not for the other one
-        assert isinstance(producer.send("t", None, whole, 0).exception(60), DeadLetteredError)
+        assert isinstance(producer.send("t", whole, partition=0).exception(60), DeadLetteredError)
     first, second = cluster.records(DEAD)
     assert 2_300 < len(first.value) < 3_000
     assert (second.value, told(second)["value.truncated"]) == (whole, "false")
@@ -176,7 +185,7 @@ def test_a_record_over_max_request_size_or_the_buffer_is_truncated_to_it(cluster
     cluster.limits = {}
     for settings, limit in (({"max_request_size": 2_000}, 2_000), ({"buffer_memory": 1_500}, 1_500)):
         with producing(cluster, **LETTERS, **settings) as producer:
-            assert isinstance(producer.send("t", None, LARGE).exception(60), DeadLetteredError)
+            assert isinstance(producer.send("t", LARGE).exception(60), DeadLetteredError)
             assert producer.send("t", value=b"x").result(60)
         letter = cluster.records(DEAD)[-1]
         assert limit - 100 < len(cluster.logs[DEAD].batches[-1]) <= limit
@@ -186,7 +195,7 @@ def test_a_record_over_max_request_size_or_the_buffer_is_truncated_to_it(cluster
 
 def test_a_null_value_stays_null(cluster):
     with producing(cluster, **LETTERS) as producer:
-        assert isinstance(producer.send("t", LARGE, None, 0).exception(60), DeadLetteredError)
+        assert isinstance(producer.send("t", key=LARGE, partition=0).exception(60), DeadLetteredError)
     (letter,) = cluster.records(DEAD)
     assert (letter.key, letter.value) == (LARGE, None)
     assert "value.size" not in told(letter)
@@ -217,7 +226,7 @@ def test_a_dead_letter_that_the_broker_finds_too_large_fails_and_leaves_none(clu
     cluster.told_max_message_bytes, cluster.limits["dead"] = 1_000_000, 2_000
     handed_back = []
     with producing(cluster, on_error=lambda *told: handed_back.append(told), **LETTERS) as producer:
-        delivery = producer.send("t", b"k", LARGE, 0)
+        delivery = producer.send("t", LARGE, key=b"k", partition=0)
         error = delivery.exception(60)
         assert not isinstance(error, DeadLetteredError)
         assert str(error).count("MESSAGE_TOO_LARGE") == 2
@@ -238,9 +247,9 @@ def test_a_record_whose_dead_letter_fits_nowhere_fails_clearly(cluster, place):
     with producing(cluster, batch_records=10, linger_ms=10, **LETTERS, **settings) as producer:
         if place is at_send:
             with pytest.raises(RecordTooLargeError, match="the dead-letter topic allows 2000"):
-                producer.send("t", LARGE, b"x", 0)
+                producer.send("t", b"x", key=LARGE, partition=0)
         else:
-            error = producer.send("t", LARGE[:3_900], b"x", 0).exception(60)
+            error = producer.send("t", b"x", key=LARGE[:3_900], partition=0).exception(60)
             assert not error.by_choice
             assert "dead letter" in str(error)
         assert producer.send("t", value=b"x", partition=0).result(60)
@@ -251,7 +260,7 @@ def test_a_dead_letter_that_fails_is_said_with_both_reasons(cluster, place):
     settings = place(cluster)
     cluster.script(DEAD, refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
     with producing(cluster, keep_undelivered=True, **LETTERS, **settings) as producer:
-        error = producer.send("t", b"k", LARGE, 0).exception(60)
+        error = producer.send("t", LARGE, key=b"k", partition=0).exception(60)
         assert not error.by_choice
         assert "TOPIC_AUTHORIZATION_FAILED" in str(error)
         assert "2000" in str(error) or "MESSAGE_TOO_LARGE" in str(error)
@@ -279,7 +288,7 @@ def test_flush_waits_for_dead_letters(cluster, place):
     settings = place(cluster)
     cluster.script(DEAD, *[refused(ErrorCode.NOT_ENOUGH_REPLICAS)] * 100_000)
     with producing(cluster, **LETTERS, **settings) as producer:
-        delivery = producer.send("t", b"k", LARGE, 0)
+        delivery = producer.send("t", LARGE, key=b"k", partition=0)
         wait_until(lambda: cluster.batches(DEAD))
         with pytest.raises(DeadlineExceededError):
             producer.flush(50)

@@ -437,6 +437,15 @@ def test_closing_aborts_what_is_open(cluster: TransactionCluster) -> None:
     assert seen(cluster) == []
 
 
+def test_the_value_comes_second(cluster: TransactionCluster) -> None:
+    with producing(cluster) as producer, producer.transaction():
+        producer.send("t", b"one", key=b"k", partition=0)
+        producer.send_many("t", [{"key": "k", "value": "two"}], partition=0)
+        with pytest.raises(TypeError, match="positional"):
+            producer.send("t", b"k", b"three")  # type: ignore[misc]
+    assert seen(cluster) == [b"one", b"two"]
+
+
 def test_a_block_is_committed_at_its_end_and_aborted_where_it_raises(cluster: TransactionCluster) -> None:
     with producing(cluster) as producer:
         with producer.transaction():
