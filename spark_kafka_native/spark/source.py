@@ -9,6 +9,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from .notice import prefix_log_lines
 from .options.option import Scope
 from .options.option_values import OptionValues
 
@@ -29,14 +30,14 @@ class KafkaDataSource(DataSource):  # type: ignore[misc]
         from .read.read_options import check_general
 
         # Batch or stream is not known yet: what is wrong for both is told here, at load().
-        return full_schema(check_general(OptionValues.parse(self.options, Scope.READ)).include_headers)
+        return full_schema(check_general(self._values(Scope.READ)).include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read of the columns in ``schema``. Raises `ConfigError` for options that can't be."""
         from .read.batch_reader import FilteringKafkaBatchReader, KafkaBatchReader
         from .read.read_options import ReadOptions
 
-        values = OptionValues.parse(self.options, Scope.READ)
+        values = self._values(Scope.READ)
         options = ReadOptions.for_batch(values)
         if options.filter_pushdown and _spark_pushes_filters():
             return FilteringKafkaBatchReader(options, schema)
@@ -47,19 +48,23 @@ class KafkaDataSource(DataSource):  # type: ignore[misc]
         from .read.stream_options import StreamOptions
         from .read.stream_reader import KafkaStreamReader
 
-        return KafkaStreamReader(StreamOptions.parse(OptionValues.parse(self.options, Scope.STREAM)), schema)
+        return KafkaStreamReader(StreamOptions.parse(self._values(Scope.STREAM)), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """A batch write of rows with ``schema``."""
         from .write.batch_writer import KafkaBatchWriter
 
-        return KafkaBatchWriter(OptionValues.parse(self.options, Scope.WRITE), schema, overwrite=overwrite)
+        return KafkaBatchWriter(self._values(Scope.WRITE), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802, ARG002
         """A streaming write of rows with ``schema``; complete mode appends its result anew each time."""
         from .write.stream_writer import KafkaStreamWriter
 
-        return KafkaStreamWriter(OptionValues.parse(self.options, Scope.WRITE), schema)
+        return KafkaStreamWriter(self._values(Scope.WRITE), schema)
+
+    def _values(self, scope: Scope) -> OptionValues:
+        prefix_log_lines()
+        return OptionValues.parse(self.options, scope)
 
 
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"

@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from .notice import prefix_log_lines
+
 _FDS: Final = Path("/proc/self/fd")
 _QUICKACK: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)
 _FULL: Final = 2
@@ -43,6 +45,7 @@ def settle_worker() -> None:
     global _settled
     if not _settled:
         _settled = True
+        prefix_log_lines()
         if "SPARK_REUSE_WORKER" in os.environ:
             acknowledge_at_once(local_connections())
             gc.callbacks.append(_collections.observe)

@@ -38,11 +38,11 @@ def test_from_topic_to_topic_and_on_after_a_restart(peer, spark, kafka, topic, s
     frame = stream(maxOffsetsPerTrigger="8", includeHeaders="true").frame()
     frame = frame.select("key", "value", "partition", "headers", "timestamp")
     summary = tmp_path / "summary.json"
-    sink(frame, copy, summaryPath=str(summary))
+    sink(frame, copy, summaryPath=str(summary), timestampColumn="timestamp")
     told = json.loads(summary.read_text())
     assert (told["batchId"], told["records"]) == (2, 4)
     peer.write(kafka.bootstrap_servers, topic, peer.numbered(10, 2, start=20))
-    sink(frame, copy)
+    sink(frame, copy, timestampColumn="timestamp")
     rows = [peer.read(spark, kafka, name).collect() for name in (topic, copy)]
     found = [
         sorted((row.partition, row.offset, row.key, row.value, row.timestamp) for row in some)

@@ -2,7 +2,7 @@
 save()."""
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import confluent_kafka
 import pytest
@@ -53,11 +53,28 @@ def test_what_is_written_is_read(spark, kafka, topic, save, load):
         ],
         f"key binary, value binary, partition int, headers {HEADERS}, timestamp timestamp",
     )
-    save(frame.coalesce(1), topic)
+    save(frame.coalesce(1), topic, timestampColumn="timestamp")
     names = ["key", "value", "partition", "headers", "timestamp"]
     found = load(topic, includeHeaders="true").select(*names)
     wanted = frame.withColumn("headers", F.when(F.size("headers") > 0, F.col("headers")))
     assert_df_equality(found, wanted, ignore_row_order=True, ignore_nullable=True)
+
+
+def test_a_copy_has_the_time_of_its_writing(spark, kafka, topic, save, load):
+    names = (topic, f"{topic}-copy")
+    for name in names:
+        kafka.create_topic(name, partitions=1)
+    old = datetime(2020, 1, 1, tzinfo=UTC)
+    before = datetime.now(UTC) - timedelta(hours=1)
+    save(
+        spark.createDataFrame([("v", old)], "value string, at timestamp").coalesce(1), topic,
+        timestampColumn="at",
+    )  # fmt: skip
+    save(load(topic).drop("topic", "partition"), names[1])
+    counts = [load(name).where(F.col("timestamp") > F.lit(before)).count() for name in names]
+    assert counts == [0, 1]
+    said = refusal(lambda: save(load(topic), names[1], timestampColumn="At"))
+    assert "timestampColumn: there is no column 'At' among key, value, topic" in said
 
 
 def test_strings_and_many_rows(spark, kafka, topic, save, load):

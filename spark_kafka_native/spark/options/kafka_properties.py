@@ -21,6 +21,7 @@ _MEANINGLESS: Final = {
 """Legal for Java's clients, and without a meaning here: nothing is said."""
 _NOT_YET: Final = ("sasl.", "ssl.", "config.providers")
 """How names begin that Java's clients know and that would make a difference."""
+NO_EFFECT: Final = "is not supported yet: it has no effect"
 _TYPO: Final = 0.9
 """How alike a name and a known one are (`difflib`) where it is a slip of the finger."""
 
@@ -41,6 +42,6 @@ def describe_unread(
 def _describe(name: str, nearest: str | None) -> str:
     is_typo = nearest is not None and difflib.SequenceMatcher(None, name, nearest).ratio() >= _TYPO
     if name.startswith(_NOT_YET) and not is_typo:
-        return f"Option 'kafka.{name}' is not supported yet: it has no effect"
+        return f"Option 'kafka.{name}' {NO_EFFECT}"
     hint = "" if nearest is None else f"; did you mean 'kafka.{nearest}'?"
     return f"Unknown option 'kafka.{name}' is ignored{hint}"

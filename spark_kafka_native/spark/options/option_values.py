@@ -7,11 +7,14 @@ Values are parsed when they are asked for, not at once: which error comes first 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from typing import Any, Final, Self
 
 from ...kafka.config import JAVA_ONLY, ClientConfig, ConsumerConfig, ProducerConfig
 from ...kafka.errors import ConfigError
+from ...kafka.properties import Properties
+from .kafka_properties import NO_EFFECT, describe_unread
 from .option import Option, Scope
 from .table import OPTIONS
 
@@ -21,6 +24,14 @@ _CLIENT_PROPERTIES: Final = JAVA_ONLY.union(
 )
 _FROM_SPARK: Final = frozenset({"path", "checkpointlocation", "queryname"})
 """What Spark itself puts among the options, and reads from there: each streaming write has the last two."""
+_NEAR: Final = 0.85
+"""How alike a given name and a missing one are (`difflib`) where it is a slip of the finger."""
+_SYNONYMS: Final = {
+    "kafka.bootstrap.servers": ("brokers", "broker.list", "metadata.broker.list", "servers", "hosts"),
+    "subscribe": ("topic", "topics", "topicname"),
+    "topic": ("topics", "topicname", "subscribe"),
+}
+"""What people write instead, with or without ``kafka.``."""
 
 
 class OptionValues:
@@ -65,17 +76,41 @@ class OptionValues:
         return None if text is None else option.parse(text)
 
     def require_bootstrap_servers(self, client: str) -> None:
-        """Raise `ConfigError` where nobody says which cluster; ``client`` is Spark's word for who asks."""
-        if "bootstrap.servers" in self.kafka:
-            return
-        hint = "; 'bootstrap.servers' was given without the prefix 'kafka.'"
-        raise ConfigError(
-            f"Option 'kafka.bootstrap.servers' must be specified for configuring Kafka {client}"
-            + (hint if "bootstrap.servers" in self else "")
-        )
+        """Raise `ConfigError` where no option says which cluster; ``client`` is Spark's word for who asks."""
+        if "bootstrap.servers" not in self.kafka:
+            raise ConfigError(
+                f"Option 'kafka.bootstrap.servers' must be specified for configuring Kafka {client}"
+                + self.near_miss("kafka.bootstrap.servers")
+            )
+
+    def near_miss(self, *wanted: str) -> str:
+        """What to add to an error because none of the options ``wanted`` was given: which option was
+        probably meant to be one. Empty where none looks like it."""
+        for given in (*self._texts, *(f"kafka.{name}" for name in self.kafka)):
+            for name in wanted:
+                alike = difflib.SequenceMatcher(None, _letters(given), _letters(name)).ratio() >= _NEAR
+                if alike or _letters(given) in map(_letters, _SYNONYMS.get(name, ())):
+                    return f" ('{given}' was given: did you mean '{name}'?)"
+        return ""
+
+    def judge_names(
+        self, configs: Collection[type[Properties]], meaningless: Collection[str] = ()
+    ) -> tuple[str, ...]:
+        """What to warn of, properties that none of ``configs`` reads included. Raises `ConfigError` for
+        unknown names with ``unknownOptions=error``."""
+        lines = (*self.warnings, *describe_unread(self.kafka, configs, meaningless))
+        choice = self.value("unknownOptions")
+        unknown = [line for line in lines if line.startswith("Unknown option ")]
+        if choice == "error" and (refused := [*unknown, *(line for line in lines if NO_EFFECT in line)]):
+            raise ConfigError("unknownOptions=error: " + "\n".join(refused).replace("' is ignored", "'"))
+        return tuple(line for line in lines if choice == "warn" or line not in unknown)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OptionValues, (self._texts, self.kafka, self.warnings, self._scope)
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower()).removeprefix("kafka")
 
 
 def _judge(lowered: str, name: str, scope: Scope) -> str | None:

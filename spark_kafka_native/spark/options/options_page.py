@@ -21,8 +21,8 @@ _INTRO: Final = """\
 Generated from the declarations by `python -m spark_kafka_native.spark.options`; a test compares the two.
 
 Names are case-insensitive. Options marked * are unknown to Spark's own Kafka connector; all others mean what
-they mean there, and their errors use its words. An unknown name is not an error: a warning names it, and the
-nearest known one.
+they mean there, and their errors use its words. An unknown name is not an error, unless
+`unknownOptions=error` says so: a warning names it, and the nearest known one.
 """
 _SECTIONS: Final = (
     ("Reading", Scope.READ | Scope.STREAM),

@@ -185,6 +185,18 @@ OPTIONS: Final[tuple[Option, ...]] = (
         ),
     ),
     Option(
+        name="unknownOptions",
+        scope=_READS | Scope.WRITE,
+        type=OptionType.CHOICE,
+        default="warn",
+        ours=True,
+        choices=("error", "warn", "ignore"),
+        sentence=(
+            "What to do about options that do not exist, those under `kafka.` included: fail, log a warning "
+            "that names each with the nearest one that exists, or nothing. For writes, too."
+        ),
+    ),
+    Option(
         name="groupIdPrefix",
         scope=_READS,
         default="spark-kafka-relation",
@@ -276,6 +288,17 @@ OPTIONS: Final[tuple[Option, ...]] = (
         scope=Scope.WRITE,
         values="topic name",
         sentence="The topic to write to; takes precedence over the column `topic`.",
+    ),
+    Option(
+        name="timestampColumn",
+        scope=Scope.WRITE,
+        values="column name",
+        ours=True,
+        sentence=(
+            "The column of type timestamp that becomes the records' timestamps (null: the time of writing). "
+            "Without it no column does, as with Spark's own connector. Retention deletes by these "
+            "timestamps: old ones may be deleted as soon as they are written."
+        ),
     ),
     Option(
         name="createTopics",

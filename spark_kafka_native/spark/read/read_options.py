@@ -17,7 +17,6 @@ from ...kafka.config import ClientConfig, ConsumerConfig
 from ...kafka.errors import ConfigError
 from ...kafka.model import TopicPartition
 from ..conditions import KafkaConditionError
-from ..options.kafka_properties import describe_unread
 from ..options.option_values import OptionValues
 from ..options.timestamps import parse_timestamp_ms
 from .bounds import At, Earliest, Latest
@@ -129,12 +128,15 @@ def _parse_general(values: OptionValues, starting: OffsetLimit, ending: OffsetLi
     min_partitions = values.value("minPartitions")
     max_records = values.value("maxRecordsPerPartition")
     max_partitions = values.value("maxPartitions")
-    warnings = (*values.warnings, *_judge_group_id(values))
     _check_kafka_properties(values)
     if isinstance(starting, Committed) and not values.kafka.get("group.id"):
-        raise ConfigError("startingOffsets=committed needs kafka.group.id: the group whose offsets to use")
+        raise ConfigError(
+            "startingOffsets=committed needs kafka.group.id: the group whose offsets to use"
+            + values.near_miss("kafka.group.id")
+        )
     _check_trigger_offsets(values)
-    client, consumer, unknown = _parse_configs(values)
+    client, consumer = _parse_configs(values)
+    warnings = values.judge_names((ClientConfig, ConsumerConfig))
     return ReadOptions(
         client=client,
         consumer=consumer,
@@ -153,7 +155,7 @@ def _parse_general(values: OptionValues, starting: OffsetLimit, ending: OffsetLi
         has_group_id="group.id" in values.kafka,
         fetch_offset_retries=values.value("fetchOffset.numRetries"),
         fetch_offset_retry_interval_ms=values.value("fetchOffset.retryIntervalMs"),
-        warnings=(*warnings, *unknown),
+        warnings=(*warnings, *_judge_group_id(values)),
     )
 
 
@@ -164,6 +166,7 @@ def _parse_subscription(values: OptionValues) -> Subscription:
         raise ConfigError(
             f"{which} of the following options {verb} be specified for Kafka source: "
             "subscribe, subscribepattern, assign. See the docs for more details."
+            + ("" if given else values.near_miss(*_STRATEGIES))
         )
     text = values.text(given[0]) or ""
     return _SUBSCRIPTIONS[given[0]](text)
@@ -257,11 +260,10 @@ def _check_trigger_offsets(values: OptionValues) -> None:
             )
 
 
-def _parse_configs(values: OptionValues) -> tuple[ClientConfig, ConsumerConfig, tuple[str, ...]]:
+def _parse_configs(values: OptionValues) -> tuple[ClientConfig, ConsumerConfig]:
     properties = dict(values.kafka)
     properties["poll.timeout.ms"] = str(values.value("kafkaConsumer.pollTimeoutMs"))
-    warnings = describe_unread(properties, (ClientConfig, ConsumerConfig))
-    return ClientConfig.from_properties(properties), ConsumerConfig.from_properties(properties), warnings
+    return ClientConfig.from_properties(properties), ConsumerConfig.from_properties(properties)
 
 
 def _check_limits_agree(starting: OffsetLimit, ending: OffsetLimit) -> None:

@@ -44,5 +44,6 @@ class StreamOptions:
         if commit_offsets and not read.has_group_id:
             raise ConfigError(
                 "commitOffsets=true needs kafka.group.id: the group that the offsets are committed to"
+                + values.near_miss("kafka.group.id")
             )
         return cls(read=read, limits=limits, commit_offsets=commit_offsets)

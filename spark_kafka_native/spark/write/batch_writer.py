@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from ...kafka.errors import ConfigError
-from ..notice import tell_about_sockets
+from ..notice import prefix_log_lines, tell_about_sockets
 from ..options.option_values import OptionValues
 from .commit_message import WriteSummary
 from .rows import RowColumns
@@ -36,7 +36,9 @@ class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
                 'and nothing in it can be written over; use .mode("append")'
             )
         self._options = WriteOptions.parse(values)
-        self._columns, warnings = RowColumns.check(schema, self._options.topic)
+        self._columns, warnings = RowColumns.check(
+            schema, self._options.topic, self._options.timestamp_column, self._options.topic_hint
+        )
         for warning in (*self._options.warnings, *warnings):
             _LOG.warning("%s", warning)
         tell_about_sockets()
@@ -57,6 +59,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All tasks have written everything; say so, in one line and, with ``summaryPath``, in a file."""
+        prefix_log_lines()
         if self._job is not None:
             self._job.commit(messages, self._options)
         summary = WriteSummary.of(messages)
@@ -66,6 +69,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Without a transaction nothing can be taken back: what failed tasks wrote stays in the topics."""
+        prefix_log_lines()
         if self._job is not None:
             self._job.abort(messages, self._options)
             return

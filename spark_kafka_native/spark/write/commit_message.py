@@ -38,6 +38,8 @@ class KafkaCommitMessage(WriterCommitMessage):  # type: ignore[misc]
     """Rows that ``kafka.over.limit`` left out."""
     over_limit_dead_lettered: int = 0
     """Rows that it sent to the dead-letter topic; ``records`` counts these."""
+    run_id: str = ""
+    """Of a stream: the query's from one start to the next."""
 
     @classmethod
     def skipped_rows(cls, job: str, rows: int) -> KafkaCommitMessage:

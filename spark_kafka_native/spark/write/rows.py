@@ -23,6 +23,10 @@ from ..conditions import KafkaConditionError
 
 _NESTED = (ArrayType, MapType, StructType)
 _HEADERS_TEXT = "array<struct<key:string,value:binary>>"
+_TIMESTAMP_LEFT_OUT = (
+    "column 'timestamp' is not written, as with Spark's own connector: records get the time at which they "
+    "are written; timestampColumn=timestamp writes it"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,16 +37,21 @@ class RowColumns:
     """Of the columns that are used, as `Producer.send_columns` knows them."""
     topic: str | None
     """Where all rows go; None: the column ``topic`` says it."""
+    timestamp: str | None = None
+    """The column with the records' timestamps; None: a record gets the time at which it is written."""
 
     @classmethod
-    def check(cls, schema: StructType, topic: str | None) -> tuple[RowColumns, tuple[str, ...]]:
-        """The columns of ``schema``, and what to warn of.
+    def check(
+        cls, schema: StructType, topic: str | None, timestamp: str | None = None, topic_hint: str = ""
+    ) -> tuple[RowColumns, tuple[str, ...]]:
+        """The columns of ``schema``, and what to warn of; ``timestamp`` is the option ``timestampColumn``,
+        and ``topic_hint`` what to add to the error that there is no topic.
 
         Names match exactly, other columns are ignored. Raises `ConfigError` in the words of Spark's
         connector.
         """
         by_name = {field.name: field.dataType for field in schema.fields}
-        _check_topic(by_name.get("topic"), topic)
+        _check_topic(by_name.get("topic"), topic, topic_hint)
         _check_content("key", by_name.get("key"))
         _check_content("value", by_name.get("value"))
         headers, partition = by_name.get("headers"), by_name.get("partition")
@@ -52,31 +61,31 @@ class RowColumns:
             raise ConfigError("partition must be a(n) int")
         names = [name for name in ("key", "value", "headers", "partition") if name in by_name]
         names += ["topic"] if topic is None else []
-        warnings: tuple[str, ...] = ()
-        if isinstance(by_name.get("timestamp"), TimestampType):
-            names.append("timestamp")
-        elif "timestamp" in by_name:
-            warnings = (
-                f"column 'timestamp' is {by_name['timestamp'].simpleString()}, not timestamp, so it is "
-                "ignored and records get the time at which they are written",
-            )
-        return cls(names=tuple(names), topic=topic), warnings
+        if timestamp is not None:
+            _check_timestamp(timestamp, by_name)
+            names.append(timestamp)
+        left_out = timestamp is None and "timestamp" in by_name
+        warnings = (_TIMESTAMP_LEFT_OUT,) if left_out else ()
+        return cls(names=tuple(names), topic=topic, timestamp=timestamp), warnings
 
     def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The columns of ``batch`` that make records. Raises `KafkaConditionError` for a null topic."""
         chosen = batch.select(list(self.names))
         if self.topic is None and (nulls := chosen.column("topic").null_count):
             raise KafkaConditionError("KAFKA_NULL_TOPIC_IN_DATA", {}, f"({nulls} of {batch.num_rows} rows)")
-        return chosen
+        if self.timestamp is None or self.timestamp == "timestamp":
+            return chosen
+        names = ["timestamp" if name == self.timestamp else name for name in self.names]
+        return pa.RecordBatch.from_arrays(chosen.columns, names=names)
 
 
-def _check_topic(column: DataType | None, option: str | None) -> None:
+def _check_topic(column: DataType | None, option: str | None, hint: str) -> None:
     if option is not None:
         return  # It takes the column's place, and nobody looks at that: as in Spark's connector.
     if column is None:
         raise ConfigError(
             "topic option required when no 'topic' attribute is present. "
-            "Use the topic option for setting a topic."
+            f"Use the topic option for setting a topic.{hint}"
         )
     if not isinstance(column, StringType):
         raise ConfigError("topic must be a(n) string")
@@ -96,6 +105,16 @@ def _check_content(name: str, column: DataType | None) -> None:
         raise ConfigError(
             f"{name} attribute unsupported type {column.simpleString()}. {name} must be a(n) string or "
             f'binary; convert it first: .withColumn("{name}", {converted})'
+        )
+
+
+def _check_timestamp(name: str, by_name: dict[str, DataType]) -> None:
+    if name not in by_name:
+        raise ConfigError(f"timestampColumn: there is no column '{name}' among {', '.join(by_name)}")
+    if not isinstance(by_name[name], TimestampType):
+        raise ConfigError(
+            f"timestampColumn: column '{name}' is {by_name[name].simpleString()}, and must be a timestamp; "
+            f'convert it first: .withColumn("{name}", col("{name}").cast("timestamp"))'
         )
 
 

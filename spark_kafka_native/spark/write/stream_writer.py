@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from ..notice import tell_about_sockets
+from ..notice import note_once, prefix_log_lines, tell_about_sockets
 from ..options.option_values import OptionValues
-from .commit_message import WriteSummary
+from .commit_message import KafkaCommitMessage, WriteSummary
 from .rows import RowColumns
 from .write_options import WriteOptions
 
@@ -30,7 +32,9 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         """Check everything but the cluster. Raises `ConfigError`, in the words of Spark's own connector where
         it has some."""
         self._options = WriteOptions.parse(values)
-        self._columns, warnings = RowColumns.check(schema, self._options.topic)
+        self._columns, warnings = RowColumns.check(
+            schema, self._options.topic, self._options.timestamp_column, self._options.topic_hint
+        )
         self._warnings = (*self._options.warnings, *warnings)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -43,14 +47,15 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
 
             task = BatchTask.current()
             prepare_fixed_topics(self._options)
-            return write_once(iterator, self._columns, self._options, once, task)
+            return _with_run(write_once(iterator, self._columns, self._options, once, task))
         # Not on the driver, whose process is a new one for each micro-batch and knows no connection.
         prepare_fixed_topics(self._options)
-        return write_rows(iterator, self._columns, self._options)
+        return _with_run(write_rows(iterator, self._columns, self._options))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """All tasks of a micro-batch have written everything; say so."""
-        if batchId == 0:
+        prefix_log_lines()
+        if self._is_first_commit(messages, batchId):
             for warning in self._warnings:
                 _LOG.warning("%s", warning)
             tell_about_sockets()
@@ -67,6 +72,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Without transactions nothing can be taken back: what the tasks wrote stays, and Spark writes the
         batch again."""
+        prefix_log_lines()
         if self._options.exactly_once is not None:
             from .transaction_ends import abort_transactions
 
@@ -78,3 +84,16 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
             "when the query is restarted",
             batchId, written,
         )  # fmt: skip
+
+    def _is_first_commit(self, messages: list[WriterCommitMessage | None], batch_id: int) -> bool:
+        """Whether the query has committed nothing since it was started, or started again."""
+        runs = {message.run_id for message in messages if isinstance(message, KafkaCommitMessage)} - {""}
+        noted = note_once(f"told-run-{min(runs)}") if self._warnings and runs else None
+        return batch_id == 0 if noted is None else noted
+
+
+def _with_run(message: KafkaCommitMessage) -> KafkaCommitMessage:
+    """What a task hands the driver, with the run of the query, which Spark gives as the group of its jobs."""
+    context = TaskContext.get()
+    run_id = None if context is None else context.getLocalProperty("spark.jobGroup.id")
+    return replace(message, run_id=run_id or "")

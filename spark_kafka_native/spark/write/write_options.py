@@ -11,7 +11,6 @@ from ...kafka.config import ClientConfig, ProducerConfig
 from ...kafka.errors import ConfigError
 from ...kafka.network.references import allowed_path
 from ...kafka.producer.accumulating.partitioner import partitioner_name
-from ..options.kafka_properties import describe_unread
 from ..options.option_values import OptionValues
 
 LINGER_MS: Final = 1_000
@@ -55,6 +54,7 @@ MEANINGLESS: Final = frozenset(
 """Legal for Java's producer, and without a meaning here."""
 
 
+_IGNORE_KEYS: Final = "partitioner.ignore.keys"
 _ONCE: Final = "deliveryGuarantee=exactly-once"
 _OF_ONCE: Final = ("transactionalIdPrefix", "transactionTimeout", "transactionMarkerTopic")
 
@@ -130,6 +130,10 @@ class WriteOptions:
     producer: ProducerConfig
     topic: str | None
     """Where everything goes; None: each row says it."""
+    topic_hint: str
+    """What to add to an error where no row says it either."""
+    timestamp_column: str | None
+    """The column with the records' timestamps; None: none is written."""
     create_topics: bool
     create_partitions: int | None
     create_replication_factor: int | None
@@ -149,7 +153,7 @@ class WriteOptions:
             if name in values.kafka:
                 raise ConfigError(refusal)
         values.require_bootstrap_servers("producer")
-        client, producer, unknown = _parse_configs(values.kafka)
+        client, producer = _parse_configs(values.kafka)
         topic = (values.text("topic") or "").strip() or None
         create = values.value("createTopics")
         summary_path = values.text("summaryPath")
@@ -162,23 +166,24 @@ class WriteOptions:
             client=client,
             producer=producer,
             topic=topic,
+            topic_hint=values.near_miss("topic"),
+            timestamp_column=values.text("timestampColumn") or None,
             create_topics=create,
             create_partitions=values.value("createTopics.partitions"),
             create_replication_factor=values.value("createTopics.replicationFactor"),
             summary_path=summary_path,
             exactly_once=ExactlyOnce.parse(values, producer),
-            warnings=(*values.warnings, *unknown),
+            warnings=values.judge_names((ClientConfig, ProducerConfig), MEANINGLESS | {_IGNORE_KEYS}),
         )
 
 
-def _parse_configs(properties: Mapping[str, str]) -> tuple[ClientConfig, ProducerConfig, tuple[str, ...]]:
+def _parse_configs(properties: Mapping[str, str]) -> tuple[ClientConfig, ProducerConfig]:
     given = dict(properties)
-    if given.pop("partitioner.ignore.keys", "false").strip().lower() == "true":
+    if given.pop(_IGNORE_KEYS, "false").strip().lower() == "true":
         given.setdefault("partitioner.class", "sticky")
     if "partitioner.class" in given:
         given["partitioner.class"] = partitioner_name(given["partitioner.class"])
     producer = ProducerConfig.from_properties(given)
     if "linger.ms" not in given:
         producer = replace(producer, linger_ms=LINGER_MS)
-    warnings = describe_unread(given, (ClientConfig, ProducerConfig), MEANINGLESS)
-    return ClientConfig.from_properties(given), producer, warnings
+    return ClientConfig.from_properties(given), producer

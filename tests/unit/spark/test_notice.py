@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from spark_kafka_native.spark.notice import tell, tell_about_sockets
+from spark_kafka_native.spark.notice import prefix_log_lines, tell, tell_about_sockets
 
 
 @pytest.fixture
@@ -45,7 +45,34 @@ def test_nothing_is_told_where_it_is_on_or_cannot_be(told, monkeypatch, without)
     assert told() == []
 
 
-def test_a_line_is_printed_where_nobody_has_configured_logging(monkeypatch, capsys):
-    monkeypatch.setattr(logging.Logger, "hasHandlers", lambda _: False)
+@pytest.fixture
+def unconfigured(monkeypatch):
+    """Called: logging becomes as it is in a process of Spark's."""
+
+    def run():
+        logger = logging.getLogger("spark_kafka_native")
+        monkeypatch.setattr(logging.getLogger(), "handlers", [])
+        monkeypatch.setattr(logger, "handlers", [])
+        return logger
+
+    return run
+
+
+def test_a_line_is_printed_where_logging_is_not_configured(unconfigured, capsys):
+    unconfigured()
     tell("wrote 3 records")
-    assert capsys.readouterr().err == "pykafka: wrote 3 records\n"
+    prefix_log_lines()
+    tell("wrote 4 records")
+    assert capsys.readouterr().err == "pykafka: wrote 3 records\npykafka: wrote 4 records\n"
+
+
+def test_every_line_has_one_prefix_where_logging_is_not_configured(unconfigured, monkeypatch, capsys):
+    logger = unconfigured()
+    prefix_log_lines()
+    prefix_log_lines()
+    logger.warning("one")
+    logging.getLogger("spark_kafka_native.network").warning("two")
+    assert capsys.readouterr().err == "pykafka: one\npykafka: two\n"
+    monkeypatch.setattr(logging.getLogger(), "handlers", [logging.NullHandler()])
+    logger.warning("three")
+    assert capsys.readouterr().err == ""

@@ -2,6 +2,7 @@ import pickle
 
 import pytest
 
+from spark_kafka_native.kafka.config import ClientConfig, ConsumerConfig
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
@@ -44,6 +45,43 @@ def test_an_unknown_name_is_told_with_the_nearest_one():
         "Unknown option 'group.id' is ignored; a property of the Kafka client is written 'kafka.group.id'",
         "Unknown option 'x' is ignored",
     )
+
+
+def judged(scope=Scope.READ, **options):
+    given = {name.replace("__", "."): text for name, text in options.items()}
+    return OptionValues.parse(given, scope).judge_names((ClientConfig, ConsumerConfig))
+
+
+@pytest.mark.parametrize("scope", [Scope.READ, Scope.STREAM, Scope.WRITE])
+def test_unknown_names_are_warned_of_refused_or_passed_over(scope):
+    unknown = {"x": "1", "kafka__client__ids": "c"}
+    lines = (
+        "Unknown option 'x' is ignored",
+        "Unknown option 'kafka.client.ids' is ignored; did you mean 'kafka.client.id'?",
+    )
+    assert judged(scope, **unknown) == judged(scope, **unknown, unknownOptions="WARN") == lines
+    assert judged(scope, **unknown, unknownOptions="ignore") == ()
+    with pytest.raises(ConfigError) as caught:
+        judged(scope, **unknown, unknownOptions="error")
+    assert str(caught.value) == (
+        "unknownOptions=error: Unknown option 'x'\n"
+        "Unknown option 'kafka.client.ids'; did you mean 'kafka.client.id'?"
+    )
+    with pytest.raises(ConfigError, match="unknownOptions' must be error or warn or ignore"):
+        judged(scope, unknownOptions="perhaps")
+
+
+def test_what_is_known_and_has_no_effect_is_said_unless_it_is_refused():
+    known = {"kafka__ssl__engine__factory__class": "C", "maxOffsetsPerTrigger": "1"}
+    said = judged(**known)
+    assert len(said) == 2
+    assert judged(**known, unknownOptions="ignore") == said
+    with pytest.raises(ConfigError) as caught:
+        judged(**known, unknownOptions="error")
+    assert str(caught.value).endswith(
+        "'kafka.ssl.engine.factory.class' is not supported yet: it has no effect"
+    )
+    assert judged(maxOffsetsPerTrigger="1", unknownOptions="error") == said[:1]
 
 
 def test_an_option_of_another_place_is_told():

@@ -131,6 +131,41 @@ def test_refusals_are_in_the_words_of_sparks_connector(options, message):
     assert message in refuse(options)
 
 
+@pytest.mark.parametrize(
+    "near",
+    [
+        "kafka.bootstrap.server",
+        "kafka.bootstrapServers",
+        "bootstrap_servers",
+        "kafka.brokers",
+        "kafka.boostrap.servers",
+    ],
+)
+def test_what_was_probably_meant_by_a_missing_address_is_said(near):
+    said = refuse({near: "h:1"}, remove=("kafka.bootstrap.servers",))
+    assert said.endswith(f"('{near.lower()}' was given: did you mean 'kafka.bootstrap.servers'?)")
+
+
+@pytest.mark.parametrize(
+    ("near", "meant"),
+    [
+        ("topic", "subscribe"),
+        ("topics", "subscribe"),
+        ("kafka.topic", "subscribe"),
+        ("subscribes", "subscribe"),
+        ("subscribe.pattern", "subscribePattern"),
+    ],
+)
+def test_what_was_probably_meant_by_missing_topics_is_said(near, meant):
+    said = refuse({near: "t"}, remove=("subscribe",))
+    assert said.endswith(f"See the docs for more details. ('{near}' was given: did you mean '{meant}'?)")
+
+
+def test_what_was_probably_meant_by_a_missing_group_is_said():
+    said = refuse({"startingOffsets": "committed", "group.id": "g"})
+    assert said.endswith("('group.id' was given: did you mean 'kafka.group.id'?)")
+
+
 def test_refusals_of_what_is_missing():
     assert refuse({}, remove=("subscribe",)) == (
         "One of the following options must be specified for Kafka source: subscribe, subscribepattern, "
@@ -141,7 +176,7 @@ def test_refusals_of_what_is_missing():
         "Option 'kafka.bootstrap.servers' must be specified for configuring Kafka consumer"
     )
     assert refuse({"bootstrap.servers": "h:1"}, remove=("kafka.bootstrap.servers",)).endswith(
-        "configuring Kafka consumer; 'bootstrap.servers' was given without the prefix 'kafka.'"
+        "configuring Kafka consumer ('bootstrap.servers' was given: did you mean 'kafka.bootstrap.servers'?)"
     )
     both = refuse({"startingOffsets": "latest"}, remove=("subscribe",))
     assert both == "starting offset can't be latest for batch queries on Kafka"

@@ -23,6 +23,36 @@ def test_without_the_option_the_topic_column_has_to_be_a_string():
         RowColumns.check(StructType().add("value", "string"), None)
 
 
+def test_a_timestamp_is_written_only_where_it_is_asked_for():
+    schema = StructType().add("value", "string").add("timestamp", "timestamp").add("at", "timestamp")
+    columns, warnings = RowColumns.check(schema, "t")
+    assert columns.names == ("value",)
+    assert [w for w in warnings if "column 'timestamp' is not written" in w and "timestampColumn" in w]
+    assert RowColumns.check(StructType().add("value", "string").add("timestamp", "long"), "t")[1] == warnings
+    batch = pa.record_batch(
+        {
+            "value": ["a"],
+            "timestamp": pa.array([1_000_000], pa.timestamp("us")),
+            "at": pa.array([2_000_000], pa.timestamp("us")),
+        }
+    )
+    for name, milliseconds in {"timestamp": 1_000, "at": 2_000}.items():
+        columns, warnings = RowColumns.check(schema, "t", name)
+        assert warnings == ()
+        (part,) = columns_by_topic(columns.select(batch), "t")
+        assert part.columns.timestamp_ms.tolist() == [milliseconds]
+
+
+def test_a_column_of_timestamps_has_to_be_there_and_of_that_type():
+    schema = StructType().add("value", "string").add("at", "long")
+    with pytest.raises(ConfigError, match="timestampColumn: there is no column 'when' among value, at"):
+        RowColumns.check(schema, "t", "when")
+    with pytest.raises(
+        ConfigError, match=r"'at' is bigint, and must be a timestamp; .*cast\(\"timestamp\"\)"
+    ):
+        RowColumns.check(schema, "t", "at")
+
+
 COL = r"""col\("value"\)"""
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pyspark.sql.types import StructType
 
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.network.references import ALLOWED_FILES
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.write.rows import RowColumns
 from spark_kafka_native.spark.write.write_options import WriteOptions
 
 
@@ -99,3 +101,19 @@ def test_exactly_once_has_its_own_names_and_ten_minutes() -> None:
 def test_what_does_not_go_with_exactly_once(options: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parse_once(**options)
+
+
+def test_unknown_names_are_refused_where_that_is_wished() -> None:
+    given = {"kafka__partitioner__ignore__keys": "true", "kafka__linger__ms": "1"}
+    assert parse_once(**given, unknownOptions="error").warnings == ()
+    with pytest.raises(
+        ConfigError, match=r"unknownOptions=error: Unknown option 'topics'; did you mean 'topic'"
+    ):
+        parse_once(**given, topics="t", unknownOptions="error")
+
+
+def test_what_was_probably_meant_by_a_missing_topic_is_said() -> None:
+    given = {"kafka.bootstrap.servers": "a:1", "subscribe": "t"}
+    hint = WriteOptions.parse(OptionValues.parse(given, Scope.WRITE)).topic_hint
+    with pytest.raises(ConfigError, match=r"a topic. \('subscribe' was given: did you mean 'topic'\?\)"):
+        RowColumns.check(StructType().add("value", "string"), None, topic_hint=hint)

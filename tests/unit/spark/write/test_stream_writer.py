@@ -1,0 +1,42 @@
+"""What the sink of a stream says: once each time that its query is started."""
+
+import logging
+
+import pytest
+from pyspark.sql.types import StructType
+
+from spark_kafka_native.spark.options.option import Scope
+from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.write.commit_message import KafkaCommitMessage
+from spark_kafka_native.spark.write.stream_writer import KafkaStreamWriter
+
+LINE = "Unknown option 'creatTopics' is ignored; did you mean 'createTopics'?"
+
+
+@pytest.fixture
+def commit(monkeypatch, tmp_path, caplog):
+    """``commit(run_id, batch_id)``: what the commit of a micro-batch warns of, in a process of its own."""
+    monkeypatch.setenv("PYTHON_UNIX_DOMAIN_ENABLED", "true")
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+    given = {"kafka.bootstrap.servers": "a:1", "topic": "t", "creatTopics": "true"}
+
+    def run(run_id, batch_id):
+        caplog.clear()
+        writer = KafkaStreamWriter(
+            OptionValues.parse(given, Scope.WRITE), StructType().add("value", "string")
+        )
+        writer.commit([KafkaCommitMessage(0, 0, 0, 0, (), run_id=run_id)], batch_id)
+        return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+    return run
+
+
+def test_a_sink_warns_once_each_time_that_its_query_is_started(commit):
+    assert [commit("run-1", batch_id) for batch_id in (0, 1, 2)] == [[LINE], [], []]
+    assert [commit("run-2", batch_id) for batch_id in (3, 4)] == [[LINE], []]
+
+
+def test_a_sink_that_can_note_nothing_warns_with_the_first_micro_batch(commit, monkeypatch):
+    assert [commit("", batch_id) for batch_id in (0, 1)] == [[LINE], []]
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", "/nowhere")
+    assert [commit("run-3", batch_id) for batch_id in (0, 1)] == [[LINE], []]
