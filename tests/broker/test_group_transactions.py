@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from group_offsets import committed
+from reading import wait_until
 
 from spark_kafka_native.kafka import (
     Consumer,
@@ -207,3 +208,29 @@ def test_who_it_is_and_when_it_is_nobody(
     automatic = join(f"{topic}-none")
     with pytest.raises(ConfigError, match="enable_auto_commit=False"):
         automatic.group_metadata()
+
+
+@pytest.mark.parametrize("isolation_level", ["read_committed", "read_uncommitted"])
+def test_what_was_written_in_transactions_is_committed_automatically(
+    kafka: Any, topic: str, group: str, join: Callable[..., GroupConsumer], isolation_level: str
+) -> None:
+    """A position is behind the markers of a transaction, which nobody was handed out."""
+    kafka.create_topic(topic, 2)
+    with TransactionalProducer(kafka.bootstrap_servers, f"{topic}-1") as producer:
+        for number in range(10):
+            producer.begin()
+            for partition in range(2):
+                producer.send(topic, value=b"%d" % number, partition=partition)
+            producer.flush(WAIT_S * 1_000)
+            (producer.abort if number % 3 == 2 else producer.commit)()
+    count = 14 if isolation_level == "read_committed" else 20
+    with join(topic, isolation_level=isolation_level, auto_commit_interval_ms=0) as consumer:
+        assert len(list(itertools.islice(consumer, count))) == count
+        assert set(committed(kafka, group, topic, 2)) != {None}  # it does not wait for the end
+        # Whether the last marker was fetched by then is up to the broker.
+        wait_until("behind the last marker", lambda: set(consumer.lag().values()) == {0}, WAIT_S)
+    assert committed(kafka, group, topic, 2) == [20, 20]
+    with join(topic, isolation_level=isolation_level) as again:
+        with Producer(kafka.bootstrap_servers) as producer:
+            producer.send(topic, value="new", partition=0)
+        assert next(again).value == b"new"

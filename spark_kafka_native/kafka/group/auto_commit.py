@@ -19,6 +19,7 @@ from ..network.deadline import Deadline
 from .commits import Commits
 from .errors import CommitFailedError
 from .group_config import GroupConfig
+from .progress import Progress
 
 _LOG = logging.getLogger("spark_kafka_native.group")
 
@@ -26,11 +27,14 @@ _LOG = logging.getLogger("spark_kafka_native.group")
 class AutoCommit:
     """Knows of what it was told is to be committed without being asked; nothing of it where that is off."""
 
-    def __init__(self, config: GroupConfig, commits: Commits, reader: PartitionReader) -> None:
+    def __init__(
+        self, config: GroupConfig, commits: Commits, reader: PartitionReader, progress: Progress
+    ) -> None:
         self._enabled = config.enable_auto_commit
         self._interval_s = config.auto_commit_interval_ms / 1000
         self._commits = commits
         self._reader = reader
+        self._progress = progress
         self._touched: set[TopicPartition] = set()
         self._starts: dict[TopicPartition, int] = {}
         self._asked: dict[TopicPartition, int] = {}
@@ -42,6 +46,16 @@ class AutoCommit:
         if self._enabled:
             self._touched.add(topic_partition)
             self._last = topic_partition, from_offset
+
+    def reached(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """For each partition the offset behind what was handed out and what is hidden after it (markers,
+        aborted transactions, compaction): from now on a commit may say it.
+        """
+        found = {tp: self._reader.position(tp) for tp in topic_partitions}
+        for topic_partition, offset in found.items():
+            if self._progress.handed_out(topic_partition, offset, offset):
+                self.forget([topic_partition])
+        return found
 
     def started(self, topic_partition: TopicPartition, offset: int) -> None:
         """Reading begins at ``offset``, and nothing was committed: if the group is not told, whoever has the
@@ -88,7 +102,7 @@ class AutoCommit:
     def _ask(self, *, all_done: bool) -> Future[None] | None:
         read = self._reader.partitions
         offsets = {tp: offset for tp, offset in self._starts.items() if tp in read}
-        offsets |= {tp: self._reader.position(tp) for tp in self._touched if tp in read}
+        offsets |= self.reached(self._touched & read.keys())
         if not all_done and self._last is not None and self._last[0] in offsets:
             offsets[self._last[0]] = self._last[1]
         wanted = {tp: offset for tp, offset in offsets.items() if offset > self._asked.get(tp, -1)}

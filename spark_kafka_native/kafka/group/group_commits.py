@@ -10,6 +10,7 @@ from ..cluster.router import Router
 from ..consumer.partition_reader import PartitionReader
 from ..errors import DeadlineExceededError, KafkaError
 from ..model import Record, TopicPartition
+from .auto_commit import AutoCommit
 from .commits import Commits
 from .group_config import GroupConfig
 from .progress import Progress
@@ -23,6 +24,7 @@ class GroupCommits(ABC):
     _progress: Progress
     _reader: PartitionReader
     _commits: Commits
+    _auto: AutoCommit
 
     @abstractmethod
     def _check_open(self) -> None: ...
@@ -69,17 +71,8 @@ class GroupCommits(ABC):
             tp = record.topic_partition
             wanted[tp] = max(wanted.get(tp, 0), record.offset + 1)
         if not records and offsets is None:
-            wanted = self._handed_out(self._reader.partitions)
+            wanted = self._auto.reached(self._reader.partitions)
         elif offsets:  # they may be positions
-            self._handed_out(offsets.keys() & self._reader.partitions.keys())
+            self._auto.reached(offsets.keys() & self._reader.partitions.keys())
         self._progress.check(wanted)
         return wanted
-
-    def _handed_out(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """For each partition the offset behind what was handed out (and what is hidden after it)."""
-        found = {}
-        for tp in topic_partitions:
-            offset = self._reader.position(tp)
-            self._progress.handed_out(tp, offset, offset)
-            found[tp] = offset
-        return found

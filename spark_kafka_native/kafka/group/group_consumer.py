@@ -89,7 +89,7 @@ class GroupConsumer(GroupTransactions):
         )
         self._metrics = self._commits.metrics = self._reader.registry
         self._commits.work_units = self._reader.work_units
-        self._auto = AutoCommit(self._config, self._commits, self._reader)
+        self._auto = AutoCommit(self._config, self._commits, self._reader, self._progress)
         self._starts = StartOffsets(self._router, self._config, self._reader, self._progress, self._auto)
         self._taken: Taken | None = None
         self._closing = False

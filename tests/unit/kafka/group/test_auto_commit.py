@@ -12,6 +12,7 @@ from spark_kafka_native.kafka.errors import DeadlineExceededError, KafkaError
 from spark_kafka_native.kafka.group.auto_commit import AutoCommit
 from spark_kafka_native.kafka.group.errors import CommitFailedError
 from spark_kafka_native.kafka.group.group_config import GroupConfig
+from spark_kafka_native.kafka.group.progress import Progress
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.network.deadline import Deadline
 
@@ -36,7 +37,8 @@ class World:
         self.asked: list[tuple[dict[TopicPartition, int], Answer]] = []
         self.failure: KafkaError | None = None
         config = GroupConfig(group_id="g", **settings)
-        self.auto = AutoCommit(config, self, self)  # type: ignore[arg-type]
+        self.progress = Progress()
+        self.auto = AutoCommit(config, self, self, self.progress)  # type: ignore[arg-type]
         self.auto._due = 0.0
 
     @property
@@ -165,3 +167,29 @@ def test_what_is_forgotten_may_go_back() -> None:
     world.auto.forget([A0])
     world.auto.commit_now(Deadline.after_ms(0), all_done=False)
     assert len(world.asked) == 2
+
+
+def test_a_position_behind_what_is_hidden_may_be_committed() -> None:
+    """A marker, an aborted transaction, what compaction has left out: no record was handed out of it."""
+    world = World()
+    world.progress.begin(A0, 0, None)
+    world.progress.handed_out(A0, 0, 3)
+    world.hand_out(A0, 0, 3)
+    world.positions[A0] = 5
+    assert world.back() == {A0: 5}
+    world.progress.check({A0: 5})
+
+
+def test_a_position_that_went_back_takes_the_commits_back() -> None:
+    """The log lacks what was read, and ``auto.offset.reset`` says to go on before it."""
+    world = World()
+    world.progress.begin(A0, 0, None)
+    world.progress.handed_out(A0, 0, 30)
+    world.hand_out(A0, 0, 30)
+    assert world.back() == {A0: 30}
+    world.progress.committed({A0: 30})
+    world.positions[A0] = 10
+    assert world.back() == {A0: 10}
+    assert world.progress.ahead({A0: 10}) == {A0: 10}
+    world.hand_out(A0, 10, 12)
+    assert world.back() == {A0: 12}

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from record_batches import control
+from reading import wait_until
+from record_batches import batch, control
 from scripted_broker import ScriptedCluster
 from scripted_group import ScriptedGroup
 
@@ -103,6 +104,37 @@ def test_a_position_may_be_committed_by_hand(group: ScriptedGroup) -> None:
         with pytest.raises(CommitFailedError, match="only offsets 0 to 4 were read"):
             consumer.commit(offsets={A0: 5})
     assert group.committed == {A0: 4}
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        pytest.param(control(3, 7, 1), id="marker"),
+        pytest.param(batch(base_offset=3, last_offset_delta=0), id="compacted"),
+    ],
+)
+@pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
+def test_what_is_hidden_behind_the_last_record_stops_no_automatic_commit(
+    group: ScriptedGroup, hidden: bytes, later: bool
+) -> None:
+    """No partition was committed then, and everybody's records were read again."""
+    log, other = (group.cluster.logs[tp] for tp in (A0, A1))
+    other.append([b"four", b"five"])
+
+    def hide() -> None:
+        log.batches.append(hidden)
+        log.end_offset = 4
+
+    if not later:
+        hide()
+    with GroupConsumer(
+        group.cluster.bootstrap_servers, "a", "g", isolation_level="read_committed"
+    ) as consumer:
+        assert len([next(consumer) for _ in range(5)]) == 5
+        if later:
+            hide()
+            wait_until("behind it", lambda: consumer.position(A0) == 4)
+    assert group.committed == {A0: 4, A1: 2}
 
 
 def test_a_commit_does_not_go_back_behind_the_last_one(group: ScriptedGroup) -> None:
