@@ -11,6 +11,8 @@ from spark_kafka_native.kafka.protocol.api.acls import (
     DeleteAclsRequest,
     DescribeAclsRequest,
 )
+from spark_kafka_native.kafka.protocol.api.alter_client_quotas import AlterClientQuotasRequest, OpData
+from spark_kafka_native.kafka.protocol.api.alter_client_quotas import EntryData as Alteration
 from spark_kafka_native.kafka.protocol.api.configs import (
     TOPIC_RESOURCE,
     AlterableConfig,
@@ -18,6 +20,10 @@ from spark_kafka_native.kafka.protocol.api.configs import (
     IncrementalAlterConfigsRequest,
 )
 from spark_kafka_native.kafka.protocol.api.consumer_group_describe import ConsumerGroupDescribeRequest
+from spark_kafka_native.kafka.protocol.api.describe_client_quotas import (
+    DescribeClientQuotasRequest,
+    EntityData,
+)
 from spark_kafka_native.kafka.protocol.api.describe_groups import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
@@ -97,6 +103,16 @@ def admin_requests(topic: str, group: str) -> dict[type[Request[Any]], Request[A
         DescribeUserScramCredentialsRequest(users=None),
         AlterUserScramCredentialsRequest(
             deletions=[ScramCredentialDeletion(name="nobody", mechanism=1)], upsertions=[]
+        ),
+        DescribeClientQuotasRequest(components=[], strict=False),
+        AlterClientQuotasRequest(
+            entries=[
+                Alteration(
+                    entity=[EntityData(entity_type="client-id", entity_name=group)],
+                    ops=[OpData(key="producer_byte_rate", value=1e9, remove=False)],
+                )
+            ],
+            validate_only=True,
         ),
         DescribeLogDirsRequest(topics=None),
         AlterPartitionReassignmentsRequest(

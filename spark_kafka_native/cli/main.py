@@ -21,13 +21,14 @@ from .output import printable
 from .stopping import Stopped, stopping_on_signals
 
 _COMMANDS = (
-    "topics", "describe", "offsets", "tail", "produce", "groups", "reset", "configs", "acls", "top", "bench",
-    "doctor", "broker", "demo", "zip",
+    "topics", "describe", "offsets", "tail", "produce", "groups", "reset", "delete-records", "configs",
+    "acls", "users", "quotas", "transactions", "top", "bench", "doctor", "completion", "broker", "demo",
+    "zip",
 )  # fmt: skip
-"""Modules of this package; each has ``add_command``."""
+"""Each is a module of this package, with ``_`` for ``-``, that has ``add_command``."""
 _LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 """Without -v, with it, and with two of it."""
-_EXTRAS = {"pyspark": "testing", "trustme": "testing", "cryptography": "testing"}
+_EXTRAS = {"pyspark": "testing", "trustme": "testing", "cryptography": "testing", "shtab": "completion"}
 """Modules that a command may lack, and the extra of ours that brings each."""
 
 
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _prepare_streams()
     words = _command_first(sys.argv[1:] if arguments is None else list(arguments))
     code: int = 0
-    parsed = _parser(words).parse_args(words)
+    parsed = command_line_parser(words).parse_args(words)
     verbose = min(getattr(parsed, "verbose", 0), len(_LEVELS) - 1)
     logging.basicConfig(format="%(levelname)s: %(message)s", level=_LEVELS[verbose], stream=sys.stderr)
     try:
@@ -71,7 +72,8 @@ def _command_first(words: list[str]) -> list[str]:
     return [words[at], *words[:at], *words[at + 1 :]]
 
 
-def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+def command_line_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """The parser of ``words``, or of every command if the first word is none."""
     parser = argparse.ArgumentParser(
         prog="pykafka",
         allow_abbrev=False,
@@ -84,7 +86,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     # Only the command that is meant is imported, where that is clear: all of them take as long as a request.
     meant = words[0] if words and words[0] in _COMMANDS else None
     for name in _COMMANDS if meant is None else (meant,):
-        import_module(f".{name}", __package__).add_command(commands)
+        import_module(f".{name.replace('-', '_')}", __package__).add_command(commands)
     return parser
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .admin.cluster import ClusterDescription, LogDir, Reassignment, Replica
     from .admin.configs import ConfigEntry, ConfigResource, ConfigSource
     from .admin.group_descriptions import GroupDescription, GroupListing, GroupMember, PartitionLag
+    from .admin.quotas import Quota
     from .admin.topics import NewTopic
     from .admin.transactions import (
         ActiveProducer,
@@ -197,6 +198,7 @@ __all__ = [
     "ProducerConfig",
     "ProducerStats",
     "ProtocolError",
+    "Quota",
     "ReaderConfig",
     "Reassignment",
     "Record",
@@ -259,6 +261,7 @@ _MODULES = {
     "GroupListing": "admin.group_descriptions",
     "GroupMember": "admin.group_descriptions",
     "PartitionLag": "admin.group_descriptions",
+    "Quota": "admin.quotas",
     "NewTopic": "admin.topics",
     "ClusterMetadata": "cluster.metadata",
     "Router": "cluster.router",

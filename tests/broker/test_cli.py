@@ -23,7 +23,7 @@ import pytest
 from reading import wait_until
 
 from spark_kafka_native.cli.main import main
-from spark_kafka_native.kafka import Admin, NewTopic, OffsetAt, TopicPartition
+from spark_kafka_native.kafka import Admin, NewTopic, OffsetAt, TopicPartition, TransactionalProducer
 
 pytestmark = pytest.mark.broker
 
@@ -374,6 +374,78 @@ def test_the_cluster_may_come_before_the_command_and_from_the_environment(
     monkeypatch.setenv("PYKAFKA_CONFIG", str(file))
     assert main(["offsets", filled, "-p", "1"]) == 0
     assert capsys.readouterr().out == expected
+
+
+def test_records_before_a_place_are_deleted(run: Run, filled: str) -> None:
+    shown = f"{filled}\t0\t0\t15\t15\n{filled}\t1\t0\t0\t0\n"
+    code, out, err = run("delete-records", filled, "--before=-5")
+    assert (code, out, err) == (0, shown, "Nothing was deleted: --execute does it.\n")
+    assert run("offsets", filled, "-p", "0")[1] == f"{filled}\t0\t0\t20\t20\n"
+    assert run("delete-records", "-t", filled, "--before=-5", "--execute")[:2] == (0, shown)
+    assert run("offsets", filled, "-p", "0")[1] == f"{filled}\t0\t15\t20\t5\n"
+    assert run("delete-records", filled[:-1] + "?", "--before", "latest", "--execute")[0] == 2
+    assert run("offsets", filled, "-p", "0")[1] == f"{filled}\t0\t15\t20\t5\n"
+
+
+def test_scram_users(run: Run, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_PASSWORD", "geheim")
+    assert run("users", "set", name, "--password", "env:A_PASSWORD")[::2] == (0, f"{name}: set\n")
+    line = f"{name}\tSCRAM-SHA-512\t8192\n"
+    wait_until("the user is known", lambda: run("users", "list", name)[:2] == (0, line), 60)
+    code, _, err = run("users", "delete", f"{name}-never", name)
+    assert (code, f"{name}-never: RESOURCE_NOT_FOUND" in err, f"{name}: deleted" in err) == (1, True, True)
+    wait_until("the user is gone", lambda: run("users", "list", name)[0] == 1, 60)
+    code, _, err = run("users", "set", name, "--password", "geheim")
+    assert (code, "geheim" in err) == (2, False)
+    assert run("users", "set", name)[0] == 2
+    assert run("users", "set", name, "--password", "env:A_PASSWORD", "--iterations", "9")[0] == 2
+
+
+def test_quotas(run: Run, name: str) -> None:
+    limits = ("--set", "producer_byte_rate=1e6", "--set", "consumer_byte_rate=2000000")
+    assert run("quotas", "--user", name, "--client-id", "default", *limits, "--dry-run")[0] == 0
+    assert run("quotas", "--user", name)[:2] == (0, "")
+    assert run("quotas", "--user", name, "--client-id", "default", *limits)[0] == 0
+    rows = [("consumer_byte_rate", 2e6), ("producer_byte_rate", 1e6)]
+    expected = "".join(f"{name}\tdefault\t-\t{limit}\t{value}\n" for limit, value in rows)
+    wait_until("the quotas are known", lambda: run("quotas", "--user", name)[1] == expected, 60)
+    unset = ("--unset", "producer_byte_rate", "--unset", "consumer_byte_rate")
+    assert run("quotas", "--user", name, "--client-id", "default", *unset)[0] == 0
+    wait_until("the quotas are gone", lambda: run("quotas", "--user", name)[1] == "", 60)
+    code, _, err = run("quotas", "--user", name, "--set", "no_such_rate=1")
+    assert (code, f"altering the quotas of user {name}: INVALID_REQUEST" in err) == (1, True)
+    assert run("quotas", "--set", "producer_byte_rate=1")[0] == 2
+    assert run("quotas", "--user", name, "--set", "producer_byte_rate=-1")[0] == 2
+
+
+def test_transactions(run: Run, kafka: Any, filled: str) -> None:
+    with TransactionalProducer(kafka.bootstrap_servers, filled) as producer:
+        producer.begin()
+        producer.send(filled, value=b"x", partition=1)
+        producer.flush()
+        code, out, _ = run("transactions", "list", filled, "--state", "Ongoing")
+        assert (code, out.split("\t")[:2]) == (0, [filled, "Ongoing"])
+        (described,) = json.loads(run("transactions", "describe", filled, "--json")[1])
+        assert (described["state"], described["partitions"]) == ("Ongoing", [f"{filled}-1"])
+        assert run("transactions", "hanging", filled) == (0, "", "")
+        code, _, err = run("transactions", "abort", filled, "-p", "0", "--start-offset", "5")
+        assert (code, "no transaction is open" in err) == (2, True)
+        producer.commit()
+    assert run("transactions", "abort", filled)[0] == 2
+    code, _, err = run("transactions", "describe", f"{filled}-never")
+    assert (code, "TRANSACTIONAL_ID_NOT_FOUND" in err) == (1, True)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert "delete-records" in script
+    assert "--key-separator" in script
+    if shell == "bash":
+        asked = 'COMP_WORDS=(pykafka del); COMP_CWORD=1; _shtab_pykafka; echo "${COMPREPLY[@]}"'
+        ran = subprocess.run(["bash", "-c", f"{script}\n{asked}"], capture_output=True, text=True, timeout=60)
+        assert ran.stdout.split() == ["delete-records"]
 
 
 def test_configs(run: Run, filled: str) -> None:

@@ -11,12 +11,15 @@ from .acls import AclAdmin
 from .cluster import ClusterAdmin
 from .configs import ConfigAdmin
 from .groups import GroupAdmin
+from .quotas import QuotaAdmin
 from .scram_users import ScramAdmin
 from .topics import TopicAdmin
 from .transactions import TransactionAdmin
 
 
-class Admin(TopicAdmin, ConfigAdmin, GroupAdmin, ClusterAdmin, AclAdmin, ScramAdmin, TransactionAdmin):
+class Admin(
+    TopicAdmin, ConfigAdmin, GroupAdmin, ClusterAdmin, AclAdmin, ScramAdmin, QuotaAdmin, TransactionAdmin
+):
     """Describes and changes a cluster: ``Admin("localhost:9092")``.
 
     ``bootstrap`` is what `Producer` and `Consumer` take, with the fields of `ClientConfig` and

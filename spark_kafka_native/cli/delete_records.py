@@ -1,0 +1,62 @@
+"""``delete-records``: the records at the beginning of partitions (KIP-107)."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ..kafka.model import OffsetAt
+from .command_parser import number, wrong_usage
+from .connecting import add_connection_options, add_json_option, connect
+from .output import note, print_rows
+from .places import PLACES, LogPlaces, Place, given_topics, is_pattern, parse_place, partitions_of
+
+_COLUMNS = ("topic", "partition", "first", "before", "records")
+
+
+def add_command(commands: Any) -> None:
+    """Declare the command and its options."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "delete-records",
+        help="delete the records before a place",
+        description="Shows which records of the topics lie before a place, and with --execute deletes them, "
+        "for good.",
+    )
+    parser.add_argument("names", nargs="*", metavar="TOPIC", help="names of topics")
+    parser.add_argument("-t", "--topic", action="append", default=[], help="the same as TOPIC; repeatable")
+    parser.add_argument("-p", "--partition", type=number(0), action="append", help="only these; repeatable")
+    parser.add_argument("--before", type=parse_place, required=True, metavar="PLACE", help=PLACES)
+    parser.add_argument("--execute", action="store_true", help="do it")
+    add_json_option(parser)
+    add_connection_options(parser)
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show what lies before the place, and delete it if it is to be."""
+    names = given_topics(arguments)
+    if patterns := [name for name in names if is_pattern(name)]:
+        wrong_usage(
+            arguments, f"{patterns[0]!r} is a pattern: name each topic whose records are to be deleted"
+        )
+    with connect(arguments) as admin:
+        wanted = partitions_of(admin.router, names, arguments.partition)
+        places = LogPlaces(admin.router, wanted)
+        first, before = places.resolve(Place(at=OffsetAt.EARLIEST)), places.resolve(arguments.before)
+        rows = [
+            {
+                "topic": tp.topic,
+                "partition": tp.partition,
+                "first": first[tp],
+                "before": before[tp],
+                "records": before[tp] - first[tp],
+            }
+            for tp in wanted
+        ]
+        print_rows(_COLUMNS, rows, as_json=arguments.json)
+        if not arguments.execute:
+            note("Nothing was deleted: --execute does it.")
+            return 0
+        admin.delete_records({tp: offset for tp, offset in before.items() if offset > first[tp]})
+    note("deleted")
+    return 0

@@ -1,0 +1,53 @@
+"""DescribeClientQuotas: limits of users, client ids and addresses (KIP-546)."""
+
+from __future__ import annotations
+
+from ..message import Request, Response, Struct
+from ..wire import Boolean, Error, Float64, Int8, Int32, String
+
+
+class EntityData(Struct):
+    """One part of an entity. A null name is the default of its type."""
+
+    entity_type: String
+    entity_name: String | None
+
+
+class ValueData(Struct):
+    """A limit."""
+
+    key: String
+    value: Float64
+
+
+class EntryData(Struct):
+    """An entity and its limits."""
+
+    entity: list[EntityData]
+    values: list[ValueData]
+
+
+class DescribeClientQuotasResponse(Response):
+    """One entry per entity that matches; null with an error."""
+
+    throttle_time_ms: Int32
+    error_code: Error
+    error_message: String | None
+    entries: list[EntryData] | None
+
+
+class ComponentData(Struct):
+    """Which entities match. ``match_type`` 0: this name, 1: the default, 2: any name."""
+
+    entity_type: String
+    match_type: Int8
+    match: String | None
+
+
+class DescribeClientQuotasRequest(
+    Request[DescribeClientQuotasResponse], api_key=48, versions=(0, 1), flexible=1
+):
+    """Without components: all. ``strict``: not those with further types."""
+
+    components: list[ComponentData]
+    strict: Boolean
