@@ -58,13 +58,12 @@ class SenderState:
         self.producer_id = ProducerId(transactional_id) if self.config.idempotent else None
         self.request_timeout_s = client.request_timeout_ms / 1000
         self._backoff = Backoff(first_ms=client.retry_backoff_ms, max_ms=client.retry_backoff_max_ms)
-        sets_apart = self.config.over_limit != "fail"
         self._rules = SendingRules(
             retries=self.config.retries,
-            pipelined=self.config.acks is Acks.NONE or (self.config.retries == 0 and not sets_apart),
+            pipelined=self.config.acks is Acks.NONE,
             delay_s=self.delay_s,
             topic_propagation_s=TOPIC_PROPAGATION_S,
-            sets_apart=sets_apart,
+            sets_apart=self.config.over_limit != "fail",
         )
 
     def by(self, moment: float) -> None:

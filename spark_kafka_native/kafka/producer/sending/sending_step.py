@@ -14,8 +14,8 @@ class SendingRules:
 
     retries: int
     pipelined: bool
-    """Whether batches without sequence numbers may follow each other: a retry, or the rest of one that held a
-    record over a limit, could be overtaken."""
+    """Whether batches without sequence numbers may follow each other: only where no broker answers, as a
+    retry, or the halves of one that was refused for its size, could be overtaken."""
     delay_s: Callable[[int], float]
     """How long to wait after this many failures in a row."""
     topic_propagation_s: float

@@ -27,6 +27,18 @@ def test_a_batch_that_is_too_large_is_split_in_order(cluster):
     assert cluster.values(TP) == values
 
 
+def test_the_halves_of_a_refused_batch_are_overtaken_by_nothing_where_retries_are_off(cluster):
+    cluster.max_message_bytes, cluster.told_max_message_bytes = 2_000, 100_000
+    cluster.delay_s = 0.05  # for a second batch to be there before the first is refused
+    settings = {"retries": 0, "enable_idempotence": False, "batch_records": 10, "linger_ms": 5}
+    with producing(cluster, **settings) as producer:
+        values = [b"%02d" % i + b"x" * (300 if i < 10 else 0) for i in range(30)]
+        deliveries = [producer.send("t", value=value, partition=0) for value in values]
+        assert [d.result(60).offset for d in deliveries] == list(range(30))
+        assert producer.stats().splits
+    assert cluster.values(TP) == values
+
+
 def test_a_record_that_stays_too_large_compressed_is_named_by_its_callers_row(cluster):
     cluster.create("u")
     cluster.max_message_bytes = 2_000
