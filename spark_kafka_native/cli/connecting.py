@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from ..kafka.config import ClientConfig, ConsumerConfig
@@ -76,7 +77,10 @@ def producer_configs(arguments: argparse.Namespace) -> tuple[ClientConfig, Produ
     """`client_config`, and what the properties say of writing."""
     from ..kafka.config import ProducerConfig
 
-    return _configs(arguments, ProducerConfig)
+    limits = {}
+    if arguments.timeout is not None:
+        limits = dict.fromkeys(("delivery.timeout.ms", "max.block.ms"), str(arguments.timeout * 1000))
+    return _configs(arguments, ProducerConfig, limits)
 
 
 def group_configs(arguments: argparse.Namespace, group_id: str) -> tuple[ClientConfig, GroupConfig]:
@@ -151,8 +155,10 @@ def _path(text: str) -> Path:
     return Path(text)
 
 
-def _configs(arguments: argparse.Namespace, own: type[Own]) -> tuple[ClientConfig, Own]:
-    properties = given_properties(arguments)
+def _configs(
+    arguments: argparse.Namespace, own: type[Own], limits: Mapping[str, str] | None = None
+) -> tuple[ClientConfig, Own]:
+    properties = {**given_properties(arguments), **(limits or {})}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         client, config = configs_from(properties, {}, own)

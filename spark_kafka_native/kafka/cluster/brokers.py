@@ -18,6 +18,7 @@ from ..network.connection import Connection
 from ..network.deadline import Deadline
 from ..network.name_lookup import canonical_names
 from ..network.turns import Turns
+from .outages import Outages
 
 T = TypeVar("T")
 Open = Callable[[str, int, ClientConfig, Deadline], Connection]
@@ -45,6 +46,8 @@ class Brokers:
         self._connections: dict[tuple[int, str], tuple[Connection, str, int]] = {}
         self._bootstrapped: Connection | None = None
         self._connecting: dict[tuple[int, str], Turns] = {}
+        self.outages = Outages()
+        """The brokers that can't be connected to."""
 
     def connection(self, broker: Broker, deadline: Deadline, channel: str = "") -> Connection:
         """A live connection to ``broker``; to another ``channel``, another one (a long fetch holds up what is
@@ -222,17 +225,18 @@ class Brokers:
         return connection
 
     def _connect(self, broker: Broker, deadline: Deadline) -> Connection:
-        try:
-            return self._dial(broker.host, broker.port, deadline)
-        except NetworkError as error:
-            address = f"{broker.host}:{broker.port}"
-            hint = ""
-            if address not in self._config.bootstrap_servers:
-                hint = (
-                    f". {address} is what broker {broker.node_id} advertises: if clients can't reach it "
-                    "under that name, its advertised.listeners must change"
-                )
-            raise NetworkError(f"broker {broker.node_id}: {error}{hint}") from error
+        address = f"{broker.host}:{broker.port}"
+        hint = ""
+        if address not in self._config.bootstrap_servers:
+            hint = (
+                f". {address} is what broker {broker.node_id} advertises: if clients can't reach it "
+                "under that name, its advertised.listeners must change"
+            )
+        with self.outages.attempt(broker.node_id, address, hint):
+            try:
+                return self._dial(broker.host, broker.port, deadline)
+            except NetworkError as error:
+                raise NetworkError(f"broker {broker.node_id}: {error}{hint}") from error
 
 
 def _joined(failures: dict[str, KafkaError], addresses: tuple[str, ...]) -> KafkaError:

@@ -170,6 +170,10 @@ class Router:
             )
         return broker
 
+    def outage(self, node_id: int) -> NetworkError | None:
+        """Why that broker can't be connected to, as far as this is known; no attempt is made."""
+        return self._brokers.outages.error(node_id)
+
     def knows(self, topics: Collection[str]) -> bool:
         """Whether `metadata` and `leader` tell of ``topics`` without a request."""
         self._check_process()

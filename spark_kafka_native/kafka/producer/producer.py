@@ -57,6 +57,9 @@ GRANT_RECORDS = 1024
 """Room for single records is reserved in portions of this size: a lock per record would cost more than the
 record."""
 
+EXPIRES_MS = 1_000
+"""Records that a `close` waits for in vain shall say that their own time is over, not that it was called."""
+
 
 class Producer:
     """A buffered producer. Thread-safe; a context manager that delivers everything on the way out.
@@ -262,7 +265,7 @@ class Producer:
         """
         if self._waiters.forked:
             return  # the parent closes it
-        limit = self._config.delivery_timeout_ms if timeout_ms is None else timeout_ms
+        limit = self._config.delivery_timeout_ms + EXPIRES_MS if timeout_ms is None else timeout_ms
         deadline = Deadline.after_ms(limit)
         self._refuse(ProducerClosedError("close() was called"))
         if not self._sender.is_current_thread:

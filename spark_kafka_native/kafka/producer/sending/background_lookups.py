@@ -170,10 +170,7 @@ class BackgroundLookups:
         return True
 
     def _leads(self, broker: BrokerConnection, partition: PartitionSending) -> bool:
-        name, index = partition.topic_partition
-        topic = self._state.router.snapshot.topics.get(name)
-        found = None if topic is None else topic.partitions.get(index)
-        return found is not None and found.leader == broker.node_id
+        return self._state.leader(partition.topic_partition) == broker.node_id
 
     def _refreshed(self, topic: str, error: KafkaError | None) -> None:
         self._refreshing.discard(topic)

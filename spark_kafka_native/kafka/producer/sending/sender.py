@@ -289,9 +289,9 @@ class Sender:
                 if batch.created_at + allowed_s > now:
                     soonest = min(soonest, batch.created_at + allowed_s)
                     continue
-                last = f"; the last failure: {batch.last_error}" if batch.last_error else ""
-                reason = f"not delivered within delivery.timeout.ms={state.config.delivery_timeout_ms}{last}"
-                self._failed.fail([batch], reason, batch.last_error)
+                last = state.last_failure(batch)
+                reason = f"not delivered within delivery.timeout.ms={state.config.delivery_timeout_ms}"
+                self._failed.fail([batch], f"{reason}; the last failure: {last}" if last else reason, last)
             if partition.idle:
                 del state.active[partition]
         self._expire_at = max(soonest, now + EXPIRY_S)

@@ -12,6 +12,7 @@ from ...config import ProducerConfig
 from ...errors import KafkaError
 from ...model import Acks, TopicPartition
 from ...network.retry import Backoff
+from ..accumulating.batch import Batch
 from ..accumulating.encoder import BatchEncoder
 from ..accumulating.topic_buffer import TopicBuffer
 from ..settling.batch_completion import BatchCompletion
@@ -84,6 +85,19 @@ class SenderState:
         if found is None:
             found = self.partitions[where] = PartitionSending(where, self._rules, self.producer_id)
         return found
+
+    def leader(self, where: TopicPartition) -> int | None:
+        """The broker that leads a partition, as far as this is known."""
+        topic = self.router.snapshot.topics.get(where.topic)
+        found = None if topic is None else topic.partitions.get(where.partition)
+        return None if found is None else found.leader
+
+    def last_failure(self, batch: Batch) -> Exception | None:
+        """What keeps ``batch`` from being delivered, as far as this is known."""
+        if batch.last_error is not None:
+            return batch.last_error
+        leader = self.leader(batch.topic_partition)
+        return None if leader is None else self.router.outage(leader)
 
     def linger_s(self, topic: str) -> float:
         """How long a batch that is not full waits for more; a dead letter does not, as a flush waits for the

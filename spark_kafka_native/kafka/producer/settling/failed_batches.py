@@ -94,7 +94,9 @@ class FailedBatches:
 
     def _fail_partitions(self, reason: str, cause: BaseException | None) -> None:
         for partition in list(self._state.active):
-            self.fail(partition.unended(), reason, cause)
+            batches = partition.unended()
+            last = self._state.last_failure(batches[0]) if batches and cause is None else None
+            self.fail(batches, f"{reason}; the last failure: {last}" if last else reason, cause)
 
     def too_large(self, batch: Batch, cause: KafkaError) -> None:
         """``batch`` is a single record over a limit: it fails, is skipped, or leaves a dead letter."""

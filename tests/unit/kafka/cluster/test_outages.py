@@ -1,0 +1,155 @@
+"""A broker that can't be connected to is named in the log, once, whichever part of a client needs it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from produce_cluster import ProduceCluster
+from scripted_group import ScriptedGroup
+from silent_address import silent_listener
+
+from spark_kafka_native.cli.main import main
+from spark_kafka_native.kafka.cluster import outages
+from spark_kafka_native.kafka.cluster.outages import Outages
+from spark_kafka_native.kafka.consumer.consumer import Consumer
+from spark_kafka_native.kafka.errors import NetworkError
+from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.producer.errors import DeliveryError
+from spark_kafka_native.kafka.producer.producer import Producer
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
+
+HINT = "is what broker 7 advertises: if clients can't reach it under that name, its advertised.listeners must"
+
+
+def dead_port() -> int:
+    with silent_listener() as sock:
+        return int(sock.getsockname()[1])
+
+
+@pytest.fixture(params=["refuses", "silent"])
+def misadvertised(request: pytest.FixtureRequest) -> Iterator[ProduceCluster]:
+    """One broker that can be asked, and the leader of everything, which nobody can reach."""
+    with ProduceCluster() as cluster, contextlib.ExitStack() as stack:
+        port = (
+            dead_port()
+            if request.param == "refuses"
+            else stack.enter_context(silent_listener()).getsockname()[1]
+        )
+        cluster.create("t", leader=7)
+
+        def metadata(asked: MetadataRequest, version: int) -> Any:
+            told = cluster.metadata(asked, version)
+            other = replace(told.brokers[0], node_id=7, host="127.0.0.3", port=port)
+            return replace(told, brokers=[*told.brokers, other])
+
+        cluster[1].on(MetadataRequest, metadata)
+        ScriptedGroup(cluster, [TopicPartition("t", 0)])
+        yield cluster
+
+
+def poll_consumer(bootstrap: str) -> None:
+    with Consumer(bootstrap, "t", start=0) as consumer:
+        assert consumer.poll(1) == []
+
+
+def poll_group(bootstrap: str) -> None:
+    with GroupConsumer(bootstrap, "t", "g") as consumer:
+        assert consumer.fetch_record(1) is None
+
+
+def produce(bootstrap: str) -> None:
+    with Producer(bootstrap, delivery_timeout_ms=1_000) as producer:
+        deliveries = [producer.send("t", value=b"1", partition=0) for _ in range(2)]
+        for delivery in deliveries:
+            with pytest.raises(DeliveryError, match=HINT):
+                delivery.result(60)
+
+
+def close_at_once(bootstrap: str) -> None:
+    producer = Producer(bootstrap)
+    delivery = producer.send("t", value=b"1", partition=0)
+    producer.close(1_000)
+    with pytest.raises(DeliveryError, match=f"closed before they could be delivered; .*{HINT}"):
+        delivery.result(0)
+
+
+@pytest.mark.parametrize("use", [poll_consumer, poll_group, produce, close_at_once])
+def test_an_unreachable_leader_is_said_once(
+    misadvertised: ProduceCluster,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    use: Callable[[str], None],
+) -> None:
+    monkeypatch.setattr(outages, "SAY_AFTER_S", 0.2)
+    use(misadvertised.bootstrap_servers)
+    lines = [one for one in caplog.records if one.levelname == "WARNING" and one.module == "outages"]
+    [said] = [one.getMessage() for one in lines]
+    assert said.startswith("broker 7: ")
+    assert HINT in said
+
+
+def test_produce_ends_in_its_time_and_names_the_broker(
+    misadvertised: ProduceCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(outages, "SAY_AFTER_S", 0.2)
+    (tmp_path / "lines").write_bytes(b"1\n2\n")
+    command = ["produce", "t", str(tmp_path / "lines"), "-b", misadvertised.bootstrap_servers]
+    assert main([*command, "--timeout", "1"]) == 1
+    said = capsys.readouterr().err
+    assert "error: 2 records are not; the first failure: " in said
+    assert "delivery.timeout.ms=1000" in said
+    assert HINT in said
+
+
+class TestOutages:
+    def fail(self, outages: Outages, node_id: int = 1) -> None:
+        with pytest.raises(NetworkError), outages.attempt(node_id, "one:1", ""):
+            raise NetworkError(f"broker {node_id}: off")
+
+    def test_a_short_one_is_not_said(self, caplog: pytest.LogCaptureFixture) -> None:
+        found = Outages()
+        self.fail(found)
+        assert str(found.error(1)) == "broker 1: off"
+        with found.attempt(1, "one:1", ""):
+            pass
+        assert found.error(1) is None
+        assert not caplog.records
+
+    def test_each_is_said_for_itself_until_it_is_over(
+        self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now = [1_000.0]
+        monkeypatch.setattr(outages.time, "monotonic", lambda: now[0])
+        found = Outages()
+        for node_id in (1, 2, 1, 2, 1):
+            self.fail(found, node_id)
+            now[0] += 2
+        assert [one.getMessage()[:9] for one in caplog.records] == ["broker 1:", "broker 2:"]
+        with found.attempt(1, "one:1", ""):
+            pass
+        self.fail(found)
+        assert len(caplog.records) == 2
+        now[0] += 2
+        self.fail(found)
+        assert len(caplog.records) == 3
+
+    def test_one_failure_now_and_one_long_ago_are_no_outage(
+        self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now = [1_000.0]
+        monkeypatch.setattr(outages.time, "monotonic", lambda: now[0])
+        found = Outages()
+        self.fail(found)
+        now[0] += 100
+        assert found.error(1) is None
+        self.fail(found)
+        assert not caplog.records
