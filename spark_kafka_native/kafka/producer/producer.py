@@ -131,7 +131,7 @@ class Producer:
         self._state = state
         self._sender = Sender(
             state,
-            lambda buffer: self._topics.describe(buffer),
+            lambda buffer: self._topics.refreshed(buffer),
             lambda: self._memory.waiting,
             self._refuse,
             self._release,
@@ -145,6 +145,7 @@ class Producer:
             self._config.buffer_memory,
             explicit=self._explicit,
             sets_apart=self._over_limit.applies,
+            dead_letter_topic=self._config.dead_letter_topic,
         )
         self._sender.start()
         LIVE.add(self)

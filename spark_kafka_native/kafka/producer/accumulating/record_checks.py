@@ -38,7 +38,8 @@ class CheckedColumns(NamedTuple):
 
 class RecordChecks:
     """Checks of the sizes and partitions of records. With an ``explicit`` partitioner, each record must name
-    its partition. Records over a limit are refused, but for topics that ``sets_apart`` says.
+    its partition. Records over a limit are refused, but for topics that ``sets_apart`` says; before that the
+    limits are read again, that of the ``dead_letter_topic`` too.
     """
 
     def __init__(
@@ -48,11 +49,13 @@ class RecordChecks:
         *,
         explicit: bool,
         sets_apart: Callable[[str], bool] = lambda _topic: False,
+        dead_letter_topic: str | None = None,
     ) -> None:
         self._topics = topics
         self._buffer_memory = buffer_memory
         self._explicit = explicit
         self._sets_apart = sets_apart
+        self._dead_letter_topic = dead_letter_topic
 
     def columns(self, buffer: TopicBuffer, part: TopicColumns) -> CheckedColumns:
         """What may be sent of ``part``. Raises `RecordError` with the row."""
@@ -87,6 +90,9 @@ class RecordChecks:
         return chosen
 
     def _too_large(self, buffer: TopicBuffer, part: TopicColumns, sizes: Rows) -> list[RecordTooLargeError]:
+        if buffer.may_exceed(sizes):
+            letters = [self._dead_letter_topic] if self._dead_letter_topic else []
+            self._topics.read_limits([buffer.topic, *letters])
         found = buffer.too_large(part.columns, sizes)
         if not self._sets_apart(buffer.topic):
             for error in (*islice(found, 1), *self._beyond_memory(buffer, sizes)):

@@ -66,6 +66,7 @@ class TopicBuffer:
         """Of a batch, once compressed."""
         self.small_bytes = 0
         """A record up to this size is certain to fit a batch."""
+        self._limited_at = clock()
         self.closed = False
         self.waiting_since: float | None = None
         """Monotonic seconds since which the oldest record has waited for its batch to fill, or None."""
@@ -95,10 +96,25 @@ class TopicBuffer:
         for partition in range(len(self.queues), targets.count):
             self.queues.append(WaitingRows(TopicPartition(self.topic, partition), self._encoder))
         self.targets = targets
-        self.limit_batches(max_message_bytes)
+        if max_message_bytes != self.max_bytes:
+            self.limit_batches(max_message_bytes)
+
+    @property
+    def limit_age_s(self) -> float:
+        """Seconds since the cluster was asked for `max_bytes`."""
+        return self._clock() - self._limited_at
+
+    def may_exceed(self, sizes: Rows) -> bool:
+        """Whether a record may be over the topic's limit; ``sizes`` are those of `max_record_sizes`. What
+        can't be compressed grows a little."""
+        largest = (
+            self.max_bytes - BATCH_OVERHEAD_BYTES - (self.max_bytes // 64 if self._encoder.compresses else 0)
+        )
+        return bool(len(sizes)) and int(sizes.max()) > largest
 
     def limit_batches(self, max_message_bytes: int) -> None:
-        """No batch may be larger, once compressed."""
+        """No batch may be larger, once compressed: the cluster has just said so."""
+        self._limited_at = self._clock()
         self.max_bytes = max_message_bytes
         self.small_bytes = min(max_message_bytes, self._config.max_request_size or max_message_bytes)
         self.small_bytes = min(self.small_bytes // 2, self._config.buffer_memory)

@@ -20,26 +20,27 @@ _MIN = 1_000
 
 
 def read_max_message_bytes(router: Router, topics: Collection[str], deadline: Deadline) -> dict[str, int]:
-    """Ask for the ``max.message.bytes`` of ``topics``, all in one request; the default where the broker does
-    not say.
+    """Ask for the ``max.message.bytes`` of ``topics``, all in one request; without those of which the broker
+    does not say.
 
     Describing configs needs a right that writing does not: without it, the broker's MESSAGE_TOO_LARGE has to
     serve.
     """
-    limits = dict.fromkeys(topics, DEFAULT_MAX_MESSAGE_BYTES)
+    names = list(topics)
     try:
-        configs = describe_topic_configs(router, list(limits), deadline, names=[_NAME])
+        configs = describe_topic_configs(router, names, deadline, names=[_NAME])
     except BrokerError as error:
-        if len(limits) > 1:  # one of them must not be described: find it by halves
-            names, middle = list(limits), len(limits) // 2
+        if len(names) > 1:  # one of them must not be described: find it by halves
+            middle = len(names) // 2
             first = read_max_message_bytes(router, names[:middle], deadline)
             return first | read_max_message_bytes(router, names[middle:], deadline)
-        _LOG.debug("%s of topic %s is not known: %s", _NAME, *limits, error)
-        return limits
+        _LOG.debug("%s of topic %s is not known: %s", _NAME, *names, error)
+        return {}
     except KafkaError as error:
-        _LOG.debug("%s of %d topics is not known: %s", _NAME, len(limits), error)
-        return limits
-    for topic in limits:
+        _LOG.debug("%s of %d topics is not known: %s", _NAME, len(names), error)
+        return {}
+    limits = {}
+    for topic in names:
         value = configs.get(topic, {}).get(_NAME) or ""
         if value.isascii() and value.isdigit() and int(value) >= _MIN:
             limits[topic] = int(value)

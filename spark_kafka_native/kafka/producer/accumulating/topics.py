@@ -22,10 +22,14 @@ from ..settling.replay import Replay
 from .partitioner import ExplicitPartitioner, Targets
 from .record_input import check_topic
 from .topic_buffer import PartitionOutsideError, TopicBuffer
-from .topic_limits import read_max_message_bytes
+from .topic_limits import DEFAULT_MAX_MESSAGE_BYTES, read_max_message_bytes
 
 MAX_TOPICS_PER_REQUEST = 1_000
 """Brokers accept larger requests, but answer no sooner."""
+LIMIT_AGE_S = 1.0
+"""A limit that is older is read again before a record is refused for it."""
+LIMIT_PATIENCE_MS = 5_000
+"""How long a record that is refused waits for that: without an answer the limit that is known counts."""
 
 
 class Topics:
@@ -69,7 +73,9 @@ class Topics:
             some = missing[start : start + MAX_TOPICS_PER_REQUEST]
             found = self._ask(some, deadline)
             limits = read_max_message_bytes(self._router, some, deadline)
-            opened += self._add([(found[name], limits[name]) for name in some], for_replay)
+            opened += self._add(
+                [(found[name], limits.get(name, DEFAULT_MAX_MESSAGE_BYTES)) for name in some], for_replay
+            )
         return opened
 
     def close(self, cause: BaseException) -> None:
@@ -97,6 +103,25 @@ class Topics:
         with buffer.lock:
             buffer.describe(found.topic_id, _targets_of(found), buffer.max_bytes)
             self._replay.post(buffer)
+
+    def refreshed(self, buffer: TopicBuffer) -> None:
+        """Apply newer metadata of the topic; its limits are read again where they are as old as metadata may
+        be (or half as old: they were read a moment after the metadata)."""
+        self.describe(buffer)
+        self.read_limits((buffer.topic,), self._router.config.metadata_max_age_ms / 2_000)
+
+    def read_limits(self, names: Iterable[str], max_age_s: float = LIMIT_AGE_S) -> None:
+        """Ask again for the limits of those ``names`` that were read longer ago: they may have been raised.
+        What the brokers do not say stays as it is."""
+        buffers = [self.buffers[name] for name in dict.fromkeys(names) if name in self.buffers]
+        old = {buffer.topic: buffer for buffer in buffers if buffer.limit_age_s >= max_age_s}
+        if not old:
+            return
+        deadline = Deadline.after_ms(min(self._config.max_block_ms, LIMIT_PATIENCE_MS))
+        limits = read_max_message_bytes(self._router, old, deadline)
+        for name, buffer in old.items():
+            with buffer.lock:
+                buffer.limit_batches(limits.get(name, buffer.max_bytes))
 
     def check_partition(self, buffer: TopicBuffer, partition: int | None) -> None:
         """Raise `RecordError` for a ``partition`` that the topic does not have, or None with the explicit

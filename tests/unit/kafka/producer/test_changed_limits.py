@@ -1,0 +1,87 @@
+"""A topic's max.message.bytes that changes while a producer lives."""
+
+import random
+
+import pyarrow as pa
+import pytest
+from producing import TP, producing, wait_until
+
+from spark_kafka_native.kafka.producer.errors import DeadLetteredError, RecordTooLargeError
+from spark_kafka_native.kafka.protocol.api.configs import DescribeConfigsRequest
+
+SKIP = {"over_limit": "skip"}
+LETTERS = {"over_limit": "dead_letter", "dead_letter_topic": "dead"}
+LARGE = random.Random(1).randbytes(5_000)
+MODES = pytest.mark.parametrize("mode", [{}, SKIP, LETTERS], ids=["fail", "skip", "dead_letter"])
+
+
+@pytest.fixture
+def cluster(cluster):
+    cluster.create("dead")
+    cluster.limits = {"t": 2_000}
+    return cluster
+
+
+def written(send):
+    """Whether the record of ``send()`` is in its topic."""
+    try:
+        return send().exception(60) is None
+    except RecordTooLargeError:
+        return False
+
+
+@MODES
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_a_raised_limit_counts_for_the_next_records(cluster, mode, codec):
+    with producing(cluster, compression_type=codec, **mode) as producer:
+        assert not written(lambda: producer.send("t", LARGE, partition=0))
+        cluster.limits["t"] = 10_000
+        wait_until(lambda: written(lambda: producer.send("t", LARGE, partition=0)))
+    assert cluster.values(TP) == [LARGE]
+
+
+@MODES
+def test_columns_too(cluster, mode):
+    rows = pa.record_batch({"value": [b"1", LARGE]})
+    with producing(cluster, **mode) as producer:
+        assert not written(lambda: producer.send("t", LARGE, partition=0))
+        cluster.limits["t"] = 10_000
+
+        def whole():
+            try:
+                return not producer.send_columns(rows, "t", 0).exceptions(60)
+            except RecordTooLargeError:
+                return False
+
+        wait_until(whole)
+    assert cluster.values(TP)[-2:] == [b"1", LARGE]
+
+
+def test_a_dead_letter_has_the_room_that_its_topic_has_now(cluster):
+    cluster.limits["dead"] = 3_000
+    with producing(cluster, **LETTERS) as producer:
+        assert isinstance(producer.send("t", LARGE, partition=0).exception(60), DeadLetteredError)
+        cluster.limits["dead"] = 10_000
+
+        def is_whole():
+            producer.send("t", LARGE, partition=0).exception(60)
+            return cluster.records(("dead", 0))[-1].value == LARGE
+
+        wait_until(is_whole)
+
+
+def test_a_limit_is_read_again_with_the_metadata(cluster):
+    with producing(cluster, client={"metadata.max.age.ms": 1_000}) as producer:
+        producer.send("t", b"1").result(60)
+        cluster.limits["t"] = 10_000
+        asked = len(cluster[1].requests(DescribeConfigsRequest))
+        wait_until(lambda: len(cluster[1].requests(DescribeConfigsRequest)) > asked)
+        wait_until(lambda: written(lambda: producer.send("t", LARGE, partition=0)))
+
+
+def test_records_that_fit_ask_for_nothing(cluster):
+    with producing(cluster) as producer:
+        for _ in range(20):
+            producer.send("t", b"x" * 1_500).result(60)
+        producer.send_columns(pa.record_batch({"value": [b"x" * 1_900] * 20}), "t").result(60)
+        assert len(cluster[1].requests(DescribeConfigsRequest)) == 1
