@@ -24,7 +24,8 @@ def test_commits_follow_a_reset_that_goes_back(kafka: Any, topic: str, by_hand: 
             producer.send(topic, value=b"%d" % number)
     router = Router(ClientConfig(bootstrap_servers=(kafka.bootstrap_servers,)))
     commit_offsets(router, group, {tp: 100})
-    with GroupConsumer(kafka.bootstrap_servers, topic, group, auto_commit_interval_ms=100) as consumer:
+    settings = {"enable_auto_commit": not by_hand, "auto_commit_interval_ms": 100}
+    with GroupConsumer(kafka.bootstrap_servers, topic, group, **settings) as consumer:
         for expected in range(5):
             record = consumer.fetch_record(60) if by_hand else next(consumer)
             assert record is not None

@@ -123,12 +123,12 @@ def test_a_killed_member_leaves_what_it_did_not_commit(
         assert read.get(tp, []) == list(range(offset or 0, 50))
 
 
-def test_commits_are_explicit_with_fetch_record(
+def test_commits_are_explicit_without_automatic_ones(
     kafka: Any, topic: str, group: str, join: Callable[..., GroupConsumer]
 ) -> None:
     kafka.create_topic(topic, 1)
     produce(kafka, topic, 0, 10)
-    consumer = join(topic, auto_commit_interval_ms=0)
+    consumer = join(topic, enable_auto_commit=False)
     records = [consumer.fetch_record(WAIT_S) for _ in range(6)]
     assert [record.offset for record in records if record] == list(range(6))
     assert committed(kafka, group, topic, 1) == [None]

@@ -38,14 +38,14 @@ class AutoCommit:
         self._touched: set[TopicPartition] = set()
         self._starts: dict[TopicPartition, int] = {}
         self._asked: dict[TopicPartition, int] = {}
-        self._last: tuple[TopicPartition, int] | None = None
+        self._last: dict[TopicPartition, int] = {}
         self._due = time.monotonic() + self._interval_s
 
     def handed_out(self, topic_partition: TopicPartition, from_offset: int) -> None:
         """The caller is given what begins at ``from_offset``."""
         if self._enabled:
             self._touched.add(topic_partition)
-            self._last = topic_partition, from_offset
+            self._last[topic_partition] = from_offset
 
     def reached(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """For each partition the offset behind what was handed out and what is hidden after it (markers,
@@ -75,12 +75,11 @@ class AutoCommit:
         for topic_partition in topic_partitions:
             self._touched.discard(topic_partition)
             self._asked.pop(topic_partition, None)
-            if self._last is not None and self._last[0] == topic_partition:
-                self._last = None
+            self._last.pop(topic_partition, None)
 
     def caller_is_back(self) -> None:
         """Everything that was handed out is done: commit it if it is time to."""
-        self._last = None
+        self._last.clear()
         if not (self._touched or self._starts) or time.monotonic() < self._due:
             return
         self._due = time.monotonic() + self._interval_s
@@ -103,8 +102,8 @@ class AutoCommit:
         read = self._reader.partitions
         offsets = {tp: offset for tp, offset in self._starts.items() if tp in read}
         offsets |= self.reached(self._touched & read.keys())
-        if not all_done and self._last is not None and self._last[0] in offsets:
-            offsets[self._last[0]] = self._last[1]
+        if not all_done:
+            offsets |= {tp: offset for tp, offset in self._last.items() if tp in offsets}
         wanted = {tp: offset for tp, offset in offsets.items() if offset > self._asked.get(tp, -1)}
         if not wanted:
             return None

@@ -91,7 +91,7 @@ class GroupConfig(ReaderConfig):
     """A caller that does not come back for more for so long has its partitions taken away, and so long a
     rebalance waits for it."""
     enable_auto_commit: bool = property_field("enable.auto.commit", True, _boolean)
-    """Whether what `GroupConsumer.read` and iteration handed out is committed once the caller is back."""
+    """Whether what was handed out is committed once the caller is back for more; else only `commit` does."""
     auto_commit_interval_ms: int = property_field(
         "auto.commit.interval.ms", 5_000, min_value=0, max_value=INT32_MAX
     )

@@ -11,6 +11,8 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Collection, Iterable
+from itertools import groupby
+from operator import itemgetter
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -42,7 +44,7 @@ SLICE_MS = 50
 LEAVE_MS = 5_000
 """So long `close` waits for the last commit and for the coordinator to hear that we leave."""
 
-T = TypeVar("T", Record, FetchedRecords)
+T = TypeVar("T", Record, FetchedRecords, list[Record])
 
 
 class GroupConsumer(GroupTransactions):
@@ -52,10 +54,10 @@ class GroupConsumer(GroupTransactions):
     whole names match; ``group`` is the group's id or a `GroupConfig`. Keywords are the fields of
     `GroupConfig`, `ClientConfig` and `SecurityConfig`. For one thread at a time.
 
-    **At least once.** What `read` or iteration handed out is committed once the caller is back for more (with
-    ``enable_auto_commit``; in the background every ``auto_commit_interval_ms``, before anything else with 0),
-    and before its partitions go to another member. What `fetch_record` handed out is committed by `commit`
-    only. A consumer that dies leaves what it did not commit to others, who read it again.
+    **At least once.** With ``enable_auto_commit`` whatever was handed out, however it was read, is committed
+    once the caller is back for more (in the background every ``auto_commit_interval_ms``, before anything
+    else with 0), and before its partitions go to another member. Without it, only `commit` commits. A
+    consumer that dies leaves what it did not commit to others, who read it again.
 
     ``on_assigned``, ``on_revoked`` and ``on_lost`` are called from within a read, or `close`. In
     ``on_revoked`` the partitions are still this consumer's: what is done can be committed. Of those in
@@ -110,20 +112,29 @@ class GroupConsumer(GroupTransactions):
         Raises what the group or a partition can't go on with: `BrokerError` (not authorized, fenced),
         `OffsetOutOfRangeError` with ``auto_offset_reset="none"``, and as `PartitionReader`.
         """
-        return self._polled(timeout, self._reader.read_columns, by_hand=False)
+        return self._polled(timeout, self._reader.read_columns)
 
     def __iter__(self) -> Self:
-        """The records one by one, for ever; each is committed as said of `read`."""
+        """The records one by one, for ever."""
         return self
 
     def __next__(self) -> Record:
-        record = self._polled(None, self._reader.next_record, by_hand=False)
+        record = self._polled(None, self._reader.next_record)
         assert record is not None  # it waits for ever
         return record
 
     def fetch_record(self, timeout: float | None = None) -> Record | None:
-        """The next record, for a caller that `commit`s it itself; None after ``timeout`` seconds."""
-        return self._polled(timeout, self._reader.next_record, by_hand=True)
+        """The next record; None after ``timeout`` seconds (None: never). Raises as `read`."""
+        return self._polled(timeout, self._reader.next_record)
+
+    def poll(self, timeout: float | None = None, max_records: int | None = None) -> list[Record]:
+        """The next records: waits for the first, for ``timeout`` seconds (None: for ever), and takes those
+        that are there, up to ``max_records`` (None: ``max_poll_records``). An empty list after the timeout.
+        Raises as `read`.
+        """
+        if max_records is not None and max_records < 1:
+            raise ValueError(f"max_records must be at least 1, not {max_records}")
+        return self._polled(timeout, lambda deadline: self._reader.poll(max_records, deadline) or None) or []
 
     # Where it is.
 
@@ -209,9 +220,7 @@ class GroupConsumer(GroupTransactions):
 
     # What happens within a read.
 
-    def _polled(
-        self, timeout: float | None, take: Callable[[Deadline], T | None], *, by_hand: bool
-    ) -> T | None:
+    def _polled(self, timeout: float | None, take: Callable[[Deadline], T | None]) -> T | None:
         self._check_open()
         if self._callbacks.running:
             raise RuntimeError("a read within a callback of the same consumer: return from it first")
@@ -223,7 +232,7 @@ class GroupConsumer(GroupTransactions):
                 self._follow(deadline)
                 taken = self._taken = take(deadline.within_ms(SLICE_MS))
                 if taken is not None and not self._member.membership.losing:
-                    self._note(taken, by_hand=by_hand)
+                    self._note(taken)
                     self._member.poll_ends()
                     return taken
                 if deadline.expired:
@@ -234,19 +243,20 @@ class GroupConsumer(GroupTransactions):
             self._member.poll_ends()
             raise
 
-    def _note(self, taken: Taken, *, by_hand: bool) -> None:
-        tp, (from_offset, next_offset) = taken.topic_partition, _span(taken)
-        if self._progress.handed_out(tp, from_offset, next_offset):
-            self._auto.forget([tp])
-        if not by_hand:
+    def _note(self, taken: Taken) -> None:
+        for tp, from_offset, next_offset in _spans(taken):
+            if self._progress.handed_out(tp, from_offset, next_offset):
+                self._auto.forget([tp])
             self._auto.handed_out(tp, from_offset)
 
     def _give_back(self) -> None:
         """An interrupt, say: what the caller does not get, or is not done with, is handed out again."""
-        taken = self._taken
-        if taken is not None and taken.topic_partition in self._reader.partitions:
-            self._reader.seek(taken.topic_partition, _span(taken)[0])
-            self._progress.given_back(taken.topic_partition, _span(taken)[0])
+        if self._taken is None:
+            return
+        for tp, from_offset, _ in _spans(self._taken):
+            if tp in self._reader.partitions:
+                self._reader.seek(tp, from_offset)
+                self._progress.given_back(tp, from_offset)
 
     def _follow(self, deadline: Deadline) -> None:
         """Do what the group wants; the caller is done with everything that it was given."""
@@ -326,8 +336,15 @@ class GroupConsumer(GroupTransactions):
             raise ConsumerClosedError("the consumer is closed")
 
 
-def _span(taken: Taken) -> tuple[int, int]:
-    """Where what was taken begins, and what comes next."""
+def _spans(taken: Taken) -> Iterable[tuple[TopicPartition, int, int]]:
+    """Of each partition where what was taken begins, and what comes next."""
     if isinstance(taken, Record):
-        return taken.offset, taken.offset + 1
-    return taken.from_offset, taken.next_offset
+        return ((taken.topic_partition, taken.offset, taken.offset + 1),)
+    if isinstance(taken, FetchedRecords):
+        return ((taken.topic_partition, taken.from_offset, taken.next_offset),)
+    found: dict[TopicPartition, tuple[int, int]] = {}
+    for place, run in groupby(taken, key=itemgetter(0, 1)):  # topic and partition
+        topic_partition, offsets = TopicPartition(*place), [record.offset for record in run]
+        first, _ = found.get(topic_partition, (offsets[0], None))
+        found[topic_partition] = first, offsets[-1] + 1
+    return [(topic_partition, *span) for topic_partition, span in found.items()]

@@ -17,7 +17,7 @@ from .group_config import GroupConfig
 from .progress import Progress
 from .start_offsets import StartOffsets
 
-Taken = Record | FetchedRecords
+Taken = Record | FetchedRecords | list[Record]
 
 
 class GroupPositions(ABC):

@@ -131,6 +131,8 @@ def test_it_waits_for_its_interval() -> None:
 def test_what_was_handed_out_last_is_done_once_the_caller_is_back_or_says_so() -> None:
     world = World()
     world.hand_out(A0, 0, 3)
+    world.auto._due = float("inf")
+    world.auto.caller_is_back()
     world.hand_out(A1, 5, 9)
     world.auto.commit_now(Deadline.after_ms(0), all_done=False)
     assert world.asked[-1][0] == {A0: 3, A1: 5}
@@ -140,6 +142,16 @@ def test_what_was_handed_out_last_is_done_once_the_caller_is_back_or_says_so() -
     world.failure = KafkaError("refused")
     world.hand_out(A0, 3, 4)
     world.auto.commit_now(Deadline.after_ms(0), all_done=True)  # logged, and read again
+
+
+def test_all_that_was_handed_out_last_is_not_done_while_the_caller_is_away() -> None:
+    """Records of several partitions may come at once."""
+    world = World()
+    world.hand_out(A0, 1, 3)
+    world.hand_out(A1, 5, 9)
+    world.auto.commit_now(Deadline.after_ms(0), all_done=False)
+    assert world.asked[-1][0] == {A0: 1, A1: 5}
+    assert world.back() == {A0: 3, A1: 9}
 
 
 def test_a_start_is_committed_until_it_is_read_from_elsewhere() -> None:

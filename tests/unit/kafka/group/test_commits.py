@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -135,6 +135,65 @@ def test_what_is_hidden_behind_the_last_record_stops_no_automatic_commit(
             hide()
             wait_until("behind it", lambda: consumer.position(A0) == 4)
     assert group.committed == {A0: 4, A1: 2}
+
+
+def columns_of(consumer: GroupConsumer) -> list[int]:
+    fetched = consumer.read(WITHIN_S)
+    assert fetched is not None
+    return [record.offset for record in fetched.columns]
+
+
+def record_of(consumer: GroupConsumer) -> list[int]:
+    record = consumer.fetch_record(WITHIN_S)
+    return [] if record is None else [record.offset]
+
+
+WAYS: dict[str, Callable[[GroupConsumer], list[int]]] = {
+    "read": columns_of,
+    "iteration": lambda consumer: [next(consumer).offset],
+    "fetch_record": record_of,
+    "poll": lambda consumer: [record.offset for record in consumer.poll(WITHIN_S)],
+    "poll one": lambda consumer: [record.offset for record in consumer.poll(WITHIN_S, max_records=1)],
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("automatic", [True, False])
+def test_what_is_committed_does_not_depend_on_how_it_was_read(
+    group: ScriptedGroup, way: str, automatic: bool
+) -> None:
+    with GroupConsumer(
+        group.cluster.bootstrap_servers,
+        "a",
+        "g",
+        auto_commit_interval_ms=0,
+        enable_auto_commit=automatic,
+    ) as consumer:
+        found: list[int] = []
+        while len(found) < 3:
+            found += WAYS[way](consumer)
+            assert max(group.committed.values(), default=0) < len(found)  # the caller works on them
+        assert consumer.fetch_record(0.0) is None
+        assert consumer.poll(0.0) == []
+        assert found == [0, 1, 2]
+        assert group.committed == ({A0: 3} if automatic else {})
+        consumer.commit()
+        assert group.committed == {A0: 3, A1: 0}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_raised_is_read_again_however_it_was_read(group: ScriptedGroup, way: str) -> None:
+    def work() -> None:
+        with GroupConsumer(group.cluster.bootstrap_servers, "a", "g") as consumer:
+            found = WAYS[way](consumer)
+            last.append(found[0])
+            raise ZeroDivisionError
+
+    last: list[int] = []
+    with pytest.raises(ZeroDivisionError):
+        work()
+    assert last == [0]
+    assert group.committed.get(A0, 0) == 0
 
 
 def test_a_commit_does_not_go_back_behind_the_last_one(group: ScriptedGroup) -> None:

@@ -23,6 +23,7 @@ from spark_kafka_native.kafka.group.errors import CommitFailedError
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.group.membership import Change
 from spark_kafka_native.kafka.model import Record, TopicPartition
+from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.records.columns import RecordColumns
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -68,7 +69,7 @@ def hand_out(consumer: GroupConsumer, offset: int) -> None:
         consumer._reader.seek(A0, offset + 1)
         return record(offset)
 
-    assert consumer._polled(5.0, take, by_hand=False) is not None
+    assert consumer._polled(5.0, take) is not None
 
 
 def prefetch(consumer: GroupConsumer, *tps: TopicPartition) -> None:
@@ -273,6 +274,34 @@ def test_a_topic_that_was_removed_is_not_heard_of_again_though_it_was_fetched(ma
     assert (consumer.position(A0), consumer.position(B0)) == (3, 1)
 
 
+def test_a_poll_hands_out_of_several_partitions_what_is_there(make: Make) -> None:
+    consumer = make(A0, B0)
+    consumer.add_topics("b")
+    found = asked(consumer)
+    prefetch(consumer, B0, A0)
+    assert places(list(consumer.poll(60, max_records=2))) == [("b", 0), ("b", 1)]
+    assert places(list(consumer.poll(60))) == [("b", 2), ("a", 0), ("a", 1), ("a", 2)]
+    consumer._auto.commit_now(Deadline.after_ms(0), all_done=False)
+    assert found[-1] == {A0: 0, B0: 2}  # it works on four of them
+    assert consumer.poll(0.0) == []
+    consumer._auto.commit_now(Deadline.after_ms(0), all_done=False)
+    assert found[-1] == {A0: 3, B0: 3}
+    with pytest.raises(ValueError, match="at least 1"):
+        consumer.poll(0.0, max_records=0)
+
+
+def test_a_poll_that_raised_is_handed_out_again(make: Make) -> None:
+    consumer = make(A0, B0)
+    consumer.add_topics("b")
+    prefetch(consumer, B0, A0)
+    assert len(consumer.poll(60)) == 6
+    consumer._give_back()
+    assert (consumer.position(A0), consumer.position(B0)) == (0, 0)
+    for tp in (A0, B0):
+        with pytest.raises(CommitFailedError, match="only offsets 0 to 0 were read"):
+            consumer._progress.check({tp: 3})
+
+
 def test_a_topic_that_was_removed_and_added_again_goes_on_where_it_was(make: Make) -> None:
     consumer = make(A0, B0, C0)
     consumer.subscribe(["a", "b", "c"])
@@ -355,7 +384,7 @@ def test_what_is_lost_while_it_is_taken_is_not_handed_out(make: Make) -> None:
             consumer._member._membership._lose(renew=True)
         return record(0)
 
-    assert consumer._polled(0.0, take, by_hand=True) is None
+    assert consumer._polled(0.0, take) is None
 
 
 def test_what_an_interrupt_took_back_can_not_be_committed(make: Make) -> None:
