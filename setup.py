@@ -7,6 +7,7 @@ SPARK_KAFKA_NATIVE_REQUIRE_KERNELS=1 makes it fail.
 """
 
 import os
+import shutil
 from glob import glob
 from os.path import dirname
 
@@ -22,6 +23,8 @@ REQUIRED = os.environ.get("SPARK_KAFKA_NATIVE_REQUIRE_KERNELS", "0") not in ("",
 class KernelWheel(bdist_wheel):
     def run(self) -> None:
         if not self.skip_build:
+            # What an earlier build left there would be in the wheel: modules that are gone, an old kernel.
+            shutil.rmtree(self.get_finalized_command("build").build_base, ignore_errors=True)
             self.run_command("build")
         build_ext = self.get_finalized_command("build_ext")
         if not any(map(os.path.exists, build_ext.get_outputs())):

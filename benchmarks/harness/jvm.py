@@ -29,8 +29,7 @@ PACKAGES = (
     "numpy>=1.26",
     "pyarrow>=18",
     "pandas>=2.2,<3",
-    "fastcrc>=0.3.4",
-    "crcmod>=1.7",
+    "fastcrc>=0.4.0",
 )
 
 

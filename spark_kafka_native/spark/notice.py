@@ -1,5 +1,5 @@
 """What the data source says in Spark's processes: `prefix_log_lines`; `tell`, a line that is no warning;
-`note_once` and `tell_about_sockets`, for what is said once in a session."""
+`note_once` and `advise`, for what is said once in a session."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ _SOCKETS: Final = (
     "Spark speaks TCP with its Python workers. With spark.python.unix.domain.socket.enabled=true (or the "
     "environment variable PYSPARK_UDS_MODE=true) before the session starts, reads are up to half as "
     "fast again, and where Spark runs on another system than Linux, a task takes some 40 ms less"
+)
+
+_NO_KERNEL: Final = (
+    "the compiled kernel is not installed, and NumPy does its work: records are decoded three to six times "
+    "slower. Install a wheel, or the package where there is a C compiler; %s=numpy hides this warning"
 )
 
 
@@ -56,7 +61,22 @@ def note_once(what: str) -> bool | None:
     return True
 
 
-def tell_about_sockets() -> None:
+def advise() -> None:
+    """Say once in a session what would make it faster: the compiled kernel, and sockets of the other kind."""
+    _warn_without_kernel()
+    _tell_about_sockets()
+
+
+def _warn_without_kernel() -> None:
+    """On the driver only: its installation is the executors', as a rule, and a worker has no session."""
+    from ..kafka.records import kernel  # late: it imports numpy
+
+    chosen = os.environ.get(kernel.ENVIRONMENT_VARIABLE, "").strip()
+    if not kernel.COMPILED and not chosen and note_once("warned-without-kernel"):
+        _LOG.warning(_NO_KERNEL, kernel.ENVIRONMENT_VARIABLE)
+
+
+def _tell_about_sockets() -> None:
     """Say once in a session what Spark's other kind of sockets would bring, where it could have it."""
     is_on = os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED", "").lower() == "true"
     if not is_on and hasattr(socket, "AF_UNIX") and note_once("told-about-sockets"):

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter
 from pyspark.sql.types import StructType
 
 from ...kafka.cluster.router import router_for
-from ..notice import tell_about_sockets
+from ..notice import advise
 from ..worker import settle_worker
 from .batch_plan import plan_batch
 from .filters import PushedFilters
@@ -35,7 +35,7 @@ class KafkaBatchReader(DataSourceReader):  # type: ignore[misc]
         errors."""
         for warning in self._options.warnings:
             _LOG.warning("%s", warning)
-        tell_about_sockets()
+        advise()
         # Spark keeps the process in which it plans: the next plan starts connected, too.
         settle_worker()
         tasks = plan_batch(router_for(self._options.client), self._options, self._filters)

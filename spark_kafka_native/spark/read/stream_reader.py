@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from ...kafka.cluster.router import router_for
 from ...kafka.group.committing import commit_offsets
-from ..notice import tell_about_sockets
+from ..notice import advise
 from ..worker import settle_worker
 from .group_commits import TIMEOUT_MS, GroupCommits
 from .partition import KafkaInputPartition, ReadTask, read_partition
@@ -57,7 +57,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
                 "maxOffsetsPerTrigger, minOffsetsPerTrigger and maxBytesPerTrigger are ignored: before "
                 "PySpark 4.2, Python sources can't limit a micro-batch. Each one reads all there is"
             )
-        tell_about_sockets()
+        advise()
         settle_worker()
         return StreamPlanner(
             StreamLogs(router_for(self._options.read.client), self._options.read), self._options

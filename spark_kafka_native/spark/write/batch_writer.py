@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from ...kafka.errors import ConfigError
-from ..notice import prefix_log_lines, tell_about_sockets
+from ..notice import advise, prefix_log_lines
 from ..options.option_values import OptionValues
 from .commit_message import WriteSummary
 from .rows import RowColumns
@@ -41,7 +41,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         )
         for warning in (*self._options.warnings, *warnings):
             _LOG.warning("%s", warning)
-        tell_about_sockets()
+        advise()
         once = self._options.exactly_once
         if once is not None and once.marker_topic is not None:
             raise ConfigError("Option 'transactionMarkerTopic' is for streams: a batch write has no markers")

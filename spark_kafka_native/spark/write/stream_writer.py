@@ -16,7 +16,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from ..notice import note_once, prefix_log_lines, tell_about_sockets
+from ..notice import advise, note_once, prefix_log_lines
 from ..options.option_values import OptionValues
 from .commit_message import KafkaCommitMessage, WriteSummary
 from .rows import RowColumns
@@ -58,7 +58,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         if self._is_first_commit(messages, batchId):
             for warning in self._warnings:
                 _LOG.warning("%s", warning)
-            tell_about_sockets()
+            advise()
         once = self._options.exactly_once
         if once is not None:
             from .transaction_ends import commit_transactions

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import crcmod.predefined
+import fastcrc
 
 from ...kafka.model import Record
 
@@ -24,7 +24,7 @@ _CODECS = {1: "gzip", 3: "lz4", 4: "zstd"}
 _SNAPPY = 2
 _XERIAL = b"\x82SNAPPY\0"
 """How the stream format of snappy-java begins, in which the Java client writes: 8 more bytes, then blocks."""
-_crc32c = crcmod.predefined.mkCrcFun("crc-32c")
+_crc32c = fastcrc.crc32.iscsi  # CRC-32C by its other name
 
 
 @dataclass(frozen=True)

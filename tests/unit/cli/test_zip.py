@@ -1,4 +1,4 @@
-"""The zip for ``--py-files``, where there is nothing but Python, numpy, pyarrow, crcmod and PySpark."""
+"""The zip for ``--py-files``, where there is nothing but Python, numpy, pyarrow and PySpark."""
 
 import importlib.util
 import subprocess
@@ -34,7 +34,7 @@ def test_a_zip_needs_little(tmp_path, capsys):
     assert str(archive) in capsys.readouterr().out
     libraries = tmp_path / "libraries"
     libraries.mkdir()
-    for name in ("numpy", "numpy.libs", "pyarrow", "pyspark", "py4j", "crcmod"):
+    for name in ("numpy", "numpy.libs", "pyarrow", "pyspark", "py4j"):
         folder = Path(importlib.util.find_spec(name.partition(".")[0]).origin).parents[1] / name
         if folder.exists():
             (libraries / name).symlink_to(folder)

@@ -5,7 +5,8 @@ import socket
 
 import pytest
 
-from spark_kafka_native.spark.notice import prefix_log_lines, tell, tell_about_sockets
+from spark_kafka_native.kafka.records import kernel
+from spark_kafka_native.spark.notice import advise, prefix_log_lines, tell
 
 
 @pytest.fixture
@@ -17,15 +18,15 @@ def told(monkeypatch, tmp_path, caplog):
 
 
 def test_sockets_are_told_once_in_a_session(told, monkeypatch, tmp_path):
-    tell_about_sockets()
-    tell_about_sockets()
+    advise()
+    advise()
     (line,) = told()
     assert "spark.python.unix.domain.socket.enabled=true" in line
     assert "PYSPARK_UDS_MODE=true" in line
     another = tmp_path / "another"
     another.mkdir()
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(another))
-    tell_about_sockets()
+    advise()
     assert len(told()) == 2
 
 
@@ -41,7 +42,27 @@ def test_sockets_are_told_once_in_a_session(told, monkeypatch, tmp_path):
 )
 def test_nothing_is_told_where_it_is_on_or_cannot_be(told, monkeypatch, without):
     without(monkeypatch)
-    tell_about_sockets()
+    advise()
+    assert told() == []
+
+
+def test_a_missing_kernel_is_told_once_in_a_session(told, monkeypatch):
+    monkeypatch.setenv("PYTHON_UNIX_DOMAIN_ENABLED", "true")
+    monkeypatch.setattr(kernel, "COMPILED", False)
+    monkeypatch.delenv(kernel.ENVIRONMENT_VARIABLE, raising=False)
+    advise()
+    advise()
+    (line,) = told()
+    assert "the compiled kernel is not installed" in line
+    assert f"{kernel.ENVIRONMENT_VARIABLE}=numpy hides" in line
+
+
+@pytest.mark.parametrize(("compiled", "chosen"), [(True, ""), (False, "numpy")])
+def test_nothing_is_told_of_a_kernel_that_is_there_or_not_wanted(told, monkeypatch, compiled, chosen):
+    monkeypatch.setenv("PYTHON_UNIX_DOMAIN_ENABLED", "true")
+    monkeypatch.setattr(kernel, "COMPILED", compiled)
+    monkeypatch.setenv(kernel.ENVIRONMENT_VARIABLE, chosen)
+    advise()
     assert told() == []
 
 

@@ -1,0 +1,49 @@
+"""What a wheel has in it, and what it needs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_wheel_has_nothing_of_an_earlier_build(tmp_path: Path) -> None:
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    package = tmp_path / "spark_kafka_native"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "version.py").write_bytes((ROOT / "spark_kafka_native" / "version.py").read_bytes())
+    stale = tmp_path / "build" / "lib" / "spark_kafka_native"
+    stale.mkdir(parents=True)
+    (stale / "gone.py").write_text("")
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps"]
+    ran = subprocess.run(
+        [*command, "--no-build-isolation", "--wheel-dir", tmp_path / "dist", tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ran.returncode == 0, ran.stderr
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        modules = {name for name in archive.namelist() if name.startswith("spark_kafka_native/")}
+    assert modules == {"spark_kafka_native/__init__.py", "spark_kafka_native/version.py"}
+
+
+def test_client_and_mock_broker_need_no_crcmod() -> None:
+    """It has no wheels, so an installation of wheels alone lacks it."""
+    script = (
+        "import sys; sys.modules['crcmod'] = None\n"
+        "from spark_kafka_native.kafka import Producer\n"
+        "from spark_kafka_native.testing import MockBroker\n"
+        "with MockBroker() as broker:\n"
+        "    broker.create_topic('t', 1)\n"
+        "    with Producer(broker.bootstrap_servers) as producer:\n"
+        "        print(producer.send('t', b'v').result().offset)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert (ran.stdout, ran.returncode) == ("0\n", 0), ran.stderr
