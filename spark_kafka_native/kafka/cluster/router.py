@@ -135,21 +135,15 @@ class Router:
         """Who leads ``topic_partition``. Raises `BrokerError`: no such topic or partition, or no leader
         (retriable).
         """
-        metadata = self.metadata((topic_partition.topic,))
-        partition = metadata.partition(topic_partition)
-        if partition.leader is None or partition.leader not in metadata.brokers:
-            raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"partition {topic_partition}")
-        return Leader(
-            partition.leader, partition.leader_epoch, metadata.topics[topic_partition.topic].topic_id
-        )
+        return _leader(self.metadata((topic_partition.topic,)), topic_partition)
 
     def leaders(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Leader]:
         """`leader` of many, with one metadata request for all that are unknown. Raises for the first that has
         none.
         """
         wanted = list(topic_partitions)
-        self.metadata({tp.topic for tp in wanted})
-        return {tp: self.leader(tp) for tp in wanted}
+        metadata = self.metadata({tp.topic for tp in wanted})
+        return {tp: _leader(metadata, tp) for tp in wanted}
 
     def connection(self, node_id: int, deadline: Deadline | None = None, channel: str = "") -> Connection:
         """A live connection to a broker of the cluster; a ``channel`` of its own does not wait
@@ -362,3 +356,11 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def _leader(metadata: ClusterMetadata, topic_partition: TopicPartition) -> Leader:
+    """Who leads it, by ``metadata``. Raises as `Router.leader`."""
+    partition = metadata.partition(topic_partition)
+    if partition.leader is None or partition.leader not in metadata.brokers:
+        raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"partition {topic_partition}")
+    return Leader(partition.leader, partition.leader_epoch, metadata.topics[topic_partition.topic].topic_id)

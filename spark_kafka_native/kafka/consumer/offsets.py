@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..cluster.router import Leader, Router
@@ -39,9 +38,8 @@ _SENTINELS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundOffset:
-    """Where a place in a partition is."""
+class FoundOffset(NamedTuple):
+    """Where a place in a partition is; a tuple, as there are thousands of them in each poll of a stream."""
 
     offset: int | None
     """None where no record matches (a timestamp after the last one, `OffsetAt.MAX_TIMESTAMP` of nothing)."""

@@ -120,6 +120,8 @@ class Request(Message, Generic[R]):
     """A request; ``Request[FetchResponse]`` says what is answered."""
 
     response: ClassVar[type[Response]]
+    polled: ClassVar[bool] = False
+    """Whether it is asked again and again, and answered with the same bytes most of the time."""
 
     def __init_subclass__(
         cls, *, api_key: int, versions: tuple[int, int], flexible: int = FOREVER, **options: Any

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final, assert_never
+from typing import Final, NamedTuple, assert_never
 
 from ...kafka.cluster.router import Router
 from ...kafka.consumer.offsets import list_offsets
@@ -33,8 +33,7 @@ _OFFSETS_MISMATCH: Final = "KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED"
 _TIMES_MISMATCH: Final = "KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssignedPartition:
+class AssignedPartition(NamedTuple):
     """What the metadata say of a partition that is read."""
 
     leader: int

@@ -36,7 +36,7 @@ class LogEnds:
     def are_behind(self, start: StreamOffset) -> bool:
         """Whether partitions that ``start`` has are missing, or end before it: of the same topic, for all
         that is known."""
-        return any(tp not in self.latest for tp in self._same_topics(start)) or bool(self.shorter_than(start))
+        return any(self.latest.get(tp, -1) < offset for tp, offset in self._same_topics(start).items())
 
     def shorter_than(self, start: StreamOffset) -> dict[TopicPartition, int]:
         """The positions of ``start`` that are behind the end of their log: of the same topic, for all that is
@@ -47,12 +47,11 @@ class LogEnds:
             if self.latest.get(tp, offset) < offset
         }
 
-    def _same_topics(self, start: StreamOffset) -> dict[TopicPartition, int]:
-        return {
-            tp: offset
-            for tp, offset in start.positions.items()
-            if not start.is_other_topic(tp.topic, self.topic_ids.get(tp.topic))
-        }
+    def _same_topics(self, start: StreamOffset) -> Positions:
+        others = {name for name, topic_id in self.topic_ids.items() if start.is_other_topic(name, topic_id)}
+        if not others:
+            return start.positions
+        return {tp: offset for tp, offset in start.positions.items() if tp.topic not in others}
 
 
 class _BehindError(KafkaError):

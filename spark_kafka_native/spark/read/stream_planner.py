@@ -45,6 +45,9 @@ class StreamPlanner:
         self._is_available_now = False
         self._target: LogEnds | None = None
         self._ends: LogEnds | None = None
+        self._start: tuple[Json, StreamOffset] | None = None
+        self._quiet_at: tuple[StreamOffset, LogEnds] | None = None
+        """Where the last `latest` found nothing to read, and nothing lost."""
         self._held: Positions = {}
         """Of logs that are shorter than what was read of them."""
         self._has_hinted = False
@@ -77,8 +80,10 @@ class StreamPlanner:
         """
         if self._refusal is not None:
             raise self._refusal
-        start = StreamOffset.from_json(start_json)
+        start = self._parse(start_json)
         self._ends = ends = self._find_ends(start)
+        if self._quiet_at == (start, ends):
+            return start_json
         if not ends.latest:
             # Not an offset without partitions: when they come back, each of them would be new.
             self._report_all_gone(start)
@@ -93,6 +98,7 @@ class StreamPlanner:
             return start_json
         end = _end_of_batch(start, ends, self._admit(span, ends)) if limited else whole
         if end.positions == start.positions and not span.former:
+            self._quiet_at = (start, self._ends)
             return start_json
         self._sample_now_and_then(span, end, ends)
         return end.to_json()
@@ -125,6 +131,12 @@ class StreamPlanner:
         tasks = form_tasks(ranges, read, leaders)
         self._hint(tasks)
         return [tuple(piece.shipped for piece in task) for task in tasks]
+
+    def _parse(self, start_json: Json) -> StreamOffset:
+        """The offset that ``start_json`` is: for as long as all is quiet, the same one."""
+        if self._start is None or self._start[0] != start_json:
+            self._start = start_json, StreamOffset.from_json(start_json)
+        return self._start[1]
 
     def _find_ends(self, start: StreamOffset) -> LogEnds:
         if not self._is_available_now:

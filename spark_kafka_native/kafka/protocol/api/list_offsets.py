@@ -53,6 +53,7 @@ class ListOffsetsResponse(Response):
 class ListOffsetsRequest(Request[ListOffsetsResponse], api_key=2, versions=(1, 11), flexible=6):
     """Goes to the leader of every partition in it. ``replica_id`` of a client is -1."""
 
+    polled = True
     replica_id: Int32
     isolation_level: Int8 = field(since=2, default=0)
     topics: list[ListOffsetsTopic]

@@ -64,6 +64,7 @@ class MetadataResponse(Response):
 class MetadataRequest(Request[MetadataResponse], api_key=3, versions=(1, 13), flexible=9):
     """Which topics to describe: null for all of them, an empty list for none (brokers only)."""
 
+    polled = True
     topics: list[MetadataRequestTopic] | None = field(nullable=1)
     allow_auto_topic_creation: Boolean = field(since=4, default=True)
     include_cluster_authorized_operations: Boolean = field(since=8, until=10, default=False)

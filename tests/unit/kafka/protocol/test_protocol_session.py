@@ -270,3 +270,52 @@ class TestOneShapeForAllVersions:
     def test_delete_topics_by_id_needs_a_version(self) -> None:
         with pytest.raises(UnsupportedVersionError, match="DeleteTopics v5 knows no topic ids"):
             DeleteTopicsRequest(topics=[DeleteTopicState()], timeout_ms=5).downgraded(5)
+
+
+class TestPolledRequests:
+    """What is asked again and again is mostly answered with the same bytes: they are read once."""
+
+    def answer(self, session: Session, response: MetadataResponse) -> Any:
+        correlation_id, _ = session.send(METADATA, 4)
+        return session.receive(frame(correlation_id, response, 4))[1]
+
+    def test_the_same_bytes_are_the_same_response(self) -> None:
+        session = Session("me")
+        first = self.answer(session, metadata_response())
+        assert self.answer(session, metadata_response()) is first
+
+    def test_other_bytes_are_another_response(self) -> None:
+        session = Session("me")
+        self.answer(session, metadata_response())
+        assert (
+            self.answer(session, MetadataResponse(brokers=[], topics=[], controller_id=7)).controller_id == 7
+        )
+        assert self.answer(session, metadata_response()) == metadata_response()
+
+    def test_bytes_of_another_version_are_read_anew(self) -> None:
+        session = Session("me")
+        first = self.answer(session, metadata_response())
+        correlation_id, _ = session.send(METADATA, 5)
+        assert session.receive(frame(correlation_id, metadata_response(), 5))[1] is not first
+
+    def test_a_large_response_is_not_kept(self) -> None:
+        session = Session("me")
+        large = MetadataResponse(brokers=[], topics=[], cluster_id="c" * 30_000)
+        kept = self.answer(session, large)
+        assert self.answer(session, large) is kept
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("spark_kafka_native.kafka.protocol.session.MAX_KEPT_BYTES", 30_000)
+            another = self.answer(session, MetadataResponse(brokers=[], topics=[], cluster_id="d" * 30_001))
+            again = self.answer(session, MetadataResponse(brokers=[], topics=[], cluster_id="d" * 30_001))
+        assert again == another
+        assert again is not another
+
+    def test_other_requests_are_read_each_time(self) -> None:
+        session = Session("me")
+        response = FindCoordinatorResponse(coordinators=[])
+        read = []
+        for _ in range(2):
+            correlation_id, _ = session.send(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
+            read.append(session.receive(frame(correlation_id, response, 4, b"\0"))[1])
+        assert read[0] == read[1]
+        assert read[0] is not read[1]

@@ -460,3 +460,25 @@ def test_sizes_are_sampled_once_a_minute_where_no_limit_needs_them():
         at = planner.latest(at, limited=True)
     assert sampled == [100.0, 160.0, 220.0]
     assert planner.report()["#bytes 7.0"] == {}
+
+
+def test_a_quiet_stream_notices_what_changes():
+    """What was found to be nothing new is not looked at again; all else is."""
+    logs = Logs({T0: 0}, {T0: 9, T1: 4})
+    planner = planner_of(logs)
+    at = through_checkpoint(planner.latest(planner.initial(), limited=False))
+    for _ in range(3):
+        assert planner.latest(at, limited=False) is at
+    logs.ids = {"t": NEW}
+    with pytest.raises(KafkaConditionError, match="PARTITION_OFFSET_CHANGED"):
+        planner.latest(at, limited=False)
+    logs.ids, logs.latest = {"t": OLD}, {T0: 9}
+    with pytest.raises(KafkaConditionError, match="PARTITIONS_DELETED"):
+        planner.latest(at, limited=False)
+    logs.latest = {T0: 9, T1: 4}
+    assert planner.latest(at, limited=False) is at
+    # The same ends, and another start: of a batch that was planned before.
+    earlier = through_checkpoint(StreamOffset(positions={T0: 9, T1: 3}, topic_ids={"t": OLD}).to_json())
+    assert ranges(planner, earlier, planner.latest(earlier, limited=False)) == [("t", 1, 3, 4, OLD)]
+    logs.latest = {T0: 9, T1: 4, TopicPartition("t", 2): 1}
+    assert ranges(planner, at, planner.latest(at, limited=False)) == [("t", 2, 0, 1, OLD)]
