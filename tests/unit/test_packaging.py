@@ -10,6 +10,20 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
+def modules_of_a_wheel(project: Path) -> set[str]:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps"]
+    ran = subprocess.run(
+        [*command, "--no-build-isolation", "--wheel-dir", project / "dist", project],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ran.returncode == 0, ran.stderr
+    (wheel,) = (project / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        return {name for name in archive.namelist() if name.startswith("spark_kafka_native/")}
+
+
 def test_a_wheel_has_nothing_of_an_earlier_build(tmp_path: Path) -> None:
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
@@ -17,21 +31,11 @@ def test_a_wheel_has_nothing_of_an_earlier_build(tmp_path: Path) -> None:
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "version.py").write_bytes((ROOT / "spark_kafka_native" / "version.py").read_bytes())
-    stale = tmp_path / "build" / "lib" / "spark_kafka_native"
-    stale.mkdir(parents=True)
-    (stale / "gone.py").write_text("")
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps"]
-    ran = subprocess.run(
-        [*command, "--no-build-isolation", "--wheel-dir", tmp_path / "dist", tmp_path],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert ran.returncode == 0, ran.stderr
-    (wheel,) = (tmp_path / "dist").glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        modules = {name for name in archive.namelist() if name.startswith("spark_kafka_native/")}
-    assert modules == {"spark_kafka_native/__init__.py", "spark_kafka_native/version.py"}
+    kept = {"spark_kafka_native/__init__.py", "spark_kafka_native/version.py"}
+    (package / "gone.py").write_text("")
+    assert modules_of_a_wheel(tmp_path) == kept | {"spark_kafka_native/gone.py"}
+    (package / "gone.py").unlink()
+    assert modules_of_a_wheel(tmp_path) == kept
 
 
 def test_client_and_mock_broker_need_no_crcmod() -> None:
