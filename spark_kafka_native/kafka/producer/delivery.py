@@ -23,6 +23,7 @@ from .waiters import Waiters
 
 _LOG = logging.getLogger("spark_kafka_native")
 Rows = npt.NDArray[np.int64]
+_NO_ROWS: Rows = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,19 @@ class Outcome:
 class DeliveryBlock:
     """``length`` records handed over together. The sender reports batches to it; any thread may ask."""
 
-    __slots__ = ("_callbacks", "_hurry", "_left", "_lock", "_segments", "_waiters", "length", "timestamps")
+    __slots__ = (
+        "_callbacks",
+        "_hurry",
+        "_left",
+        "_lock",
+        "_places",
+        "_segment_of",
+        "_segments",
+        "_segments_indexed",
+        "_waiters",
+        "length",
+        "timestamps",
+    )
 
     def __init__(self, length: int, waiters: Waiters, hurry: Callable[[], None]) -> None:
         self.length = length
@@ -65,6 +78,9 @@ class DeliveryBlock:
         self._waiters = waiters
         self._left = length
         self._segments: list[tuple[Rows, int, Outcome]] = []
+        # Of each row, made when a caller asks for one: as many partitions are as many segments.
+        self._segments_indexed = 0
+        self._segment_of = self._places = _NO_ROWS
 
     def start(self, length: int, timestamps: npt.NDArray[np.int64] | None) -> None:
         """Single records have become ``length`` rows; none was reported before."""
@@ -89,7 +105,9 @@ class DeliveryBlock:
         """Call ``callback`` once ``row`` has ended: now, if it has."""
         self._waiters.check_process()
         with self._lock:
-            if self.find(row) is None:
+            if len(self._segments) != self._segments_indexed:
+                self._index_segments()
+            if self._look_up(row) is None:
                 self._callbacks.setdefault(row, []).append(callback)
                 return
         try:
@@ -109,11 +127,24 @@ class DeliveryBlock:
 
     def find(self, row: int) -> tuple[int, Outcome] | None:
         """The place of ``row`` in its batch and how that ended; None while it is under way."""
-        for rows, first, outcome in self._segments:
-            place = _find(rows, row)
-            if place >= 0:
-                return first + place, outcome
-        return None
+        if len(self._segments) != self._segments_indexed:
+            with self._lock:
+                self._index_segments()
+        return self._look_up(row)
+
+    def _look_up(self, row: int) -> tuple[int, Outcome] | None:
+        segment = self._segment_of.item(row) if self._segments_indexed else -1
+        return None if segment < 0 else (self._places.item(row), self._segments[segment][2])
+
+    def _index_segments(self) -> None:
+        """Take in what was reported since the last time; the lock is held, but others look things up."""
+        if not self._segments_indexed:
+            self._segment_of, self._places = np.full(self.length, -1), np.zeros(self.length, np.int64)
+        for number in range(self._segments_indexed, len(self._segments)):
+            rows, first, _ = self._segments[number]
+            self._places[rows] = np.arange(first, first + len(rows))
+            self._segment_of[rows] = number
+        self._segments_indexed = len(self._segments)
 
     def wait(self, ended: Callable[[], bool], timeout_ms: float | None) -> bool:
         """Wait until ``ended``; False when the timeout expired first. A thread that waits wants the records
@@ -180,6 +211,9 @@ class Delivery:
         self._block.call_back(self._row, callback)
 
     def _wait(self, timeout: float | None) -> tuple[int, Outcome]:
+        found = self._block.find(self._row)
+        if found is not None:
+            return found
         self._block.wait(self.done, None if timeout is None else timeout * 1000)
         found = self._block.find(self._row)
         if found is None:
@@ -302,11 +336,6 @@ class PartlyTakenError(KafkaError):
             f"{self.taken:,} of {self.rows:,} rows were taken and are being delivered, the others were not: "
             f"{self.reason}"
         )
-
-
-def _find(rows: Rows, row: int) -> int:
-    place = int(np.searchsorted(rows, row))
-    return place if place < len(rows) and rows[place] == row else -1
 
 
 def _call_from_sender(callback: Callable[[Delivery], None], delivery: Delivery) -> None:

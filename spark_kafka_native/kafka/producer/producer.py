@@ -131,7 +131,7 @@ class Producer:
         self._state = state
         self._sender = Sender(
             state,
-            lambda buffer: self._topics.refreshed(buffer),
+            lambda names: self._topics.refreshed(names),
             lambda: self._memory.waiting,
             self._refuse,
             self._release,

@@ -104,11 +104,13 @@ class Topics:
             buffer.describe(found.topic_id, _targets_of(found), buffer.max_bytes)
             self._replay.post(buffer)
 
-    def refreshed(self, buffer: TopicBuffer) -> None:
-        """Apply newer metadata of the topic; its limits are read again where they are as old as metadata may
-        be (or half as old: they were read a moment after the metadata)."""
-        self.describe(buffer)
-        self.read_limits((buffer.topic,), self._router.config.metadata_max_age_ms / 2_000)
+    def refreshed(self, names: Collection[str]) -> None:
+        """Apply newer metadata of the topics; their limits are read again where they are as old as metadata
+        may be (or half as old: they were read a moment after the metadata)."""
+        for name in names:
+            if name in self.buffers:
+                self.describe(self.buffers[name])
+        self.read_limits(names, self._router.config.metadata_max_age_ms / 2_000)
 
     def read_limits(self, names: Iterable[str], max_age_s: float = LIMIT_AGE_S) -> None:
         """Ask again for the limits of those ``names`` that were read longer ago: they may have been raised.

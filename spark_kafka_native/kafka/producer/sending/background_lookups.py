@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
+from ...cluster.metadata import ClusterMetadata
 from ...errors import BrokerError, ConfigError, KafkaError, SecurityError
 from ...network.connection import Connection
 from ...network.deadline import Deadline
 from ...protocol.api.init_producer_id import InitProducerIdRequest
-from ..accumulating.topic_buffer import TopicBuffer
 from ..settling.failed_batches import FailedBatches
 from .broker_connection import BrokerConnection
 from .partition_sending import PartitionSending
@@ -35,16 +35,19 @@ class BackgroundLookups:
         self,
         state: SenderState,
         failed: FailedBatches,
-        describe: Callable[[TopicBuffer], None],
+        refreshed: Callable[[Collection[str]], None],
         wake: Callable[[], None],
     ) -> None:
         self._state = state
         self._failed = failed
-        self._describe = describe
+        self._tell_refreshed = refreshed
         self._wake = wake
         self.finished: deque[Callable[[], None]] = deque()
         """What the sender's thread is to do next."""
-        self._refreshing: set[str] = set()
+        self._wanted: dict[str, None] = {}
+        self._asking_metadata: frozenset[str] = frozenset()
+        self._metadata_not_before: dict[str, float] = {}
+        self._metadata_failures: dict[str, int] = {}
         self._asking_producer_id = False
         self._producer_id_not_before = 0.0
         self._producer_id_failures = 0
@@ -83,21 +86,36 @@ class BackgroundLookups:
                 self.refresh(partition.topic_partition.topic)
 
     def refresh(self, topic: str) -> None:
-        """Ask how many partitions the topic has and who leads them."""
-        if topic in self._refreshing:
+        """Ask how many partitions the topic has and who leads them, at the next `ask_metadata`."""
+        if topic not in self._asking_metadata:
+            self._wanted[topic] = None
+
+    def ask_metadata(self, now: float) -> None:
+        """Ask about all topics that are to be refreshed, in one request, once there is no other under way.
+
+        Each partition of a topic asks for itself: no topic is asked about again before its backoff is over.
+        """
+        if self._asking_metadata:
             return
-        self._refreshing.add(topic)
-        router, buffer = self._state.router, self._state.topics.get(topic)
+        not_before = self._metadata_not_before
+        topics = frozenset(topic for topic in self._wanted if not_before.get(topic, now) <= now)
+        for topic in topics:
+            del self._wanted[topic]
+        for topic in self._wanted:
+            self._state.by(not_before[topic])
+        if not topics:
+            return
+        self._asking_metadata = topics
+        router = self._state.router
 
         def ask() -> Callable[[], None]:
             error: KafkaError | None = None
             try:
-                router.refresh((topic,), Deadline.after_ms(router.config.request_timeout_ms))
-                if buffer is not None:
-                    self._describe(buffer)
-            except Exception as failure:  # noqa: BLE001 - else nobody would ask about the topic again
+                router.refresh(topics, Deadline.after_ms(router.config.request_timeout_ms))
+                self._tell_refreshed(topics)
+            except Exception as failure:  # noqa: BLE001 - else nobody would ask about these topics again
                 error = as_kafka_error(failure)
-            return lambda: self._refreshed(topic, error)
+            return lambda: self._refreshed(topics, error)
 
         self.start(ask, "metadata")
 
@@ -172,17 +190,21 @@ class BackgroundLookups:
     def _leads(self, broker: BrokerConnection, partition: PartitionSending) -> bool:
         return self._state.leader(partition.topic_partition) == broker.node_id
 
-    def _refreshed(self, topic: str, error: KafkaError | None) -> None:
-        self._refreshing.discard(topic)
-        if error is not None:
-            if not self._is_final(error):
-                self._blame(error, topic)
+    def _refreshed(self, topics: Collection[str], error: KafkaError | None) -> None:
+        self._asking_metadata = frozenset()
+        if error is not None and self._is_final(error):
             return
-        told = self._state.router.snapshot.topics.get(topic)
-        if told is not None and not told.error_code:
-            for partition in self._state.active:
-                if partition.topic_partition.topic == topic:
-                    partition.refreshed()
+        metadata, now = self._state.router.snapshot, self._state.clock()
+        known = {name for name in topics if error is None and is_known(metadata, name)}
+        for topic in topics:
+            failures = 0 if topic in known else self._metadata_failures.get(topic, 0) + 1
+            self._metadata_failures[topic] = failures
+            self._metadata_not_before[topic] = now + self._state.delay_s(failures)
+        if error is not None:
+            self._blame(error, topics)
+        for partition in self._state.active:
+            if partition.topic_partition.topic in known:
+                partition.refreshed()
 
     def _identified(self, identity: ProducerIdentity) -> None:
         self._asking_producer_id = False
@@ -205,11 +227,17 @@ class BackgroundLookups:
         self._state.by(self._producer_id_not_before)
         self._blame(error)
 
-    def _blame(self, error: KafkaError, topic: str | None = None) -> None:
+    def _blame(self, error: KafkaError, topics: Collection[str] | None = None) -> None:
         """A batch that is given up should say what it was waiting for."""
         for partition in self._state.active:
-            if topic in (None, partition.topic_partition.topic):
+            if topics is None or partition.topic_partition.topic in topics:
                 partition.held_up(error)
+
+
+def is_known(metadata: ClusterMetadata, topic: str) -> bool:
+    """Whether ``metadata`` describe the topic, without an error."""
+    found = metadata.topics.get(topic)
+    return found is not None and not found.error_code
 
 
 def as_kafka_error(error: Exception) -> KafkaError:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from ...errors import KafkaError
 from ...network.deadline import Deadline
@@ -38,6 +38,8 @@ SHARED_READ_S = 0.02
 this long."""
 LEAST_AGE_S = 1.0
 """Without a reason, metadata is not requested more often than this, whatever metadata.max.age.ms says."""
+TOGETHER = 0.75
+"""When a topic's metadata are old, those that have reached this part of that age are asked for with them."""
 CALLBACKS_S = 30.0
 """What is given up at the end goes to callbacks and the spill folder: `stop` waits this long for that."""
 EXPIRY_S = 0.05
@@ -50,7 +52,7 @@ class Sender:
     def __init__(
         self,
         state: SenderState,
-        describe: Callable[[TopicBuffer], None],
+        refreshed: Callable[[Collection[str]], None],
         room_wanted: Callable[[], bool],
         fail: Callable[[BaseException], None],
         release: Callable[[], None],
@@ -65,7 +67,7 @@ class Sender:
         that an interrupt in a caller leaves it on one side or on the other."""
         self._wakeup = Wakeup()
         self._failed = FailedBatches(state, fail)
-        self._lookups = BackgroundLookups(state, self._failed, describe, self.wake)
+        self._lookups = BackgroundLookups(state, self._failed, refreshed, self.wake)
         self._responses = ProduceResponses(state, self._failed, self._lookups)
         self._partitions = TransactionPartitions(state, self._failed, self._lookups)
         self._dispatcher = Dispatcher(state, self._failed, self._lookups, self._partitions)
@@ -182,6 +184,7 @@ class Sender:
         if self._closing is None:
             self._healing.turn(now)
         self._dispatcher.send(now)
+        self._lookups.ask_metadata(now)
         self._sleep()
 
     def _finished(self) -> bool:
@@ -267,11 +270,13 @@ class Sender:
     def _refresh_old(self, now: float) -> None:
         """Ask again about topics that were described long ago: partitions may have been added."""
         age_s = max(LEAST_AGE_S, self._state.router.config.metadata_max_age_ms / 1000)
-        for buffer in self._state.buffers():
-            if buffer.described_at + age_s <= now:
-                buffer.described_at = now
-                self._lookups.refresh(buffer.topic)
-            self._state.by(buffer.described_at + age_s)
+        buffers = self._state.buffers()
+        if any(buffer.described_at + age_s <= now for buffer in buffers):
+            for buffer in buffers:  # also those that would be due in a moment: one request for all
+                if buffer.described_at + age_s * TOGETHER <= now:
+                    buffer.described_at = now
+                    self._lookups.refresh(buffer.topic)
+        self._state.by(min((buffer.described_at for buffer in buffers), default=now) + age_s)
 
     def _expire(self, now: float) -> None:
         """Give up what was not delivered in time."""

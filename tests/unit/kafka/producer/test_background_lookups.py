@@ -3,6 +3,8 @@
 import threading
 from types import SimpleNamespace
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from produce_cluster import (
     refused,
@@ -20,11 +22,13 @@ from spark_kafka_native.kafka.errors import (
     NetworkError,
     SecurityError,
 )
-from spark_kafka_native.kafka.producer.sending import background_lookups
+from spark_kafka_native.kafka.producer.sending import background_lookups, sender
 from spark_kafka_native.kafka.producer.sending.background_lookups import BackgroundLookups
 from spark_kafka_native.kafka.producer.sending.producer_id import ProducerIdentity
 from spark_kafka_native.kafka.producer.settling.failed_batches import FailedBatches
+from spark_kafka_native.kafka.protocol.api.configs import DescribeConfigsRequest
 from spark_kafka_native.kafka.protocol.api.init_producer_id import InitProducerIdResponse
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 
 pytestmark = pytest.mark.timed(0.1)
 
@@ -43,7 +47,7 @@ def test_a_question_that_fails_unexpectedly_is_asked_again(cluster, monkeypatch,
     cluster.script(TP, refused(ErrorCode.NOT_LEADER_OR_FOLLOWER))
     with producing(cluster) as producer:
         assert send(producer, 1)[0].exception(60) is None
-        wait_until(lambda: failed and not producer._sender._lookups._refreshing)
+        wait_until(lambda: failed and not producer._sender._lookups._asking_metadata)
 
 
 def test_where_no_thread_can_be_started_questions_are_asked_all_the_same(cluster, monkeypatch):
@@ -170,3 +174,91 @@ def test_a_passing_refusal_of_a_producer_id_is_asked_about_again_after_a_while(p
     asking.ask()
     assert asking.asked == 2
     assert asking.state.producer_id.current == ProducerIdentity(7, 3)
+
+
+class Refreshing:
+    """Looks for metadata in this thread, at a clock of its own; `answered` holds what each asked for."""
+
+    def __init__(self, monkeypatch, error_code=ErrorCode.NONE):
+        self.threads = []
+        self.now, self.asked = 100.0, []
+        self.state = sender_state(clock=lambda: self.now)
+        router = self.state.router
+        router.config.retry_backoff_ms = 100
+        router.snapshot = SimpleNamespace(topics={"t": SimpleNamespace(error_code=error_code)})
+        router.refresh = lambda topics, _deadline: self.asked.append(sorted(topics))
+        self.state.__post_init__()
+        thread = SimpleNamespace(Thread=lambda target, **_: self.threads.append(target) or self)
+        monkeypatch.setattr(background_lookups, "threading", thread)
+        failed = FailedBatches(self.state, lambda _error: None)
+        self.lookups = BackgroundLookups(self.state, failed, lambda _names: None, lambda: None)
+
+    def start(self):
+        pass
+
+    def answer(self):
+        self.threads.pop()()
+        while self.lookups.finished:
+            self.lookups.finished.popleft()()
+
+    def want(self, *topics):
+        for topic in topics:
+            self.lookups.refresh(topic)
+        self.lookups.ask_metadata(self.now)
+
+
+def test_all_topics_are_refreshed_by_one_thread_with_one_request(monkeypatch):
+    refreshing = Refreshing(monkeypatch)
+    names = [f"t{i:03d}" for i in range(600)]
+    refreshing.want(*names)
+    refreshing.want(*names, "late")
+    assert len(refreshing.threads) == 1
+    refreshing.answer()
+    assert refreshing.asked == [names]
+    refreshing.want()
+    refreshing.answer()
+    assert refreshing.asked == [names, ["late"]]
+
+
+def test_topics_whose_metadata_are_old_are_asked_about_together(cluster, monkeypatch):
+    monkeypatch.setattr(sender, "LEAST_AGE_S", 0.3)
+    names = [f"t{i:02d}" for i in range(40)]
+    for name in names:
+        cluster.create(name)
+    with producing(cluster, client={"metadata_max_age_ms": 300}) as producer:
+        rows = pa.record_batch({"topic": names, "value": [b"x"] * len(names)})
+        assert len(producer.send_columns(rows).result(60).topics) == len(names)
+        asked = lambda: cluster[1].requests(MetadataRequest)  # noqa: E731
+        already = len(asked())
+        wait_until(lambda: sum(len(one.topics) for one in asked()[already:]) >= 4 * len(names))
+        configs = cluster[1].requests(DescribeConfigsRequest)
+    # Where this thread or the sender's had to wait, some were due a moment before the others.
+    assert np.mean([len(one.topics) for one in asked()[already:]]) > len(names) / 3
+    assert np.mean([len(one.resources) for one in configs]) > len(names) / 3
+
+
+@pytest.mark.parametrize(
+    ("code", "most"), [(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 45), (ErrorCode.NONE, 400)]
+)
+def test_the_partitions_of_a_topic_share_its_backoff(monkeypatch, code, most):
+    refreshing = Refreshing(monkeypatch, code)
+    for _ in range(3_000):  # somebody wants it each 10 ms, for 30 s
+        refreshing.want("t")
+        while refreshing.threads:
+            refreshing.answer()
+        refreshing.now += 0.01
+    assert 20 < len(refreshing.asked) < most
+
+
+def test_a_topic_that_is_in_its_backoff_is_asked_about_when_that_is_over(monkeypatch):
+    refreshing = Refreshing(monkeypatch)
+    refreshing.want("t")
+    refreshing.answer()
+    refreshing.state.next_at = 1e9
+    refreshing.want("t")
+    assert not refreshing.threads
+    assert 100.07 < refreshing.state.next_at < 100.13
+    refreshing.now = refreshing.state.next_at
+    refreshing.want()
+    refreshing.answer()
+    assert refreshing.asked == [["t"], ["t"]]

@@ -100,3 +100,28 @@ def test_callbacks_are_called_once_now_or_later_and_their_errors_are_theirs():
     assert called == [51]
     Delivery(own, 0).add_done_callback(lambda delivery: called.append(delivery.result(0).offset))
     assert called == [51, 50]
+
+
+def test_a_record_is_found_without_a_look_at_each_partitions_records():
+    """Each record of as many partitions as there were was looked for in the records of all of them."""
+    partitions, length = 100, 5_000
+    looked = []
+
+    class Looked(np.ndarray):
+        def __array_function__(self, func, types, args, kwargs):
+            looked.append(func)
+            return super().__array_function__(func, types, args, kwargs)
+
+    own = block(length)
+    callbacks = []
+    for row in range(0, length, 2):
+        Delivery(own, row).add_done_callback(lambda delivery: callbacks.append(delivery.result(0)))
+    for partition in range(partitions):
+        mine = np.arange(partition, length, partitions).view(Looked)
+        own.report(mine, 7, written(TopicPartition("t", partition), 1_000))
+    looked.clear()
+    found = [Delivery(own, row).result(0) for row in range(length)]
+    assert [one.offset for one in found] == [1_007 + row // partitions for row in range(length)]
+    assert [one.topic_partition.partition for one in found] == [row % partitions for row in range(length)]
+    assert len(callbacks) == length // 2
+    assert len(looked) <= partitions
