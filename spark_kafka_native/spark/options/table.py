@@ -394,7 +394,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         sentence=(
             "Where a write puts a summary of what it wrote, as JSON: records, bytes, retries, and the "
             "first and last offset of each topic-partition. A stream leaves that of its last micro-batch, "
-            "with `batchId`."
+            "with `batchId`. A file that can't be written is a warning, as the rows are written by then."
         ),
     ),
 )

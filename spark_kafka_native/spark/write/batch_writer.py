@@ -65,7 +65,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         summary = WriteSummary.of(messages)
         summary.announce()
         if self._options.summary_path is not None:
-            self._save(summary, self._options.summary_path)
+            summary.save(self._options.summary_path)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Without a transaction nothing can be taken back: what failed tasks wrote stays in the topics."""
@@ -92,15 +92,6 @@ class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
             return None if once is None else WholeJob.begin(router, self._options, once)
         finally:
             router.close()  # Spark plans in a process that does nothing else afterwards
-
-    def _save(self, summary: WriteSummary, path: str) -> None:
-        try:
-            summary.save(path)
-        except OSError as error:
-            if self._job is None:
-                raise
-            # It would fail a job that is committed, and whoever believes that writes all rows once more.
-            _LOG.warning("the job is committed; its summary could not be written to %s: %s", path, error)
 
     def __getstate__(self) -> dict[str, Any]:
         return dict(self.__dict__)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql.datasource import WriterCommitMessage
 
@@ -15,6 +16,7 @@ from ...kafka.producer.sending.transaction_requests import OpenTransaction
 from ...kafka.producer.stats import ProducerStats
 from ..notice import tell
 
+_LOG: Final = logging.getLogger("spark_kafka_native")
 PartitionRow = tuple[str, int, int, int, int, int]
 """topic, partition, records, bytes, first offset, last offset; -1 for an offset that is not known."""
 
@@ -145,11 +147,24 @@ class WriteSummary:
         }
 
     def save(self, path: str, **more: Any) -> None:
-        """Write the summary to a file, whole or not at all; ``more`` goes before it."""
-        target = Path(path)
+        """Write the summary to a file, whole or not at all; ``more`` goes before it.
+
+        Where that can't be done, it is a warning: the rows are written, and an error here would make Spark,
+        or the user, write them again.
+        """
+        try:
+            self._write(Path(path), json.dumps(more | self.as_json(), indent=1) + "\n")
+        except OSError as error:
+            _LOG.warning(
+                "the rows are written; the summary of them could not be written to %s (summaryPath): %s",
+                path, error,
+            )  # fmt: skip
+
+    @staticmethod
+    def _write(target: Path, text: str) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(f".{target.name}.{os.getpid()}")
-        part.write_text(json.dumps(more | self.as_json(), indent=1) + "\n", encoding="utf-8")
+        part.write_text(text, encoding="utf-8")
         part.replace(target)
 
 

@@ -7,6 +7,7 @@ from pyspark.sql.types import StructType
 
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.write.batch_writer import KafkaBatchWriter
 from spark_kafka_native.spark.write.commit_message import KafkaCommitMessage
 from spark_kafka_native.spark.write.stream_writer import KafkaStreamWriter
 
@@ -40,3 +41,18 @@ def test_a_sink_that_can_note_nothing_warns_with_the_first_micro_batch(commit, m
     assert [commit("", batch_id) for batch_id in (0, 1)] == [[LINE], []]
     monkeypatch.setenv("SPARK_LOCAL_DIRS", "/nowhere")
     assert [commit("run-3", batch_id) for batch_id in (0, 1)] == [[LINE], []]
+
+
+@pytest.mark.parametrize("mode", ["stream", "batch"])
+def test_a_summary_that_cannot_be_written_is_a_warning_as_the_rows_are_written(tmp_path, caplog, mode):
+    (tmp_path / "file").touch()
+    path = str(tmp_path / "file" / "summary.json")
+    # Without a topic, so that a batch write asks nobody before it begins.
+    values = OptionValues.parse({"kafka.bootstrap.servers": "a:1", "summaryPath": path}, Scope.WRITE)
+    schema = StructType().add("value", "string").add("topic", "string")
+    message = KafkaCommitMessage(1, 1, 1, 0, (("t", 0, 1, 1, 0, 0),))
+    if mode == "stream":
+        KafkaStreamWriter(values, schema).commit([message], 0)
+    else:
+        KafkaBatchWriter(values, schema, overwrite=False).commit([message])
+    assert f"the rows are written; the summary of them could not be written to {path}" in caplog.text
