@@ -1,8 +1,7 @@
 """`CommitMarker`: what a task commits together with its rows, so that a replay knows whether it has.
 
 It is the offset of a consumer group of the task's own: the batch id as the offset, the rows in its metadata.
-The transaction has it or has it not, with the rows. `BatchIntent` is the driver's: how many tasks a batch is
-committed with.
+The transaction has it or has it not, with the rows.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from typing import Any, TypeVar
 from ...kafka.cluster.router import Router
 from ...kafka.errors import KafkaError
 from ...kafka.group.committed import all_committed_offsets, committed_offsets
-from ...kafka.group.committing import commit_offsets
 from ...kafka.model import OffsetToCommit, TopicPartition
 from ...kafka.network.deadline import Deadline
 
@@ -57,42 +55,26 @@ class CommitMarker:
         def of(batch_id: int, told: dict[str, Any]) -> CommitMarker:
             return cls(batch_id=batch_id, rows=int(told["rows"]), hash=int(told["hash"], 16))
 
-        found = all_committed_offsets(router, group_id, deadline)
-        if where is not None and where not in found:
-            there = committed_offsets(router, group_id, [where], deadline)[where]
-            if there is not None:
-                found = all_committed_offsets(router, group_id, deadline)
-        return max(_all_of(found, group_id, of), key=lambda one: one.batch_id, default=None)
+        found = find_offsets(router, group_id, where, deadline)
+        return max(read_all(found, group_id, of), key=lambda one: one.batch_id, default=None)
 
 
-@dataclass(frozen=True, kw_only=True)
-class BatchIntent:
-    """Of the driver: it is about to commit the transactions of ``tasks`` tasks of a micro-batch."""
-
-    batch_id: int
-    tasks: int
-
-    def write(self, router: Router, group_id: str, where: TopicPartition, deadline: Deadline) -> None:
-        """Remember it."""
-        told = OffsetToCommit(offset=self.batch_id, metadata=json.dumps({"tasks": self.tasks}))
-        commit_offsets(router, group_id, {where: told}, deadline)
-
-    @classmethod
-    def read(cls, router: Router, group_id: str, deadline: Deadline | None = None) -> BatchIntent | None:
-        """The last one; None if there is none."""
-
-        def of(batch_id: int, told: dict[str, Any]) -> BatchIntent:
-            return cls(batch_id=batch_id, tasks=int(told["tasks"]))
-
-        found = _all_of(all_committed_offsets(router, group_id, deadline), group_id, of)
-        # Two of one batch hang on different topics where a replay left tasks out: all that any of them had.
-        return max(found, key=lambda one: (one.batch_id, one.tasks), default=None)
+def find_offsets(
+    router: Router, group_id: str, where: TopicPartition | None, deadline: Deadline | None
+) -> dict[TopicPartition, OffsetToCommit]:
+    """Everything that the group has committed, and what is being committed at ``where``, once it is."""
+    found = all_committed_offsets(router, group_id, deadline)
+    if where is not None and where not in found:
+        there = committed_offsets(router, group_id, [where], deadline)[where]
+        if there is not None:
+            found = all_committed_offsets(router, group_id, deadline)
+    return found
 
 
-def _all_of(
+def read_all(
     found: Mapping[TopicPartition, OffsetToCommit], group_id: str, of: Callable[[int, dict[str, Any]], M]
 ) -> list[M]:
-    """All that the group has: the topic that one hangs on is one that was written to then."""
+    """``of`` all that the group has: the topic that one hangs on is one that was written to then."""
     made = []
     for one in found.values():
         try:

@@ -43,6 +43,9 @@ class KafkaCommitMessage(WriterCommitMessage):  # type: ignore[misc]
     run_id: str = ""
     """Of a stream: the query's from one start to the next."""
 
+    task: int = -1
+    """Of an exactly-once write: which partition of the micro-batch it was."""
+
     @classmethod
     def skipped_rows(cls, job: str, rows: int) -> KafkaCommitMessage:
         """Of a replayed task, whose rows are committed."""

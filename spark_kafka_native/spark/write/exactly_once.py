@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -98,8 +98,11 @@ def write_once(
             for batch in batches:
                 digest.add(columns.select(batch))
             _check_same(marker, digest, task)
-            return KafkaCommitMessage.skipped_rows(task.job(once.transactional_id_prefix), digest.rows)
-        return _write(WriteTask(producer, router, columns, options), batches, digest, markers, once, task)
+            message = KafkaCommitMessage.skipped_rows(task.job(once.transactional_id_prefix), digest.rows)
+        else:
+            writing = WriteTask(producer, router, columns, options)
+            message = _write(writing, batches, digest, markers, once, task)
+        return replace(message, task=task.partition)
     finally:
         # Of one that was detached nothing is aborted; after a failure nothing more is delivered.
         close_producer(producer)

@@ -6,27 +6,31 @@ The key of a marker is the transactional id, that of an intent the job's name.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ...kafka.cluster.configs import describe_topic_configs
 from ...kafka.cluster.router import Router
-from ...kafka.config import ClientConfig
+from ...kafka.config import ClientConfig, TransactionConfig
 from ...kafka.consumer.last_of_key import last_of_key
 from ...kafka.error_code import ErrorCode
-from ...kafka.errors import BrokerError, ConfigError
+from ...kafka.errors import BrokerError, ConfigError, KafkaError
 from ...kafka.model import TopicPartition
 from ...kafka.network.deadline import Deadline
-from .commit_marker import BatchIntent, CommitMarker, ReplayError
+from .batch_intent import BatchIntent, Intents, drivers_name
+from .commit_marker import CommitMarker, ReplayError
 from .write_options import WriteOptions
 
 if TYPE_CHECKING:
     from ...kafka.producer.transactional_producer import TransactionalProducer
 
+_LOG: Final = logging.getLogger("spark_kafka_native")
 M = TypeVar("M")
 
 _PARTITION: Final = 0
 """Of a marker topic. Not by the key: it would be another one as soon as the topic has more partitions."""
+_CLOSE_MS: Final = 5_000
 _checked: set[tuple[ClientConfig, str]] = set()
 """Of this process."""
 
@@ -92,29 +96,31 @@ class MarkerTopic:
         told = {"batch": marker.batch_id, "rows": marker.rows, "hash": f"{marker.hash:016x}"}
         producer.send(self._place.topic, json.dumps(told), key=name, partition=_PARTITION)
 
+    def take_intents(self, job: str, timeout_ms: int, deadline: Deadline) -> Intents:
+        """As `Markers.take_intents`."""
+        return TopicIntents(self, job, timeout_ms, deadline)
+
     def last_intent(self, job: str, deadline: Deadline) -> BatchIntent | None:
-        """As `Markers.last_intent`."""
-
-        def of(told: dict[str, Any]) -> BatchIntent:
-            return BatchIntent(batch_id=int(told["batch"]), tasks=int(told["tasks"]))
-
-        return self._last(job, of, deadline)
+        """As `Intents.last`."""
+        return self._last(job, lambda told: BatchIntent.of(int(told["batch"]), told), deadline)
 
     def keep_intent(
-        self,
-        job: str,
-        intent: BatchIntent,
-        where: TopicPartition,  # noqa: ARG002
-        deadline: Deadline,
+        self, producer: TransactionalProducer, job: str, intent: BatchIntent, deadline: Deadline
     ) -> None:
-        """As `Markers.keep_intent`."""
-        from ...kafka.producer.producer import Producer
+        """As `Intents.keep`."""
+        told = {"batch": intent.batch_id, "tasks": intent.tasks, "change": intent.change}
+        producer.begin(deadline.remaining_ms)
+        producer.send(self._place.topic, json.dumps(told), key=job, partition=_PARTITION)
+        producer.commit(deadline.remaining_ms)
 
-        told = json.dumps({"batch": intent.batch_id, "tasks": intent.tasks})
-        with Producer(self._router.config, self._options.producer, router=self._router) as producer:
-            sent = producer.send(self._place.topic, told, key=job, partition=_PARTITION)
-            producer.flush(deadline.remaining_ms)
-            sent.result(0)
+    def producer(self, transactional_id: str, timeout_ms: int) -> TransactionalProducer:
+        """One that writes there."""
+        from ...kafka.producer.transactional_producer import TransactionalProducer
+
+        settings = TransactionConfig(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
+        return TransactionalProducer(
+            self._router.config, settings, self._options.producer, router=self._router
+        )
 
     def _last(self, key: str, of: Callable[[dict[str, Any]], M], deadline: Deadline) -> M | None:
         found = last_of_key(self._router, self._place, key.encode(), deadline)
@@ -127,3 +133,33 @@ class MarkerTopic:
                 f"topic {self._place.topic} has a record with the key {key} that is no commit marker "
                 f"({found[:100]!r}): somebody else writes there; choose another transactionMarkerTopic"
             ) from error
+
+
+class TopicIntents:
+    """`Intents` that are records of a marker topic."""
+
+    def __init__(self, markers: MarkerTopic, job: str, timeout_ms: int, deadline: Deadline) -> None:
+        self._markers = markers
+        self._job = job
+        self._deadline = deadline
+        self._producer = markers.producer(drivers_name(job), timeout_ms)
+        try:
+            self._producer.initialize(deadline.remaining_ms)
+        except BaseException:
+            self.close()
+            raise
+
+    def last(self, where: TopicPartition | None) -> BatchIntent | None:  # noqa: ARG002 - all have one place
+        """As `Intents.last`."""
+        return self._markers.last_intent(self._job, self._deadline)
+
+    def keep(self, intent: BatchIntent, where: TopicPartition) -> None:  # noqa: ARG002
+        """As `Intents.keep`."""
+        self._markers.keep_intent(self._producer, self._job, intent, self._deadline)
+
+    def close(self) -> None:
+        """End the producer."""
+        try:
+            self._producer.close(_CLOSE_MS)
+        except KafkaError as error:
+            _LOG.warning("%r could not be closed: %s", self._producer, error)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 from ...kafka.cluster.router import Router
 from ...kafka.model import TopicPartition
 from ...kafka.network.deadline import Deadline
-from .commit_marker import BatchIntent, CommitMarker
+from .batch_intent import GroupIntents, Intents
+from .commit_marker import CommitMarker
 from .write_options import WriteOptions
 
 if TYPE_CHECKING:
@@ -37,11 +38,8 @@ class Markers(Protocol):
         """Put it into the open transaction. ``where`` is a partition that the task has written to, or one of
         the same topic."""
 
-    def last_intent(self, job: str, deadline: Deadline) -> BatchIntent | None:
-        """The last one."""
-
-    def keep_intent(self, job: str, intent: BatchIntent, where: TopicPartition, deadline: Deadline) -> None:
-        """Remember it; it is there for good when this returns."""
+    def take_intents(self, job: str, timeout_ms: int, deadline: Deadline) -> Intents:
+        """The intents of a query; whoever had taken them before can replace none any more."""
 
 
 def find_markers(router: Router, options: WriteOptions) -> Markers:
@@ -78,10 +76,6 @@ class GroupMarkers:
         """As `Markers.add`."""
         producer.send_offsets({where: marker.offset()}, name)
 
-    def last_intent(self, job: str, deadline: Deadline) -> BatchIntent | None:
-        """As `Markers.last_intent`."""
-        return BatchIntent.read(self._router, job, deadline)
-
-    def keep_intent(self, job: str, intent: BatchIntent, where: TopicPartition, deadline: Deadline) -> None:
-        """As `Markers.keep_intent`."""
-        intent.write(self._router, job, where, deadline)
+    def take_intents(self, job: str, timeout_ms: int, deadline: Deadline) -> Intents:
+        """As `Markers.take_intents`."""
+        return GroupIntents(self._router, job, timeout_ms, deadline)

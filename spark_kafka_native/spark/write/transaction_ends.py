@@ -5,20 +5,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Final
 
 from ...kafka.cluster.router import Router, router_for
 from ...kafka.errors import KafkaError
 from ...kafka.model import TopicPartition
 from ...kafka.network.deadline import Deadline
+from ...kafka.producer.errors import TransactionAbortableError, TransactionFatalError
 from ...kafka.producer.sending.transaction_requests import (
     OpenTransaction,
+    add_partitions,
     end_transaction,
     init_producer_id,
 )
-from .commit_marker import BatchIntent, CommitMarker, ReplayError
+from .batch_intent import BatchIntent
+from .commit_marker import ReplayError
 from .commit_message import KafkaCommitMessage
-from .markers import find_markers
+from .markers import Markers, find_markers
 from .write_options import ExactlyOnce, WriteOptions
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
@@ -44,7 +48,7 @@ def commit_transactions(
     # When it has passed, the coordinator has aborted them, and says so.
     deadline = router.deadline(once.transaction_timeout_ms)
     intent = BatchIntent(batch_id=batch_id, tasks=len(messages))
-    _keep_intent(router, told, intent, options, once.transaction_timeout_ms, deadline)
+    _Replacing(router, told, options, once.transaction_timeout_ms, deadline).keep(intent)
     failures = _end_all(open_, lambda one: end_transaction(router, one, commit=True, deadline=deadline))
     if failures:
         transaction, error = failures[0]
@@ -68,34 +72,89 @@ def abort_transactions(messages: Sequence[object], options: WriteOptions) -> Non
         _LOG.info("%s was not aborted: %s", transaction.transactional_id, error)
 
 
-def _keep_intent(
-    router: Router,
-    told: Sequence[KafkaCommitMessage],
-    intent: BatchIntent,
-    options: WriteOptions,
-    timeout_ms: int,
-    deadline: Deadline,
-) -> None:
-    """With fewer tasks a replay has the rows of those that are gone in others, which would write them once
-    more: nobody would look at the markers of the former."""
-    job, markers = told[0].job, find_markers(router, options)
-    before = markers.last_intent(job, deadline)
-    if before == intent:
-        return
-    if before is not None and before.batch_id > intent.batch_id:
-        raise ReplayError(
-            f"micro-batch {intent.batch_id} can't be committed: {job} has begun to commit micro-batch "
-            f"{before.batch_id}. The checkpoint was rolled back or copied, or another query runs on it"
-        )
-    where = _where(told, options)
-    if before is not None and before.batch_id == intent.batch_id:
-        for partition in range(intent.tasks, before.tasks):
-            name = f"{job}-{partition}"
-            # Ends what the task may have left open, so that nobody commits it any more.
-            init_producer_id(router, name, timeout_ms, None, deadline)
-            _check_gone(markers.last(name, where, deadline), name, before, intent)
-    if where is not None and any(message.transaction is not None for message in told):
-        markers.keep_intent(job, intent, where, deadline)
+@dataclass(frozen=True)
+class _Replacing:
+    """The intent of a driver takes the place of the last one.
+
+    With another number of tasks the same rows are in other tasks. So where a micro-batch was about to be
+    committed with another number, nothing of that may be committed any more, nor be committed already unless
+    this replay has found the same rows in the same task.
+    """
+
+    router: Router
+    told: Sequence[KafkaCommitMessage]
+    options: WriteOptions
+    timeout_ms: int
+    deadline: Deadline
+
+    def keep(self, intent: BatchIntent) -> None:
+        """Raises `ReplayError` where it can't, `CommitFailedError` where another driver has come between."""
+        markers = find_markers(self.router, self.options)
+        where = _where(self.told, self.options)
+        try:
+            intents = markers.take_intents(self.told[0].job, self.timeout_ms, self.deadline)
+            try:
+                before = intents.last(where)
+                if before is not None:
+                    self._check(markers, before, intent, where)
+                if where is not None and any(one.transaction is not None for one in self.told):
+                    intents.keep(intent.follows(before), where)
+            finally:
+                intents.close()
+        except (TransactionAbortableError, TransactionFatalError) as error:
+            raise CommitFailedError(
+                f"micro-batch {intent.batch_id}: this driver has committed nothing: {error}. Another "
+                "driver of the same query (the same checkpoint) runs; if there should be none, start the "
+                "query again"
+            ) from error
+
+    def _check(
+        self, markers: Markers, before: BatchIntent, intent: BatchIntent, where: TopicPartition | None
+    ) -> None:
+        if before.batch_id > intent.batch_id:
+            raise ReplayError(
+                f"micro-batch {intent.batch_id} can't be committed: {self.told[0].job} has begun to commit "
+                f"micro-batch {before.batch_id}. The checkpoint was rolled back or copied, or another query "
+                "runs on it"
+            )
+        if before.batch_id < intent.batch_id or before.tasks == intent.tasks:
+            return
+        ours = {one.task: one for one in self.told if one.transaction is not None}
+        skipped = {one.task for one in self.told if one.skipped}
+        for task in sorted({*range(max(before.tasks, intent.tasks))} - skipped):
+            if task in ours:
+                self._check_ours(ours[task])
+            else:
+                self._end_others(markers, task, before, intent, where)
+
+    def _check_ours(self, message: KafkaCommitMessage) -> None:
+        """That nobody has taken the task's transactional id since: what others had open is over then.
+
+        The coordinator says so when a partition is added to the transaction that is in it already.
+        """
+        assert message.transaction is not None
+        topic, partition, *_ = message.partitions[0]
+        add_partitions(self.router, message.transaction, [TopicPartition(topic, partition)], self.deadline)
+
+    def _end_others(
+        self,
+        markers: Markers,
+        task: int,
+        before: BatchIntent,
+        intent: BatchIntent,
+        where: TopicPartition | None,
+    ) -> None:
+        """Of a task that has nothing to commit now: refuse where its rows are committed."""
+        name = f"{self.told[0].job}-{task}"
+        # Ends what the task may have left open, so that nobody commits it any more.
+        init_producer_id(self.router, name, self.timeout_ms, None, self.deadline)
+        marker = markers.last(name, where, self.deadline)
+        if marker is not None and marker.batch_id == intent.batch_id:
+            raise ReplayError(
+                f"micro-batch {intent.batch_id} has {intent.tasks} tasks, and before the restart it had "
+                f"{before.tasks}, of which {name} is committed: run the query with as many partitions as "
+                "then (minPartitions, maxPartitions, repartition, spark.sql.shuffle.partitions)"
+            )
 
 
 def _where(told: Sequence[KafkaCommitMessage], options: WriteOptions) -> TopicPartition | None:
@@ -103,16 +162,6 @@ def _where(told: Sequence[KafkaCommitMessage], options: WriteOptions) -> TopicPa
     topics = {row[0] for message in told for row in message.partitions}
     topic = min(topics) if topics else options.topic
     return None if topic is None else TopicPartition(topic, 0)
-
-
-def _check_gone(marker: CommitMarker | None, name: str, before: BatchIntent, intent: BatchIntent) -> None:
-    """Refuse where the rows of a task are committed that a replay has no more."""
-    if marker is not None and marker.batch_id == intent.batch_id:
-        raise ReplayError(
-            f"micro-batch {intent.batch_id} has {intent.tasks} tasks, and before the restart it had "
-            f"{before.tasks}, of which {name} is committed: run the query with as many partitions as then "
-            "(minPartitions, maxPartitions, repartition, spark.sql.shuffle.partitions)"
-        )
 
 
 def _end_all(
