@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
+import re
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from .errors import ConfigError
 from .model import HeaderKeys, IsolationLevel
 from .properties import INT32_MAX, Properties, boolean, property_field, text
-from .security_config import SecurityConfig, SecurityProtocol
+from .security_config import MSK_IAM, SecurityConfig, SecurityProtocol
 
 if TYPE_CHECKING:
     from .producer_config import COMPRESSION_TYPES, ProducerConfig, TransactionConfig
@@ -176,6 +177,9 @@ class ClientConfig(Properties):
             raise ConfigError("bootstrap.servers must name at least one broker as host:port")
         for address in self.bootstrap_servers:
             split_address(address)
+        if self.security.token_provider == MSK_IAM and self.security.aws_region is None:
+            region = _region_of(self.bootstrap_servers)
+            object.__setattr__(self, "security", replace(self.security, aws_region=region))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,6 +216,12 @@ class ConsumerConfig(Properties):
     """How long a range may wait at the log's end for records that it was promised.
 
     A new leader's high watermark can lag behind the one that a range was planned with, for about a second."""
+
+
+def _region_of(addresses: Iterable[str]) -> str | None:
+    """The region in the names of an MSK cluster's brokers; None where they have other names."""
+    found = re.search(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com", ",".join(addresses))
+    return None if found is None else found[1]
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -1,8 +1,8 @@
 """Java's ``sasl.jaas.config``, parsed strictly: one login module of a closed list, its options by name.
 
 In Java the value names a class to load, which has been used to run an attacker's (CVE-2023-25194). Here it
-is text:
-anything but the three modules below, or an option that they do not have, is refused. No error shows a value.
+is text: anything but the modules below, or an option that they do not have, is refused. No error shows a
+value.
 """
 
 from __future__ import annotations
@@ -21,12 +21,29 @@ _PACKAGE: Final = "org.apache.kafka.common.security"
 PLAIN_MODULE: Final = f"{_PACKAGE}.plain.PlainLoginModule"
 SCRAM_MODULE: Final = f"{_PACKAGE}.scram.ScramLoginModule"
 OAUTHBEARER_MODULE: Final = f"{_PACKAGE}.oauthbearer.OAuthBearerLoginModule"
+IAM_MODULE: Final = "software.amazon.msk.auth.iam.IAMLoginModule"
+"""Of Amazon's ``aws-msk-iam-auth``."""
+_SHADED: Final = ("kafkashaded.", "shadedmskiam.")
+"""What Databricks puts in front of the packages that it brings along."""
+_AWS: Final = (
+    "awsProfileName", "awsRoleArn", "awsRoleSessionName", "awsStsRegion", "awsDebugCreds", "awsMaxRetries",
+    "awsMaxBackOffTimeMs",
+)  # fmt: skip
+UNSECURED: Final = "unsecuredLogin"
+"""How the options begin of which Java makes an unsigned token."""
+_PREFIXES: Final = (
+    "extension_", f"{UNSECURED}StringClaim_", f"{UNSECURED}NumberClaim_", f"{UNSECURED}ListClaim_",
+)  # fmt: skip
 
 _OPTIONS: Final = {
     PLAIN_MODULE: ("username", "password"),
     SCRAM_MODULE: ("username", "password", "tokenauth"),
-    OAUTHBEARER_MODULE: ("clientId", "clientSecret", "scope"),
-}
+    OAUTHBEARER_MODULE: (
+        "clientId", "clientSecret", "scope", "ssl.protocol", *_AWS, f"{UNSECURED}PrincipalClaimName",
+        f"{UNSECURED}ScopeClaimName", f"{UNSECURED}LifetimeSeconds",
+    ),
+    IAM_MODULE: _AWS,
+}  # fmt: skip
 _FLAGS: Final = ("required", "requisite", "sufficient", "optional")
 _NAME: Final = "sasl.jaas.config"
 
@@ -42,6 +59,18 @@ class JaasConfig:
         """What was given for an option."""
         return dict(self.options).get(name)
 
+    @property
+    def is_unsecured(self) -> bool:
+        """Whether an unsigned token is to be made of its options."""
+        return any(name.startswith(UNSECURED) for name, _ in self.options)
+
+
+def without_shading(name: str) -> str:
+    """The name of a Java class as its library has it."""
+    for prefix in _SHADED:
+        name = name.removeprefix(prefix)
+    return name
+
 
 def parse_jaas(text: str) -> JaasConfig:
     """Parse ``module flag name=value ... ;``. Raises `ConfigError` that names what is wrong, never a
@@ -50,7 +79,7 @@ def parse_jaas(text: str) -> JaasConfig:
     if len(text) > MAX_JAAS_CHARACTERS:
         raise ConfigError(f"{_NAME} is longer than {MAX_JAAS_CHARACTERS} characters")
     words = _words(text)
-    module = next(words, "")
+    module = without_shading(next(words, ""))
     if module not in _OPTIONS:
         known = ", ".join(_OPTIONS)
         raise ConfigError(f"{_NAME} must begin with one of these login modules: {known}")
@@ -78,7 +107,7 @@ def _value(name: str, words: Iterator[str]) -> Secret:
 
 def _check_option(module: str, name: str, given: dict[str, Secret]) -> None:
     known = _OPTIONS[module]
-    if name not in known and not (module == OAUTHBEARER_MODULE and name.startswith("extension_")):
+    if name not in known and not (module == OAUTHBEARER_MODULE and name.startswith(_PREFIXES)):
         # What is not known may be a value that lost its quotes: it is not shown.
         short = module.rpartition(".")[2]
         raise ConfigError(f"{_NAME}: an option of {short} is not known; it may have {', '.join(known)}")

@@ -160,7 +160,8 @@ def _entered(name: str, f: Field[Any], value: Any, allowed: tuple[type, ...]) ->
         return parse(text)
     except ValueError as error:
         told = "must be a whole number" if parse is int else str(error)
-        raise ConfigError(f"{name} {told}, not {value!r}") from None
+        found = f", not {value!r}" if told.startswith("must") else ""  # else the words have it already
+        raise ConfigError(f"{name} {told}{found}") from None
 
 
 def _as_text(value: Any, allowed: tuple[type, ...]) -> str | None:

@@ -19,7 +19,15 @@ from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from .errors import ConfigError
-from .jaas import OAUTHBEARER_MODULE, PLAIN_MODULE, SCRAM_MODULE, JaasConfig, parse_jaas
+from .jaas import (
+    IAM_MODULE,
+    OAUTHBEARER_MODULE,
+    PLAIN_MODULE,
+    SCRAM_MODULE,
+    JaasConfig,
+    parse_jaas,
+    without_shading,
+)
 from .properties import Properties, boolean, property_field, secret_field, text
 from .secret import Secret, is_reference
 
@@ -40,10 +48,16 @@ MECHANISMS: Final[Mapping[str, str]] = {
     "OAUTHBEARER": OAUTHBEARER_MODULE,
 }
 """The mechanisms that there are, each with its login module in Java."""
-_NOT_MECHANISMS: Final = {
-    "AWS_MSK_IAM": "use sasl.mechanism=OAUTHBEARER with sasl.oauthbearer.token.provider=aws-msk-iam",
-    "GSSAPI": "Kerberos is not supported; use SCRAM, OAUTHBEARER, or SSL with a client certificate",
-}
+_AWS_MECHANISM: Final = "AWS_MSK_IAM"
+"""Of Amazon's Java library: the same credentials as with OAUTHBEARER, which MSK takes as well."""
+MSK_IAM: Final = "aws-msk-iam"
+"""The token provider that stands for it."""
+_MSK: Final = "software.amazon.msk.auth.iam"
+_OIDC_HANDLERS: Final = (
+    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
+    "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
+)
+_MSK_HANDLERS: Final = (f"{_MSK}.IAMClientCallbackHandler", f"{_MSK}.IAMOAuthBearerLoginCallbackHandler")
 _TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 
@@ -57,10 +71,23 @@ def _security_protocol(text: str) -> SecurityProtocol:
 
 def _mechanism(text: str) -> str:
     name = text.strip().upper()
-    if name in _NOT_MECHANISMS:
-        raise ValueError(f"can't be {name} ({_NOT_MECHANISMS[name]})")
-    if name not in MECHANISMS:
+    if name == "GSSAPI":
+        raise ValueError(
+            "is GSSAPI, and Kerberos is not supported: use SCRAM, OAUTHBEARER, or SSL with a client "
+            "certificate"
+        )
+    if name not in MECHANISMS and name != _AWS_MECHANISM:
         raise ValueError(f"must be one of {', '.join(MECHANISMS)}")
+    return name
+
+
+def _handler(text: str) -> str:
+    name = without_shading(text.strip())
+    if name not in (*_OIDC_HANDLERS, *_MSK_HANDLERS):
+        raise ValueError(
+            "must be a class that stands for a token endpoint or for MSK, as no other can be loaded outside "
+            "Java (sasl.oauthbearer.token.provider=module:function is the way here)"
+        )
     return name
 
 
@@ -161,7 +188,7 @@ class SecurityConfig(Properties):
     change everything."""
     mechanism: str | None = property_field("sasl.mechanism", None, _mechanism, aliases=("sasl.mechanisms",))
     """How to authenticate on a SASL listener: ``PLAIN``, ``SCRAM-SHA-256``, ``SCRAM-SHA-512`` or
-    ``OAUTHBEARER``."""
+    ``OAUTHBEARER``. ``AWS_MSK_IAM`` is ``OAUTHBEARER`` with the token provider ``aws-msk-iam``."""
     username: str | None = property_field("sasl.username", None, text)
     """User name, for PLAIN and SCRAM."""
     password: Secret | None = secret_field("sasl.password")
@@ -169,6 +196,11 @@ class SecurityConfig(Properties):
     jaas_config: Secret | None = secret_field("sasl.jaas.config", aliases=("sasl.jaas.config.secret",))
     """User name and password, or OAuth settings, as Java's clients take them: one login module with its
     options."""
+    login_handler: str | None = property_field("sasl.login.callback.handler.class", None, _handler)
+    """Java's class for OIDC client credentials, or MSK's. It is not loaded: its name says where the
+    token comes from."""
+    client_handler: str | None = property_field("sasl.client.callback.handler.class", None, _handler)
+    """MSK's ``IAMClientCallbackHandler``: its name says the same."""
     token: Secret | None = secret_field("sasl.oauthbearer.token")
     """The OAuth token itself; ``file:/path`` is read for each connection."""
     token_provider: str | None = property_field("sasl.oauthbearer.token.provider", None, text)
@@ -207,6 +239,7 @@ class SecurityConfig(Properties):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _settle_msk(self)
         _check_stores(self)
         if self.uses_sasl:
             _check_sasl(self)
@@ -251,6 +284,11 @@ class SecurityConfig(Properties):
             found.append(
                 f"sasl.mechanism={self.mechanism} does nothing with "
                 f"security.protocol={self.protocol.name}; set SASL_SSL"
+            )
+        if self.uses_sasl and (jaas := _jaas_of(self)) is not None and jaas.is_unsecured:
+            found.append(
+                "sasl.jaas.config makes an unsigned token (unsecuredLogin...): with a broker that takes it, "
+                "anybody can be anyone; for tests only"
             )
         found += _without_effect(self)
         return tuple(found)
@@ -304,12 +342,11 @@ def _check_sasl(config: SecurityConfig) -> None:
         raise ConfigError(
             f"security.protocol={config.protocol.name} needs sasl.mechanism: one of {', '.join(MECHANISMS)}"
         )
-    jaas = None
-    if config.jaas_config is not None and not is_reference(config.jaas_config.reveal()):
-        jaas = parse_jaas(config.jaas_config.reveal())
-        check_module(jaas, config.mechanism)
+    jaas = _jaas_of(config)
+    if jaas is not None:
+        check_module(jaas, config)
     if config.mechanism == "OAUTHBEARER":
-        _check_token_source(config)
+        _check_token_source(config, jaas)
         return
     direct = config.username is not None or config.password is not None
     if direct and config.jaas_config is not None:
@@ -322,22 +359,41 @@ def _check_sasl(config: SecurityConfig) -> None:
         raise ConfigError("sasl.jaas.config lacks username or password")
 
 
-def check_module(jaas: JaasConfig, mechanism: str) -> None:
+def _jaas_of(config: SecurityConfig) -> JaasConfig | None:
+    """``sasl.jaas.config``; None where it is a reference, which is looked up where it is used."""
+    if config.jaas_config is None or is_reference(config.jaas_config.reveal()):
+        return None
+    return parse_jaas(config.jaas_config.reveal())
+
+
+def _settle_msk(config: SecurityConfig) -> None:
+    """What MSK's Java library calls its mechanism and classes means here."""
+    if config.mechanism == _AWS_MECHANISM or config.login_handler in _MSK_HANDLERS:
+        object.__setattr__(config, "mechanism", "OAUTHBEARER")
+        if config.token_provider is None:
+            object.__setattr__(config, "token_provider", MSK_IAM)
+
+
+def check_module(jaas: JaasConfig, config: SecurityConfig) -> None:
     """`ConfigError` where the login module is another mechanism's."""
-    if jaas.module != MECHANISMS[mechanism]:
+    mechanism = config.mechanism or ""
+    modules = [MECHANISMS[mechanism], *([IAM_MODULE] if config.token_provider == MSK_IAM else [])]
+    if jaas.module not in modules:
         raise ConfigError(
             f"sasl.jaas.config has the {jaas.module.rpartition('.')[2]}, but sasl.mechanism={mechanism} "
-            f"goes with {MECHANISMS[mechanism]}"
+            f"goes with {' or '.join(modules)}"
         )
 
 
-def _check_token_source(config: SecurityConfig) -> None:
+def _check_token_source(config: SecurityConfig, jaas: JaasConfig | None) -> None:
     ways = {
         "sasl.oauthbearer.token": config.token,
         "sasl.oauthbearer.token.provider": config.token_provider,
         "sasl.oauthbearer.token.endpoint.url": config.token_endpoint_url,
     }
     given = [name for name, value in ways.items() if value is not None]
+    if jaas is not None and jaas.is_unsecured:
+        given.append("sasl.jaas.config with unsecuredLogin...")
     if len(given) != 1:
         told = "none is given" if not given else f"given are {' and '.join(given)}"
         raise ConfigError(f"sasl.mechanism=OAUTHBEARER takes its token from one of {', '.join(ways)}; {told}")

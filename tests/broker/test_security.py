@@ -27,6 +27,7 @@ from spark_kafka_native.kafka.config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.errors import AuthenticationError, BrokerError, KafkaError
 from spark_kafka_native.kafka.group.committed import committed_offsets
 from spark_kafka_native.kafka.group.committing import commit_offsets
+from spark_kafka_native.kafka.jaas import OAUTHBEARER_MODULE, SCRAM_MODULE
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.network.tokens import register_token_provider
 from spark_kafka_native.kafka.producer.errors import DeliveryError
@@ -124,6 +125,23 @@ WAYS = [
             'username="alice" password="alice-marked";',
         },
         id="jaas",
+    ),
+    pytest.param(
+        "SASL_SSL",
+        {
+            "sasl_mechanism": "SCRAM-SHA-512",
+            "sasl_jaas_config": f"kafkashaded.{SCRAM_MODULE} required "
+            'username="alice" password="alice-marked";',
+        },
+        id="jaas, as on Databricks",
+    ),
+    pytest.param(
+        "SASL_SSL",
+        {
+            "sasl_mechanism": "OAUTHBEARER",
+            "sasl_jaas_config": f'{OAUTHBEARER_MODULE} required unsecuredLoginStringClaim_sub="alice";',
+        },
+        id="unsigned token of jaas",
     ),
     pytest.param("SSL", {"ssl_keystore_location": "client"}, id="mTLS"),
 ]

@@ -28,7 +28,7 @@ def jaas_of(security: SecurityConfig) -> JaasConfig | None:
     if security.jaas_config is None or security.mechanism is None:
         return None
     parsed = parse_jaas(resolve("sasl.jaas.config", security.jaas_config))
-    check_module(parsed, security.mechanism)
+    check_module(parsed, security)
     return parsed
 
 

@@ -18,10 +18,11 @@ from typing import Any, Final
 
 from ..errors import AuthenticationError, ConfigError, KafkaError
 from ..secret import Secret
-from ..security_config import SecurityConfig
-from .client_credentials import client_credentials
+from ..security_config import MSK_IAM, SecurityConfig
+from .client_credentials import client_credentials, jaas_of, revealed
 from .deadline import Deadline
 from .references import resolve
+from .unsecured_token import unsecured_token
 
 TokenProvider = Callable[[], "str | tuple[str, int]"]
 """Returns a token, or a token and when it expires, in milliseconds since 1970."""
@@ -30,7 +31,6 @@ ALLOWED_MODULES: Final = "PYKAFKA_ALLOWED_MODULES"
 """Names of modules, comma-separated: when set, no other is imported for a token. Set it on driver and
 executors.
 """
-MSK_IAM: Final = "aws-msk-iam"
 _REFRESH_FROM, _REFRESH_TO = 0.75, 0.8
 """Below 80 - 90 % of a session's lifetime, when a connection is renewed: that one should get a new token."""
 MAX_SOURCES: Final = 64
@@ -144,7 +144,8 @@ def _fetcher(security: SecurityConfig) -> Callable[[Deadline], tuple[str, float 
         return lambda _deadline: (resolve("sasl.oauthbearer.token", given).strip(), None)
     if provider is not None:
         return lambda _deadline: _call(provider, security)
-    assert url is not None  # SecurityConfig has seen to it
+    if url is None:  # SecurityConfig has seen to it that sasl.jaas.config has what it takes
+        return lambda _deadline: unsecured_token(jaas_of(security))
 
     def fetch(deadline: Deadline) -> tuple[str, float | None]:
         from .oidc import ClientCredentials, fetch_token  # http.client, for those who need it
@@ -221,7 +222,19 @@ def _msk_token(security: SecurityConfig) -> tuple[str, int]:
             f"{MSK_IAM} takes the package aws-msk-iam-sasl-signer-python: pip install "
             f"'spark-kafka-native[msk]'"
         ) from None
-    token, expires_ms = MSKAuthTokenProvider.generate_auth_token(region)
+    jaas = jaas_of(security)
+    profile, role = revealed(jaas, "awsProfileName"), revealed(jaas, "awsRoleArn")
+    if profile is not None and role is not None:
+        raise ConfigError("sasl.jaas.config: awsProfileName and awsRoleArn: give one of them")
+    signer = MSKAuthTokenProvider
+    if profile is not None:
+        token, expires_ms = signer.generate_auth_token_from_profile(region, profile)
+    elif role is not None:
+        session = revealed(jaas, "awsRoleSessionName")
+        names = (role,) if session is None else (role, session)
+        token, expires_ms = signer.generate_auth_token_from_role_arn(region, *names)
+    else:
+        token, expires_ms = signer.generate_auth_token(region)
     return token, int(expires_ms)
 
 

@@ -58,7 +58,7 @@ def test_what_java_reads(text: str, found: dict[str, str]) -> None:
         (f'{PLAIN_MODULE} required password="a" password="marked-1";', "password is given twice"),
         (f'{PLAIN_MODULE} required marked-1="a";', "an option of PlainLoginModule is not known"),
         (f'{SCRAM_MODULE} required extension_a="marked-1";', "an option of ScramLoginModule is not known"),
-        (f'{OAUTHBEARER_MODULE} required unsecuredLoginStringClaim_sub="marked-1";', "is not known"),
+        (f'{OAUTHBEARER_MODULE} required unsecuredLogin_sub="marked-1";', "is not known"),
         (f'{PLAIN_MODULE} required username="a"; {PLAIN_MODULE} required;', "must hold one login module"),
         (f'{PLAIN_MODULE} required password="{"x" * 70000}";', "longer than 65536"),
     ],

@@ -8,8 +8,9 @@ import logging
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -214,6 +215,40 @@ def test_msk_iam_takes_region_and_package(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", signer)
     config = security(token_provider="aws-msk-iam", aws_region="eu-central-1")
     assert current_token(config, soon()).reveal() == "signed-for-eu-central-1"
+
+
+@pytest.mark.parametrize(
+    ("options", "token"),
+    [
+        ("", "default eu-west-1"),
+        ('awsProfileName="p" awsDebugCreds="true"', "profile eu-west-1 p"),
+        ('awsRoleArn="arn:r" awsStsRegion="eu-west-1"', "role eu-west-1 arn:r"),
+        ('awsRoleArn="arn:r" awsRoleSessionName="s"', "role eu-west-1 arn:r s"),
+    ],
+)
+def test_msk_takes_profile_and_role_from_the_login_module(
+    monkeypatch: pytest.MonkeyPatch, options: str, token: str
+) -> None:
+    def made(kind: str) -> Callable[..., tuple[str, int]]:
+        return lambda *names: (" ".join((kind, *names)), int(time.time() * 1000) + 900_000)
+
+    signer = ModuleType("aws_msk_iam_sasl_signer")
+    signer.MSKAuthTokenProvider = SimpleNamespace(  # type: ignore[attr-defined]
+        generate_auth_token=made("default"),
+        generate_auth_token_from_profile=made("profile"),
+        generate_auth_token_from_role_arn=made("role"),
+    )
+    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", signer)
+    given = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "AWS_MSK_IAM",
+        "sasl.jaas.config": f"software.amazon.msk.auth.iam.IAMLoginModule required {options};",
+        "sasl.oauthbearer.aws.region": "eu-west-1",
+    }
+    assert current_token(SecurityConfig.from_properties(given), soon()).reveal() == token
+    both = 'software.amazon.msk.auth.iam.IAMLoginModule required awsProfileName="p" awsRoleArn="r";'
+    with pytest.raises(ConfigError, match="awsProfileName and awsRoleArn: give one of them"):
+        current_token(SecurityConfig.from_properties(given | {"sasl.jaas.config": both}), soon())
 
 
 def test_a_file_of_jwts_is_read_for_each_connection(tmp_path: Path) -> None:

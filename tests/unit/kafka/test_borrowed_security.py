@@ -1,0 +1,118 @@
+"""Security settings as they are in use with Java's clients on Databricks, Amazon MSK and Azure: accepted as
+their meaning, and nothing is loaded."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_native.kafka.config import ClientConfig, ConsumerConfig, unknown_properties
+from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.kafka.jaas import (
+    OAUTHBEARER_MODULE,
+    PLAIN_MODULE,
+    SCRAM_MODULE,
+    parse_jaas,
+)
+from spark_kafka_native.kafka.network.client_credentials import client_credentials
+from spark_kafka_native.kafka.security_config import SecurityConfig
+
+_SECURED = "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler"
+_MSK = "software.amazon.msk.auth.iam"
+IAM = {
+    "bootstrap.servers": "b-1.mine.abc123.c2.kafka.eu-central-1.amazonaws.com:9098",
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "AWS_MSK_IAM",
+    "sasl.jaas.config": f"{_MSK}.IAMLoginModule required;",
+    "sasl.client.callback.handler.class": f"{_MSK}.IAMClientCallbackHandler",
+}
+
+
+@pytest.mark.parametrize("module", [PLAIN_MODULE, SCRAM_MODULE, OAUTHBEARER_MODULE])
+def test_shaded_names_mean_the_same(module: str) -> None:
+    assert parse_jaas(f"kafkashaded.{module} required;").module == module
+    with pytest.raises(ConfigError, match="must begin with one of these login modules"):
+        parse_jaas(f"other.{module} required;")
+
+
+@pytest.mark.parametrize("shading", ["", "shadedmskiam."])
+def test_aws_msk_iam_is_oauthbearer_with_a_token_of_aws(shading: str) -> None:
+    given = {name: value.replace(_MSK, f"{shading}{_MSK}") for name, value in IAM.items()}
+    config = ClientConfig.from_properties(given).security
+    assert (config.mechanism, config.token_provider) == ("OAUTHBEARER", "aws-msk-iam")
+    assert config.aws_region == "eu-central-1"
+    assert config.warnings == ()
+    assert not unknown_properties(given, ClientConfig, ConsumerConfig)
+
+
+def test_the_library_of_msk_for_oauthbearer_means_the_same() -> None:
+    given = IAM | {
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.jaas.config": f"{OAUTHBEARER_MODULE} required;",
+        "sasl.login.callback.handler.class": f"{_MSK}.IAMOAuthBearerLoginCallbackHandler",
+    }
+    assert ClientConfig.from_properties(given).security.token_provider == "aws-msk-iam"
+
+
+@pytest.mark.parametrize(
+    ("host", "region"),
+    [
+        ("boot-x.c1.kafka-serverless.us-east-1.amazonaws.com", "us-east-1"),
+        ("b-1-public.x.kafka.ap-southeast-2.amazonaws.com", "ap-southeast-2"),
+        ("b-1.x.kafka.cn-north-1.amazonaws.com.cn", "cn-north-1"),
+        ("kafka.example.com", None),
+    ],
+)
+def test_the_region_is_in_the_brokers_names(host: str, region: str | None) -> None:
+    given = IAM | {"bootstrap.servers": f"a.example:1,{host}:9098"}
+    assert ClientConfig.from_properties(given).security.aws_region == region
+    chosen = given | {"sasl.oauthbearer.aws.region": "eu-west-3"}
+    assert ClientConfig.from_properties(chosen).security.aws_region == "eu-west-3"
+
+
+def test_a_login_module_of_msk_needs_its_mechanism() -> None:
+    given = IAM | {"sasl.mechanism": "SCRAM-SHA-512"}
+    with pytest.raises(ConfigError, match=r"has the IAMLoginModule, but sasl.mechanism=SCRAM-SHA-512"):
+        SecurityConfig.from_properties(given)
+    with pytest.raises(ConfigError, match="an option of IAMLoginModule is not known; it may have awsProfile"):
+        SecurityConfig.from_properties(
+            IAM | {"sasl.jaas.config": f'{_MSK}.IAMLoginModule required awsRoleSecretAccessKey="marked";'}
+        )
+
+
+@pytest.mark.parametrize("shading", ["", "kafkashaded."])
+def test_event_hubs_with_entra_id(shading: str) -> None:
+    given = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.jaas.config": f'{shading}{OAUTHBEARER_MODULE} required clientId="i" clientSecret="s" '
+        'scope="https://my.servicebus.windows.net/.default" ssl.protocol="SSL";',
+        "sasl.oauthbearer.token.endpoint.url": "https://login.microsoftonline.com/t/oauth2/v2.0/token",
+        "sasl.login.callback.handler.class": f"{shading}{_SECURED}",
+    }
+    config = SecurityConfig.from_properties(given)
+    client_id, secret, scope = client_credentials(config)
+    assert (client_id, secret.reveal()) == ("i", "s")
+    assert scope == "https://my.servicebus.windows.net/.default"
+    assert config.warnings == ()
+
+
+def test_another_class_is_refused_with_the_way_there_is() -> None:
+    for name in ("sasl.login.callback.handler.class", "sasl.client.callback.handler.class"):
+        with pytest.raises(ConfigError, match=rf"{name} must be .*token.provider=module:function"):
+            SecurityConfig.from_properties({name: "com.example.Handler"})
+
+
+def test_an_unsigned_token_is_warned_of_and_is_a_source_like_others() -> None:
+    given = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.jaas.config": f'{OAUTHBEARER_MODULE} required unsecuredLoginStringClaim_sub="alice";',
+    }
+    (warning,) = SecurityConfig.from_properties(given).warnings
+    assert "unsigned token" in warning
+    with pytest.raises(
+        ConfigError, match=r"given are sasl.oauthbearer.token and sasl.jaas.config with unsec"
+    ):
+        SecurityConfig.from_properties(given | {"sasl.oauthbearer.token": "t"})
+    with pytest.raises(ConfigError, match="none is given"):
+        SecurityConfig.from_properties(given | {"sasl.jaas.config": f"{OAUTHBEARER_MODULE} required;"})
