@@ -41,6 +41,18 @@ class PartitionOutsideError(RecordError):
     """A partition that the topic does not have (as far as the producer knows)."""
 
 
+class Closing:
+    """What the sender wants closed: the queues that are ``due``, as of ``at``."""
+
+    __slots__ = ("at", "done", "due", "reason")
+
+    def __init__(self, due: Callable[[WaitingRows], bool], reason: object, at: float) -> None:
+        self.due = due
+        self.reason = reason
+        self.at = at
+        self.done = False
+
+
 class TopicBuffer:
     """The buffer of one topic."""
 
@@ -73,6 +85,10 @@ class TopicBuffer:
         self._room = Room()
         self._single: SingleRecords | None = None
         self._move: _Move | None = None
+        self._closing: Closing | None = None
+        """For the next one who takes the lock."""
+        self._asked: Closing | None = None
+        """The sender's own note of it."""
         self._config = config
         self._partitioner = partitioner
         self._encoder = encoder
@@ -145,6 +161,8 @@ class TopicBuffer:
         with self.lock:
             if self._move is not None:
                 self._undo()
+            if self._closing is not None:
+                self._close_for_sender()
             room = self._room
             if room.size < size or not room.records or self.closed:
                 return None
@@ -195,6 +213,8 @@ class TopicBuffer:
         with self.lock:
             if self._move is not None:
                 self._undo()
+            if self._closing is not None:
+                self._close_for_sender()
             if self.closed and not by_sender:
                 raise ProducerClosedError("the producer takes no more records")
             move = self._begin()
@@ -230,23 +250,43 @@ class TopicBuffer:
             self.closed = True
             self._close_all(lambda _queue: True)
 
-    def close_waiting(self, due: Callable[[WaitingRows], bool]) -> bool:
-        """Close the single records, and the chunks of the queues that are ``due``.
+    def close_waiting(
+        self, due: Callable[[WaitingRows], bool], now: float, reason: object = None
+    ) -> float | None:
+        """Called by the sender's thread: close the single records, and the chunks of the queues that are
+        ``due``. Returns ``now``.
 
-        False, and nothing done, while somebody appends: the sender must not queue up behind a busy caller.
+        None while somebody appends: the sender must not queue up behind a busy caller, and where many append
+        it might never find the lock free. The next one who appends closes them first, and the next call with
+        the same ``reason`` returns the ``now`` of this one.
         """
+        asked, self._asked = self._asked, None
+        if asked is not None and asked.reason != reason:
+            asked = None
+        if asked is not None and asked.done:
+            return asked.at
         if not self.lock.acquire(blocking=False):
-            return False
+            self._asked = self._closing = asked or Closing(due, reason, now)
+            return None
         try:
+            self._closing = None
             self._close_all(due)
         finally:
             self.lock.release()
-        return True
+        return now
 
     def holds_since(self, moment: float) -> bool:
         """Whether a record that came up to ``moment`` still waits for its batch to fill."""
         since = self.waiting_since
         return since is not None and since <= moment
+
+    def _close_for_sender(self) -> None:
+        closing = self._closing
+        if closing is not None:
+            self._close_all(closing.due)
+            closing.done = True
+            self._closing = None  # if it is another by now, the sender asks for that again
+            self._wake()
 
     def _close_all(self, due: Callable[[WaitingRows], bool]) -> None:
         if self._move is not None:

@@ -234,21 +234,24 @@ class Sender:
             if since is not None and not hurry and since + linger_s > now:
                 self._state.by(since + linger_s)
             elif since is not None or room_wanted:  # it may keep room for records that do not come
-                reached_all &= self._close_buffer(buffer, due, now)
+                reached_all &= self._close_buffer(buffer, due, now, (wanted, hurry))
         if reached_all:
             self._hurried = wanted
         if hurry:
             self._state.completion.waiters.wake()  # a flush waits for this first
 
-    def _close_buffer(self, buffer: TopicBuffer, due: Callable[[WaitingRows], bool], now: float) -> bool:
-        """False while a caller is appending to it: look again in a moment."""
-        if not buffer.close_waiting(due):
+    def _close_buffer(
+        self, buffer: TopicBuffer, due: Callable[[WaitingRows], bool], now: float, reason: object
+    ) -> bool:
+        """False while a caller is appending to it: the next one does it, or we in a moment."""
+        closed_at = buffer.close_waiting(due, now, reason)
+        if closed_at is None:
             self._state.by(now + BUSY_BUFFER_S)
             return False
         # What stands behind another batch is not due when it has lingered: that one's end is what it waits
         # for.
         since, linger_s = buffer.waiting_since, self._state.linger_s(buffer.topic)
-        if since is not None and since + linger_s > now:
+        if since is not None and since + linger_s > closed_at:
             self._state.by(since + linger_s)
         return True
 

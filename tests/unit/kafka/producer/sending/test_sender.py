@@ -4,6 +4,7 @@ import threading
 import time
 from collections import deque
 
+import pyarrow as pa
 import pytest
 from produce_cluster import ProduceCluster
 from scripted_broker import properties
@@ -39,9 +40,9 @@ def test_a_topic_that_is_busy_when_somebody_hurries_is_sent_a_moment_later(produ
     buffer, tried = producer._buffers["t"], threading.Event()
     close_waiting = buffer.close_waiting
 
-    def close(due):
-        closed = close_waiting(due)
-        if not closed:
+    def close(*arguments):
+        closed = close_waiting(*arguments)
+        if closed is None:
             tried.set()
         return closed
 
@@ -80,7 +81,7 @@ def test_a_flush_waits_for_a_batch_that_is_taken_in_while_it_looks(producer, mon
     still = Producer(client, ProducerConfig())
     sender, completion = still._sender, still._completion
     delivery = still.send("t", value=b"a")
-    assert still._buffers["t"].close_waiting(lambda _queue: True)
+    assert still._buffers["t"].close_waiting(lambda _queue: True, 0.0) is not None
 
     class Inbox(deque):
         def copy(self):
@@ -106,3 +107,93 @@ def test_a_flush_waits_for_a_batch_that_is_taken_in_while_it_looks(producer, mon
     assert delivery.exception(0) is None
     still.close()
     assert producer.cluster.values(TP) == [b"a"]
+
+
+class AlwaysBusy:
+    """A lock that callers hold at each moment at which the sender tries it."""
+
+    def __init__(self, lock):
+        self._lock = lock
+        self.tried = threading.Event()
+
+    def acquire(self, blocking=True):
+        if not blocking and threading.current_thread().name == "kafka-producer-sender":
+            self.tried.set()
+            return False
+        return self._lock.acquire(blocking)
+
+    def release(self):
+        self._lock.release()
+
+    def __enter__(self):
+        return self._lock.__enter__()
+
+    def __exit__(self, *error):
+        return self._lock.__exit__(*error)
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_flush_ends_though_others_never_leave_the_topic_alone(producer, columns):
+    first = producer.send("t", value=b"first")
+    busy = producer._buffers["t"].lock = AlwaysBusy(producer._buffers["t"].lock)
+    stop = threading.Event()
+
+    def send():
+        busy.tried.wait(60)
+        while not stop.wait(0.001):
+            if columns:
+                producer.send_columns(pa.record_batch({"value": [b"more"]}), "t")
+            else:
+                producer.send("t", value=b"more")
+
+    other = threading.Thread(target=send)
+    other.start()
+    try:
+        producer.flush(20_000)
+        assert first.done()
+
+        def is_over():
+            before, sent = len(producer.cluster.batches(TP)), producer.stats().buffered_records
+            wait_until(lambda: producer.stats().buffered_records > sent + 10)
+            return len(producer.cluster.batches(TP)) == before
+
+        wait_until(is_over)  # what comes after the flush lingers again
+    finally:
+        stop.set()
+        other.join(60)
+        producer._buffers["t"].lock = busy._lock
+
+
+def test_what_has_lingered_is_sent_though_others_never_leave_the_topic_alone(producer):
+    client = ClientConfig.from_properties(properties(producer.cluster.bootstrap_servers))
+    with Producer(client, ProducerConfig(linger_ms=50)) as prompt:
+        prompt.send("t", value=b"0").result(60)
+        busy = prompt._buffers["t"].lock = AlwaysBusy(prompt._buffers["t"].lock)
+        sent = []
+
+        def is_delivered():
+            sent.append(prompt.send("t", value=b"more"))
+            return sent[0].done()
+
+        wait_until(is_delivered)
+        assert sum(delivery.done() for delivery in sent) < len(sent)  # those after it may linger
+        prompt._buffers["t"].lock = busy._lock
+
+
+def test_a_caller_closes_once_what_the_sender_asked_for(producer):
+    delivery = producer.send("t", value=b"0")
+    buffer, own = producer._buffers["t"], []
+    due = lambda _queue: own.append(1) is None  # noqa: E731
+    with buffer.lock:
+        assert buffer.close_waiting(due, 1.0, "a flush") is None
+    for _ in range(3):
+        producer.send("t", value=b"more")
+    assert len(own) == 1
+    with buffer.lock:
+        assert buffer.close_waiting(due, 2.0, "a flush") == 1.0
+        assert buffer.close_waiting(due, 3.0, "another") is None
+        assert buffer.close_waiting(due, 4.0, "a third") is None
+    assert buffer.close_waiting(due, 5.0, "a third") == 5.0
+    producer.send("t", value=b"more")
+    assert len(own) == 2
+    wait_until(delivery.done)
