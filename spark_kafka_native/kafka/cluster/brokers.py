@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -100,15 +101,27 @@ class Brokers:
         turns = self._connecting.setdefault(key, Turns())
         return turns.run(work, deadline, f"connecting to broker {key[0]}")
 
+    def leave(self) -> list[threading.RLock]:
+        """Close the connections that this thread is in the middle of using, as the handler of a signal may
+        find it; returns the locks of all. What was interrupted goes on with another connection, or hears of
+        it."""
+        known = self._known()
+        for connection in known:
+            if connection.in_use_here:
+                connection.close()
+        return [connection.lock for connection in known]
+
     def live(self) -> list[Connection]:
         """Connections that may be asked anything, without a wait for connecting; the bootstrap one
         included.
         """
         self._check_process()
+        return [one for one in self._known() if one.alive() and not one.renewal_due]
+
+    def _known(self) -> list[Connection]:
         known = [connection for connection, _, _ in list(self._connections.values())]
-        if self._bootstrapped is not None:
-            known.append(self._bootstrapped)
-        return [connection for connection in known if connection.alive() and not connection.renewal_due]
+        bootstrapped = self._bootstrapped
+        return known if bootstrapped is None else [*known, bootstrapped]
 
     def bootstrap(self, deadline: Deadline) -> Connection:
         """A connection to any bootstrap address that answers, tried in random order.
@@ -155,11 +168,7 @@ class Brokers:
     def observed(self) -> list[Observed]:
         """What its metrics do not count, but show: no request is made."""
         self._check_process()
-        known = [connection for connection, _, _ in list(self._connections.values())]
-        bootstrapped = self._bootstrapped
-        if bootstrapped is not None:
-            known.append(bootstrapped)
-        return [Observed(metric.CONNECTIONS, sum(not connection.closed for connection in known))]
+        return [Observed(metric.CONNECTIONS, sum(not connection.closed for connection in self._known()))]
 
     def close(self) -> None:
         """Close every connection."""

@@ -250,6 +250,10 @@ class Router:
                 between=told,
             )
 
+    def leave(self) -> list[threading.RLock]:
+        """As `Brokers.leave`."""
+        return self._brokers.leave()
+
     def observed(self) -> list[Observed]:
         """What its metrics do not count, but show."""
         return self._brokers.observed()

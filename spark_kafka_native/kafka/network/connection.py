@@ -172,7 +172,7 @@ class Connection(Exchange):
         Raises `NetworkError` when answers are still due at ``deadline``; whoever waits for them goes on
         waiting.
         """
-        with self._lock:
+        with self.lock:
             self._retired = True
         self._write_all()
         while (last := self._last_in_flight()) is not None:
@@ -183,7 +183,7 @@ class Connection(Exchange):
         self.close()
 
     def _last_in_flight(self) -> Pending[Any] | None:
-        with self._lock:
+        with self.lock:
             return self._in_flight[-1] if self._in_flight else None
 
     def _raise_if_dead(self) -> None:

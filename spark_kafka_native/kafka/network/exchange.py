@@ -31,10 +31,20 @@ from .frames import FrameBuffers, FrameReader
 from .naps import Naps
 from .pending import Pending
 from .quota import Quota
+from .released import is_held
 from .transport import READ, WRITE, Transport
 from .write_queue import WriteQueue
 
 R = TypeVar("R", bound=Response)
+
+
+class _Use:
+    """Whoever reads or writes, or wants to."""
+
+    __slots__ = ("thread_id",)
+
+    def __init__(self) -> None:
+        self.thread_id = threading.get_ident()
 
 
 class Exchange:
@@ -47,9 +57,11 @@ class Exchange:
         self._frames = FrameReader(transport, session.frame_length, self.buffers)
         self._in_flight: deque[Pending[Any]] = deque()
         self._unwritten = WriteQueue(transport)
-        self._lock = threading.Lock()  # guards the three below, and what is in flight and unwritten
-        self._reader: object | None = None
-        self._writer: object | None = None
+        # Guards the three below, and what is in flight and unwritten. Reentrant: the handler of a signal may
+        # close the client.
+        self.lock = threading.RLock()
+        self._reader: _Use | None = None
+        self._writer: _Use | None = None
         self._death: KafkaError | None = None
         self._naps = Naps()
         self._quota = Quota(transport.address)
@@ -119,6 +131,13 @@ class Exchange:
         """Close the socket; whoever waits gets a `NetworkError`."""
         self._die(NetworkError(f"{self.address}: the connection was closed by this client"), expected=True)
 
+    @property
+    def in_use_here(self) -> bool:
+        """Whether this thread is in the middle of using it. Only the handler of a signal can find that, and
+        until it returns nobody else gets a turn."""
+        uses, here = (self._reader, self._writer), threading.get_ident()
+        return is_held(self.lock) or any(use is not None and use.thread_id == here for use in uses)
+
     def forget(self) -> None:
         """Drop a connection inherited over a fork without a word on the wire: the parent still uses it.
 
@@ -129,7 +148,7 @@ class Exchange:
 
     def _enqueue(self, request: Request[R], version: int) -> Pending[R]:
         try:
-            with self._lock:
+            with self.lock:
                 self._raise_if_dead()
                 correlation_id, buffers = self._session.send(request, version)
                 api = request.api_name()
@@ -138,6 +157,7 @@ class Exchange:
                 if request.answered:
                     self._in_flight.append(pending)
                 self._unwritten.add(buffers, pending, request.answered)
+                self._raise_if_dead()  # closed meanwhile by a signal's handler
             if self.metrics is not None:
                 self.metrics.count(metric.REQUESTS, 1, api)
                 self.metrics.count(metric.BYTES_SENT, sum(map(len, buffers)), api)
@@ -165,8 +185,8 @@ class Exchange:
         # Whoever writes has a deadline of its own, and goes before this one does.
         self._write(lambda me: self._naps.wait(lambda: self._may_write(me), None), write)
 
-    def _write(self, take_turn: Callable[[object], bool], write: Callable[[], object]) -> None:
-        me = object()
+    def _write(self, take_turn: Callable[[_Use], bool], write: Callable[[], object]) -> None:
+        me = _Use()
         try:
             if take_turn(me):
                 write()
@@ -181,8 +201,8 @@ class Exchange:
                 self._writer = None
                 self._turn_passed()
 
-    def _read(self, take_turn: Callable[[object], bool], read: Callable[[], object]) -> None:
-        me = object()
+    def _read(self, take_turn: Callable[[_Use], bool], read: Callable[[], object]) -> None:
+        me = _Use()
         try:
             if take_turn(me):
                 read()
@@ -225,21 +245,21 @@ class Exchange:
     def _close_if_unused(self) -> None:
         """Nobody may wait for a descriptor that is closed already: its number may be another connection's by
         then."""
-        with self._lock:
+        with self.lock:
             unused = self._reader is None and self._writer is None
         if unused:
             self._transport.close()
 
-    def _may_read(self, me: object) -> bool:
+    def _may_read(self, me: _Use) -> bool:
         """Become the one who reads, if nobody does."""
-        with self._lock:
+        with self.lock:
             if self._reader is None and self._death is None:
                 self._reader = me
             return self._reader is me
 
-    def _may_write(self, me: object) -> bool:
+    def _may_write(self, me: _Use) -> bool:
         """Become the one who writes, if nobody does."""
-        with self._lock:
+        with self.lock:
             if self._writer is None:
                 self._writer = me
             return self._writer is me
@@ -265,7 +285,7 @@ class Exchange:
         except KafkaError as error:
             self._die(self._explained(error))
             return False
-        with self._lock:
+        with self.lock:
             if not self._in_flight:  # died meanwhile
                 return False
             pending = self._in_flight.popleft()
@@ -298,7 +318,7 @@ class Exchange:
         return error
 
     def _die(self, error: KafkaError, *, expected: bool = False) -> None:
-        with self._lock:
+        with self.lock:
             if self._death is not None:
                 return
             self._death = error

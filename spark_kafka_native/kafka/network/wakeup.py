@@ -17,7 +17,8 @@ class Wakeup:
         os.set_blocking(self._write, False)
         self._is_set = False
         # A late `set` must not write to a descriptor that belongs to somebody else by now.
-        self._lock = threading.Lock()
+        # Reentrant: the handler of a signal may close the client.
+        self.lock = threading.RLock()
 
     def fileno(self) -> int:
         """What to wait for."""
@@ -33,7 +34,7 @@ class Wakeup:
         call."""
         if self._is_set:
             return
-        with self._lock:
+        with self.lock:
             if self._write >= 0:
                 with contextlib.suppress(BlockingIOError):  # full: it is readable anyway
                     os.write(self._write, b"\0")
@@ -44,7 +45,7 @@ class Wakeup:
         """Call where it was found readable, before `is_set` is asked: it is readable before `set` comes to
         note that it is set, and an interrupt may keep it from that.
         """
-        with self._lock:
+        with self.lock:
             if not self._is_set and self._read >= 0:
                 poller = select.poll()
                 poller.register(self._read, select.POLLIN)
@@ -52,14 +53,14 @@ class Wakeup:
 
     def clear(self) -> None:
         """Call before looking for work: what comes after this wakes again."""
-        with self._lock:
+        with self.lock:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._read, 4096)
             self._is_set = False
 
     def close(self) -> None:
         """Close the pipe."""
-        with self._lock:
+        with self.lock:
             read, write, self._read, self._write = self._read, self._write, -1, -1
         for descriptor in (read, write):
             if descriptor >= 0:

@@ -7,7 +7,6 @@ a caller asks for one.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -74,7 +73,7 @@ class DeliveryBlock:
         self.timestamps: npt.NDArray[np.int64] | None = None
         self._hurry = hurry
         self._callbacks: dict[int, list[Callable[[Delivery], None]]] = {}
-        self._lock = threading.Lock()
+        self._lock = waiters.lock
         self._waiters = waiters
         self._left = length
         self._segments: list[tuple[Rows, int, Outcome]] = []
@@ -105,10 +104,11 @@ class DeliveryBlock:
         """Call ``callback`` once ``row`` has ended: now, if it has."""
         self._waiters.check_process()
         with self._lock:
-            if len(self._segments) != self._segments_indexed:
-                self._index_segments()
-            if self._look_up(row) is None:
-                self._callbacks.setdefault(row, []).append(callback)
+            mine = self._callbacks.setdefault(row, [])
+            mine.append(callback)
+            if self.find(row) is None:
+                return
+            if self._callbacks.pop(row, None) is not mine:  # reported meanwhile, and called
                 return
         try:
             callback(Delivery(self, row))
@@ -138,13 +138,15 @@ class DeliveryBlock:
 
     def _index_segments(self) -> None:
         """Take in what was reported since the last time; the lock is held, but others look things up."""
-        if not self._segments_indexed:
+        # Read first: a signal's handler that waits for the sender lets it report more meanwhile.
+        indexed, known = self._segments_indexed, len(self._segments)
+        if not indexed:
             self._segment_of, self._places = np.full(self.length, -1), np.zeros(self.length, np.int64)
-        for number in range(self._segments_indexed, len(self._segments)):
+        for number in range(indexed, known):
             rows, first, _ = self._segments[number]
             self._places[rows] = np.arange(first, first + len(rows))
             self._segment_of[rows] = number
-        self._segments_indexed = len(self._segments)
+        self._segments_indexed = known
 
     def wait(self, ended: Callable[[], bool], timeout_ms: float | None) -> bool:
         """Wait until ``ended``; False when the timeout expired first. A thread that waits wants the records

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,6 +23,7 @@ from ..errors import DeadlineExceededError
 from ..metrics import catalogue as metric
 from ..metrics.snapshot import MetricsSnapshot, Observed
 from ..network.deadline import Deadline
+from ..network.released import released
 from ..records.columns import RecordColumns
 from ..telemetry.event_stream import EventStream
 from .accumulating.column_input import TopicColumns, columns_by_topic
@@ -269,9 +271,12 @@ class Producer:
         limit = self._config.delivery_timeout_ms + EXPIRES_MS if timeout_ms is None else timeout_ms
         deadline = Deadline.after_ms(limit)
         self._refuse(ProducerClosedError("close() was called"))
-        if not self._sender.is_current_thread:
+        if self._sender.is_current_thread:
+            self._sender.stop(deadline)
+            return
+        with self._released():
             self._replay.wait(deadline)
-        self._sender.stop(deadline)
+            self._sender.stop(deadline)
 
     def stats(self) -> ProducerStats:
         """What was done so far."""
@@ -445,6 +450,17 @@ class Producer:
         return DeliveryBlock(length, self._waiters, self._hurry)
 
     # Waiting and ending.
+
+    def _released(self) -> AbstractContextManager[None]:
+        """Without the locks that the sender needs, while this thread waits for it: in a signal's handler it
+        may hold any of them."""
+        buffers = [buffer.lock for buffer in list(self._buffers.values())]
+        inner = [self._memory.lock, self._waiters.lock, self._sender.wakeup.lock]
+        transaction = [] if self._transaction is None else [self._transaction.lock]
+        counts = [self._stats.metrics.lock, self._router.metrics.lock]
+        events = self._stats.acknowledgements.locks
+        connections = self._router.leave()
+        return released([self._topics.lock, *buffers, *transaction, *inner, *connections, *events, *counts])
 
     def _hurry(self) -> None:
         self._waiters.check_process()

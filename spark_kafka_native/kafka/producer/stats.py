@@ -120,14 +120,14 @@ class StatsRecorder:
     def offsets(self) -> AcknowledgedOffsets:
         """As far as brokers told offsets."""
         with self.metrics.lock:
-            behind = {where: row[3] + 1 for where, row in self._partitions.items() if row[3] >= 0}
+            behind = {where: row[3] + 1 for where, row in list(self._partitions.items()) if row[3] >= 0}
         return AcknowledgedOffsets(sum=sum(behind.values()), partitions=behind)
 
     def observed(self) -> list[Observed]:
         """What was delivered, by topic: it is counted by partition already."""
         by_topic: dict[str, list[int]] = {}
         with self.metrics.lock:
-            for where, (records, size, _, _, batches) in self._partitions.items():
+            for where, (records, size, _, _, batches) in list(self._partitions.items()):
                 row = by_topic.setdefault(where.topic, [0, 0, 0])
                 row[0] += records
                 row[1] += size
@@ -150,7 +150,7 @@ class StatsRecorder:
                     first_offset=first if first >= 0 else None,
                     last_offset=last if last >= 0 else None,
                 )
-                for where, (records, size, first, last, _) in self._partitions.items()
+                for where, (records, size, first, last, _) in list(self._partitions.items())
             }
             return ProducerStats(
                 records=self.delivered_records,

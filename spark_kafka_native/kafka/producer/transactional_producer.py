@@ -18,7 +18,7 @@ from ..errors import BrokerError, ConfigError, DeadlineExceededError, KafkaError
 from ..model import GroupMembership, OffsetToCommit, TopicPartition
 from ..network.deadline import Deadline
 from .accumulating.partitioner import PartitionFunction
-from .errors import TransactionAbortableError, TransactionFatalError
+from .errors import ProducerClosedError, TransactionAbortableError, TransactionFatalError
 from .sending.producer_id import ProducerId, ProducerIdentity
 from .sending.transaction import Event, State, Transaction
 from .sending.transaction_requests import (
@@ -238,9 +238,11 @@ class TransactionalProducer(TransactionalSends):
             return
         if not self._sender.is_current_thread and self._sender.running:
             open_states = (State.OPEN, State.FLUSHING, State.ABORTABLE, State.ABORTING)
+            self._refuse(ProducerClosedError("close() was called"))
             if self._transaction.state in open_states:
                 try:
-                    self.abort(timeout_ms)
+                    with self._released():
+                        self.abort(timeout_ms)
                 except KafkaError as error:
                     _LOG.warning("%s stays open until its timeout: %s", self._transaction, error)
         super().close(timeout_ms)

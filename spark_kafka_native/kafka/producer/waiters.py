@@ -4,6 +4,7 @@ will."""
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 
 from ..metrics.registry import MetricsRegistry
@@ -18,6 +19,8 @@ class Waiters(Naps):
     def __init__(self, metrics: MetricsRegistry | None = None) -> None:
         super().__init__()
         self.metrics = metrics or MetricsRegistry()
+        self.lock = threading.RLock()
+        """Guards what deliveries know, all of them: nobody holds it for long."""
         self._process_id = os.getpid()
 
     @property

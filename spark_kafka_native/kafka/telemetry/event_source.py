@@ -24,6 +24,12 @@ class EventSource(Generic[E]):
         """Whether anybody has subscribed: an event need not be made for nobody."""
         return bool(self._streams)
 
+    @property
+    def locks(self) -> list[threading.RLock]:
+        """Its own and those of its streams."""
+        streams = [stream for reference in self._streams if (stream := reference()) is not None]
+        return [self._lock, *(stream.lock for stream in streams)]
+
     def subscribe(self, capacity: int) -> EventStream[E]:
         """A stream of what happens from now on."""
         stream: EventStream[E] = EventStream(capacity)

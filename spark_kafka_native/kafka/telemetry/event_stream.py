@@ -39,7 +39,7 @@ class EventStream(Generic[E]):
         self.dropped = 0
         """Events that were pushed out before they were taken."""
         self._process_id = os.getpid()
-        self._lock = threading.RLock()  # reentrant: the handler of a signal may close the client
+        self.lock = threading.RLock()  # reentrant: the handler of a signal may close the client
         self._events: deque[E] = deque()
         self._naps = Naps()
         self._closed = False
@@ -79,7 +79,7 @@ class EventStream(Generic[E]):
             if self._process_id != os.getpid():
                 return None
             closed = self.closed  # asked first: the last event may come just before the end
-            with self._lock:
+            with self.lock:
                 if self._events:
                     return self._events.popleft()
             if closed or not self._naps.wait(lambda: bool(self._events) or self.closed, deadline):
@@ -89,7 +89,7 @@ class EventStream(Generic[E]):
         """All that wait, without waiting."""
         if self._process_id != os.getpid():
             return []
-        with self._lock:
+        with self.lock:
             found = list(self._events)
             self._events.clear()
         return found
@@ -103,7 +103,7 @@ class EventStream(Generic[E]):
         """The client's word: this has happened. It never waits for whoever reads."""
         if self.closed:
             return
-        with self._lock:
+        with self.lock:
             self.seen += 1
             if len(self._events) >= self.capacity:
                 self._events.popleft()

@@ -46,7 +46,8 @@ class BufferMemory:
         self._metrics = metrics or MetricsRegistry()
         self.max_bytes = max_bytes
         self.max_records = max_records
-        self._lock = threading.Lock()
+        self.lock = threading.RLock()
+        """Reentrant, as all of a producer's: the handler of a signal may close it."""
         self._bytes = 0
         self._records = 0
         self._line: dict[_Waiter, None] = {}
@@ -82,7 +83,7 @@ class BufferMemory:
     def overdraw(self, room: Room, size: int, records: int) -> None:
         """As `reserve`, but at once and beyond the caps: for the sender's thread, which must never wait for
         room that only it can free."""
-        with self._lock:
+        with self.lock:
             self._bytes += size
             self._records += records
             room.size += size
@@ -90,7 +91,7 @@ class BufferMemory:
 
     def release(self, size: int, records: int) -> None:
         """Give back the room that a batch had."""
-        with self._lock:
+        with self.lock:
             self._bytes -= size
             self._records -= records
         if self._line:
@@ -98,7 +99,7 @@ class BufferMemory:
 
     def give_back(self, room: Room) -> None:
         """Give back what is left in ``room``; harmless when nothing is."""
-        with self._lock:
+        with self.lock:
             self._bytes -= room.size
             self._records -= room.records
             room.size = room.records = 0
@@ -107,13 +108,13 @@ class BufferMemory:
 
     def close(self, cause: BaseException | None = None) -> None:
         """Refuse every further `reserve`, also those that wait; ``cause`` is what they raise."""
-        with self._lock:
+        with self.lock:
             self._closed = cause or ProducerClosedError("close() was called")
         for waiter in list(self._line):
             _wake(waiter)
 
     def _take(self, room: Room, size: int, records: int, waiter: _Waiter | None) -> bool:
-        with self._lock:
+        with self.lock:
             if self._closed is not None:
                 raise ProducerClosedError("the producer is closed") from self._closed
             if next(iter(self._line), None) is not waiter or not self._fits(size, records):

@@ -22,21 +22,18 @@ FIELDS = 5
 class SingleRecords:
     """The records of one topic, in the order of the calls. The topic's lock guards them."""
 
-    __slots__ = ("block", "fields", "opened_at", "size")
+    __slots__ = ("block", "count", "fields", "opened_at", "size")
 
     def __init__(self, block: DeliveryBlock, opened_at: float) -> None:
         self.block = block
         self.opened_at = opened_at
         self.size = 0
+        self.count = 0
+        """How many records there are."""
         self.fields: list[Any] = []
         """A `SingleRecord` is added with one ``extend``: an interrupt leaves all of it in, or nothing.
 
         No tuple per record, as the garbage collector would go through all of them."""
-
-    @property
-    def count(self) -> int:
-        """How many records there are."""
-        return len(self.fields) // FIELDS
 
     def columns(self, now_ms: int) -> tuple[RecordColumns, Partitions | None]:
         """The records as columns, and their partitions: int32[n], -1 where none was given; None where none

@@ -33,7 +33,7 @@ from .encoder import BatchEncoder, max_record_sizes
 from .gather import take_columns
 from .memory import BufferMemory, Room
 from .partitioner import Partitioner, Partitions, Targets
-from .single_records import FIELDS, SingleRecord, SingleRecords
+from .single_records import SingleRecord, SingleRecords
 from .waiting_rows import BatchLimits, Chunk, SavedRows, WaitingRows
 
 
@@ -69,7 +69,7 @@ class TopicBuffer:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.topic = topic
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.topic_id: UUID | None = None
         self.targets = Targets.all(topic, 0)
         self.queues: list[WaitingRows] = []
@@ -160,31 +160,44 @@ class TopicBuffer:
         """Append one record; None when no room was granted for it (then `grant` and call again)."""
         with self.lock:
             if self._move is not None:
-                self._undo()
+                self._put_in_order()
             if self._closing is not None:
                 self._close_for_sender()
-            room = self._room
-            if room.size < size or not room.records or self.closed:
+            if self._single is None and self._room.records and not self.closed:
+                self._open_single()
+            # From here up to the append nothing is called: the record is taken in, room and all, or it is
+            # not, and whatever a signal's handler does (it may close the producer) is before or after it.
+            single, room = self._single, self._room
+            if single is None or room.size < size or not room.records or self.closed:
                 return None
-            single = self._single or self._open_single()
-            row = len(single.fields) // FIELDS
-            # Up to the append nothing is called: the record is taken in, room and all, or it is not.
+            row = single.count
             room.size -= size
             room.records -= 1
             single.size += size
-            single.fields.extend(record)
+            single.count = row + 1
+            try:
+                single.fields.extend(record)
+            except MemoryError:
+                single.count = row
+                raise
             if single.size >= self._config.batch_size:
-                move = self._begin()
-                self._close_single(move)
-                self._commit(move)
-                self._wake()
+                self._close_full_single()
             return Delivery(single.block, row)
+
+    def _close_full_single(self) -> None:
+        move = self._begin()
+        try:
+            self._close_single(move)
+            self._commit(move)
+        finally:
+            move.live = False
+        self._wake()
 
     def grant(self, room: Room) -> None:
         """``room`` is for single records to come."""
         with self.lock:
             if self._move is not None:
-                self._undo()
+                self._put_in_order()
             own = self._room
             own.size += room.size
             own.records += room.records
@@ -212,7 +225,7 @@ class TopicBuffer:
         """
         with self.lock:
             if self._move is not None:
-                self._undo()
+                self._put_in_order()
             if self._closing is not None:
                 self._close_for_sender()
             if self.closed and not by_sender:
@@ -222,10 +235,16 @@ class TopicBuffer:
                 self._close_single(move)
                 grouped = self._group(columns, sizes, partition)
                 self._append(move, columns, sizes, grouped, origin, self._clock())
+                taken = self._commit(move, room, refused=not by_sender)
             except BaseException:
-                self._undo()
+                if self._move is move:
+                    self._undo()
                 raise
-            self._commit(move, room)
+            finally:
+                move.live = False
+            if not taken:
+                self._undo()
+                raise ProducerClosedError("the producer was closed by a signal's handler meanwhile")
             self._wake()
 
     def append_alone(
@@ -237,7 +256,7 @@ class TopicBuffer:
         """
         with self.lock:
             if self._move is not None:
-                self._undo()
+                self._put_in_order()
             batch = self.queues[partition].close_alone(columns, origin, self._clock())
             keep(batch)
             self._post([batch])
@@ -290,17 +309,20 @@ class TopicBuffer:
 
     def _close_all(self, due: Callable[[WaitingRows], bool]) -> None:
         if self._move is not None:
-            self._undo()
+            self._put_in_order()
         move = self._begin()
-        self._close_single(move)
-        now = self._clock()
-        for queue in self.queues:
-            if queue.chunks and due(queue):
-                move.touch(queue)
-                batch = queue.close_chunks(now)
-                move.closed += [] if batch is None else [batch]
-        self.waiting_since = min((q.opened_at for q in self.queues if q.chunks), default=None)
-        self._commit(move)
+        try:
+            self._close_single(move)
+            now = self._clock()
+            for queue in self.queues:
+                if queue.chunks and due(queue):
+                    move.touch(queue)
+                    batch = queue.close_chunks(now)
+                    move.closed += [] if batch is None else [batch]
+            self.waiting_since = min((q.opened_at for q in self.queues if q.chunks), default=None)
+            self._commit(move)
+        finally:
+            move.live = False
         self._memory.give_back(self._room)
 
     # Moves. All of it under the lock.
@@ -310,13 +332,28 @@ class TopicBuffer:
         self._move = move
         return move
 
-    def _commit(self, move: _Move, room: Room | None = None) -> None:
+    def _commit(self, move: _Move, room: Room | None = None, *, refused: bool = False) -> bool:
+        """False where a signal's handler has closed the producer meanwhile, so that it was undone, or is
+        ``refused``."""
+        if self._move is not move or (self.closed and refused):
+            return False
         # Nothing is called before the last line: the rows and their room are handed over together, or not at
         # all.
         if room is not None:
             room.size = room.records = 0
         self._move = None
         self._post(move.closed)
+        return True
+
+    def _put_in_order(self) -> None:
+        """Undo a move that an interrupt has ended, or one that goes on only after the signal's handler which
+        closes the producer."""
+        if self._move is not None and self._move.live and not self.closed:
+            raise RuntimeError(
+                f"topic {self.topic}: a partitioner, or the handler of a signal that has interrupted send(), "
+                "can't send records or flush: only close() is possible there"
+            )
+        self._undo()
 
     def _undo(self) -> None:
         """Put everything back to where it was before the move; if this is interrupted, the next caller starts
@@ -331,13 +368,13 @@ class TopicBuffer:
             )
             self._move = None
 
-    def _open_single(self) -> SingleRecords:
+    def _open_single(self) -> None:
         single = SingleRecords(self._new_block(0), self._clock())
+        if self._single is None:  # a signal's handler may have sent a record
+            self._single = single
         if self.waiting_since is None:
             self.waiting_since = single.opened_at
-        self._single = single
         self._wake()  # the sender has to notice when the batch has lingered long enough
-        return single
 
     def _close_single(self, move: _Move) -> None:
         single, self._single = self._single, None
@@ -431,12 +468,14 @@ class TopicBuffer:
 class _Move:
     """Rows that are being moved, and the state before."""
 
-    __slots__ = ("closed", "room_size", "single", "touched", "waiting_since")
+    __slots__ = ("closed", "live", "room_size", "single", "touched", "waiting_since")
 
     def __init__(self, single: SingleRecords | None, room_size: int, waiting_since: float | None) -> None:
         self.single = single
         self.room_size = room_size
         self.waiting_since = waiting_since
+        self.live = True
+        """Whether the call that began it has not ended."""
         self.touched: dict[WaitingRows, SavedRows] = {}
         self.closed: list[Batch] = []
 

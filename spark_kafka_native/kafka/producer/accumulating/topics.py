@@ -48,7 +48,7 @@ class Topics:
         self._config = config
         self._build_buffer = build_buffer
         self._replay = replay
-        self._lock = threading.Lock()
+        self.lock = threading.RLock()
         self._closed: BaseException | None = None
 
     def open(self, names: Iterable[str], *, for_replay: bool = False) -> list[str]:
@@ -80,7 +80,7 @@ class Topics:
 
     def close(self, cause: BaseException) -> None:
         """No topic accepts records any more; the first ``cause`` counts."""
-        with self._lock:
+        with self.lock:
             self._closed = self._closed or cause
             for buffer in self.buffers.values():
                 buffer.closed = True
@@ -141,7 +141,7 @@ class Topics:
         """In a forked child: nothing here is its own."""
         self._closed = cause
         self.buffers.clear()
-        self._lock = threading.Lock()
+        self.lock = threading.RLock()
 
     def _ask(self, names: Collection[str], deadline: Deadline) -> dict[str, Topic]:
         found: dict[str, Topic] = {}
@@ -160,7 +160,7 @@ class Topics:
 
     def _add(self, described: list[tuple[Topic, int]], for_replay: bool) -> Iterator[str]:
         for topic, limit in described:
-            with self._lock:
+            with self.lock:
                 if topic.name in self.buffers:
                     continue
                 if not for_replay:

@@ -65,7 +65,7 @@ class Sender:
         self.inbox: deque[Batch] = deque()
         """What callers hand over: appending to it is the one step in which a batch becomes the sender's, so
         that an interrupt in a caller leaves it on one side or on the other."""
-        self._wakeup = Wakeup()
+        self.wakeup = Wakeup()
         self._failed = FailedBatches(state, fail)
         self._lookups = BackgroundLookups(state, self._failed, refreshed, self.wake)
         self._responses = ProduceResponses(state, self._failed, self._lookups)
@@ -99,21 +99,21 @@ class Sender:
     def prepare(self, topic: str) -> None:
         """Records of ``topic``, which is described, will come in a moment."""
         self._new_topics.append(topic)
-        self._wakeup.set()
+        self.wakeup.set()
 
     def wake(self) -> None:
         """Look at what there is to do."""
-        self._wakeup.set()
+        self.wakeup.set()
 
     def hurry(self) -> None:
         """Send what there is, without waiting for batches to fill."""
         self._hurry = object()
-        self._wakeup.set()
+        self.wakeup.set()
 
     def fail(self, cause: KafkaError) -> None:
         """End for good: a transaction's coordinator said so."""
         self._lookups.finished.append(lambda: self._failed.fail_for_good(cause))
-        self._wakeup.set()
+        self.wakeup.set()
 
     @property
     def quiet(self) -> bool:
@@ -146,7 +146,7 @@ class Sender:
             try:
                 self._end()
             finally:
-                self._wakeup.close()
+                self.wakeup.close()
                 # by the thread that has used it: whatever ends it, and whoever waits for it or does not
                 self._release()
                 self._ended = True
@@ -168,7 +168,7 @@ class Sender:
         state = self._state
         now = state.clock()
         state.next_at = now + 3600
-        self._wakeup.clear()
+        self.wakeup.clear()
         while self._lookups.finished:
             self._lookups.finished.popleft()()
         while self._new_topics:
@@ -213,7 +213,7 @@ class Sender:
             return
         streams = [(c.fileno(), c.waits_for) for c in busy if not c.closed]
         wait_ms = max(0.0, (state.next_at - state.clock()) * 1000)
-        wait_for_streams([(self._wakeup.fileno(), READ), *streams], Deadline.after_ms(wait_ms))
+        wait_for_streams([(self.wakeup.fileno(), READ), *streams], Deadline.after_ms(wait_ms))
 
     def _close_due(self, now: float) -> None:
         """Make batches of what has waited long enough."""

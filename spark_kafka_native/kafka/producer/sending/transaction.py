@@ -175,7 +175,7 @@ class Transaction:
         """Whether the coordinator may have been told to commit it, and its answer is not known."""
         self.epoch_used = False
         """Whether the next transaction needs a fresh epoch."""
-        self._lock = threading.Lock()
+        self.lock = threading.RLock()
         self._state = State.NEW
         self._added: set[TopicPartition] = set()
         self._wanted: set[TopicPartition] = set()
@@ -190,12 +190,12 @@ class Transaction:
 
     def move(self, event: Event) -> State:
         """Make the move; returns the new state. Raises `TransactionStateError` for what can't be now."""
-        with self._lock:
+        with self.lock:
             return self._move(event)
 
     def begin(self, version: int) -> None:
         """A transaction begins, in this version of the protocol."""
-        with self._lock:
+        with self.lock:
             self._move(Event.BEGIN)
             self.version = version
             self.failure = None
@@ -208,14 +208,14 @@ class Transaction:
 
         ``uncertain``: it may be written after all, or still arrive.
         """
-        with self._lock:
+        with self.lock:
             self._move(Event.FAILED)
             self.failure = self.failure or error
             self.uncertain = self.uncertain or uncertain
 
     def fatal(self, error: KafkaError) -> None:
         """The producer has ended, for ``error``."""
-        with self._lock:
+        with self.lock:
             if self._state is not State.FATAL:
                 self._move(Event.FATAL)
                 self.failure = error
@@ -258,7 +258,11 @@ class Transaction:
         self._wanted.difference_update(topic_partitions)
 
     def _move(self, event: Event) -> State:
-        found = TRANSITIONS.get((self._state, event))
+        # The handler of a signal may move it between any two calls: looked up is what is assigned.
+        before = found = None
+        while before is not self._state:
+            before = self._state
+            found = TRANSITIONS.get((before, event))
         if found is None:
             why = f": {self.failure}" if self.failure is not None else ""
             raise TransactionStateError(
