@@ -35,11 +35,11 @@ class Wakeup:
         if self._is_set:
             return
         with self.lock:
-            if self._write >= 0:
-                with contextlib.suppress(BlockingIOError):  # full: it is readable anyway
+            with contextlib.suppress(BlockingIOError):  # full: it is readable anyway
+                if self._write >= 0:  # nothing is called in between, where a signal's handler might close it
                     os.write(self._write, b"\0")
-                # Last: an interrupt before this must not make others believe that it was written.
-                self._is_set = True
+            # Last: an interrupt before this must not make others believe that it was written.
+            self._is_set = True
 
     def look(self) -> None:
         """Call where it was found readable, before `is_set` is asked: it is readable before `set` comes to
