@@ -6,6 +6,7 @@ from collections import deque
 
 import pyarrow as pa
 import pytest
+from held_lock import held_by_another_thread
 from produce_cluster import ProduceCluster
 from scripted_broker import properties
 
@@ -184,12 +185,12 @@ def test_a_caller_closes_once_what_the_sender_asked_for(producer):
     delivery = producer.send("t", value=b"0")
     buffer, own = producer._buffers["t"], []
     due = lambda _queue: own.append(1) is None  # noqa: E731
-    with buffer.lock:
+    with held_by_another_thread(buffer.lock):
         assert buffer.close_waiting(due, 1.0, "a flush") is None
     for _ in range(3):
         producer.send("t", value=b"more")
     assert len(own) == 1
-    with buffer.lock:
+    with held_by_another_thread(buffer.lock):
         assert buffer.close_waiting(due, 2.0, "a flush") == 1.0
         assert buffer.close_waiting(due, 3.0, "another") is None
         assert buffer.close_waiting(due, 4.0, "a third") is None
