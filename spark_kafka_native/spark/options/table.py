@@ -131,6 +131,20 @@ OPTIONS: Final[tuple[Option, ...]] = (
         ),
     ),
     Option(
+        name="bindOffsets",
+        scope=Scope.READ,
+        type=OptionType.CHOICE,
+        choices=("task", "load"),
+        default="task",
+        ours=True,
+        sentence=(
+            "When `earliest`, `latest` and times after the last record become offsets. `task`: when a task "
+            "runs, as in Spark's connector; each execution of a DataFrame sees what has arrived. `load`: "
+            "once, when the DataFrame is first executed, so that a task that Spark runs again reads the same "
+            "records. See [semantics.md](semantics.md#reading)."
+        ),
+    ),
+    Option(
         name="minPartitions",
         scope=_READS,
         type=OptionType.INT,

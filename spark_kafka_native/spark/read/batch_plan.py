@@ -10,7 +10,7 @@ from typing import Final
 from ...kafka.cluster.router import Router
 from ...kafka.model import OffsetAt, TopicPartition
 from ..conditions import KafkaConditionError
-from .bounds import Earliest, EndBound, StartBound, fixed_offset
+from .bounds import At, Earliest, EndBound, FirstAtOrAfter, StartBound, fixed_offset
 from .filters import PushedFilters
 from .offsets import AtTimestamp, AtTimestamps, Committed
 from .ranges import OffsetRange, PlannedRange, describe_small_tasks, pack_ranges, split_ranges
@@ -36,6 +36,7 @@ def plan_batch(router: Router, options: ReadOptions, filters: PushedFilters) -> 
     """The ranges of each task. Every offset between the limits is in exactly one of them."""
     assigned = find_partitions(router, options)
     bounds = list_log_bounds(router, assigned, options.consumer.isolation_level)
+    listed = bounds.latest
     starts = resolve_start(router, options, assigned, bounds)
     ends = resolve_end(router, options, assigned)
     if isinstance(options.starting, Committed | AtTimestamp | AtTimestamps):
@@ -47,6 +48,8 @@ def plan_batch(router: Router, options: ReadOptions, filters: PushedFilters) -> 
         _plan_range(tp, partition, (starts[tp], ends[tp]), bounds, cuts[tp])
         for tp, partition in wanted.items()
     ]
+    if options.bind_at_load:
+        planned = [_bind(one, listed) for one in planned]
     tasks = form_tasks(planned, options, {tp: partition.leader for tp, partition in assigned.items()})
     if (hint := describe_small_tasks(tasks)) is not None:
         _LOG.warning("%s", hint)
@@ -96,6 +99,17 @@ def _plan_range(
     cut_from = max(from_now, floor)
     cut_until = until_now if ceiling is None else min(until_now, ceiling)
     return PlannedRange(shipped=shipped, from_offset=cut_from, until_offset=max(cut_from, cut_until))
+
+
+def _bind(planned: PlannedRange, listed: Mapping[TopicPartition, int]) -> PlannedRange:
+    """``planned`` with the offsets that its bounds are now."""
+    until_offset = planned.until_offset
+    if isinstance(planned.shipped.end, FirstAtOrAfter):
+        # Looked up after the ends were listed, and no record is that late: up to that end, that is. What has
+        # arrived since may be too late.
+        until_offset = max(planned.from_offset, min(until_offset, listed[planned.shipped.topic_partition]))
+    shipped = replace(planned.shipped, start=At(planned.from_offset), end=At(until_offset))
+    return replace(planned, shipped=shipped, until_offset=until_offset)
 
 
 def offset_now(bound: StartBound | EndBound, topic_partition: TopicPartition, bounds: LogBounds) -> int:

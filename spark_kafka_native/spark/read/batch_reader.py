@@ -7,18 +7,29 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
+import pyspark
 from pyspark.sql.datasource import DataSourceReader, Filter
 from pyspark.sql.types import StructType
 
 from ...kafka.cluster.router import router_for
-from ..notice import advise
+from ..notice import advise, note_once
 from ..worker import settle_worker
 from .batch_plan import plan_batch
+from .bounds import fixed_offset
 from .filters import PushedFilters
 from .partition import KafkaInputPartition, ReadTask, read_partition
+from .ranges import OffsetRange
 from .read_options import ReadOptions
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
+_OPEN_BOUNDS: Final = (
+    "Each task looks up `earliest` and `latest` when it runs. If an executor is lost after a shuffle, "
+    "PySpark %s runs such tasks again without noticing that they read other records now: where the topic is "
+    "written meanwhile, repartition(n) and whatever depends on the order of rows then loses and doubles "
+    "rows. Set bindOffsets=load, or give fixed startingOffsets and endingOffsets (said once in a session)"
+)
+NOTICED_SINCE: Final = (4, 2)
+"""The PySpark that notices that a task that ran again has another output, and stops the job."""
 
 
 class KafkaBatchReader(DataSourceReader):  # type: ignore[misc]
@@ -39,6 +50,7 @@ class KafkaBatchReader(DataSourceReader):  # type: ignore[misc]
         # Spark keeps the process in which it plans: the next plan starts connected, too.
         settle_worker()
         tasks = plan_batch(router_for(self._options.client), self._options, self._filters)
+        _warn_of_open_bounds(tasks)
         # Spark calls read(None) if there is no partition at all, and a read of no ranges yields nothing.
         return [KafkaInputPartition(ranges=task) for task in tasks] or [KafkaInputPartition(ranges=())]
 
@@ -58,3 +70,12 @@ class FilteringKafkaBatchReader(KafkaBatchReader):
         """Take what helps planning, and return all of them: Spark applies each again to what is read."""
         self._filters = PushedFilters.from_filters(filters)
         return filters
+
+
+def _warn_of_open_bounds(tasks: Iterable[Iterable[OffsetRange]]) -> None:
+    version = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
+    is_open = any(
+        fixed_offset(bound) is None for task in tasks for one in task for bound in (one.start, one.end)
+    )
+    if is_open and version < NOTICED_SINCE and note_once("warned-of-open-bounds"):
+        _LOG.warning(_OPEN_BOUNDS, pyspark.__version__)

@@ -54,6 +54,8 @@ class ReadOptions:
     min_partitions: int | None
     max_records_per_partition: int | None
     max_partitions: int | None
+    bind_at_load: bool
+    """Whether the bounds of a batch become offsets when it is planned, and not in its tasks."""
     include_headers: bool
     filter_pushdown: bool
     group_id: str
@@ -149,6 +151,7 @@ def _parse_general(values: OptionValues, starting: OffsetLimit, ending: OffsetLi
         min_partitions=min_partitions,
         max_records_per_partition=max_records,
         max_partitions=max_partitions,
+        bind_at_load=values.value("bindOffsets") == "load",
         include_headers=values.value("includeHeaders"),
         filter_pushdown=values.value("filterPushdown"),
         group_id=values.kafka.get("group.id") or f"{values.value('groupIdPrefix')}-{uuid.uuid4()}",

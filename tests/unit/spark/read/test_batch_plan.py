@@ -165,3 +165,30 @@ def test_a_plan_of_many_small_tasks_comes_with_a_hint(cluster, plan, caplog):
         cluster.create("many", 101)
         plan(subscribe="many")
     assert ["maxPartitions" in message for message in caplog.messages] == [True]
+
+
+def test_bounds_that_are_bound_at_load_are_offsets(cluster, plan):
+    """So that a task that runs again, after its output was lost, reads the same."""
+    assert shown(plan(bindOffsets="load")) == [["a-0 [10, 50)"], ["a-1 [0, 20)"]]
+    assert shown(plan(bindOffsets="load", endingOffsets='{"a":{"0":30,"1":-1}}')) == [
+        ["a-0 [10, 30)"],
+        ["a-1 [0, 20)"],
+    ]
+    pieces = [one for (one,) in plan(bindOffsets="load", minPartitions="7")]
+    assert all(isinstance(bound, At) for one in pieces for bound in (one.start, one.end))
+    assert [one.end.offset for one in pieces if one.partition == 0][-1] == 50
+    # Nothing to read: no task that could find something later.
+    assert plan(bindOffsets="load", startingOffsets='{"a":{"0":50,"1":20}}') == []
+    filters = [GreaterThanOrEqual(("offset",), 40)]
+    assert shown(plan(filters, bindOffsets="load")) == [["a-0 [40, 50)"]]
+
+
+def test_a_time_that_is_yet_to_come_is_bound_before_what_arrives_while_it_is_looked_up(cluster, plan):
+    def arrive():
+        cluster.logs[A0].end_offset = 60
+
+    cluster.on_lookup = arrive
+    cluster.times = {A0: [(5_000, 20)]}
+    (task,) = plan(bindOffsets="load", startingTimestamp="5000", endingTimestamp="900000",
+                   startingOffsetsByTimestampStrategy="latest")  # fmt: skip
+    assert shown([task]) == [["a-0 [20, 50)"]]
