@@ -8,10 +8,18 @@ from .version import __version__
 
 if TYPE_CHECKING:
     from .spark.options.properties_file import options_from_properties
-    from .spark.progress import ProgressLog, lag
+    from .spark.progress import ProgressLog, kafka_progress, lag
     from .spark.source import KafkaDataSource
 
-__all__ = ["KafkaDataSource", "ProgressLog", "__version__", "lag", "options_from_properties", "register"]
+__all__ = [
+    "KafkaDataSource",
+    "ProgressLog",
+    "__version__",
+    "kafka_progress",
+    "lag",
+    "options_from_properties",
+    "register",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -25,7 +33,7 @@ def __getattr__(name: str) -> Any:
         from .spark.options.properties_file import options_from_properties
 
         return options_from_properties
-    if name in ("ProgressLog", "lag"):
+    if name in ("ProgressLog", "kafka_progress", "lag"):
         _check_pyspark()
         from .spark import progress
 

@@ -1,6 +1,7 @@
-"""`lag`: how far a stream is behind its topics, and how fast it goes; `ProgressLog`: a line for each batch.
+"""`lag`: how far a stream is behind its topics, and how fast it goes; `ProgressLog`: a line for each batch;
+`kafka_progress`: a progress with the topics and metrics that Spark's own connector puts there.
 
-Both read what Spark publishes (``query.recentProgress``) and ask no broker, so that they work wherever the
+They read what Spark publishes (``query.recentProgress``) and ask no broker, so that they work wherever the
 query can be seen: on the driver, in a notebook, through Spark Connect.
 """
 
@@ -182,6 +183,33 @@ def describe_progress(progress: Mapping[str, Any]) -> str | None:
         f"({read.rows / read.seconds if read.seconds else 0:,.0f}/s), "
         f"{behind:,} behind in {len(read.latest)} partitions"
     )
+
+
+def kafka_progress(progress: Any) -> dict[str, Any]:
+    """``progress`` (of a query or a listener's event) as Spark's JSON has it, but for each source from Kafka
+    with its topics as ``description``, and with the ``metrics`` of Spark's connector, texts as there.
+
+    Spark asks a Python source for neither; monitoring that goes by them takes this instead.
+    """
+    found = _as_dict(progress)
+    found["sources"] = [_with_metrics(source) for source in found.get("sources") or ()]
+    return found
+
+
+def _with_metrics(source: Mapping[str, Any]) -> dict[str, Any]:
+    position, latest = _parse(source.get("endOffset"))[0], _parse(source.get("latestOffset"))[0]
+    if not position:
+        return dict(source)
+    topics = sorted({tp.topic for tp in position})
+    named = {**source, "description": f"pykafka[{', '.join(topics)}]"}
+    behind = [max(end - position.get(tp, 0), 0) for tp, end in latest.items()]
+    if behind:
+        named["metrics"] = {
+            "minOffsetsBehindLatest": str(min(behind)),
+            "maxOffsetsBehindLatest": str(max(behind)),
+            "avgOffsetsBehindLatest": str(sum(behind) / len(behind)),
+        }
+    return named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.spark.progress import ProgressLog, describe_progress, lag, lag_of
+from spark_kafka_native.spark.progress import ProgressLog, describe_progress, kafka_progress, lag, lag_of
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -174,3 +174,23 @@ def test_names_are_no_markup():
     html = lag_of([progress(1, {"<b>&": {"0": 1}}, {"<b>&": {"0": 2}})])._repr_html_()
     assert "<td>&lt;b&gt;&amp;-0</td>" in html
     assert "<b>&" not in html
+
+
+def test_a_progress_with_what_monitoring_of_the_jvm_connector_goes_by():
+    other = {"description": "RateStreamV2", "endOffset": "5", "latestOffset": None, "numInputRows": 3}
+    end, latest = {"t": {"0": 150, "1": 10}, "#id t 00": {}}, {"t": {"0": 300, "1": 10}, "u": {"0": 3}}
+    given = progress(20, end, latest)
+    given["sources"].append(other)
+    found = kafka_progress(SimpleNamespace(json=json.dumps(given)))
+    assert found["sources"][0]["description"] == "pykafka[t]"
+    assert found["sources"][0]["metrics"] == {
+        "minOffsetsBehindLatest": "0",
+        "maxOffsetsBehindLatest": "150",
+        "avgOffsetsBehindLatest": "51.0",
+    }
+    assert found["sources"][1] == other
+    assert found["batchId"] == 20
+    # The same of a progress that is a dictionary; before the first ends are known there are no metrics.
+    assert kafka_progress(given) == found
+    assert "metrics" not in kafka_progress(progress(0, {"t": {"0": 1}}, None))["sources"][0]
+    assert "description" not in given["sources"][0]
