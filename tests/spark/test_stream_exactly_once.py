@@ -8,7 +8,9 @@ import time
 from collections import Counter
 
 import pytest
+from pyspark import TaskContext
 
+from spark_kafka_native.kafka.admin import Admin
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config import ClientConfig
 from spark_kafka_native.kafka.group.committed import all_committed_offsets
@@ -95,11 +97,36 @@ class RaisingSource(KafkaDataSource):
         return writer
 
 
+class StandingWriter(KafkaStreamWriter):
+    """The second task stands still when it has written a row."""
+
+    def write(self, iterator):
+        def rows():
+            for one in iterator:
+                yield one.slice(0, 1)
+                if TaskContext.get().partitionId() == 1:
+                    time.sleep(600)
+                yield one.slice(1)
+
+        return super().write(rows())
+
+
+class StandingSource(KafkaDataSource):
+    @classmethod
+    def name(cls):
+        return "standing"
+
+    def streamWriter(self, schema, overwrite):
+        writer = super().streamWriter(schema, overwrite)
+        writer.__class__ = StandingWriter
+        return writer
+
+
 @pytest.fixture
 def once(kafka, topic, stream, tmp_path):
     """``once(**options)``: run the query from the test's topic to its copy, to the end of what is there."""
 
-    def run(source="pykafka", **options):
+    def run(source="pykafka", waits=True, **options):
         frame = stream(maxOffsetsPerTrigger="8").frame()
         query = (
             frame.select("key", "value")
@@ -112,7 +139,8 @@ def once(kafka, topic, stream, tmp_path):
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination(300)
+        if waits:
+            query.awaitTermination(300)
         return query
 
     return run
@@ -160,6 +188,40 @@ def test_a_commit_that_raises_after_its_effect_costs_nothing(peer, spark, kafka,
         once("raising")
     settle(kafka, once().id)
     assert seen(peer, spark, kafka, topic) == each_once(20)
+
+
+def test_a_stop_in_the_middle_of_a_batch_leaves_nothing_open(spark, kafka, topics, once):
+    spark.dataSource.register(StandingSource)
+    query = once("standing", waits=False, **{"kafka.linger.ms": "0"})
+    try:
+        await_open(kafka, query.id, ["0", "1"])
+        await_a_task(spark)
+    finally:
+        query.stop()
+    await_open(kafka, query.id, [])
+
+
+def await_open(kafka, query_id, wanted):
+    """Until exactly these tasks have a transaction open."""
+    until, lead, tasks = time.monotonic() + 120, f"pykafka-{query_id}-", None
+    with Admin(kafka.bootstrap_servers) as admin:
+        while tasks != wanted:
+            assert time.monotonic() < until, tasks
+            found = admin.list_transactions(states=["Ongoing"])
+            names = [one.transactional_id for one in found]
+            tasks = [name.removeprefix(lead) for name in names if name.startswith(lead)]
+            time.sleep(0.1)
+
+
+def await_a_task(spark):
+    """Until the first of two tasks has ended, as the driver knows it."""
+    until, status = time.monotonic() + 120, spark.sparkContext.statusTracker()
+    while not any(
+        (stage := status.getStageInfo(one)) and stage.numCompletedTasks == 1
+        for one in status.getActiveStageIds()
+    ):
+        assert time.monotonic() < until
+        time.sleep(0.1)
 
 
 SOAK = pytest.mark.soak

@@ -63,7 +63,8 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         if once is not None:
             from .transaction_ends import commit_transactions
 
-            commit_transactions(messages, batchId, self._options, once)
+            is_first = _is_first_of_run("ended", messages) is not False
+            commit_transactions(messages, batchId, self._options, once, is_first=is_first)
         summary = WriteSummary.of(messages)
         summary.announce(f"batch {batchId}: ")
         if self._options.summary_path is not None:
@@ -87,9 +88,14 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
 
     def _is_first_commit(self, messages: list[WriterCommitMessage | None], batch_id: int) -> bool:
         """Whether the query has committed nothing since it was started, or started again."""
-        runs = {message.run_id for message in messages if isinstance(message, KafkaCommitMessage)} - {""}
-        noted = note_once(f"told-run-{min(runs)}") if self._warnings and runs else None
+        noted = _is_first_of_run("told", messages) if self._warnings else None
         return batch_id == 0 if noted is None else noted
+
+
+def _is_first_of_run(what: str, messages: list[WriterCommitMessage | None]) -> bool | None:
+    """Whether nothing was committed since the query was started; None where nobody can say."""
+    runs = {message.run_id for message in messages if isinstance(message, KafkaCommitMessage)} - {""}
+    return note_once(f"{what}-run-{min(runs)}") if runs else None
 
 
 def _with_run(message: KafkaCommitMessage) -> KafkaCommitMessage:

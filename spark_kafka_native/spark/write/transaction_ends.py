@@ -36,10 +36,18 @@ class CommitFailedError(KafkaError):
 
 
 def commit_transactions(
-    messages: Sequence[object], batch_id: int, options: WriteOptions, once: ExactlyOnce
+    messages: Sequence[object],
+    batch_id: int,
+    options: WriteOptions,
+    once: ExactlyOnce,
+    *,
+    is_first: bool = True,
 ) -> None:
-    """Commit them all. Raises `CommitFailedError` where one could not be, `ReplayError` where the batch was
-    partly committed with more tasks before."""
+    """Commit them all; with the first micro-batch of a run, abort what earlier runs have left open.
+
+    Raises `CommitFailedError` where one could not be, `ReplayError` where the batch was partly committed with
+    another number of tasks before.
+    """
     told = [message for message in messages if isinstance(message, KafkaCommitMessage)]
     if not told:
         return
@@ -48,7 +56,7 @@ def commit_transactions(
     # When it has passed, the coordinator has aborted them, and says so.
     deadline = router.deadline(once.transaction_timeout_ms)
     intent = BatchIntent(batch_id=batch_id, tasks=len(messages))
-    _Replacing(router, told, options, once.transaction_timeout_ms, deadline).keep(intent)
+    before = _Replacing(router, told, options, once.transaction_timeout_ms, deadline).keep(intent)
     failures = _end_all(open_, lambda one: end_transaction(router, one, commit=True, deadline=deadline))
     if failures:
         transaction, error = failures[0]
@@ -58,6 +66,8 @@ def commit_transactions(
             "again, without what is committed. Where that repeats itself, its tasks and commit take longer "
             f"than transactionTimeout ({once.transaction_timeout_ms} ms): raise it, or make smaller batches"
         ) from error
+    if is_first:
+        _end_leftovers(router, told[0].job, intent.tasks, 0 if before is None else before.tasks, once)
 
 
 def abort_transactions(messages: Sequence[object], options: WriteOptions) -> None:
@@ -70,6 +80,17 @@ def abort_transactions(messages: Sequence[object], options: WriteOptions) -> Non
         open_, lambda one: end_transaction(router, one, commit=False, deadline=deadline)
     ):
         _LOG.info("%s was not aborted: %s", transaction.transactional_id, error)
+    once = options.exactly_once
+    if told and len(told) < len(messages) and once is not None:
+        # The query was stopped, or failed: of tasks that were killed nothing is known but their names.
+        _end_leftovers(router, told[0].job, 0, len(messages), once)
+
+
+def _end_leftovers(router: Router, job: str, tasks: int, known: int, once: ExactlyOnce) -> None:
+    # Once in a run: the driver commits each micro-batch in a process that imports what it needs each time.
+    from .leftovers import end_leftovers
+
+    end_leftovers(router, job, tasks=tasks, known=known, timeout_ms=once.transaction_timeout_ms)
 
 
 @dataclass(frozen=True)
@@ -87,8 +108,9 @@ class _Replacing:
     timeout_ms: int
     deadline: Deadline
 
-    def keep(self, intent: BatchIntent) -> None:
-        """Raises `ReplayError` where it can't, `CommitFailedError` where another driver has come between."""
+    def keep(self, intent: BatchIntent) -> BatchIntent | None:
+        """The last one. Raises `ReplayError` where it can't be replaced, `CommitFailedError` where another
+        driver has come between."""
         markers = find_markers(self.router, self.options)
         where = _where(self.told, self.options)
         try:
@@ -99,6 +121,7 @@ class _Replacing:
                     self._check(markers, before, intent, where)
                 if where is not None and any(one.transaction is not None for one in self.told):
                     intents.keep(intent.follows(before), where)
+                return before
             finally:
                 intents.close()
         except (TransactionAbortableError, TransactionFatalError) as error:
