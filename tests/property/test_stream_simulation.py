@@ -115,9 +115,6 @@ class Logs:
     def sample_sizes(self, begin, latest, _ids):
         return {tp: 100.0 for tp in latest if tp.partition % 2 and latest[tp] > begin.get(tp, 0)}
 
-    def find_leaders(self, topic_partitions):
-        return {tp: tp.partition % 2 for tp in topic_partitions}
-
 
 class Engine:
     """A checkpoint and a sink, and Spark's micro-batches between them."""

@@ -170,9 +170,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
         maximum=_INT32_MAX,
         ours=True,
         sentence=(
-            "The maximum number of tasks: small ranges are packed together, by leader and then evenly by "
-            "size, and one fetch asks for many partitions. Takes precedence over `minPartitions` and "
-            "`maxRecordsPerPartition`."
+            "The maximum number of tasks: small ranges are packed together, evenly by size (in a batch read "
+            "by leader first), and one fetch asks for many partitions. Takes precedence over `minPartitions` "
+            "and `maxRecordsPerPartition`."
         ),
     ),
     Option(

@@ -117,17 +117,6 @@ class StreamLogs:
         ]
         return self._list(wanted, OffsetAt.EARLIEST)
 
-    def find_leaders(self, topic_partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Who leads the partitions, as far as it is known; asks only for what is not known yet."""
-        topics = self._router.metadata({tp.topic for tp in topic_partitions}).topics
-        return {
-            tp: partition.leader
-            for tp in topic_partitions
-            if (topic := topics.get(tp.topic)) is not None
-            and (partition := topic.partitions.get(tp.partition)) is not None
-            and partition.leader is not None
-        }
-
     def sample_sizes(
         self, begin: Positions, latest: Positions, topic_ids: Mapping[str, str]
     ) -> Mapping[TopicPartition, float]:

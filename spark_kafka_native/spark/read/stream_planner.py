@@ -124,11 +124,8 @@ class StreamPlanner:
         earliest = self._logs.find_beginnings(span.added)
         self._report(span.losses_of_added(earliest))
         ranges = span.ranges(earliest)
-        read = self._options.read
-        leaders = {}
-        if read.max_partitions is not None:
-            leaders = self._logs.find_leaders([planned.shipped.topic_partition for planned in ranges])
-        tasks = form_tasks(ranges, read, leaders)
+        # Not by leader: leaders move, and a sink that writes exactly once needs the same rows in each task.
+        tasks = form_tasks(ranges, self._options.read, {})
         self._hint(tasks)
         return [tuple(piece.shipped for piece in task) for task in tasks]
 

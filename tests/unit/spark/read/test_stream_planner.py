@@ -45,8 +45,15 @@ class Logs:
     def sample_sizes(self, begin, latest, _topic_ids):
         return {tp: 100.0 for tp in latest if latest[tp] > begin[tp]}
 
+
+class MovingLeaders(Logs):
+    """Each time that they are asked for, partitions have other leaders."""
+
+    moves = 0
+
     def find_leaders(self, topic_partitions):
-        return dict.fromkeys(topic_partitions, 0)
+        self.moves += 1
+        return {tp: tp.partition // self.moves % 2 for tp in topic_partitions}
 
 
 class Clock:
@@ -426,6 +433,19 @@ def test_packed_and_split_ranges_cover_the_same():
     tasks = split.plan(through_checkpoint(first), end)
     assert len(tasks) >= 4
     assert sum(one.end.offset - one.start.offset for task in tasks for one in task) == 107
+
+
+def test_a_batch_has_the_same_tasks_also_when_leaders_have_moved():
+    # An exactly-once sink compares the rows of each task with those of the first time.
+    ends = {TopicPartition("t", index): 10 + 7 * index for index in range(9)}
+    logs = MovingLeaders(dict.fromkeys(ends, 0), ends)
+    first = planner_of(logs, maxPartitions="4")
+    start = first.initial()
+    end = first.latest(start, limited=False)
+    plan = first.plan(start, end)
+    assert len(plan) == 4
+    again = planner_of(logs, maxPartitions="4").plan(through_checkpoint(start), through_checkpoint(end))
+    assert again == plan
 
 
 @pytest.mark.parametrize(
