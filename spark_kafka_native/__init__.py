@@ -46,7 +46,8 @@ def register(spark: Any) -> None:
 
     Needed where the package comes as a zip (``--py-files``); an installed package is found by Spark itself.
     """
-    spark.dataSource.register(__getattr__("KafkaDataSource"))
+    source = __getattr__("KafkaDataSource")  # first, as an older PySpark has no spark.dataSource either
+    spark.dataSource.register(source)
 
 
 def _check_pyspark() -> None:

@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 from .notice import prefix_log_lines
 from .options.option import Scope
 from .options.option_values import OptionValues
+from .short_errors import ShortErrors
 
 
 class KafkaDataSource(DataSource):  # type: ignore[misc]
@@ -23,6 +24,7 @@ class KafkaDataSource(DataSource):  # type: ignore[misc]
         """What ``format(...)`` takes."""
         return "pykafka"
 
+    @ShortErrors()
     def schema(self) -> StructType:
         """Kafka's columns; ``headers`` only with ``includeHeaders``. Not asked for where the user gives a
         schema."""
@@ -32,6 +34,7 @@ class KafkaDataSource(DataSource):  # type: ignore[misc]
         # Batch or stream is not known yet: what is wrong for both is told here, at load().
         return full_schema(check_general(self._values(Scope.READ)).include_headers)
 
+    @ShortErrors()
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read of the columns in ``schema``. Raises `ConfigError` for options that can't be."""
         from .read.batch_reader import FilteringKafkaBatchReader, KafkaBatchReader
@@ -44,18 +47,24 @@ class KafkaDataSource(DataSource):  # type: ignore[misc]
         return KafkaBatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """A streaming read of the columns in ``schema``. Raises `ConfigError` for options that can't be."""
+        """A streaming read of the columns in ``schema``. What can't be is raised by the reader's methods."""
+        from ..kafka.errors import KafkaError
         from .read.stream_options import StreamOptions
-        from .read.stream_reader import KafkaStreamReader
+        from .read.stream_reader import KafkaStreamReader, RefusedStreamReader
 
-        return KafkaStreamReader(StreamOptions.parse(self._values(Scope.STREAM)), schema)
+        try:
+            return KafkaStreamReader(StreamOptions.parse(self._values(Scope.STREAM)), schema)
+        except KafkaError as error:
+            return RefusedStreamReader(error)
 
+    @ShortErrors()
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """A batch write of rows with ``schema``."""
         from .write.batch_writer import KafkaBatchWriter
 
         return KafkaBatchWriter(self._values(Scope.WRITE), schema, overwrite=overwrite)
 
+    @ShortErrors()
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802, ARG002
         """A streaming write of rows with ``schema``; complete mode appends its result anew each time."""
         from .write.stream_writer import KafkaStreamWriter

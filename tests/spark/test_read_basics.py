@@ -170,8 +170,19 @@ def test_an_unreachable_broker_is_named_in_time(peer, spark):
             .load()
             .count()
         )
-    assert "127.0.0.1:1" in peer.message_of(caught)
-    assert "refused" in peer.message_of(caught).lower()
+    said = peer.message_of(caught)
+    assert said.count("127.0.0.1:1") == 1
+    assert "refused" in said.lower()
+    assert "Traceback" not in said
+
+
+def test_a_task_fails_with_a_sentence_too(peer, spark, kafka, topic):
+    peer.create(kafka, topic)
+    peer.write(kafka.bootstrap_servers, topic, peer.numbered(3))
+    with pytest.raises(Exception) as caught:
+        peer.read(spark, kafka, topic, endingOffsets=f'{{"{topic}": {{"0": 5}}}}').count()
+    assert "KAFKA_DATA_LOSS" in peer.message_of(caught)
+    assert "spark_kafka_native/" not in peer.message_of(caught)
 
 
 def test_what_is_ignored_is_told_when_the_read_is_planned(peer, kafka, topic, caplog):

@@ -250,7 +250,8 @@ class Brokers:
 
 def _joined(failures: dict[str, KafkaError], addresses: tuple[str, ...]) -> KafkaError:
     """One error out of those of all bootstrap addresses: their own kind if they agree on it."""
-    causes = "; ".join(f"{address}: {failures[address]}" for address in addresses if address in failures)
+    told = ((address, str(failures[address])) for address in addresses if address in failures)
+    causes = "; ".join(text if address in text else f"{address}: {text}" for address, text in told)
     kinds = {type(error) for error in failures.values()}
     kind = kinds.pop() if len(kinds) == 1 else NetworkError
     return kind(f"no bootstrap server could be reached: {causes}")

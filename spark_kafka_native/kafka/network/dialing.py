@@ -44,7 +44,7 @@ class Dialing:
         self._deadline = deadline
         self._trying: dict[int, _Attempt] = {}
         self._next_at = deadline.within_ms(0)
-        self._causes: list[str] = []
+        self._causes: list[tuple[str, str]] = []
         self._failure: type[NetworkError] = UnreachableError
 
     def __enter__(self) -> Self:
@@ -74,7 +74,7 @@ class Dialing:
 
     def failed(self, address: str, cause: str, *, refused: bool = False) -> None:
         """``address`` can't be used. ``refused``: it said so itself."""
-        self._causes.append(f"{address}: {cause}")
+        self._causes.append((address, cause))
         if not refused:
             self._failure = NetworkError
 
@@ -82,7 +82,9 @@ class Dialing:
         """What to raise when all have failed: each address with its cause, `UnreachableError` if all of them
         refused.
         """
-        return self._failure(f"cannot connect to {where} ({'; '.join(self._causes)})")
+        host = where.rpartition(":")[0].strip("[]")
+        causes = [cause if address == host else f"{address}: {cause}" for address, cause in self._causes]
+        return self._failure(f"cannot connect to {where} ({'; '.join(causes)})")
 
     def _may_race(self) -> bool:
         return self._config.connection_attempt_delay_ms >= 0 and self._next_at.expired

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from ...kafka.cluster.router import router_for
 from ..notice import advise, note_once
+from ..short_errors import ShortErrors
 from ..worker import settle_worker
 from .batch_plan import plan_batch
 from .bounds import fixed_offset
@@ -41,6 +42,7 @@ class KafkaBatchReader(DataSourceReader):  # type: ignore[misc]
         self._filters = PushedFilters()
         self._task = ReadTask.of(options, schema)
 
+    @ShortErrors()
     def partitions(self) -> list[KafkaInputPartition]:
         """The tasks. Asks the cluster; raises `KafkaConditionError`, `ConfigError` and the client's
         errors."""
@@ -56,7 +58,8 @@ class KafkaBatchReader(DataSourceReader):  # type: ignore[misc]
 
     def read(self, partition: KafkaInputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a task, on a worker."""
-        return read_partition(partition, self._task)
+        with ShortErrors():
+            yield from read_partition(partition, self._task)
 
     def __getstate__(self) -> dict[str, Any]:
         # Options and filters were for planning; the task is all that a worker needs.

@@ -16,8 +16,10 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from ...kafka.cluster.router import router_for
+from ...kafka.errors import KafkaError
 from ...kafka.group.committing import commit_offsets
 from ..notice import advise
+from ..short_errors import ShortErrors
 from ..worker import settle_worker
 from .group_commits import TIMEOUT_MS, GroupCommits
 from .partition import KafkaInputPartition, ReadTask, read_partition
@@ -75,6 +77,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
         return GroupCommits(commit, group_id=read.group_id)
 
+    @ShortErrors()
     def initialOffset(self) -> Json:  # noqa: N802
         """Where a new stream starts. Asked for more than once, and again after a crash of the first batch."""
         return self._planner.initial()
@@ -85,10 +88,12 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         limits = self._options.limits
         return ReadMaxRows(limits.max_offsets or 2**63 - 1) if limits.any else ReadAllAvailable()
 
+    @ShortErrors()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """What is there when the query asks first is all that it reads."""
         self._planner.freeze()
 
+    @ShortErrors()
     def latestOffset(self, start: Json | None = None, limit: Any = None) -> Json:  # noqa: N802
         """Where the next batch ends; ``start`` if there is nothing to read. PySpark 4.1 gives no arguments:
         the last end that was planned is the start then, and all that there is is read."""
@@ -99,10 +104,12 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         self._commit_to_group(start, is_idle=end is start)
         return end
 
+    @ShortErrors()
     def reportLatestOffset(self) -> Json | None:  # noqa: N802
         """The ends of the logs, for ``StreamingQueryProgress``."""
         return self._planner.report()
 
+    @ShortErrors()
     def partitions(self, start: Json, end: Json) -> list[KafkaInputPartition]:
         """The tasks of a batch."""
         self._last_end = end
@@ -110,8 +117,10 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
     def read(self, partition: KafkaInputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a task, on a worker."""
-        return read_partition(partition, self._task)
+        with ShortErrors():
+            yield from read_partition(partition, self._task)
 
+    @ShortErrors()
     def commit(self, end: Json) -> None:
         """A batch is completed. Spark says so when it logs the next one: a batch later than it asks for that
         one's end, and of the last one never."""
@@ -127,3 +136,26 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     def __getstate__(self) -> dict[str, Any]:
         # The options were for planning; the task is all that a worker needs.
         return {"_task": self._task}
+
+
+class RefusedStreamReader(KafkaStreamReader):
+    """Options or columns that can't be: says so as soon as it is asked for anything.
+
+    PySpark's own code fails where ``streamReader()`` does, and its error would be the one that is shown.
+    """
+
+    def __init__(self, error: KafkaError) -> None:
+        self._error = error
+        self._last_end = None
+
+    @property
+    def _planner(self) -> StreamPlanner:
+        raise self._error
+
+    @ShortErrors()
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802
+        """Asked before anything else."""
+        raise self._error
+
+    def __getstate__(self) -> dict[str, Any]:
+        return dict(self.__dict__)

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from ...kafka.errors import ConfigError
 from ..notice import advise, prefix_log_lines
 from ..options.option_values import OptionValues
+from ..short_errors import ShortErrors
 from .commit_message import WriteSummary
 from .rows import RowColumns
 from .write_options import WriteOptions
@@ -47,6 +48,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
             raise ConfigError("Option 'transactionMarkerTopic' is for streams: a batch write has no markers")
         self._job = self._prepare()
 
+    @ShortErrors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of a task, on a worker."""
         if self._job is not None:
@@ -57,6 +59,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
         return write_rows(iterator, self._columns, self._options)
 
+    @ShortErrors()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All tasks have written everything; say so, in one line and, with ``summaryPath``, in a file."""
         prefix_log_lines()
@@ -67,6 +70,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         if self._options.summary_path is not None:
             summary.save(self._options.summary_path)
 
+    @ShortErrors()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Without a transaction nothing can be taken back: what failed tasks wrote stays in the topics."""
         prefix_log_lines()

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from ..notice import advise, note_once, prefix_log_lines
 from ..options.option_values import OptionValues
+from ..short_errors import ShortErrors
 from .commit_message import KafkaCommitMessage, WriteSummary
 from .rows import RowColumns
 from .write_options import WriteOptions
@@ -37,6 +38,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         )
         self._warnings = (*self._options.warnings, *warnings)
 
+    @ShortErrors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of a task, on a worker: all of them are in the log when this returns."""
         from .write_task import prepare_fixed_topics, write_rows
@@ -52,6 +54,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         prepare_fixed_topics(self._options)
         return _with_run(write_rows(iterator, self._columns, self._options))
 
+    @ShortErrors()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """All tasks of a micro-batch have written everything; say so."""
         prefix_log_lines()
@@ -70,6 +73,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         if self._options.summary_path is not None:
             summary.save(self._options.summary_path, batchId=batchId)
 
+    @ShortErrors()
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Without transactions nothing can be taken back: what the tasks wrote stays, and Spark writes the
         batch again."""
