@@ -145,6 +145,18 @@ class Router:
         metadata = self.metadata({tp.topic for tp in wanted})
         return {tp: _leader(metadata, tp) for tp in wanted}
 
+    def known_leaders(
+        self, topic_partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, Leader | BrokerError]:
+        """`leader` of each as far as is known now, or why it has none; no request is made."""
+        found: dict[TopicPartition, Leader | BrokerError] = {}
+        for topic_partition in topic_partitions:
+            try:
+                found[topic_partition] = _leader(self._metadata, topic_partition)
+            except BrokerError as error:
+                found[topic_partition] = error
+        return found
+
     def connection(self, node_id: int, deadline: Deadline | None = None, channel: str = "") -> Connection:
         """A live connection to a broker of the cluster; a ``channel`` of its own does not wait
         behind others.

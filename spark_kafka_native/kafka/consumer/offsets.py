@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from ..cluster.each_broker import ask_each_broker
 from ..cluster.router import Leader, Router
 from ..error_code import ErrorCode
 from ..errors import (
@@ -17,6 +18,7 @@ from ..errors import (
     UnsupportedVersionError,
 )
 from ..model import IsolationLevel, OffsetAt, TopicPartition
+from ..network.connection import Connection
 from ..network.deadline import Deadline
 from ..network.pending import Pending
 from ..protocol.api.list_offsets import (
@@ -31,6 +33,8 @@ from ..protocol.api.list_offsets import (
 )
 
 MAX_TIMESTAMP_SINCE = 7
+MISSING_MS = 5_000
+"""Whoever asks about several partitions waits so long for one that nobody leads: an election takes less."""
 _SENTINELS = {
     OffsetAt.EARLIEST: EARLIEST_TIMESTAMP,
     OffsetAt.LATEST: LATEST_TIMESTAMP,
@@ -61,15 +65,62 @@ def list_offsets(
     With READ_COMMITTED, latest is the last stable offset: the first offset of the earliest open transaction.
     Raises `BrokerError` (no such partition, not authorized), `DeadlineExceededError`.
     """
+    found, failures = _list_offsets(router, places, isolation_level, deadline or router.deadline())
+    assert not failures, "it gave up on none"
+    return {tp: found[tp] for tp in places}
+
+
+def list_offsets_of_each(
+    router: Router,
+    places: Mapping[TopicPartition, OffsetAt],
+    *,
+    isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    deadline: Deadline | None = None,
+) -> tuple[dict[TopicPartition, FoundOffset], dict[TopicPartition, KafkaError]]:
+    """As `list_offsets`, with an answer for each partition: what was found, and why the rest was not.
+
+    What is missing is asked for again for `MISSING_MS`, beside what was found. Raises as `list_offsets` where
+    nothing was found.
+    """
+    limit = deadline or router.deadline()
+    return _list_offsets(router, places, isolation_level, limit, give_up_after_ms=MISSING_MS)
+
+
+def try_offsets(
+    router: Router,
+    places: Mapping[TopicPartition, OffsetAt],
+    isolation_level: IsolationLevel,
+    deadline: Deadline,
+) -> tuple[dict[TopicPartition, FoundOffset], dict[TopicPartition, KafkaError]]:
+    """One attempt at `list_offsets`: what was found, and why the rest was not."""
     found: dict[TopicPartition, FoundOffset] = {}
+    return found, _ask_leaders(router, places, isolation_level, deadline, found)
+
+
+def _list_offsets(
+    router: Router,
+    places: Mapping[TopicPartition, OffsetAt],
+    isolation_level: IsolationLevel,
+    deadline: Deadline,
+    give_up_after_ms: float = float("inf"),
+) -> tuple[dict[TopicPartition, FoundOffset], dict[TopicPartition, KafkaError]]:
+    found: dict[TopicPartition, FoundOffset] = {}
+    failures: dict[TopicPartition, KafkaError] = {}
+    patient = Deadline.after_ms(give_up_after_ms)
 
     def attempt() -> None:
         missing = {tp: place for tp, place in places.items() if tp not in found}
-        _ask_leaders(router, missing, isolation_level, limit, found)
+        failures.clear()
+        failures.update(_ask_leaders(router, missing, isolation_level, deadline, found))
+        if failures and not (found and patient.expired):
+            raise next(iter(failures.values()))
 
-    limit = deadline or router.deadline()
-    router.retry(attempt, what=_what(places), deadline=limit, topics={tp.topic for tp in places})
-    return {tp: found[tp] for tp in places}
+    try:
+        router.retry(attempt, what=_what(places), deadline=deadline, topics={tp.topic for tp in places})
+    except KafkaError:
+        if not found or give_up_after_ms == float("inf"):
+            raise
+    return found, {tp: error for tp, error in failures.items() if tp not in found}
 
 
 class LogBounds(NamedTuple):
@@ -107,14 +158,24 @@ def list_places(
     That end is asked for first: a record that is written between two look-ups is behind it, and not skipped.
     """
     limit = deadline or router.deadline()
-    sure = (OffsetAt.EARLIEST, OffsetAt.LATEST)
-    unsure = dict.fromkeys((tp for tp, place in places.items() if place not in sure), OffsetAt.LATEST)
     ends, found = (
         list_offsets(router, asked, isolation_level=isolation_level, deadline=limit) if asked else {}
-        for asked in (unsure, places)
+        for asked in (_unsure(places), places)
     )
-    told = {tp: found[tp].offset for tp in places}
-    return {tp: (ends[tp].offset if offset is None else offset) or 0 for tp, offset in told.items()}
+    return _offsets_of(found, ends)
+
+
+def try_places(
+    router: Router,
+    places: Mapping[TopicPartition, OffsetAt],
+    isolation_level: IsolationLevel,
+    deadline: Deadline,
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, KafkaError]]:
+    """One attempt at `list_places`: the offsets that were found, and why the others were not."""
+    ends, failures = try_offsets(router, _unsure(places), isolation_level, deadline)
+    asked = {tp: place for tp, place in places.items() if tp not in failures}
+    found, failed = try_offsets(router, asked, isolation_level, deadline)
+    return _offsets_of(found, ends), failures | failed
 
 
 def with_bounds(
@@ -129,6 +190,18 @@ def with_bounds(
     return OffsetOutOfRangeError(tp, error.offset, first, end)
 
 
+def _unsure(places: Mapping[TopicPartition, OffsetAt]) -> dict[TopicPartition, OffsetAt]:
+    """The ends of those of which there may be no record to find."""
+    sure = (OffsetAt.EARLIEST, OffsetAt.LATEST)
+    return dict.fromkeys((tp for tp, place in places.items() if place not in sure), OffsetAt.LATEST)
+
+
+def _offsets_of(
+    found: Mapping[TopicPartition, FoundOffset], ends: Mapping[TopicPartition, FoundOffset]
+) -> dict[TopicPartition, int]:
+    return {tp: (ends[tp].offset if one.offset is None else one.offset) or 0 for tp, one in found.items()}
+
+
 def _what(places: Mapping[TopicPartition, OffsetAt]) -> str:
     first = next(iter(places.items()), None)
     more = f" and {len(places) - 1} more" if len(places) > 1 else ""
@@ -141,37 +214,36 @@ def _ask_leaders(
     isolation_level: IsolationLevel,
     deadline: Deadline,
     found: dict[TopicPartition, FoundOffset],
-) -> None:
-    """One round: every leader gets its request before the first answer is awaited. Raises the first failure
-    at its end.
+) -> dict[TopicPartition, KafkaError]:
+    """One round: every leader gets its request before the first answer is awaited. What is found goes into
+    ``found``; returns why the rest is not.
     """
-    failures: list[KafkaError] = []
-    leaders = router.leaders(places)
+    if not places:
+        return {}
+    failures: dict[TopicPartition, KafkaError] = {}
     by_node: dict[int, dict[TopicPartition, Leader]] = defaultdict(dict)
-    for tp, leader in leaders.items():
-        by_node[leader.node_id][tp] = leader
-    pendings: list[tuple[Pending[ListOffsetsResponse], dict[TopicPartition, OffsetAt]]] = []
-    for node_id, led in by_node.items():
-        asked = {tp: places[tp] for tp in led}
-        try:
-            connection = router.connection(node_id, deadline)
-            request = build_list_offsets(asked, led, isolation_level, deadline)
-            version = connection.version_of(ListOffsetsRequest)
-            if version < MAX_TIMESTAMP_SINCE and OffsetAt.MAX_TIMESTAMP in asked.values():
-                raise UnsupportedVersionError(
-                    f"{connection.address} can't find the highest timestamp (KIP-734)"
-                )
-            pendings.append((connection.submit(request, version, deadline), asked))
-        except KafkaError as error:
-            failures.append(error)
-    for pending, asked in pendings:
-        try:
-            response = pending.result(router.config.request_timeout_ms, deadline)
-            failures.extend(read_list_offsets(response, asked, found))
-        except KafkaError as error:
-            failures.append(error)
-    if failures:
-        raise failures[0]
+    router.metadata({tp.topic for tp in places}, deadline=deadline)
+    for tp, leader in router.known_leaders(places).items():
+        if isinstance(leader, KafkaError):
+            failures[tp] = leader
+        else:
+            by_node[leader.node_id][tp] = leader
+    asked = {node: {tp: places[tp] for tp in led} for node, led in by_node.items()}
+
+    def ask(node_id: int, connection: Connection) -> Pending[ListOffsetsResponse]:
+        request = build_list_offsets(asked[node_id], by_node[node_id], isolation_level, deadline)
+        version = connection.version_of(ListOffsetsRequest)
+        if version < MAX_TIMESTAMP_SINCE and OffsetAt.MAX_TIMESTAMP in asked[node_id].values():
+            raise UnsupportedVersionError(f"{connection.address} can't find the highest timestamp (KIP-734)")
+        return connection.submit(request, version, deadline)
+
+    def read(node_id: int, pending: Pending[ListOffsetsResponse]) -> None:
+        response = pending.result(router.config.request_timeout_ms, deadline)
+        failures.update(read_list_offsets(response, asked[node_id], found))
+
+    for node_id, error in ask_each_broker(router, asked, ask, read, deadline).items():
+        failures.update(dict.fromkeys(asked[node_id], error))
+    return {tp: failures[tp] for tp in places if tp in failures}
 
 
 def build_list_offsets(
@@ -201,11 +273,11 @@ def read_list_offsets(
     response: ListOffsetsResponse,
     places: Mapping[TopicPartition, OffsetAt],
     found: dict[TopicPartition, FoundOffset],
-) -> list[KafkaError]:
+) -> dict[TopicPartition, KafkaError]:
     """Put what the response says about ``places``, which were asked for, into ``found``; the failures of
     the other partitions.
     """
-    failures: list[KafkaError] = []
+    failures: dict[TopicPartition, KafkaError] = {}
     missing = dict(places)
     for topic in response.topics:
         for partition in topic.partitions:
@@ -213,11 +285,11 @@ def read_list_offsets(
             if missing.pop(tp, None) is None:  # not asked for, or reported twice
                 continue
             if partition.error_code:
-                failures.append(_refusal(partition.error_code, places[tp], tp))
+                failures[tp] = _refusal(partition.error_code, places[tp], tp)
             else:
                 found[tp] = _found(partition, places[tp], tp)
     for tp, place in missing.items():
-        failures.append(IncompleteResponseError(f"{place} offset of {tp}: the leader's answer lacks it"))
+        failures[tp] = IncompleteResponseError(f"{place} offset of {tp}: the leader's answer lacks it")
     return failures
 
 

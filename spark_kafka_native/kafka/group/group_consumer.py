@@ -204,6 +204,7 @@ class GroupConsumer(GroupTransactions):
         finally:
             self._closed = True
             try:
+                self._starts.stop_looking()
                 self._reader.close()
                 self._member.stop(deadline)
             finally:  # also after an interrupt: a second `close` does nothing

@@ -5,26 +5,49 @@ From what the group has committed, else from where ``auto_offset_reset`` says.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from functools import partial
 
+from ..cluster.patience import SAY_AFTER_S
 from ..cluster.router import Router
-from ..consumer.offsets import list_places
+from ..consumer.background import Background
+from ..consumer.offsets import list_places, try_places
 from ..consumer.partition_reader import PartitionReader
-from ..errors import DeadlineExceededError
+from ..errors import DeadlineExceededError, KafkaError
 from ..model import OffsetAt, TopicPartition
 from ..network.deadline import Deadline
+from ..network.retry import Backoff, is_retriable
+from ..network.sparingly import Sparingly
+from ..network.transport import READ, wait_for_streams
 from .auto_commit import AutoCommit
+from .callbacks import shown
 from .committed import committed_offsets
 from .errors import NoCommittedOffsetError
 from .group_config import GroupConfig
 from .progress import Progress
 
-_LOG = logging.getLogger("spark_kafka_native.group")
+_SPARINGLY = Sparingly(logging.getLogger("spark_kafka_native.group"))
 
-MIN_FIND_MS = 1_000
-"""A read that may take less looks for start offsets for so long, or it would never find any."""
+LOOK_MS = 50
+"""A read waits so long at a time for start offsets, while there is nothing else to read."""
+FIRST_LOOK_MS = 3_000
+"""So long the first attempt waits for leaders, each further one twice as long."""
+
+
+@dataclass(slots=True)
+class _Places:
+    """What an attempt has found."""
+
+    place: OffsetAt | None
+    """Where to begin without a committed offset."""
+    committed: dict[TopicPartition, int | None]
+    found: dict[TopicPartition, int] = field(default_factory=dict)
+    """Where ``place`` is."""
+    failed: dict[TopicPartition, KafkaError] = field(default_factory=dict)
 
 
 class StartOffsets:
@@ -50,9 +73,13 @@ class StartOffsets:
         self._began: dict[TopicPartition, int] = {}
         """Where reading began with this assignment, or with the last `seek`."""
         self._since = 0.0
+        self._background = Background()
+        self._retry_at = 0.0
+        self._failures = 0
 
     def add(self, topic_partitions: Collection[TopicPartition]) -> None:
         """They were assigned, or are to begin anew where the group has come to."""
+        self.stop_looking()  # the group may have gone on since
         if not self.missing:
             self._since = time.monotonic()
         self.missing.update(topic_partitions)
@@ -103,41 +130,94 @@ class StartOffsets:
             self._reader.remove(topic_partition)
 
     def find(self, deadline: Deadline) -> None:
-        """Look up where to begin with what is missing, and begin; in vain, the next read tries again.
+        """Look up where to begin with what is missing, in the background, and begin with what was found: a
+        partition that has no leader holds up no other.
 
-        Raises what no other try helps with, `DeadlineExceededError` when it took ``default_api_timeout_ms``,
-        `NoCommittedOffsetError`.
+        Raises what no other try helps with, `NoCommittedOffsetError`, `DeadlineExceededError` where nothing
+        can be read for ``default_api_timeout_ms``.
         """
         self.drop_missing()  # an interrupt may have left some half begun
-        limit_ms = self._router.config.default_api_timeout_ms
-        left_ms = limit_ms - (time.monotonic() - self._since) * 1000
-        wait_ms = max(MIN_FIND_MS, min(deadline.remaining_ms, left_ms))
-        try:
-            self._find(self._router.deadline(wait_ms))
-        except DeadlineExceededError as error:
-            if left_ms <= MIN_FIND_MS:
-                self._since = time.monotonic()
-                raise
-            _LOG.warning("%s; it is tried again", error)
+        background = self._background
+        background.settle()
+        if self.missing and time.monotonic() >= self._retry_at:
+            look = partial(self._look, background, frozenset(self.missing), self._failures)
+            background.start("start offsets", look, self._looked)
+        if not self._reader.partitions and (wakeup := background.wakeup) is not None:
+            wait_for_streams([(wakeup.fileno(), READ)], deadline.within_ms(LOOK_MS))
+            background.settle()
+        if not self.missing:
+            self.stop_looking()
 
-    def _find(self, deadline: Deadline) -> None:
-        committed = committed_offsets(self._router, self._config.group_id, self.missing, deadline)
-        for topic_partition, offset in committed.items():
-            if offset is not None:  # those do not wait for a leader that the others may lack
-                self._begin(topic_partition, offset, offset)
-        for topic_partition in self.missing & self._began.keys():
-            # Not anew by the reset policy: the log's end is elsewhere by now.
-            self._begin(topic_partition, self._began[topic_partition], None)
-        new = sorted(self.missing)
+    def stop_looking(self) -> None:
+        """What is being looked up counts no more."""
+        self._background.close()
+        self._background = Background()
+        self._retry_at, self._failures = 0.0, 0
+
+    def _look(self, background: Background, wanted: Collection[TopicPartition], failures: int) -> _Places:
+        """One attempt, in a thread: it changes nothing here."""
+        limit = background.deadline(self._router.config.default_api_timeout_ms)
         place = self._config.auto_offset_reset.place(time.time() * 1000)
-        if new and place is None:
-            raise NoCommittedOffsetError(self._config.group_id, new[0])
-        if not new or place is None:
+        places = _Places(place, committed_offsets(self._router, self._config.group_id, wanted, limit))
+        new = [tp for tp, offset in places.committed.items() if offset is None and tp not in self._began]
+        if place is None or not new:
+            return places
+        if failures:  # what is known of the leaders may be outdated
+            with contextlib.suppress(KafkaError):
+                self._router.refresh({tp.topic for tp in new}, limit)
+        # What is found has to wait for a leader that can't be reached: not for long at first.
+        limit = limit.within_ms(FIRST_LOOK_MS * 2.0 ** min(failures, 10))
+        level = self._config.isolation_level
+        places.found, places.failed = try_places(self._router, dict.fromkeys(new, place), level, limit)
+        return places
+
+    def _looked(self, places: _Places | KafkaError) -> None:
+        """Begin with what was found and is still missing."""
+        if isinstance(places, KafkaError):
+            self._failed(places)
             return
-        for topic_partition, offset in self._offsets(dict.fromkeys(new, place), deadline).items():
-            self._begin(topic_partition, offset, None)
-            if place is not OffsetAt.EARLIEST:
-                self._auto.started(topic_partition, offset)
+        new = [tp for tp in sorted(self.missing & places.committed.keys()) if not self._go_on(tp, places)]
+        if new and places.place is None:
+            raise NoCommittedOffsetError(self._config.group_id, new[0])
+        for topic_partition in new:
+            if (offset := places.found.get(topic_partition)) is not None:
+                self._begin(topic_partition, offset, None)
+                if places.place is not OffsetAt.EARLIEST:
+                    self._auto.started(topic_partition, offset)
+        if failed := [places.failed[tp] for tp in new if tp in places.failed]:
+            self._failed(min(failed, key=_passes))
+
+    def _go_on(self, topic_partition: TopicPartition, places: _Places) -> bool:
+        """Begin where the group has come to, or this consumer; False where neither has begun."""
+        committed = places.committed[topic_partition]
+        # Not anew by the reset policy: the log's end is elsewhere by now.
+        offset = self._began.get(topic_partition) if committed is None else committed
+        if offset is not None:
+            self._begin(topic_partition, offset, committed)
+        return offset is not None
+
+    def _failed(self, error: KafkaError) -> None:
+        """Try again a little later; what was found is read meanwhile."""
+        if not _passes(error):
+            raise error
+        client, now = self._router.config, time.monotonic()
+        backoff = Backoff(first_ms=client.retry_backoff_ms, max_ms=client.retry_backoff_max_ms)
+        self._retry_at = now + backoff.delay_ms(self._failures) / 1000
+        self._failures += 1
+        waited_s = now - self._since
+        if waited_s * 1000 >= client.default_api_timeout_ms and not self._reader.partitions:
+            self._since = now
+            raise DeadlineExceededError(
+                f"where to begin with {shown(self.missing)} was not found in {waited_s:.0f} s; "
+                f"the last failure: {error}"
+            ) from error
+        if waited_s >= SAY_AFTER_S:
+            _SPARINGLY.warning(
+                self._config.group_id,
+                "Nothing is read yet of %s in group %s, where to begin was not found in %.0f s: %s. It is "
+                "tried again, and the other partitions are read meanwhile",
+                shown(self.missing), self._config.group_id, waited_s, error,
+            )  # fmt: skip
 
     def _begin(self, topic_partition: TopicPartition, offset: int, committed: int | None) -> None:
         self._began[topic_partition] = offset
@@ -156,3 +236,7 @@ class StartOffsets:
         self, places: dict[TopicPartition, OffsetAt], deadline: Deadline
     ) -> dict[TopicPartition, int]:
         return list_places(self._router, places, self._config.isolation_level, deadline)
+
+
+def _passes(error: KafkaError) -> bool:
+    return isinstance(error, DeadlineExceededError) or is_retriable(error)

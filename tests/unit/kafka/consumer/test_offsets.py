@@ -67,21 +67,21 @@ def test_an_answer_is_sorted_into_found_and_failed() -> None:
     found: dict[TopicPartition, FoundOffset] = {}
     places = {A0: OffsetAt.LATEST, A1: OffsetAt.timestamp(5), B0: OffsetAt.LATEST}
     answer = told((A0, 0, 9, 0), (A0, 7, 9, 0), (A1, -1, -1, 0), (TopicPartition("z", 0), 1, 1, 0))
-    [missing] = read_list_offsets(answer, places, found)
+    [missing] = read_list_offsets(answer, places, found).values()
     assert isinstance(missing, IncompleteResponseError)
     assert str(missing) == "latest offset of b-0: the leader's answer lacks it"
     assert found == {
         A0: FoundOffset(offset=0, timestamp_ms=None, leader_epoch=0),
         A1: FoundOffset(offset=None, timestamp_ms=None, leader_epoch=0),
     }
-    [refused] = read_list_offsets(told((A1, -1, -1, 3)), {A1: OffsetAt.EARLIEST}, found)
+    [refused] = read_list_offsets(told((A1, -1, -1, 3)), {A1: OffsetAt.EARLIEST}, found).values()
     assert isinstance(refused, BrokerError)
     assert str(refused).startswith("earliest offset of a-1: UNKNOWN_TOPIC_OR_PARTITION")
 
 
 def test_a_time_is_found_with_its_record_and_a_negative_end_is_none() -> None:
     found: dict[TopicPartition, FoundOffset] = {}
-    assert read_list_offsets(told((A1, 0, 0, 0)), {A1: OffsetAt.timestamp(0)}, found) == []
+    assert read_list_offsets(told((A1, 0, 0, 0)), {A1: OffsetAt.timestamp(0)}, found) == {}
     assert found[A1] == FoundOffset(offset=0, timestamp_ms=0, leader_epoch=0)
     for offset, place in ((-1, OffsetAt.EARLIEST), (-1, OffsetAt.LATEST), (-2, OffsetAt.timestamp(0))):
         with pytest.raises(ProtocolError, match=rf"a-0 answered with offset {offset} for"):

@@ -1,0 +1,92 @@
+"""`ask_each_broker`: one question to several brokers at once, an answer or a failure of each."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Collection, Iterator
+from typing import TypeVar
+
+from ..errors import KafkaError
+from ..network.connection import Connection
+from ..network.deadline import Deadline
+from .router import Router
+
+P = TypeVar("P")
+
+
+def ask_each_broker(
+    router: Router,
+    node_ids: Collection[int],
+    ask: Callable[[int, Connection], P],
+    read: Callable[[int, P], None],
+    deadline: Deadline,
+) -> dict[int, KafkaError]:
+    """``ask`` sends a request, ``read`` waits for its answer; returns why some brokers gave none.
+
+    Brokers that are connected are asked first, all before the first answer is awaited. The others are
+    connected to at the same time, in threads: one that can't be reached costs its own time only.
+    """
+    failures: dict[int, KafkaError] = {}
+    bugs: list[BaseException] = []
+
+    def see_through(node_id: int) -> None:
+        with _noted(failures, node_id):
+            read(node_id, ask(node_id, router.connection(node_id, deadline)))
+
+    ready = _ready(router, node_ids)
+    others = [node for node in node_ids if node not in ready]
+    threads, left = _start(see_through, others, bugs, alone=len(node_ids) == 1)
+    asked: dict[int, P] = {}
+    for node_id, connection in ready.items():
+        with _noted(failures, node_id):
+            asked[node_id] = ask(node_id, connection)
+    for node_id, pending in asked.items():
+        with _noted(failures, node_id):
+            read(node_id, pending)
+    for node_id in left:
+        see_through(node_id)
+    for thread in threads:
+        thread.join()
+    if bugs:
+        raise bugs[0]
+    return failures
+
+
+@contextlib.contextmanager
+def _noted(failures: dict[int, KafkaError], node_id: int) -> Iterator[None]:
+    try:
+        yield
+    except KafkaError as error:
+        failures[node_id] = error
+
+
+def _ready(router: Router, node_ids: Collection[int]) -> dict[int, Connection]:
+    found: dict[int, Connection] = {}
+    for node_id in node_ids:
+        with contextlib.suppress(KafkaError):  # it is told when the broker is connected to
+            if (connection := router.ready(node_id)) is not None:
+                found[node_id] = connection
+    return found
+
+
+def _start(
+    see_through: Callable[[int], None], node_ids: list[int], bugs: list[BaseException], *, alone: bool
+) -> tuple[list[threading.Thread], list[int]]:
+    """Threads, and the brokers that have none: one ``alone`` needs none, and no more can be started while the
+    interpreter ends.
+    """
+
+    def run(node_id: int) -> None:
+        try:
+            see_through(node_id)
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            bugs.append(error)
+
+    threads: list[threading.Thread] = []
+    with contextlib.suppress(RuntimeError):
+        for node_id in node_ids if not alone else ():
+            thread = threading.Thread(target=run, args=(node_id,), name="kafka-ask", daemon=True)
+            thread.start()
+            threads.append(thread)
+    return threads, node_ids[len(threads) :]

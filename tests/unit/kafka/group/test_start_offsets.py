@@ -1,0 +1,149 @@
+"""Where to begin with what was assigned: each partition by itself."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from reading import wait_until
+from scripted_broker import ScriptedCluster
+from scripted_group import ScriptedGroup
+
+from spark_kafka_native.kafka.errors import DeadlineExceededError
+from spark_kafka_native.kafka.group import start_offsets
+from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
+from spark_kafka_native.kafka.protocol.api.offset_fetch import OffsetFetchRequest
+
+A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
+WITHIN_S = 120
+NOBODY = -1
+QUICK = {"retry_backoff_ms": 5, "retry_backoff_max_ms": 20}
+
+
+@pytest.fixture
+def group() -> Iterator[ScriptedGroup]:
+    with ScriptedCluster(2) as cluster:
+        cluster.create("a", partitions=2)
+        cluster.logs[A0].append([b"0", b"1"])
+        cluster.logs[A1].append([b"2", b"3"])
+        yield ScriptedGroup(cluster, [A0, A1])
+
+
+def values(consumer: GroupConsumer, count: int) -> list[bytes | None]:
+    found = [consumer.fetch_record(WITHIN_S) for _ in range(count)]
+    return [None if record is None else record.value for record in found]
+
+
+def begun(consumer: GroupConsumer) -> dict[TopicPartition, int | None]:
+    assert consumer.fetch_record(0.0) is None
+    return {tp: consumer.position(tp) for tp in consumer.assignment}
+
+
+@pytest.mark.parametrize("policy", ["earliest", "by_duration:PT1H"])
+def test_a_partition_without_a_leader_holds_up_no_other(
+    group: ScriptedGroup, policy: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It raised for all of them after ``default.api.timeout.ms``, and nothing was read."""
+    monkeypatch.setattr(start_offsets, "SAY_AFTER_S", 0.2)
+    cluster = group.cluster
+    cluster.logs[A1].leader = NOBODY
+    with GroupConsumer(
+        cluster.bootstrap_servers, "a", "g", default_api_timeout_ms=300, auto_offset_reset=policy, **QUICK
+    ) as consumer:
+        if policy == "earliest":
+            assert values(consumer, 2) == [b"0", b"1"]
+        else:  # the scripted logs have no record that late
+            wait_until("begun", lambda: begun(consumer) == {A0: 2, A1: None})
+            cluster.logs[A0].append([b"late"])
+            assert values(consumer, 1) == [b"late"]
+        assert consumer.position(A1) is None
+        wait_until(
+            "said",
+            lambda: consumer.fetch_record(0.05) is None and "Nothing is read yet of a-1" in caplog.text,
+        )
+        consumer.commit()
+        cluster.logs[A1].leader = 1
+        cluster.logs[A1].append([b"4"])
+        if policy == "earliest":
+            assert values(consumer, 3) == [b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_a_leader_that_does_not_answer_holds_up_no_other(
+    group: ScriptedGroup, silent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start_offsets, "FIRST_LOOK_MS", 200)
+    cluster = group.cluster
+    gate = threading.Event()
+
+    def answer(request: ListOffsetsRequest, version: int) -> Any:
+        assert gate.wait(WITHIN_S)
+        return cluster.list_offsets(request, version)
+
+    cluster[2].on(ListOffsetsRequest, answer)
+    if not silent:
+        cluster[2].stop()
+    with GroupConsumer(cluster[1].address, "a", "g", **QUICK) as consumer:
+        assert values(consumer, 2) == [b"0", b"1"]
+        gate.set()
+        if not silent:
+            cluster[2].start()
+        assert values(consumer, 2) == [b"2", b"3"]
+
+
+def test_what_is_committed_waits_for_no_leader(group: ScriptedGroup) -> None:
+    group.committed[A0] = 1
+    group.cluster.logs[A1].leader = NOBODY
+    with GroupConsumer(
+        group.cluster.bootstrap_servers, "a", "g", auto_offset_reset="earliest", **QUICK
+    ) as consumer:
+        assert values(consumer, 1) == [b"1"]
+
+
+def test_where_nothing_can_be_read_it_is_said_in_the_end(group: ScriptedGroup) -> None:
+    for log in group.cluster.logs.values():
+        log.leader = NOBODY
+    with GroupConsumer(
+        group.cluster.bootstrap_servers, "a", "g", default_api_timeout_ms=300, **QUICK
+    ) as consumer:
+        with pytest.raises(
+            DeadlineExceededError, match=r"where to begin with a-0, a-1 .*LEADER_NOT_AVAILABLE"
+        ):
+            consumer.read(WITHIN_S)
+        group.cluster.logs[A0].leader = 1
+        assert values(consumer, 2) == [b"0", b"1"]
+
+
+def test_what_was_looked_up_before_a_rebalance_does_not_count(group: ScriptedGroup) -> None:
+    """The answer of an earlier assignment: others have gone on since, and committed."""
+    cluster = group.cluster
+
+    def late(request: OffsetFetchRequest, version: int) -> Any:
+        stale = group.fetch_offsets(request, version)
+        group.committed[A0] = 2
+        with consumer._member._lock:
+            consumer._starts.add([A0, A1])  # as if they had been taken away, and had come back
+        return stale
+
+    cluster[1].push(OffsetFetchRequest, late)
+    with GroupConsumer(cluster.bootstrap_servers, "a", "g", **QUICK) as consumer:
+        assert values(consumer, 2) == [b"2", b"3"]
+        assert consumer.position(A0) == 2
+
+
+def test_nothing_is_said_of_an_election(group: ScriptedGroup, caplog: pytest.LogCaptureFixture) -> None:
+    cluster = group.cluster
+    cluster.logs[A1].leader = NOBODY
+    with (
+        caplog.at_level(logging.WARNING, "spark_kafka_native"),
+        GroupConsumer(cluster.bootstrap_servers, "a", "g", **QUICK) as consumer,
+    ):
+        assert values(consumer, 2) == [b"0", b"1"]
+        cluster.logs[A1].leader = 2
+        assert values(consumer, 2) == [b"2", b"3"]
+    assert not caplog.records
