@@ -48,7 +48,8 @@ class GroupPositions(ABC):
         return self._reader.position(topic_partition)
 
     def lag(self) -> dict[TopicPartition, int]:
-        """How many offsets lie between `position` and the end, for each partition of this member only.
+        """How many offsets lie between `position` and the end, for each partition of this member only; not
+        for those whose `position` is None.
 
         The other members have their own: `Admin` tells the lag of the whole group, from what is committed.
         """

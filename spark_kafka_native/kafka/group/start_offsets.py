@@ -32,8 +32,10 @@ from .progress import Progress
 
 _SPARINGLY = Sparingly(logging.getLogger("spark_kafka_native.group"))
 
+WAIT_MS = 1_000
+"""A read waits so long for start offsets before it goes on without them, or it would hardly ever find any."""
 LOOK_MS = 50
-"""A read waits so long at a time for start offsets, while there is nothing else to read."""
+"""And so long at a time then, while there is nothing else to read."""
 FIRST_LOOK_MS = 3_000
 """So long the first attempt waits for leaders, each further one twice as long."""
 
@@ -73,6 +75,7 @@ class StartOffsets:
         self._began: dict[TopicPartition, int] = {}
         """Where reading began with this assignment, or with the last `seek`."""
         self._since = 0.0
+        self._wait = Deadline.after_ms(0)
         self._background = Background()
         self._retry_at = 0.0
         self._failures = 0
@@ -80,6 +83,7 @@ class StartOffsets:
     def add(self, topic_partitions: Collection[TopicPartition]) -> None:
         """They were assigned, or are to begin anew where the group has come to."""
         self.stop_looking()  # the group may have gone on since
+        self._wait = Deadline.after_ms(WAIT_MS)
         if not self.missing:
             self._since = time.monotonic()
         self.missing.update(topic_partitions)
@@ -142,8 +146,10 @@ class StartOffsets:
         if self.missing and time.monotonic() >= self._retry_at:
             look = partial(self._look, background, frozenset(self.missing), self._failures)
             background.start("start offsets", look, self._looked)
-        if not self._reader.partitions and (wakeup := background.wakeup) is not None:
-            wait_for_streams([(wakeup.fileno(), READ)], deadline.within_ms(LOOK_MS))
+        first = not self._failures and not self._wait.expired
+        if (wakeup := background.wakeup) is not None and (first or not self._reader.partitions):
+            until = self._wait if first else deadline.within_ms(LOOK_MS)
+            wait_for_streams([(wakeup.fileno(), READ)], until)
             background.settle()
         if not self.missing:
             self.stop_looking()
