@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ..errors import KafkaError
 from ..metrics import catalogue as metric
-from ..model import TopicPartition
+from ..model import NO_TIMESTAMP_MS, TopicPartition
 from ..network.deadline import Deadline
 from .errors import DeliveryError, DeliveryStatus
 from .waiters import Waiters
@@ -46,8 +46,6 @@ class Outcome:
     status: DeliveryStatus
     base_offset: int | None = None
     log_append_time_ms: int | None = None
-    encoded_at_ms: int = -1
-    """The timestamp of the batch's records that came without one."""
     error: DeliveryError | None = None
 
 
@@ -65,12 +63,15 @@ class DeliveryBlock:
         "_segments_indexed",
         "_waiters",
         "length",
+        "stamped_ms",
         "timestamps",
     )
 
     def __init__(self, length: int, waiters: Waiters, hurry: Callable[[], None]) -> None:
         self.length = length
         self.timestamps: npt.NDArray[np.int64] | None = None
+        self.stamped_ms = NO_TIMESTAMP_MS
+        """The time of the call: the timestamp of the records that came without one."""
         self._hurry = hurry
         self._callbacks: dict[int, list[Callable[[Delivery], None]]] = {}
         self._lock = waiters.lock
@@ -226,7 +227,7 @@ class Delivery:
         timestamp_ms = outcome.log_append_time_ms
         if timestamp_ms is None:
             given = self._block.timestamps
-            timestamp_ms = outcome.encoded_at_ms if given is None else int(given[self._row])
+            timestamp_ms = self._block.stamped_ms if given is None else int(given[self._row])
         return RecordMetadata(
             topic_partition=outcome.topic_partition,
             offset=None if outcome.base_offset is None else outcome.base_offset + place,

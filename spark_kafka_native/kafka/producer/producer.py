@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from time import time as _now_s
 from types import TracebackType
 from typing import Any, Self
 
@@ -169,7 +170,8 @@ class Producer:
         ``on_delivery(delivery)`` is called once the record has ended, well or not, in the sender's thread: it
         must not take long, nor wait for a delivery.
 
-        Records of one partition are written in the order of the calls. Raises `RecordError` (too large, no
+        Without ``timestamp_ms`` the record has the time of the call. Records of one partition are written in
+        the order of the calls. Raises `RecordError` (too large, no
         such partition), `BufferFullError`, `BrokerError` for a topic that can't be written,
         `ProducerClosedError`.
         """
@@ -183,14 +185,14 @@ class Producer:
             headers = checked_headers(headers)
             size += sum(10 + len(name) * 4 + len(content or b"") for name, content in headers)
         # A bad record fails here: later it would hold up others.
-        if timestamp_ms is not None:
-            timestamp_ms = check_timestamp(timestamp_ms)
+        # A whole number costs more than the rest of this line: `SingleRecords` makes one, of all at once.
+        stamp = _now_s() * 1000.0 if timestamp_ms is None else check_timestamp(timestamp_ms)
         if partition is None:
             if self._explicit:
                 self._checks.partition(buffer, None)
         elif partition.__class__ is not int or not 0 <= partition < buffer.targets.count:
             partition = self._checks.partition(buffer, partition)
-        record = (key, value, partition, timestamp_ms, headers or None)
+        record = (key, value, partition, stamp, headers or None)
         if size > buffer.small_bytes:
             apart = self._checks.single(buffer, record)
             if apart is not None:
@@ -221,9 +223,11 @@ class Producer:
         then nothing of these columns was taken; `PartlyTakenError` where something was. An interrupt leaves
         the first rows taken and the others not, in slices of up to 8 MiB.
         """
+        stamped_ms = self._encoder.clock_ms()  # of the call, however long it has to wait
         parts = columns_by_topic(columns, topic, partition)
         self._prepare(self._topics.open(part.topic for part in parts))
         block = self._new_block(sum(part.columns.length for part in parts))
+        block.stamped_ms = stamped_ms
         checked = [self._checks.columns(self._buffers[part.topic], part) for part in parts]
         if len(parts) == 1:
             block.timestamps = parts[0].columns.timestamp_ms

@@ -26,7 +26,7 @@ timestamp's delta (up to 5 of them for 12 days) included; records without header
 def max_record_sizes(columns: RecordColumns) -> Rows:
     """An upper bound on the bytes that each record takes in a batch; int64[n]. Cheaper than `record_sizes` (a
     fifth of its time) and a few bytes too high, which only makes batches that much smaller."""
-    if columns.headers is not None or columns.timestamp_ms is not None:
+    if columns.headers is not None or _is_spread(columns.timestamp_ms):
         return record_sizes(columns)
     sizes = np.full(columns.length, _MAX_FRAME_BYTES, np.int64)
     for column in (columns.key, columns.value):
@@ -41,6 +41,13 @@ def max_record_sizes(columns: RecordColumns) -> Rows:
         sizes += edges[1:]
         sizes -= edges[:-1]
     return sizes
+
+
+def _is_spread(timestamps: npt.NDArray[np.int64] | None) -> bool:
+    """Whether a delta may take more than 4 bytes."""
+    if timestamps is None or not len(timestamps):
+        return False
+    return int(timestamps.max()) - int(timestamps.min()) >= 1 << 27
 
 
 class BatchEncoder:

@@ -71,7 +71,7 @@ class RecordChecks:
         """``record`` set apart if it fits no batch of its topic; where such records fail,
         `RecordTooLargeError`."""
         key, value, partition, timestamp_ms, headers = record
-        columns = one_row(key, value, headers or (), timestamp_ms)
+        columns = one_row(key, value, headers or (), int(timestamp_ms))
         chosen = None if partition is None else np.array([partition], np.int32)
         part = TopicColumns(topic=buffer.topic, columns=columns, partition=chosen)
         try:

@@ -14,9 +14,11 @@ from ..delivery import DeliveryBlock
 from .partitioner import Partitions
 
 RecordHeaders = Sequence[tuple[str, bytes | None]]
-SingleRecord = tuple[bytes | None, bytes | None, int | None, int | None, RecordHeaders | None]
-"""Key, value, partition, timestamp in ms, headers."""
+SingleRecord = tuple[bytes | None, bytes | None, int | None, float, RecordHeaders | None]
+"""Key, value, partition, timestamp in ms (a given one is an int, the clock's has a fraction), headers."""
 FIELDS = 5
+_EXACT = 2.0**53
+"""Whole numbers from here on are not all floats."""
 
 
 class SingleRecords:
@@ -35,19 +37,19 @@ class SingleRecords:
 
         No tuple per record, as the garbage collector would go through all of them."""
 
-    def columns(self, now_ms: int) -> tuple[RecordColumns, Partitions | None]:
+    def columns(self) -> tuple[RecordColumns, Partitions | None]:
         """The records as columns, and their partitions: int32[n], -1 where none was given; None where none
-        was at all. A record without a timestamp gets ``now_ms`` where others have one."""
+        was at all."""
         keys, values, partitions, timestamps, headers = (self.fields[i::FIELDS] for i in range(FIELDS))
         n = len(values)
         columns = RecordColumns(
             length=n,
-            timestamp_ms=_whole_numbers(timestamps, now_ms, np.int64),
+            timestamp_ms=_milliseconds(timestamps),
             key=None if _all_none(keys) else build_binary(keys),
             value=None if _all_none(values) else build_binary(values),
             headers=build_headers(headers) if any(headers) else None,
         )
-        return columns, _whole_numbers(partitions, -1, np.int32)
+        return columns, _partitions(partitions)
 
 
 def _all_none(values: list[Any]) -> bool:
@@ -55,11 +57,18 @@ def _all_none(values: list[Any]) -> bool:
     return values[0] is None and values.count(None) == len(values)
 
 
-def _whole_numbers(given: list[int | None], otherwise: int, kind: Any) -> npt.NDArray[Any] | None:
+def _milliseconds(given: list[float]) -> npt.NDArray[np.int64]:
+    times = np.fromiter(given, np.float64, len(given))
+    if times.max() >= _EXACT:
+        return np.fromiter(map(int, given), np.int64, len(given))
+    return times.astype(np.int64)
+
+
+def _partitions(given: list[int | None]) -> Partitions | None:
     """None where all are."""
     missing = given.count(None)
     if missing == len(given):
         return None
     if not missing:
-        return np.fromiter(given, kind, len(given))
-    return np.fromiter((otherwise if one is None else one for one in given), kind, len(given))
+        return np.fromiter(given, np.int32, len(given))
+    return np.fromiter((-1 if one is None else one for one in given), np.int32, len(given))

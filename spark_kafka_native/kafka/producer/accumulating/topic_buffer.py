@@ -383,7 +383,7 @@ class TopicBuffer:
         count = single.count
         single.block.start(count, None)
         try:
-            columns, partition = single.columns(self._encoder.clock_ms())
+            columns, partition = single.columns()
             sizes = max_record_sizes(columns)
             grouped = self._group(columns, sizes, partition)
             self._append(move, columns, sizes, grouped, Origin(single.block), single.opened_at)

@@ -4,11 +4,12 @@ it; it knows nothing of sending.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 import numpy as np
 
-from ...model import TopicPartition
+from ...model import NO_TIMESTAMP_MS, TopicPartition
 from ...records.columns import RecordColumns
 from ...records.encode import BATCH_OVERHEAD_BYTES
 from ..delivery import Rows
@@ -27,6 +28,11 @@ class Chunk(NamedTuple):
     columns: RecordColumns
     parts: list[Part]
     size: int
+
+    @property
+    def stamped_ms(self) -> int:
+        """The timestamp of rows that came without one: those of a chunk have the same, or a column."""
+        return self.parts[0].block.stamped_ms
 
 
 class _Rows(NamedTuple):
@@ -136,14 +142,15 @@ class WaitingRows:
         if more is not None:
             reserved += more.size
             parts.append(more.origin.part(more.rows))
-        now_ms = self._encoder.clock_ms()
         try:
             if more is not None and not chunks:
-                return self._batch(more.columns, more.rows, reserved, parts, created_at, now_ms)
-            columns = [chunk.columns for chunk in chunks]
+                stamped_ms = more.origin.block.stamped_ms
+                return self._batch(more.columns, more.rows, reserved, parts, created_at, stamped_ms)
+            pieces = [(chunk.columns, chunk.stamped_ms) for chunk in chunks]
             if more is not None:
-                columns.append(take_columns(more.columns, more.rows))
-            return self._batch(concat_columns(columns, now_ms), None, reserved, parts, created_at, now_ms)
+                pieces.append((take_columns(more.columns, more.rows), more.origin.block.stamped_ms))
+            columns, stamped_ms = _join(pieces)
+            return self._batch(columns, None, reserved, parts, created_at, stamped_ms)
         except Exception as error:  # noqa: BLE001 - whatever it is, the records' owners must hear of it
             return self.failed(parts, reserved, created_at, error)
 
@@ -178,10 +185,26 @@ class WaitingRows:
         )
 
     def _join_chunks(self) -> None:
-        now_ms = self._encoder.clock_ms()
         parts = [part for chunk in self.chunks for part in chunk.parts]
-        joined = concat_columns([chunk.columns for chunk in self.chunks], now_ms)
+        joined, _ = _join([(chunk.columns, chunk.stamped_ms) for chunk in self.chunks])
         self.chunks = [Chunk(joined, parts, self.chunk_size)]
+
+
+def _join(pieces: list[tuple[RecordColumns, int]]) -> tuple[RecordColumns, int]:
+    """All of them one after the other, and the timestamp of those that have none: records keep the time at
+    which they were handed over, however long they wait."""
+    stamps = {stamp for columns, stamp in pieces if columns.timestamp_ms is None}
+    if len(stamps) > 1:
+        pieces = [
+            (columns if columns.timestamp_ms is not None else _stamped(columns, stamp), stamp)
+            for columns, stamp in pieces
+        ]
+    now_ms = max(stamps, default=NO_TIMESTAMP_MS)
+    return concat_columns([columns for columns, _ in pieces], now_ms), now_ms
+
+
+def _stamped(columns: RecordColumns, stamp: int) -> RecordColumns:
+    return dataclasses.replace(columns, timestamp_ms=np.full(columns.length, stamp, np.int64))
 
 
 class BatchLimits(NamedTuple):

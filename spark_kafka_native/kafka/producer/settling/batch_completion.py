@@ -151,7 +151,6 @@ class BatchCompletion:
                 status=status,
                 base_offset=base_offset,
                 log_append_time_ms=log_append_time_ms,
-                encoded_at_ms=batch.encoded_at_ms,
             ),
         )
 

@@ -51,14 +51,15 @@ def test_an_offset_that_nobody_told_is_none():
     assert Delivery(own, 1).result(0).offset is None
 
 
-def test_the_brokers_time_counts_before_ones_own_and_the_encoders_last():
+def test_the_brokers_time_counts_before_ones_own_and_that_of_the_call_last():
     own = block(2)
     own.timestamps = rows(70, 80)
-    own.report(rows(0), 0, written(A, 0, encoded_at_ms=5))
-    own.report(rows(1), 0, written(A, 1, encoded_at_ms=5, log_append_time_ms=9))
+    own.report(rows(0), 0, written(A, 0))
+    own.report(rows(1), 0, written(A, 1, log_append_time_ms=9))
     assert [Delivery(own, row).result(0).timestamp_ms for row in (0, 1)] == [70, 9]
     other = block(1)
-    other.report(rows(0), 0, written(A, 0, encoded_at_ms=5))
+    other.stamped_ms = 5
+    other.report(rows(0), 0, written(A, 0))
     assert Delivery(other, 0).result(0).timestamp_ms == 5
 
 

@@ -42,13 +42,16 @@ def test_an_index_takes():
 
 def single(*records):
     found = SingleRecords(None, 0.0)
-    found.fields = [field for record in records for field in (*record, *[None] * (5 - len(record)))]
-    return found.columns(now_ms=9)
+    found.fields = [
+        field for record in records for field in (*record, *(None, None, 9.75, None)[len(record) - 1 :])
+    ]
+    return found.columns()
 
 
 def test_what_nobody_gave_is_no_column():
     columns, partition = single((None, b"a"), (None, b"b"))
-    assert (columns.key, columns.timestamp_ms, columns.headers, partition) == (None, None, None, None)
+    assert (columns.key, columns.headers, partition) == (None, None, None)
+    assert columns.timestamp_ms.tolist() == [9, 9]
     assert columns.value.to_pylist() == [b"a", b"b"]
     columns, _ = single((b"k", None), (b"l", None))
     assert columns.value is None
@@ -56,10 +59,12 @@ def test_what_nobody_gave_is_no_column():
 
 
 def test_what_only_some_gave_is_filled():
-    columns, partition = single((b"k", b"a", 3, None, [("h", None)]), (None, None, None, 5, None), (b"", b""))
+    columns, partition = single(
+        (b"k", b"a", 3, 9.99, [("h", None)]), (None, None, None, 2**63 - 1, None), (b"", b"")
+    )
     assert columns.key.to_pylist() == [b"k", None, b""]
     assert columns.value.to_pylist() == [b"a", None, b""]
     assert partition.tolist() == [3, -1, -1]
     assert partition.dtype == np.int32
-    assert columns.timestamp_ms.tolist() == [9, 5, 9]
+    assert columns.timestamp_ms.tolist() == [9, 2**63 - 1, 9]
     assert columns.headers.to_pylist() == [[{"key": "h", "value": None}], [], []]
