@@ -6,6 +6,7 @@ import gc
 import os
 import socket
 import stat
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -40,7 +41,8 @@ def settle_worker() -> None:
     PySpark's daemon runs a full collection after every task: 25 - 40 ms with numpy, pyarrow and pandas
     loaded, about 1 ms once those are frozen. They would live as long as the process anyway, so it costs
     nothing. Not all of it is loaded when the first task begins (pandas comes with the first Arrow array made
-    of a list), so a worker whose last collection was slow is frozen again.
+    of a list), so a worker whose last collection was slow is frozen again if modules have been loaded since:
+    what else takes long is others' data, which will not live as long as the process.
     """
     global _settled
     if not _settled:
@@ -50,12 +52,13 @@ def settle_worker() -> None:
             acknowledge_at_once(local_connections())
             gc.callbacks.append(_collections.observe)
         _freeze()
-    elif _collections.last_s > _SLOW_COLLECTION_S and _collections.freezes_left:
-        _collections.freezes_left -= 1
+    elif _collections.last_s > _SLOW_COLLECTION_S and len(sys.modules) > _collections.modules:
         _freeze()
 
 
 def _freeze() -> None:
+    _collections.modules = len(sys.modules)
+    gc.unfreeze()  # What was frozen and has become a cycle of garbage since would never be freed.
     gc.collect()
     gc.freeze()
 
@@ -66,8 +69,8 @@ class CollectionClock:
 
     began_s: float = 0.0
     last_s: float = 0.0
-    freezes_left: int = 16
-    """What is frozen and becomes a cycle of garbage later is never freed: that must not go on for ever."""
+    modules: int = 0
+    """How many were loaded when the worker was frozen last."""
 
     def observe(self, phase: str, info: dict[str, Any]) -> None:
         """For `gc.callbacks`."""

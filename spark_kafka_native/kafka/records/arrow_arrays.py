@@ -17,7 +17,10 @@ _INT32_MAX = 2**31 - 1
 
 
 def wrap_numpy(values: npt.NDArray[Any], kind: Any) -> pa.Array:
-    """``values`` as an array of a type of their width, over the same memory where that is contiguous."""
+    """``values`` as an array of a type of their width, over the same memory where that is contiguous. Raises
+    TypeError for another width or byte order: Arrow would read what is behind them."""
+    if values.dtype.itemsize * 8 != kind.bit_width or not values.dtype.isnative or values.ndim != 1:
+        raise TypeError(f"{values.ndim}-dimensional {values.dtype.str} is no array of {kind}")
     contiguous = np.ascontiguousarray(values)
     return pa.Array.from_buffers(kind, len(contiguous), [None, pa.py_buffer(contiguous)])
 

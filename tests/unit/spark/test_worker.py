@@ -7,7 +7,8 @@ import socket
 import sys
 import weakref
 from contextlib import closing
-from types import SimpleNamespace
+from itertools import count
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -164,7 +165,13 @@ def test_only_a_worker_that_is_used_again_looks_for_connections(monkeypatch, reu
 @pytest.fixture
 def reused_worker(monkeypatch):
     """A worker before its first task: how often it is frozen, what a full collection costs."""
-    state = SimpleNamespace(freezes=0, collection_s=0.0, now_s=100.0)
+    names = (f"loaded_{number}" for number in count())
+    state = SimpleNamespace(
+        freezes=0,
+        collection_s=0.0,
+        now_s=100.0,
+        load=lambda: monkeypatch.setitem(sys.modules, next(names), ModuleType("loaded")),
+    )
 
     def freeze():
         state.freezes += 1
@@ -187,17 +194,20 @@ def reused_worker(monkeypatch):
 def test_what_is_loaded_after_the_first_task_began_is_frozen_too(reused_worker):
     """PySpark's daemon collects after every task, and pandas may come with any of them."""
     assert reused_worker.freezes == 1
+    reused_worker.load()
     reused_worker.collection_s = 0.025
     gc.collect()  # the daemon's
     reused_worker.collection_s = 0.001  # as little is left to look at
     worker.settle_worker()
     assert reused_worker.freezes == 2
+    reused_worker.load()
     gc.collect()
     worker.settle_worker()
-    assert reused_worker.freezes == 2
+    assert reused_worker.freezes == 2  # it was quick
 
 
 def test_only_full_collections_count(reused_worker):
+    reused_worker.load()
     reused_worker.collection_s = 0.025
     gc.collect()
     reused_worker.collection_s = 0
@@ -206,23 +216,44 @@ def test_only_full_collections_count(reused_worker):
     assert reused_worker.freezes == 2
 
 
-def test_a_worker_whose_collections_stay_slow_is_not_frozen_for_ever(reused_worker):
-    """What is frozen and becomes a cycle of garbage later is never freed."""
+def test_a_worker_that_is_slow_for_others_data_is_not_frozen_again(reused_worker):
+    """A model that the next task replaces: what is frozen and becomes a cycle of garbage stays in memory."""
     reused_worker.collection_s = 0.025
     for _ in range(100):
         gc.collect()
         worker.settle_worker()
-    assert reused_worker.freezes == 17
+    assert reused_worker.freezes == 1
+
+
+class Cycle:
+    def __init__(self):
+        self.itself = self
+
+
+def test_what_was_frozen_and_is_garbage_by_now_is_freed_by_the_next_freeze(reused_worker, monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
+    model = Cycle()
+    gone = weakref.ref(model)
+    try:
+        gc.freeze()
+        del model
+        gc.collect()
+        assert gone() is not None
+        monkeypatch.setattr(worker, "_settled", True)
+        monkeypatch.setattr(worker, "_collections", worker.CollectionClock(last_s=1.0))
+        worker.settle_worker()
+        assert gone() is None
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
 
 
 def test_garbage_is_collected_before_the_rest_is_frozen(reused_worker):
-    class Cycle:
-        pass
-
+    reused_worker.load()
     reused_worker.collection_s = 0.025
     gc.collect()
     cycle = Cycle()
-    cycle.itself = cycle
     gone = weakref.ref(cycle)
     del cycle
     worker.settle_worker()

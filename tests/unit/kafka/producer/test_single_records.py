@@ -11,6 +11,7 @@ from spark_kafka_native.kafka.records.arrow_arrays import (
     build_binary,
     build_headers,
     build_index,
+    wrap_numpy,
 )
 from spark_kafka_native.kafka.records.columns import HEADERS_TYPE
 
@@ -38,6 +39,28 @@ def test_arrays_are_what_pyarrow_makes(seed):
 def test_an_index_takes():
     taken = pa.array([b"a", b"b", b"c"]).take(build_index(np.array([2, 0])))
     assert taken.to_pylist() == [b"c", b"a"]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [np.zeros(4, np.int32), np.zeros(4, ">i8"), np.zeros((2, 2), np.int64), np.zeros(4, np.bool_)],
+    ids=["too narrow", "another byte order", "two dimensions", "bytes for bits"],
+)
+def test_memory_of_another_shape_is_not_taken_for_an_array(values):
+    with pytest.raises(TypeError, match="is no array of"):
+        wrap_numpy(values, pa.bool_() if values.dtype == np.bool_ else pa.int64())
+
+
+def test_memory_is_shared_where_it_is_contiguous_and_outlives_its_owner():
+    values = np.arange(1000, dtype=np.int64)
+    array = wrap_numpy(values, pa.timestamp("us"))
+    strided = wrap_numpy(values[::2], pa.int64())
+    values[0] = 7
+    assert array.cast(pa.int64())[0].as_py() == 7
+    assert strided.to_pylist() == list(range(0, 1000, 2))
+    del values
+    assert array.cast(pa.int64())[999].as_py() == 999
+    assert wrap_numpy(np.array([], np.int32), pa.int32()).to_pylist() == []
 
 
 def single(*records):
