@@ -175,12 +175,19 @@ class Producer:
         such partition), `BufferFullError`, `BrokerError` for a topic that can't be written,
         `ProducerClosedError`.
         """
-        buffer = self._buffers.get(topic) or self._buffer(topic)
-        if key is not None and key.__class__ is not bytes:
-            key = as_bytes(key, "key")
-        if value is not None and value.__class__ is not bytes:
-            value = as_bytes(value, "value")
-        size = RECORD_OVERHEAD + (len(key) if key else 0) + (len(value) if value else 0)
+        try:
+            buffer = self._buffers[topic]
+        except KeyError:
+            buffer = self._buffer(topic)
+        size = RECORD_OVERHEAD
+        if key is not None:
+            if key.__class__ is not bytes:
+                key = as_bytes(key, "key")
+            size += len(key)
+        if value is not None:
+            if value.__class__ is not bytes:
+                value = as_bytes(value, "value")
+            size += len(value)
         if headers:
             headers = checked_headers(headers)
             size += sum(10 + len(name) * 4 + len(content or b"") for name, content in headers)
@@ -198,13 +205,11 @@ class Producer:
             if apart is not None:
                 return self._send_apart(apart, on_delivery)
             size = min(size, self._config.buffer_memory)  # an estimate, and its real size is no larger
-        while True:
-            delivery = buffer.append_record(record, size)
-            if delivery is not None:
-                if on_delivery is not None:
-                    delivery.add_done_callback(on_delivery)
-                return delivery
+        while (delivery := buffer.append_record(record, size)) is None:
             self._grant(buffer, size)
+        if on_delivery is not None:
+            delivery.add_done_callback(on_delivery)
+        return delivery
 
     def send_columns(
         self,

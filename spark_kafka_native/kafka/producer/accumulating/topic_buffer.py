@@ -36,6 +36,9 @@ from .partitioner import Partitioner, Partitions, Targets
 from .single_records import SingleRecord, SingleRecords
 from .waiting_rows import BatchLimits, Chunk, SavedRows, WaitingRows
 
+MAX_SINGLE_BYTES = 4 * 1024 * 1024
+"""Single records become columns at this size at the latest: it takes their caller some milliseconds."""
+
 
 class PartitionOutsideError(RecordError):
     """A partition that the topic does not have (as far as the producer knows)."""
@@ -78,6 +81,7 @@ class TopicBuffer:
         """Of a batch, once compressed."""
         self.small_bytes = 0
         """A record up to this size is certain to fit a batch."""
+        self._single_bytes = config.batch_size
         self._limited_at = clock()
         self.closed = False
         self.waiting_since: float | None = None
@@ -112,6 +116,12 @@ class TopicBuffer:
         for partition in range(len(self.queues), targets.count):
             self.queues.append(WaitingRows(TopicPartition(self.topic, partition), self._encoder))
         self.targets = targets
+        # Divided among the partitions, they shall fill a batch of each: small ones cost the sender and the
+        # broker as much as large ones.
+        several = min(
+            self._config.batch_size * targets.count, MAX_SINGLE_BYTES, self._config.buffer_memory // 8
+        )
+        self._single_bytes = max(self._config.batch_size, several)
         if max_message_bytes != self.max_bytes:
             self.limit_batches(max_message_bytes)
 
@@ -180,7 +190,7 @@ class TopicBuffer:
             except MemoryError:
                 single.count = row
                 raise
-            if single.size >= self._config.batch_size:
+            if single.size >= self._single_bytes:
                 self._close_full_single()
             return Delivery(single.block, row)
 

@@ -33,6 +33,7 @@ _LOG = logging.getLogger("spark_kafka_native")
 MAGIC = b"sknspill1\n"
 _ENTRY = struct.Struct(">II")
 _CRC = struct.Struct(">I")
+_HEAD_BYTES = _ENTRY.size + _CRC.size
 _INDEX = struct.Struct(">I")
 MAX_ENTRY_BYTES = 1 << 30
 """A batch has about 1 MiB at most; a length beyond this is damage, not data."""
@@ -307,31 +308,30 @@ def _encode(entry: NewEntry) -> tuple[bytes, bytes, bytes | bytearray | memoryvi
 
 
 def _read_entries(path: Path) -> tuple[list[SpilledBatch], str | None]:
-    """The entries of a file, and what is wrong with it beyond a torn tail."""
-    data = path.read_bytes()
-    view, at, found, damaged = memoryview(data), len(MAGIC), list[SpilledBatch](), None
-    if data[: len(MAGIC)] != MAGIC[: len(data)]:
-        return [], f"{path} is no spill file"
-    head = _ENTRY.size + _CRC.size
-    index = 0
-    while at + head <= len(data):
-        lengths = view[at : at + _ENTRY.size]
-        meta_length, length = _ENTRY.unpack(lengths)
-        if (
-            crc32c(lengths) != _CRC.unpack_from(view, at + _ENTRY.size)[0]
-            or meta_length + length > MAX_ENTRY_BYTES
-        ):
-            return found, f"{path} is damaged at byte {at}: what follows can't be read"
-        start = at + head + meta_length
-        end = start + length + _CRC.size
-        if end > len(data):
-            break  # torn: the process died while it wrote
-        meta = view[at + head : start]
-        if crc32c(meta) ^ crc32c(view[start : start + length]) != _CRC.unpack_from(view, start + length)[0]:
-            damaged = f"{path} is damaged at byte {at}: one batch is lost"
-        else:
-            found.append(_read_meta(bytes(meta), path, index, start, length))
-        at, index = end, index + 1
+    """The entries of a file, and what is wrong with it beyond a torn tail. One batch at a time is in memory:
+    a folder may be larger than that."""
+    found, damaged = list[SpilledBatch](), None
+    with path.open("rb") as stream:
+        size = os.fstat(stream.fileno()).st_size
+        magic = stream.read(len(MAGIC))
+        if magic != MAGIC[: len(magic)]:
+            return [], f"{path} is no spill file"
+        at, index = len(MAGIC), 0
+        while at + _HEAD_BYTES <= size:
+            lengths, crc = stream.read(_ENTRY.size), stream.read(_CRC.size)
+            meta_length, length = _ENTRY.unpack(lengths)
+            if _CRC.pack(crc32c(lengths)) != crc or meta_length + length > MAX_ENTRY_BYTES:
+                return found, f"{path} is damaged at byte {at}: what follows can't be read"
+            start = at + _HEAD_BYTES + meta_length
+            end = start + length + _CRC.size
+            if end > size:
+                break  # torn: the process died while it wrote
+            meta, data = stream.read(meta_length), stream.read(length)
+            if _CRC.pack(crc32c(meta) ^ crc32c(data)) != stream.read(_CRC.size):
+                damaged = f"{path} is damaged at byte {at}: one batch is lost"
+            else:
+                found.append(_read_meta(meta, path, index, start, length))
+            at, index = end, index + 1
     return found, damaged
 
 

@@ -15,6 +15,7 @@ from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     DeadlineExceededError,
 )
+from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.accumulating.memory import BufferMemory
 from spark_kafka_native.kafka.producer.errors import (
     BufferFullError,
@@ -107,6 +108,20 @@ def test_linger_fills_batches(cluster):
         time.sleep(0.4)
         assert cluster.values(TP) == numbers(50)
     assert len(cluster.batches(TP)) <= 2
+
+
+def test_single_records_fill_a_batch_of_each_of_several_partitions(cluster):
+    cluster.create("four", 4)
+    settings = {"linger_ms": 600_000, "batch_records": 1_000, "batch_size": 10_000}
+    with producing(cluster, **settings) as producer:
+        for i in range(1_200):
+            producer.send("four", value=b"%04d" % i + b"x" * 96, partition=i % 4)
+        producer.flush(60_000)
+    for partition in range(4):
+        where = TopicPartition("four", partition)
+        assert [int(value[:4]) for value in cluster.values(where)] == list(range(partition, 1_200, 4))
+        # 3 or 4 full ones and what was left of each; divided by four, it would be a dozen
+        assert len(cluster.batches(where)) <= 7
 
 
 def test_threads_keep_their_own_order(cluster):

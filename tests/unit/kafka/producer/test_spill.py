@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import tracemalloc
 from pathlib import Path
 from uuid import uuid4
 
@@ -45,6 +46,22 @@ def test_what_is_kept_comes_back_in_order(tmp_path):
     for found, one in zip(again.entries, kept, strict=True):
         assert found[:5] == one[:5]
     again.close()
+
+
+def test_a_folder_is_opened_with_one_batch_in_memory_at_a_time(tmp_path):
+    folder = SpillFolder(str(tmp_path))
+    folder.keep([entry(i, data=bytes([i]) * 500_000) for i in range(40)])
+    folder.close()
+    tracemalloc.start()
+    try:
+        again = SpillFolder(str(tmp_path))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(again.entries) == 40
+    assert bytes(again.entries[39].read()) == b"\x27" * 500_000
+    again.close()
+    assert peak < 3_000_000
 
 
 def test_what_was_delivered_does_not_come_back(tmp_path):
