@@ -201,7 +201,7 @@ class Consumer:
             self._router.close()
 
     def _at(self) -> str:
-        places = [f"{tp} {self._reader.position(tp)}" for tp in self.partitions[:3]]
+        places = [f"{tp} {self._reader.shown_position(tp)}" for tp in self.partitions[:3]]
         return ", ".join([*places, "..."] if len(self.partitions) > len(places) else places) or "none"
 
     def _find_partitions(self, partitions: Collection[int] | None) -> list[TopicPartition]:

@@ -146,6 +146,10 @@ class PartitionReader:
         with self._lock:
             return self._position(topic_partition, self._shared.position(topic_partition))
 
+    def shown_position(self, topic_partition: TopicPartition) -> int:
+        """As `position`, but without the lock, as `metrics`: somewhere in what is handed out just now."""
+        return self._position(topic_partition, self._shared.position(topic_partition))
+
     def read_columns(self, deadline: Deadline | None = None) -> FetchedRecords | None:
         """The next records of any partition as columns; None when ``deadline`` (None: never) comes first.
 

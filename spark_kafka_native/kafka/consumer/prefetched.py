@@ -162,13 +162,11 @@ class Prefetched:
 
     def position(self, topic_partition: TopicPartition) -> int:
         """The offset before which everything was handed out."""
-        with self._lock:
-            return self._find(topic_partition).position
+        return self._find(topic_partition).position
 
     def partitions(self) -> dict[TopicPartition, bool]:
         """Those that are read, and whether each is paused."""
-        with self._lock:
-            return {tp: wanted.paused for tp, wanted in self._wanted.items()}
+        return {tp: wanted.paused for tp, wanted in list(self._wanted.items())}
 
     def observed(self) -> list[Observed]:
         """What its metrics do not count, but show. Without the lock, as `progress`: a thread that was

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 
@@ -13,10 +13,11 @@ from ..model import Record, TopicPartition
 from .auto_commit import AutoCommit
 from .commits import Commits
 from .group_config import GroupConfig
+from .late_close import LateClose, closed_late
 from .progress import Progress
 
 
-class GroupCommits(ABC):
+class GroupCommits(LateClose):
     """Part of `GroupConsumer`, which sets what is declared here."""
 
     _router: Router
@@ -29,6 +30,7 @@ class GroupCommits(ABC):
     @abstractmethod
     def _check_open(self) -> None: ...
 
+    @closed_late
     def commit(
         self,
         *records: Record,
@@ -55,6 +57,7 @@ class GroupCommits(ABC):
                 f"committing in group {self._config.group_id} did not end in time; it goes on"
             ) from None
 
+    @closed_late
     def commit_async(
         self, *records: Record, offsets: Mapping[TopicPartition, int] | None = None
     ) -> Future[None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable
 from itertools import groupby
@@ -34,6 +35,7 @@ from .group_config import GroupConfig
 from .group_positions import Taken
 from .group_transactions import GroupTransactions
 from .joining import new_member
+from .late_close import closed_late
 from .membership import Change
 from .progress import Progress
 from .start_offsets import StartOffsets
@@ -79,6 +81,7 @@ class GroupConsumer(GroupTransactions):
             settings["group_id"] = group
         own = group if isinstance(group, GroupConfig) else GroupConfig
         client, self._config = configs_from(bootstrap, settings, own)
+        super().__init__()
         self._subscription = Subscription(topics)
         self._router = Router(client)
         self._progress = Progress()
@@ -164,6 +167,7 @@ class GroupConsumer(GroupTransactions):
 
     # The subscription.
 
+    @closed_late
     def subscribe(self, topics: Topics) -> None:
         """Read these topics instead; the group rebalances, and what is not among them is given up. Nothing of
         that is handed out any more, though it may have been fetched.
@@ -190,8 +194,18 @@ class GroupConsumer(GroupTransactions):
         """Commit what is done, leave the group, end. A static member stays in it for its session timeout.
 
         While an exception is on its way (``finally: consumer.close()``), what was handed out last counts as
-        not done, and is read again.
+        not done, and is read again. So it does where the handler of a signal closes the consumer within one
+        of its calls: then it is closed as that call ends, and a read raises `ConsumerClosedError`.
         """
+        if threading.get_ident() in self._callers and not self._callbacks.running:
+            self._close_asked = True
+        else:
+            self._close(done=sys.exception() is None)
+
+    def _close_late(self) -> None:
+        self._close(done=False)
+
+    def _close(self, *, done: bool) -> None:
         if self._closed or self._closing:  # a callback may say it, too
             return
         if self._process_id != os.getpid():  # the membership is the parent's
@@ -200,7 +214,7 @@ class GroupConsumer(GroupTransactions):
         self._closing = True
         deadline = Deadline.after_ms(LEAVE_MS)
         try:
-            self._give_up_all(done=sys.exception() is None)
+            self._give_up_all(done=done)
         finally:
             self._closed = True
             try:
@@ -222,6 +236,13 @@ class GroupConsumer(GroupTransactions):
     # What happens within a read.
 
     def _polled(self, timeout: float | None, take: Callable[[Deadline], T | None]) -> T | None:
+        taken = self._read_on(timeout, take)
+        if self._close_asked:  # what was taken is given back
+            raise ConsumerClosedError("the consumer was closed by a signal's handler")
+        return taken
+
+    @closed_late
+    def _read_on(self, timeout: float | None, take: Callable[[Deadline], T | None]) -> T | None:
         self._check_open()
         if self._callbacks.running:
             raise RuntimeError("a read within a callback of the same consumer: return from it first")
@@ -236,7 +257,7 @@ class GroupConsumer(GroupTransactions):
                     self._note(taken)
                     self._member.poll_ends()
                     return taken
-                if deadline.expired:
+                if deadline.expired or self._close_asked:
                     self._member.poll_ends()
                     return None
         except BaseException:

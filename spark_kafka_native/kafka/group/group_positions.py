@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 
 from ..cluster.router import Router
 from ..consumer.fetched_records import FetchedRecords
@@ -14,13 +14,14 @@ from .auto_commit import AutoCommit
 from .callbacks import shown
 from .commits import Commits
 from .group_config import GroupConfig
+from .late_close import LateClose, closed_late
 from .progress import Progress
 from .start_offsets import StartOffsets
 
 Taken = Record | FetchedRecords | list[Record]
 
 
-class GroupPositions(ABC):
+class GroupPositions(LateClose):
     """Part of `GroupConsumer`, which sets what is declared here."""
 
     _router: Router
@@ -40,6 +41,7 @@ class GroupPositions(ABC):
     @abstractmethod
     def _check_open(self) -> None: ...
 
+    @closed_late
     def position(self, topic_partition: TopicPartition) -> int | None:
         """The offset that is handed out next; None while it is not known where to start."""
         self._check_assigned(topic_partition)
@@ -47,6 +49,7 @@ class GroupPositions(ABC):
             return None
         return self._reader.position(topic_partition)
 
+    @closed_late
     def lag(self) -> dict[TopicPartition, int]:
         """How many offsets lie between `position` and the end, for each partition of this member only; not
         for those whose `position` is None.
@@ -58,6 +61,7 @@ class GroupPositions(ABC):
         ends = list_offsets(self._router, places, isolation_level=self._config.isolation_level)
         return {tp: max(0, (ends[tp].offset or 0) - position) for tp, position in positions.items()}
 
+    @closed_late
     def seek(self, topic_partition: TopicPartition, offset: int | OffsetAt) -> None:
         """Go on from ``offset`` in a partition of this member. It lasts while the member has the partition,
         and until the next commit nobody else knows of it: seek and commit to move the group.
@@ -69,6 +73,7 @@ class GroupPositions(ABC):
         self._taken = None
         self._starts.seek(topic_partition, offset)
 
+    @closed_late
     def seek_to_committed(self) -> None:
         """Go back to what the group has committed, in all partitions of this member: what was handed out and
         not committed is handed out again. For after a transaction that was aborted, before the next read.
@@ -87,12 +92,14 @@ class GroupPositions(ABC):
         self._progress.restart(partitions)
         self._starts.drop_missing()
 
+    @closed_late
     def pause(self, *topic_partitions: TopicPartition) -> None:
         """Hand out nothing of these partitions until `resume`, or until they are assigned anew."""
         for topic_partition in topic_partitions:
             self._check_assigned(topic_partition)
             self._starts.pause(topic_partition)
 
+    @closed_late
     def resume(self, *topic_partitions: TopicPartition) -> None:
         """Go on with partitions that were paused."""
         for topic_partition in topic_partitions:

@@ -14,6 +14,7 @@ from .callbacks import shown
 from .errors import CommitFailedError
 from .group_commits import GroupCommits
 from .group_positions import GroupPositions
+from .late_close import closed_late
 from .member import Member
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class GroupTransactions(GroupCommits, GroupPositions):
                 self.seek_to_committed()
             raise
 
+    @closed_late
     def offsets_to_commit(
         self, *records: Record, offsets: Mapping[TopicPartition, int] | None = None
     ) -> dict[TopicPartition, int]:
@@ -93,6 +95,7 @@ class GroupTransactions(GroupCommits, GroupPositions):
         self._progress.told(wanted)
         return wanted
 
+    @closed_late
     def group_metadata(self) -> GroupMembership:
         """Who this member is just now, for `TransactionalProducer.send_offsets`: the coordinator refuses the
         offsets of a member that it has replaced since (KIP-447). What is told with it is checked as by
