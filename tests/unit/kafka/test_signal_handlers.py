@@ -87,7 +87,9 @@ def test_a_group_consumer_commits_what_is_done_and_no_more(broker):
             continue
         with contextlib.suppress(ConsumerClosedError):
             run_at(
-                number * steps // 25, consumer.close, lambda consumer=consumer, done=done: work(consumer, done)
+                number * steps // 25,
+                consumer.close,
+                lambda consumer=consumer, done=done: work(consumer, done),
             )
         with pytest.raises(ConsumerClosedError):
             consumer.poll(0)
