@@ -94,13 +94,28 @@ def test_a_transaction_that_expires_is_written_again(kafka: Any, target: str) ->
         assert time.monotonic() < deadline  # the abort marker takes an offset too
         time.sleep(0.1)
     consumer.close()
-    with pytest.raises(CommitFailedError, match=r"longer than transactionTimeout \(1000 ms\)"):
+    with pytest.raises(
+        CommitFailedError, match=r"longer than transactionTimeout \(1000 ms\): raise it .* stay as they are"
+    ):
         sink.commit(messages, 0)
     abort_transactions(messages, sink.options)
     sink.once = Sink(kafka, target).once
     sink.commit(sink.run_tasks(0), 0)
     sink.run_tasks(0)
     assert not complaints(read(kafka, target), 1)
+
+
+def test_a_micro_batch_that_took_half_of_its_timeout_is_a_warning(
+    kafka: Any, target: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = Sink(kafka, target, timeout="10m")
+    sink.commit(sink.run_tasks(0), 0)
+    assert "maxOffsetsPerTrigger" not in caplog.text
+    first, *others = sink.run_tasks(1)
+    assert first.began_s is not None
+    sink.commit([replace(first, began_s=first.began_s - 305), *others], 1)
+    assert "open for 305 of the 600 seconds that transactionTimeout allows" in caplog.text
+    assert "Limit what one reads (maxOffsetsPerTrigger, maxBytesPerTrigger)" in caplog.text
 
 
 @BOTH

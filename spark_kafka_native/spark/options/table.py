@@ -385,7 +385,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         sentence=(
             "How long a transaction may be open, from a task's first row to the commit of the micro-batch or "
             "of the job; at most the broker's `transaction.max.timeout.ms` (15 minutes). One that exceeds it "
-            "is aborted: its micro-batch runs again, its job fails."
+            "is aborted: its micro-batch runs again, with the same offsets, and its job fails. So limit what "
+            "a micro-batch reads."
         ),
     ),
     Option(

@@ -46,6 +46,9 @@ class KafkaCommitMessage(WriterCommitMessage):  # type: ignore[misc]
     task: int = -1
     """Of an exactly-once write: which partition of the micro-batch it was."""
 
+    began_s: float | None = None
+    """When its transaction began, by the worker's clock (seconds since the epoch)."""
+
     @classmethod
     def skipped_rows(cls, job: str, rows: int) -> KafkaCommitMessage:
         """Of a replayed task, whose rows are committed."""

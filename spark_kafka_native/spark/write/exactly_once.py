@@ -10,6 +10,7 @@ this task for good; whoever commits later has taken the transactional id after u
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -135,6 +136,7 @@ def _write(
 ) -> KafkaCommitMessage:
     producer = writing.producer
     assert isinstance(producer, TransactionalProducer)
+    began_s = time.time()
     producer.begin()
     for batch in batches:
         digest.add(writing.columns.select(batch))
@@ -149,7 +151,8 @@ def _write(
         if writing.columns.topic is None and markers.needs_place:
             _check_nothing_pending(markers.last(name, where), task, name)
         markers.add(producer, name, marker, where)
-    return KafkaCommitMessage.of(written, producer.detach(), task.job(once.transactional_id_prefix))
+    message = KafkaCommitMessage.of(written, producer.detach(), task.job(once.transactional_id_prefix))
+    return replace(message, began_s=began_s)
 
 
 def _check_nothing_pending(marker: CommitMarker | None, task: BatchTask, name: str) -> None:

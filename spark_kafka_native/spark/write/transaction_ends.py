@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ from .write_options import ExactlyOnce, WriteOptions
 _LOG: Final = logging.getLogger("spark_kafka_native")
 _AT_ONCE: Final = 16
 _ABORT_MS: Final = 15_000
+_TOO_OLD: Final = 0.5
+"""The share of its timeout after which a transaction is a reason to warn."""
 
 
 class CommitFailedError(KafkaError):
@@ -64,8 +67,12 @@ def commit_transactions(
             f"micro-batch {batch_id}: {len(failures)} of {len(open_)} transactions could not be committed; "
             f"{transaction.transactional_id}: {error}. Start the query again: it writes the micro-batch "
             "again, without what is committed. Where that repeats itself, its tasks and commit take longer "
-            f"than transactionTimeout ({once.transaction_timeout_ms} ms): raise it, or make smaller batches"
+            f"than transactionTimeout ({once.transaction_timeout_ms} ms): raise it (and the broker's "
+            "transaction.max.timeout.ms, where that is lower), or give the query more cores. The offsets of "
+            "this micro-batch are in the checkpoint and stay as they are: maxOffsetsPerTrigger and "
+            "maxBytesPerTrigger make those after it smaller"
         ) from error
+    _warn_of_age(batch_id, told, once.transaction_timeout_ms / 1_000)
     if is_first:
         _end_leftovers(router, told[0].job, intent.tasks, 0 if before is None else before.tasks, once)
 
@@ -84,6 +91,20 @@ def abort_transactions(messages: Sequence[object], options: WriteOptions) -> Non
     if told and len(told) < len(messages) and once is not None:
         # The query was stopped, or failed: of tasks that were killed nothing is known but their names.
         _end_leftovers(router, told[0].job, 0, len(messages), once)
+
+
+def _warn_of_age(batch_id: int, told: Sequence[KafkaCommitMessage], timeout_s: float) -> None:
+    """A micro-batch that outlives its transactions can't be committed, and has the same offsets again."""
+    began_s = [one.began_s for one in told if one.transaction is not None and one.began_s is not None]
+    age_s = time.time() - min(began_s, default=time.time())
+    if age_s > timeout_s * _TOO_OLD:
+        _LOG.warning(
+            "micro-batch %d: its first transaction was open for %.0f of the %.0f seconds that "
+            "transactionTimeout allows. A micro-batch that takes longer can't be committed, however often it "
+            "runs. Limit what one reads (maxOffsetsPerTrigger, maxBytesPerTrigger), or raise "
+            "transactionTimeout",
+            batch_id, age_s, timeout_s,
+        )  # fmt: skip
 
 
 def _end_leftovers(router: Router, job: str, tasks: int, known: int, once: ExactlyOnce) -> None:
