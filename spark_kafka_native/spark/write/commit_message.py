@@ -49,6 +49,9 @@ class KafkaCommitMessage(WriterCommitMessage):  # type: ignore[misc]
     began_s: float | None = None
     """When its transaction began, by the worker's clock (seconds since the epoch)."""
 
+    is_adaptive: bool = False
+    """Of an exactly-once write: whether Spark may choose the number of tasks anew when it runs again."""
+
     @classmethod
     def skipped_rows(cls, job: str, rows: int) -> KafkaCommitMessage:
         """Of a replayed task, whose rows are committed."""

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from pyspark import TaskContext
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
+_ADAPTIVE: Final = ("spark.sql.adaptive.enabled", "spark.sql.adaptive.streaming.stateless.enabled")
+_ADAPTIVE_SINCE: Final = (4, 2)
 _ABORT_MS: Final = 5_000
 """A task that fails tries so long to abort: an open transaction holds up read_committed readers."""
 
@@ -46,6 +48,8 @@ class BatchTask:
     query_id: str
     batch_id: int
     partition: int
+    is_adaptive: bool = False
+    """Whether Spark may choose the number of tasks of a query that shuffles."""
 
     @classmethod
     def current(cls) -> BatchTask:
@@ -59,7 +63,12 @@ class BatchTask:
         if query_id is None or batch_id is None:
             raise ConfigError("deliveryGuarantee=exactly-once: Spark does not say which micro-batch this is")
         refuse_speculation(context)
-        return cls(query_id=query_id, batch_id=int(batch_id), partition=context.partitionId())
+        return cls(
+            query_id=query_id,
+            batch_id=int(batch_id),
+            partition=context.partitionId(),
+            is_adaptive=_is_adaptive(context),
+        )
 
     def job(self, prefix: str) -> str:
         """What the transactional ids and groups of the query begin with."""
@@ -103,7 +112,7 @@ def write_once(
         else:
             writing = WriteTask(producer, router, columns, options)
             message = _write(writing, batches, digest, markers, once, task)
-        return replace(message, task=task.partition)
+        return replace(message, task=task.partition, is_adaptive=task.is_adaptive)
     finally:
         # Of one that was detached nothing is aborted; after a failure nothing more is delivered.
         close_producer(producer)
@@ -116,6 +125,18 @@ def refuse_speculation(context: TaskContext) -> None:
             "deliveryGuarantee=exactly-once can't be had with spark.speculation=true: a second attempt "
             "of a task takes over the transaction of the first; switch speculation off"
         )
+
+
+def _is_adaptive(context: TaskContext) -> bool:
+    """Whether Spark plans the shuffles of a stream without state adaptively, as it does from 4.2 on.
+
+    What is not changed from its default does not come to the tasks.
+    """
+    import pyspark
+
+    if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < _ADAPTIVE_SINCE:
+        return False
+    return not any((context.getLocalProperty(name) or "true").lower() == "false" for name in _ADAPTIVE)
 
 
 def close_producer(producer: TransactionalProducer) -> None:
@@ -178,7 +199,8 @@ def _check_same(marker: CommitMarker, digest: RowDigest, task: BatchTask) -> Non
         raise ReplayError(
             f"partition {task.partition} of micro-batch {task.batch_id} has {digest.rows} rows (hash "
             f"{digest.hash:016x}), and {marker.rows} (hash {marker.hash:016x}) were committed before the "
-            "restart: the query makes other rows of the same input (rand(), current_timestamp(), another "
-            "number of partitions, a changed query). Run it as it was; only deterministic queries can be "
-            "written exactly once"
+            "restart: the query makes other rows of the same input (rand(), current_timestamp(), a changed "
+            "query, another number of partitions: where a shuffle has no given one, Spark chooses it by the "
+            "number of cores, see spark.sql.adaptive.streaming.stateless.enabled). Run it as it was; only "
+            "deterministic queries can be written exactly once"
         )

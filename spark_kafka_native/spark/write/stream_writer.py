@@ -16,7 +16,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from ..notice import advise, note_once, prefix_log_lines
+from ..notice import advise, note_once, prefix_log_lines, tell
 from ..options.option_values import OptionValues
 from ..short_errors import ShortErrors
 from .commit_message import KafkaCommitMessage, WriteSummary
@@ -24,6 +24,11 @@ from .rows import RowColumns
 from .write_options import WriteOptions
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
+_ADAPTIVE: Final = (
+    "deliveryGuarantee=exactly-once: if this query shuffles, give the number of partitions (repartition(n)), "
+    "or set spark.sql.adaptive.streaming.stateless.enabled=false. Otherwise Spark chooses it by the number "
+    "of cores, and a micro-batch that was half committed can be completed with as many cores only"
+)
 
 
 class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
@@ -67,6 +72,8 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
             from .transaction_ends import commit_transactions
 
             is_first = _is_first_of_run("ended", messages) is not False
+            if is_first and any(isinstance(one, KafkaCommitMessage) and one.is_adaptive for one in messages):
+                tell(_ADAPTIVE)
             commit_transactions(messages, batchId, self._options, once, is_first=is_first)
         summary = WriteSummary.of(messages)
         summary.announce(f"batch {batchId}: ")

@@ -197,7 +197,8 @@ class _Replacing:
             raise ReplayError(
                 f"micro-batch {intent.batch_id} has {intent.tasks} tasks, and before the restart it had "
                 f"{before.tasks}, of which {name} is committed: run the query with as many partitions as "
-                "then (minPartitions, maxPartitions, repartition, spark.sql.shuffle.partitions)"
+                "then (minPartitions, maxPartitions, repartition, spark.sql.shuffle.partitions; where Spark "
+                "chooses, by spark.sql.adaptive.streaming.stateless.enabled, as many cores)"
             )
 
 

@@ -21,10 +21,28 @@ def running(monkeypatch: pytest.MonkeyPatch, **properties: str) -> None:
 
 
 def test_the_names_are_those_of_the_query_and_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    running(monkeypatch, spark__speculation="false")
+    running(monkeypatch, spark__speculation="false", spark__sql__adaptive__enabled="false")
     task = BatchTask.current()
     assert task == BatchTask(query_id="q", batch_id=7, partition=3)
     assert (task.job("orders"), task.name("orders")) == ("orders-q", "orders-q-3")
+
+
+@pytest.mark.parametrize(
+    ("version", "properties", "is_adaptive"),
+    [
+        ("4.1.3", {}, False),
+        ("4.2.0", {}, True),
+        ("4.10.0.dev1", {"spark__sql__adaptive__enabled": "true"}, True),
+        ("4.3.0", {"spark__sql__adaptive__enabled": "FALSE"}, False),
+        ("4.3.0", {"spark__sql__adaptive__streaming__stateless__enabled": "false"}, False),
+    ],
+)
+def test_a_task_says_whether_spark_may_choose_the_number_of_tasks(
+    monkeypatch: pytest.MonkeyPatch, version: str, properties: dict[str, str], is_adaptive: bool
+) -> None:
+    monkeypatch.setattr(pyspark, "__version__", version)
+    running(monkeypatch, **properties)
+    assert BatchTask.current().is_adaptive == is_adaptive
 
 
 def test_speculation_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from pyspark.sql.types import StructType
 
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.write import transaction_ends
 from spark_kafka_native.spark.write.batch_writer import KafkaBatchWriter
 from spark_kafka_native.spark.write.commit_message import KafkaCommitMessage
 from spark_kafka_native.spark.write.stream_writer import KafkaStreamWriter
@@ -56,3 +57,18 @@ def test_a_summary_that_cannot_be_written_is_a_warning_as_the_rows_are_written(t
     else:
         KafkaBatchWriter(values, schema, overwrite=False).commit([message])
     assert f"the rows are written; the summary of them could not be written to {path}" in caplog.text
+
+
+@pytest.mark.parametrize("is_adaptive", [True, False])
+def test_each_start_says_that_spark_may_choose_the_number_of_tasks(
+    monkeypatch, tmp_path, caplog, is_adaptive
+):
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+    monkeypatch.setattr(transaction_ends, "commit_transactions", lambda *_given, **_named: None)
+    caplog.set_level(logging.INFO)
+    given = {"kafka.bootstrap.servers": "a:1", "topic": "t", "deliveryGuarantee": "exactly-once"}
+    writer = KafkaStreamWriter(OptionValues.parse(given, Scope.WRITE), StructType().add("value", "string"))
+    for run_id, batch_id in (("one", 0), ("one", 1), ("two", 2)):
+        writer.commit([KafkaCommitMessage(0, 0, 0, 0, (), run_id=run_id, is_adaptive=is_adaptive)], batch_id)
+    said = [one for one in caplog.messages if "repartition(n)" in one]
+    assert len(said) == (2 if is_adaptive else 0)
