@@ -25,6 +25,11 @@ from .read.stream_offsets import Positions
 _LOG: Final = logging.getLogger("spark_kafka_native")
 _SHOWN: Final = 20
 """Partitions in a notebook's table: those that are furthest behind."""
+_UPDATE_MODE: Final = (
+    "Spark's API for Python sinks has no update mode. Write with foreachBatch: "
+    "stream.writeStream.outputMode('update').foreachBatch(lambda batch, _: "
+    "batch.write.format('pykafka').options(...).mode('append').save()).start()"
+)
 _PARTITION: Final = re.compile(r"[0-9]{1,10}")
 _BYTES: Final = re.compile(r"#bytes ([0-9]+(?:\.[0-9]+)?)")
 
@@ -132,7 +137,9 @@ class ProgressLog(StreamingQueryListener):  # type: ignore[misc]
         """Nothing to tell."""
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        """Spark tells that itself."""
+        """Log what Spark can't say: what takes the place of update mode, which its API for sinks lacks."""
+        if "pykafka does not support Update mode" in (event.exception or ""):
+            _LOG.error("%s", _UPDATE_MODE)
 
 
 def lag(query: Any) -> Lag:

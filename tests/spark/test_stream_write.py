@@ -116,3 +116,11 @@ def test_what_cannot_be_written_is_told(peer, kafka, topic, stream, sink):
     # A topic that is created on the way.
     new = f"{topic}-new"
     sink(stream().frame().select("value"), new, name="new", createTopics="true")
+
+
+def test_update_mode_is_refused_by_spark_in_the_words_of_the_docs(peer, kafka, topic, stream, sink):
+    peer.create(kafka, topic)
+    peer.write(kafka.bootstrap_servers, topic, peer.numbered(1))
+    frame = stream().frame().groupBy("key").count().selectExpr("cast(count as string) as value")
+    with pytest.raises(Exception, match="requirement failed: pykafka does not support Update mode"):
+        sink(frame, topic, "update")

@@ -194,3 +194,14 @@ def test_a_progress_with_what_monitoring_of_the_jvm_connector_goes_by():
     assert kafka_progress(given) == found
     assert "metrics" not in kafka_progress(progress(0, {"t": {"0": 1}}, None))["sources"][0]
     assert "description" not in given["sources"][0]
+
+
+def test_a_query_that_ended_for_its_update_mode_comes_with_what_to_do(caplog):
+    log = ProgressLog()
+    log.onQueryTerminated(SimpleNamespace(exception=None))
+    log.onQueryTerminated(SimpleNamespace(exception="something else"))
+    assert caplog.records == []
+    refused = "requirement failed: pykafka does not support Update mode. SQLSTATE: XXKST"
+    log.onQueryTerminated(SimpleNamespace(exception=refused))
+    (record,) = caplog.records
+    assert "foreachBatch" in record.getMessage()
