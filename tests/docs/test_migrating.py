@@ -1,5 +1,5 @@
-"""The Python blocks of docs/migrating.md run, in order, as one program; ``localhost:9092`` stands for the tests'
-broker."""
+"""The Python blocks of docs/migrating.md run, in order, as one program; ``localhost:9092`` is the broker of
+the tests."""
 
 import os
 import re

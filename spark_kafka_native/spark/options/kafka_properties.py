@@ -9,7 +9,7 @@ from typing import Final
 from ...kafka.config import unknown_properties
 from ...kafka.properties import Properties
 
-_MEANINGLESS: Final = {
+MEANINGLESS: Final = {
     "group.remote.assignor",
     "internal.throw.on.fetch.stable.offset.unsupported",
     "metadata.max.idle.ms",
@@ -35,7 +35,7 @@ def describe_unread(
     return tuple(
         _describe(name, nearest)
         for name, nearest in unknown.items()
-        if name not in _MEANINGLESS and name not in meaningless
+        if name not in MEANINGLESS and name not in meaningless
     )
 
 

@@ -10,8 +10,12 @@ import textwrap
 from dataclasses import Field, fields
 from typing import Any, Final
 
-from ...kafka.config import ClientConfig, ConsumerConfig, ProducerConfig, SecurityConfig
+from ...kafka.config import JAVA_ONLY, ClientConfig, ConsumerConfig, ProducerConfig, SecurityConfig
 from ...kafka.properties import Properties
+from ..read.read_options import REFUSED as READ_REFUSED
+from ..write.write_options import MEANINGLESS as WRITE_MEANINGLESS
+from ..write.write_options import REFUSED as WRITE_REFUSED
+from .kafka_properties import MEANINGLESS
 from .option import Option, OptionType, Scope
 from .table import OPTIONS
 
@@ -29,6 +33,13 @@ _SECTIONS: Final = (
     ("Reading in streams only", Scope.STREAM),
     ("Writing", Scope.WRITE),
 )
+_GROUP_ID: Final = (
+    "| `kafka.group.id` | text |  | Reading joins no group, and a warning says so: the id is only used for "
+    "`startingOffsets=committed`, for `commitOffsets=true`, and in error messages. `groupIdPrefix` has no "
+    "effect beside it. In writes it has none. |"
+)
+_NOT_HERE: Final = JAVA_ONLY | WRITE_MEANINGLESS | set(WRITE_REFUSED)
+"""Properties of the client that mean nothing in Spark."""
 _CLIENT_SECTIONS: Final[tuple[tuple[str, type[Properties]], ...]] = (
     ("Client", ClientConfig),
     ("Security", SecurityConfig),
@@ -56,14 +67,32 @@ def write_options_page() -> str:
         "row mean the same.\n"
     )
     for title, config in _CLIENT_SECTIONS:
-        rows = list(_write_properties(config))
+        rows = ([_GROUP_ID] if config is ConsumerConfig else []) + _write_properties(config)
         if rows:
             parts.append(
                 f"### {title}\n\n| property | values | default | meaning |\n|---|---|---|---|\n"
                 + "\n".join(rows)
                 + "\n"
             )
-    return "\n".join(parts)
+    return "\n".join((*parts, _write_without_effect()))
+
+
+def _write_without_effect() -> str:
+    """Properties of Java's clients and of the bundled one that the data source has no use for."""
+    lists = (
+        ("Without effect", (JAVA_ONLY | MEANINGLESS) - {"group.id"}),
+        ("Without effect in writes", WRITE_MEANINGLESS - JAVA_ONLY - MEANINGLESS),
+        ("Refused in reads", set(READ_REFUSED)),
+        ("Refused in writes", set(WRITE_REFUSED)),
+    )
+    rows = [
+        f"| {title} | {', '.join(f'`kafka.{name}`' for name in sorted(names))} |" for title, names in lists
+    ]
+    return (
+        "### Without effect\n\nKnown and accepted without a word, or refused with the reason. "
+        "`createTopics` takes the place of `kafka.allow.auto.create.topics`.\n\n"
+        "| | properties |\n|---|---|\n" + "\n".join(rows) + "\n"
+    )
 
 
 def _section_of(option: Option) -> Scope:
@@ -105,7 +134,7 @@ def _write_properties(config: type[Properties]) -> list[str]:
     rows: list[str] = []
     for field in fields(config):
         name = field.metadata.get("property")
-        if name is not None and name not in _OWN_OPTION:
+        if name is not None and name not in _OWN_OPTION and name not in _NOT_HERE:
             cells = (
                 ", ".join(f"`kafka.{known}`" for known in (name, *field.metadata["aliases"])),
                 _write_bounds(field),

@@ -17,6 +17,7 @@ _TIME: Final = (
     "milliseconds, ISO-8601 (UTC unless it has an offset), or relative to now: `-1h`, `-15 minutes`"
 )
 _OFFSETS_JSON: Final = '`{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}` (-1 latest, -2 earliest)'
+_ENDS_JSON: Final = '`{"topicA":{"0":23,"1":-1},"topicB":{"0":50}}` (-1 latest; -2, earliest, is refused)'
 _TIMESTAMPS_JSON: Final = '`{"topicA":{"0":1700000000000}}`'
 
 OPTIONS: Final[tuple[Option, ...]] = (
@@ -57,7 +58,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         name="endingOffsets",
         scope=Scope.READ,
         default="latest",
-        values=f"`latest` or {_OFFSETS_JSON}",
+        values=f"`latest` or {_ENDS_JSON}",
         sentence="Where to end (exclusive). JSON must list every partition that is read.",
     ),
     Option(
