@@ -66,18 +66,24 @@ class Partitioner(Protocol):
         bytes, int64[n]."""
         ...
 
+    def batch_closed(self, partition: int, /) -> None:  # noqa: ARG002 - most do not care
+        """A batch of ``partition`` was closed before it was full."""
+        return  # not abstract: most partitioners do not care
 
-class StickyPartitioner:
-    """Runs of records of about ``run_bytes`` to one partition after the other (KIP-480, KIP-794); keys
-    don't matter.
+
+class StickyPartitioner(Partitioner):
+    """Runs of records to one partition after the other; keys don't matter. A run ends with its batch, when
+    that has lingered (KIP-480), and after ``run_bytes`` at the latest (KIP-794).
 
     Spreading record by record would fill every partition's batch at once and slowly; a run fills one batch
-    fast.
+    fast. By bytes alone, all that a slow producer sends in an hour would be one run.
     """
 
     def __init__(self, run_bytes: int, rng: random.Random | None = None) -> None:
         self._run_bytes = max(1, run_bytes)
         self._filled = 0
+        self._current = -1
+        """The partition of the run that has begun; -1: none."""
         # Producers that start together must not all begin with partition 0.
         self._turn = (rng or random.Random()).randrange(1 << 30)
 
@@ -93,11 +99,18 @@ class StickyPartitioner:
         chosen = targets.available[turn % len(targets.available)]
         self._turn = int(turn[-1]) + bool(end[-1] // self._run_bytes > run[-1])
         self._filled = int(end[-1]) % self._run_bytes
+        self._current = int(chosen[-1]) if self._turn == int(turn[-1]) else -1
         runs: Partitions = chosen.astype(np.int32, copy=False)
         return runs
 
+    def batch_closed(self, partition: int, /) -> None:
+        """See `Partitioner`."""
+        if partition == self._current:
+            self._turn += 1
+            self._filled, self._current = 0, -1
 
-class RoundRobinPartitioner:
+
+class RoundRobinPartitioner(Partitioner):
     """Every record to the next partition."""
 
     def __init__(self, rng: random.Random | None = None) -> None:
@@ -111,7 +124,7 @@ class RoundRobinPartitioner:
         return chosen
 
 
-class LeastBytesPartitioner:
+class LeastBytesPartitioner(Partitioner):
     """To the partitions that got the fewest bytes from this producer so far (kafka-go's ``LeastBytes``).
 
     A column fills the partitions as water fills steps: each gets one run of rows, and all end level.
@@ -141,7 +154,7 @@ class LeastBytesPartitioner:
         return chosen
 
 
-class HashPartitioner:
+class HashPartitioner(Partitioner):
     """By the hash of the key; what has no key goes to ``spread``.
 
     ``place`` turns uint32 hashes and a count into partitions as the client that is imitated does.
@@ -170,6 +183,10 @@ class HashPartitioner:
             chosen[keyless] = self._spread.assign(None, sizes[keyless], targets)
         return chosen
 
+    def batch_closed(self, partition: int, /) -> None:
+        """See `Partitioner`."""
+        self._spread.batch_closed(partition)
+
     def _keyless(self, keys: pa.Array) -> npt.NDArray[np.bool_] | None:
         if not self._empty_is_null:
             return np.asarray(keys.is_null()) if keys.null_count else None
@@ -177,7 +194,7 @@ class HashPartitioner:
         return np.asarray(empty)
 
 
-class ExplicitPartitioner:
+class ExplicitPartitioner(Partitioner):
     """None: every record must name its partition, and one that gets here did not."""
 
     @staticmethod
@@ -192,7 +209,7 @@ class ExplicitPartitioner:
         return np.zeros(0, np.int32)
 
 
-class FunctionPartitioner:
+class FunctionPartitioner(Partitioner):
     """The caller's own function, a whole column at a time."""
 
     def __init__(self, function: PartitionFunction) -> None:

@@ -328,6 +328,7 @@ class TopicBuffer:
                 if queue.chunks and due(queue):
                     move.touch(queue)
                     batch = queue.close_chunks(now)
+                    self._partitioner.batch_closed(queue.topic_partition.partition)
                     move.closed += [] if batch is None else [batch]
             self.waiting_since = min((q.opened_at for q in self.queues if q.chunks), default=None)
             self._commit(move)

@@ -83,6 +83,29 @@ def test_an_empty_key_is_a_key_for_java_and_none_for_librdkafka():
     )
 
 
+@pytest.mark.parametrize("name", ["murmur2", "fnv1a", "consistent_random", "sticky"])
+def test_a_run_ends_with_its_batch_too(name):
+    partitioner, targets = build_partitioner(name, 1_000_000), Targets.all("t", 3)
+    seen = []
+    for _ in range(30):
+        (first, *others) = partitioner.assign(None, ones(3), targets).tolist()
+        assert others == [first] * 2
+        assert partitioner.assign(None, ones(1), targets).tolist() == [first]
+        partitioner.batch_closed((first + 1) % 3)  # another one's, which keyed records have filled
+        assert partitioner.assign(None, ones(1), targets).tolist() == [first]
+        partitioner.batch_closed(first)
+        partitioner.batch_closed(first)
+        seen.append(first)
+    assert np.bincount(seen).tolist() == [10, 10, 10]
+
+
+def test_a_run_that_has_ended_by_its_bytes_is_not_ended_again():
+    partitioner, targets = StickyPartitioner(10), Targets.all("t", 3)
+    (first,) = partitioner.assign(None, np.array([10]), targets).tolist()
+    partitioner.batch_closed(first)
+    assert partitioner.assign(None, np.array([1]), targets).tolist() == [(first + 1) % 3]
+
+
 @pytest.mark.parametrize("make", [lambda rng: StickyPartitioner(1000, rng), RoundRobinPartitioner])
 def test_pieces_give_what_the_whole_gives(make):
     sizes = np.random.default_rng(1).integers(1, 400, 1000)
