@@ -37,6 +37,16 @@ class RecordMetadata:
     status: DeliveryStatus
     """PERSISTED; with acks=0 POSSIBLY_PERSISTED, as nobody confirms anything."""
 
+    @property
+    def topic(self) -> str:
+        """That of `topic_partition`."""
+        return self.topic_partition.topic
+
+    @property
+    def partition(self) -> int:
+        """That of `topic_partition`."""
+        return self.topic_partition.partition
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:

@@ -27,7 +27,7 @@ from ..network.deadline import Deadline
 from ..network.released import released
 from ..records.columns import RecordColumns
 from ..telemetry.event_stream import EventStream
-from .accumulating.column_input import TopicColumns, columns_by_topic
+from .accumulating.column_input import Columns, TopicColumns, columns_by_topic
 from .accumulating.encoder import BatchEncoder
 from .accumulating.many_records import Sendable, columns_of
 from .accumulating.memory import BufferMemory, Room
@@ -213,13 +213,14 @@ class Producer:
 
     def send_columns(
         self,
-        columns: RecordColumns | pa.RecordBatch | pa.Table,
+        columns: Columns,
         topic: str | None = None,
         partition: int | npt.NDArray[Any] | pa.Array | None = None,
     ) -> ColumnsDelivery:
         """Send ``n`` records as columns; far faster than one by one.
 
-        A RecordBatch or Table has columns ``value`` and ``key`` (binary or string) and, if wanted,
+        A RecordBatch, Table, or data frame of pandas or polars has columns ``value`` and ``key`` (binary or
+        string) and, if wanted,
         ``headers``, ``timestamp`` (a timestamp, or int64 milliseconds), ``partition`` (whole numbers;
         null: the partitioner's choice) and ``topic``; the arguments ``topic`` and ``partition`` take
         precedence over those. Others are ignored.

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ..config import TransactionConfig
 from ..errors import KafkaError
-from ..records.columns import RecordColumns
+from .accumulating.column_input import Columns
 from .accumulating.many_records import Sendable
 from .accumulating.single_records import RecordHeaders
 from .delivery import ColumnsDelivery, Delivery
@@ -64,7 +64,7 @@ class TransactionalSends(Producer):
 
     def send_columns(
         self,
-        columns: RecordColumns | pa.RecordBatch | pa.Table,
+        columns: Columns,
         topic: str | None = None,
         partition: int | npt.NDArray[Any] | pa.Array | None = None,
     ) -> ColumnsDelivery:

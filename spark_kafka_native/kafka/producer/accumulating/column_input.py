@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,22 @@ from .partitioner import Partitions
 E = TypeVar("E", bound=RecordError)
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
+
+
+class ArrowStream(Protocol):
+    """Columns of pandas (2.2 on), polars, DuckDB and others, by Arrow's PyCapsule interface."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+
+class ArrowArray(Protocol):
+    """One batch of columns, by the same."""
+
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]: ...
+
+
+Columns: TypeAlias = RecordColumns | pa.RecordBatch | pa.Table | ArrowStream | ArrowArray
+"""What `Producer.send_columns` takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +71,7 @@ class TopicColumns:
         return Origin(block, start) if self.rows is None else Origin(block, 0, self.rows[start:stop])
 
 
-def columns_by_topic(
-    columns: RecordColumns | pa.RecordBatch | pa.Table, topic: str | None, partition: Any = None
-) -> list[TopicColumns]:
+def columns_by_topic(columns: Columns, topic: str | None, partition: Any = None) -> list[TopicColumns]:
     """One `TopicColumns` per topic, in the order in which the topics first occur.
 
     ``topic`` and ``partition`` (a number, or n of them) take precedence over columns of these names. Raises
@@ -69,18 +83,36 @@ def columns_by_topic(
         topics: Any = None
         records = _as_given(columns)
     else:
-        records = _columns_of(columns)
-        topics = None if topic is not None else _column(columns, "topic")
+        batch = _as_arrow(columns)
+        records = _columns_of(batch)
+        topics = None if topic is not None else _column(batch, "topic")
         if topic is None and topics is None:
             raise RecordError("no topic: give one, or a column 'topic'")
         if partition is None:
-            partition = _column(columns, "partition")
+            partition = _column(batch, "partition")
     records = replace(records, headers=_checked_headers(records.headers))
     chosen = _read_partition(partition, records.length)
     if topics is None:
         assert topic is not None
         return [TopicColumns(topic=topic, columns=records, partition=chosen)] if records.length else []
     return _by_topic(records, topics, chosen)
+
+
+def _as_arrow(columns: Any) -> pa.RecordBatch | pa.Table:
+    """``columns`` as Arrow has them. Raises TypeError."""
+    if isinstance(columns, pa.RecordBatch | pa.Table):
+        return columns
+    try:
+        if hasattr(columns, "__arrow_c_stream__"):
+            return pa.table(columns)
+        if hasattr(columns, "__arrow_c_array__"):
+            return pa.record_batch(columns)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise TypeError(f"the {type(columns).__name__} can't be read as Arrow columns: {error}") from error
+    raise TypeError(
+        "columns are RecordColumns, a RecordBatch, a Table, or a data frame with __arrow_c_stream__ "
+        f"(pandas 2.2, polars), not {type(columns).__name__}"
+    )
 
 
 def _as_given(columns: RecordColumns) -> RecordColumns:

@@ -133,3 +133,61 @@ def test_the_first_wrong_partition():
     assert first_wrong_partition(part(some), 2, explicit=False) is None
     assert first_wrong_partition(part(some), 2, explicit=True) == 1
     assert first_wrong_partition(part(some), 1, explicit=False) == 2
+
+
+class Frame:
+    """Columns of another library."""
+
+    def __init__(self, table):
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+class OneBatch:
+    def __init__(self, table):
+        self._table = table
+
+    def __arrow_c_array__(self, requested_schema=None):
+        return self._table.to_batches()[0].__arrow_c_array__(requested_schema)
+
+
+def records_of(columns, topic=None):
+    (part,) = columns_by_topic(columns, topic)
+    return [(part.topic, r.key, r.value) for r in part.columns.records(part.topic)]
+
+
+@pytest.mark.parametrize(
+    "strings", [pa.string(), pa.large_string(), pa.string_view(), pa.binary_view()], ids=str
+)
+@pytest.mark.parametrize("frame", [Frame, OneBatch, pa.Table.to_reader])
+def test_columns_of_other_libraries(frame, strings):
+    table = pa.table(
+        {
+            "topic": ["t", "t"],
+            "key": pa.array(["k", None] if "string" in str(strings) else [b"k", None], strings),
+            "value": [b"1", b"2"],
+        }
+    )
+    assert records_of(frame(table)) == [("t", b"k", b"1"), ("t", None, b"2")]
+
+
+def test_a_data_frame_of_pandas():
+    pandas = pytest.importorskip("pandas", minversion="2.2")
+    frame = pandas.DataFrame({"key": ["k", None], "value": [b"1", b"2"]}, index=[7, 9])
+    assert records_of(frame, "t") == [("t", b"k", b"1"), ("t", None, b"2")]
+    with pytest.raises(TypeError, match="the DataFrame can't be read as Arrow columns"):
+        columns_by_topic(pandas.DataFrame({"value": [b"1", 2]}), "t")
+
+
+def test_a_data_frame_of_polars():
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame({"key": ["k", None], "value": [b"1", b"2"]})
+    assert records_of(frame, "t") == [("t", b"k", b"1"), ("t", None, b"2")]
+
+
+@pytest.mark.parametrize("columns", [[b"1"], {"value": [b"1"]}, None])
+def test_what_has_no_columns_is_refused(columns):
+    with pytest.raises(TypeError, match="data frame with __arrow_c_stream__"):
+        columns_by_topic(columns, "t")

@@ -44,6 +44,15 @@ def test_each_row_is_found_in_its_batch():
     assert [Delivery(own, row).result(0).offset for row in range(5)] == told.offset.tolist()
 
 
+def test_metadata_have_topic_and_partition():
+    own = block(1)
+    own.report(rows(0), 0, written(B, 7))
+    found = Delivery(own, 0).result(0)
+    assert (
+        (found.topic, found.partition) == (found.topic_partition.topic, found.topic_partition.partition) == B
+    )
+
+
 def test_an_offset_that_nobody_told_is_none():
     own = block(2)
     own.report(rows(0, 1), 3, written(A, None))
