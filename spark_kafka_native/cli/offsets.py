@@ -8,7 +8,7 @@ from typing import Any
 from .command_parser import number
 from .connecting import add_connection_options, add_json_option, consumer_configs
 from .output import print_rows
-from .places import PLACES, add_topics, given_topics, parse_place, partitions_of, resolve_place
+from .places import PLACES, LogPlaces, add_topics, given_topics, parse_place, partitions_of
 
 
 def add_command(commands: Any) -> None:
@@ -38,15 +38,13 @@ def run(arguments: argparse.Namespace) -> int:
         found = partitions_of(router, names, arguments.partition)
         level = consumer.isolation_level
 
-        def at(text: str) -> dict[Any, int]:
-            return resolve_place(router, found, parse_place(text), isolation_level=level)
-
+        places = LogPlaces(router, found, isolation_level=level)
         if arguments.at is not None:
-            offsets = resolve_place(router, found, arguments.at, isolation_level=level)
-            rows = [{"topic": tp.topic, "partition": tp.partition, "offset": offsets[tp]} for tp in found]
+            offsets = places.resolve(arguments.at)
+            rows = [{"topic": tp.topic, "partition": tp.partition, "offset": offsets[tp]} for tp in offsets]
             print_rows(("topic", "partition", "offset"), rows, as_json=arguments.json)
-            return 0
-        first, end = at("earliest"), at("latest")
+            return 1 if places.missing else 0
+        first, end = places.resolve(parse_place("earliest")), places.resolve(parse_place("latest"))
         rows = [
             {
                 "topic": tp.topic,
@@ -55,9 +53,9 @@ def run(arguments: argparse.Namespace) -> int:
                 "end": end[tp],
                 "offsets": end[tp] - first[tp],
             }
-            for tp in found
+            for tp in end
         ]
         print_rows(("topic", "partition", "first", "end", "offsets"), rows, as_json=arguments.json)
     finally:
         router.close()
-    return 0
+    return 1 if places.missing else 0

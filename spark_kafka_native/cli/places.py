@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..kafka.error_code import ErrorCode
-from ..kafka.errors import BrokerError, ConfigError
+from ..kafka.errors import BrokerError, ConfigError, KafkaError
 from ..kafka.model import IsolationLevel, OffsetAt, TopicPartition
 from ..spark.options.timestamps import parse_timestamp_ms
 from .command_parser import wrong_usage
@@ -19,6 +19,7 @@ from .output import note
 
 if TYPE_CHECKING:
     from ..kafka.cluster.router import Router
+    from ..kafka.network.deadline import Deadline
 
 PLACES = (
     "earliest, latest, max-timestamp, an offset, +N from the beginning, -N from the end, a time as "
@@ -74,19 +75,25 @@ class LogPlaces:
         topic_partitions: Collection[TopicPartition],
         *,
         isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        deadline: Deadline | None = None,
     ) -> None:
         self._router = router
+        self._deadline = deadline
         self._topic_partitions = topic_partitions
         self._isolation_level = isolation_level
         self._found: dict[OffsetAt, dict[TopicPartition, int | None]] = {}
+        self.missing: dict[TopicPartition, KafkaError] = {}
+        """Those that did not answer, and why."""
 
     def resolve(self, place: Place) -> dict[TopicPartition, int]:
-        """The offset of ``place`` in each partition, within what that has; a time after all is the end."""
+        """The offset of ``place`` in each partition, within what that has; a time after all is the end. Those
+        that do not answer are `missing`; raises where none does.
+        """
         outside = []
         first, end = self._find(OffsetAt.EARLIEST), self._find(OffsetAt.LATEST)
         start = dict.fromkeys(self._topic_partitions, 0) if place.at is None else self._find(place.at)
         offsets: dict[TopicPartition, int] = {}
-        for tp in self._topic_partitions:
+        for tp in (tp for tp in self._topic_partitions if tp not in self.missing):
             low, high = first[tp] or 0, end[tp] or 0
             at = start[tp]
             offsets[tp] = high if at is None else max(low, min(high, at + place.shift))
@@ -98,12 +105,18 @@ class LogPlaces:
         return offsets
 
     def _find(self, at: OffsetAt) -> dict[TopicPartition, int | None]:
-        from ..kafka.consumer.offsets import list_offsets
+        from ..kafka.consumer.offsets import list_offsets_of_each
 
         if at not in self._found:
-            asked = dict.fromkeys(self._topic_partitions, at)
-            found = list_offsets(self._router, asked, isolation_level=self._isolation_level)
+            asked = {tp: at for tp in self._topic_partitions if tp not in self.missing}
+            level = self._isolation_level
+            found, failed = list_offsets_of_each(
+                self._router, asked, isolation_level=level, deadline=self._deadline
+            )
             self._found[at] = {tp: one.offset for tp, one in found.items()}
+            self.missing |= failed
+            for error in failed.values():
+                note(f"warning: {error}")
         return self._found[at]
 
 
@@ -114,8 +127,12 @@ def resolve_place(
     *,
     isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> dict[TopicPartition, int]:
-    """As `LogPlaces.resolve`, of one place."""
-    return LogPlaces(router, topic_partitions, isolation_level=isolation_level).resolve(place)
+    """As `LogPlaces.resolve`, of one place. Raises where any partition does not answer."""
+    places = LogPlaces(router, topic_partitions, isolation_level=isolation_level)
+    offsets = places.resolve(place)
+    for error in places.missing.values():
+        raise error
+    return offsets
 
 
 TOPICS = "names of topics; also patterns: 'orders-*', or a regular expression after ^, as '^orders-[0-9]+$'"

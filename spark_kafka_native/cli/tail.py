@@ -98,10 +98,10 @@ def run(arguments: argparse.Namespace) -> int:
     client, consumer = consumer_configs(arguments)
     router = Router(client)
     try:
-        _show(router, names, consumer, arguments, render)
+        whole = _show(router, names, consumer, arguments, render)
     finally:
         router.close()
-    return 0
+    return 0 if whole else 1
 
 
 def _render(arguments: argparse.Namespace) -> Render:
@@ -153,7 +153,8 @@ def _show(
     consumer: ConsumerConfig,
     arguments: argparse.Namespace,
     render: Render,
-) -> None:
+) -> bool:
+    """Print the records; False if there are partitions that did not answer."""
     from dataclasses import replace
 
     from ..kafka.consumer.fetch_run import FetchRun
@@ -180,17 +181,20 @@ def _show(
         consumer = replace(consumer, header_keys=HeaderKeys.STRICT)
     run = FetchRun(router, consumer)
     try:
-        for tp in wanted:
+        for tp in begins:
             if ends is None:
                 run.add(tp, begins[tp])
-            elif begins[tp] < ends[tp]:
+            elif begins[tp] < ends.get(tp, begins[tp]):
                 run.add(tp, begins[tp], ends[tp])
         found = iter(run.next, None)
-        if arguments.follow and arguments.partition is None:
-            found = Following(router, run, wanted, level).fetched()
+        if arguments.follow:
+            late = dict.fromkeys(places.missing, start)
+            growing = arguments.partition is None
+            found = Following(router, run, wanted, level, late=late, growing=growing).fetched()
         _print_all(found, render, arguments.count)
     finally:
         run.close()
+    return not places.missing
 
 
 def _last(lines: int) -> Place:

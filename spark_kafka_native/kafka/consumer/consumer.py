@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Self
 
+from ..cluster.metadata import Topic
 from ..cluster.router import Router, check_shared
 from ..config_from import Bootstrap, configs_from
 from ..errors import ConsumerClosedError
 from ..metrics.snapshot import MetricsSnapshot
 from ..model import OffsetAt, Record, TopicPartition
 from ..network.deadline import Deadline
+from ..network.retry import is_retriable
 from ..records.decode import ALL_COLUMNS
 from ..telemetry.event_stream import EventStream
 from .fetched_records import FetchedRecords
-from .offsets import list_offsets
+from .offsets import list_offsets, list_places_of_each, try_places
 from .partition_reader import PartitionReader
 from .places import Place, Whence, offset_or_at, resolve_places
 from .reader_config import ReaderConfig
 from .work_unit import WorkUnit
+
+_LOG = logging.getLogger("spark_kafka_native.consumer")
 
 Start = Place | Mapping[int, Place] | Mapping[TopicPartition, Place]
 
@@ -40,8 +45,10 @@ class Consumer:
                 print(record.offset, record.value)
 
     Making one asks the cluster for partitions and offsets, and raises `BrokerError` (no such topic, not
-    authorized), `DeadlineExceededError`, `NetworkError` and their kin. Records are fetched ahead in a thread
-    (``prefetch_max_bytes``). One thread reads; others may close, pause, seek and ask at the same time.
+    authorized), `DeadlineExceededError`, `NetworkError` and their kin. A partition that has no leader then,
+    or whose leader can't be reached, is named in the log, and read (and among `partitions`) once it can be.
+    Records are fetched ahead in a thread (``prefetch_max_bytes``). One thread reads; others may close, pause,
+    seek and ask at the same time.
 
     Reading raises errors about one partition when nothing of it is left to hand out; the others can be read
     on. `OffsetOutOfRangeError` (without ``auto_offset_reset``), `LogTruncatedError`, `TopicRecreatedError`
@@ -72,14 +79,17 @@ class Consumer:
             raise ValueError(f"no such columns: {sorted(unknown)}; there are {sorted(ALL_COLUMNS)}")
         try:
             found = self._find_partitions(partitions)
-            offsets = self._resolve(_starts(start, found))
+            offsets = self._begin_at(_starts(start, found))
         except BaseException:
             self._close_router()
             raise
         self._known = set(found)
         wanted = None if columns is None else frozenset(columns)
-        watch = _watch(weakref.WeakMethod(self._add_new)) if partitions is None else None
-        self._reader = PartitionReader(self._router, self._config, wanted, watch)
+        self._all_partitions = partitions is None
+        watch = _watch(weakref.WeakMethod(self._add_new)) if partitions is None or self._missing else None
+        self._reader = PartitionReader(
+            self._router, self._config, wanted, watch, watch_soon=bool(self._missing)
+        )
         for topic_partition, offset in offsets.items():
             self._reader.add(topic_partition, offset)
 
@@ -153,7 +163,10 @@ class Consumer:
         else:
             offsets = self._resolve_relative(place, chosen, whence)
         for topic_partition, offset in offsets.items():
-            self._reader.seek(topic_partition, offset)
+            if self._missing.pop(topic_partition, None) is not None:
+                self._reader.add(topic_partition, offset)
+            else:
+                self._reader.seek(topic_partition, offset)
 
     def position(self, partition: int | TopicPartition | None = None) -> int:
         """The offset behind the record that was handed out last. ``partition`` may be left out where there is
@@ -163,11 +176,13 @@ class Consumer:
 
     def lag(self, partition: int | TopicPartition | None = None) -> dict[TopicPartition, int]:
         """How many offsets lie between the position and the log's end (read_committed: its last stable
-        offset), for one partition or (None) all; asks the leaders.
+        offset), for one partition or (None) all, also those that can't be read yet; asks the leaders.
         """
-        chosen = self._chosen(partition)
-        ends = self._resolve(dict.fromkeys(chosen, OffsetAt.LATEST))
-        return {tp: max(0, end - self._reader.position(tp)) for tp, end in ends.items()}
+        # Left out, they would make whoever reads until there is no lag miss them.
+        missing = dict(self._missing) if partition is None else {}
+        begins = self._resolve(missing) | {tp: self._reader.position(tp) for tp in self._chosen(partition)}
+        ends = self._resolve(dict.fromkeys(begins, OffsetAt.LATEST))
+        return {tp: max(0, end - begins[tp]) for tp, end in ends.items()}
 
     def pause(self, partition: int | TopicPartition | None = None) -> None:
         """Hand out nothing of one partition, or (None) of all, until `resume`; what was fetched is kept."""
@@ -223,6 +238,22 @@ class Consumer:
         what = f"finding the partitions of {', '.join(self.topics)}"
         return self._router.retry(attempt, what=what, topics=self.topics)
 
+    def _begin_at(self, places: Mapping[TopicPartition, int | OffsetAt]) -> dict[TopicPartition, int]:
+        """Where to begin; what can't be found out now is looked up beside reading the others."""
+        offsets = {tp: place for tp, place in places.items() if isinstance(place, int)}
+        asked = {tp: place for tp, place in places.items() if isinstance(place, OffsetAt)}
+        level, limit = self._config.isolation_level, self._router.deadline()
+        found, failed = list_places_of_each(self._router, asked, level, limit)
+        self._missing = {tp: asked[tp] for tp in failed}
+        for topic_partition, error in failed.items():
+            if not is_retriable(error):
+                raise error
+            _LOG.warning(
+                "%s is not read yet: %s. It is looked up again; the others are read meanwhile",
+                topic_partition, error,
+            )  # fmt: skip
+        return offsets | found
+
     def _resolve(self, places: Mapping[TopicPartition, int | OffsetAt]) -> dict[TopicPartition, int]:
         return resolve_places(self._router, places, self._config.isolation_level, self._router.deadline())
 
@@ -256,11 +287,23 @@ class Consumer:
             return TopicPartition(*partition)
         raise ValueError(f"name the partition as a TopicPartition, not {partition!r}: several are read")
 
-    def _add_new(self) -> None:
-        """Read partitions that were added to the topics meanwhile, from their beginning."""
+    def _add_new(self) -> bool:
+        """Read partitions that were added to the topics meanwhile, from their beginning, and those that were
+        missing. Returns whether some still are.
+        """
         # One attempt: the thread that fetches waits for it, and there will be another one.
         limit = self._router.deadline(self._router.config.request_timeout_ms)
         known = self._router.refresh(self.topics, limit).topics
+        missing = dict(self._missing)
+        level = self._config.isolation_level
+        for topic_partition, offset in try_places(self._router, missing, level, limit)[0].items():
+            if self._missing.pop(topic_partition, None) is not None:  # `seek` may have been first
+                self._reader.add(topic_partition, offset)
+        if self._all_partitions:
+            self._add_unknown(known, limit)
+        return bool(self._missing)
+
+    def _add_unknown(self, known: Mapping[str, Topic], limit: Deadline) -> None:
         topics = [known[name] for name in self.topics if name in known and not known[name].error_code]
         found = [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
         new = [tp for tp in found if tp not in self._known]
@@ -272,12 +315,12 @@ class Consumer:
             self._known.add(topic_partition)
 
 
-def _watch(add_new: weakref.WeakMethod[Callable[[], None]]) -> Callable[[], None]:
+def _watch(add_new: weakref.WeakMethod[Callable[[], bool]]) -> Callable[[], bool]:
     """What the fetching thread calls: it must not keep a consumer alive that nobody holds."""
 
-    def watch() -> None:
-        if (call := add_new()) is not None:
-            call()
+    def watch() -> bool:
+        call = add_new()
+        return call is not None and call()
 
     return watch
 

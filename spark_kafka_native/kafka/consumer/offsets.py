@@ -165,6 +165,21 @@ def list_places(
     return _offsets_of(found, ends)
 
 
+def list_places_of_each(
+    router: Router,
+    places: Mapping[TopicPartition, OffsetAt],
+    isolation_level: IsolationLevel,
+    deadline: Deadline,
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, KafkaError]]:
+    """As `list_places`, with an answer for each partition, as `list_offsets_of_each`."""
+    ends, failures = list_offsets_of_each(
+        router, _unsure(places), isolation_level=isolation_level, deadline=deadline
+    )
+    asked = {tp: place for tp, place in places.items() if tp not in failures}
+    found, failed = list_offsets_of_each(router, asked, isolation_level=isolation_level, deadline=deadline)
+    return _offsets_of(found, ends), failures | failed
+
+
 def try_places(
     router: Router,
     places: Mapping[TopicPartition, OffsetAt],

@@ -56,7 +56,8 @@ class PartitionReader:
     fetching goes on by itself. The rest is read on in any case.
 
     ``columns`` names the fields of `RecordColumns` to fill besides ``offset`` (None: all).
-    ``watch`` is called in the fetching thread once per ``metadata.max.age.ms``, to look for new partitions.
+    ``watch`` is called beside the fetching thread once per ``metadata.max.age.ms``, to look for new
+    partitions; `SOON_S` later, where it returns that something is missing (``watch_soon``: from the start).
     """
 
     def __init__(
@@ -64,7 +65,9 @@ class PartitionReader:
         router: Router,
         config: ReaderConfig,
         columns: frozenset[str] | None = None,
-        watch: Callable[[], None] | None = None,
+        watch: Callable[[], bool] | None = None,
+        *,
+        watch_soon: bool = False,
     ) -> None:
         self._process_id = os.getpid()
         self._config = config
@@ -83,6 +86,7 @@ class PartitionReader:
         """The same, also then: where reading has come to is known by what is left of it."""
         columns = None if columns is None else columns | {"offset"}  # positions are counted by it
         prefetching = Prefetching(router, config, columns, self._shared, watch)
+        prefetching.watch_soon(watch_soon)
         self._router, self._brokers = router, prefetching.brokers
         prefetching.thread.start()
         # Nothing more: a finalizer may run anywhere, where locks are held too.

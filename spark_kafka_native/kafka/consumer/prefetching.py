@@ -32,6 +32,8 @@ from .reader_config import ReaderConfig
 _LOG = logging.getLogger("spark_kafka_native.consumer")
 IDLE_MS = 1_000
 """How long it waits when nothing is to be fetched; whoever changes that wakes it."""
+SOON_S = 1.0
+"""How often a partition is looked for that can't be read yet."""
 REFUSALS_IN_DOUBT = 5
 """So often in a row a refusal is asked again that the leader's own bounds contradict, which may be new."""
 
@@ -80,7 +82,7 @@ class Prefetching:
         config: ReaderConfig,
         columns: frozenset[str] | None,
         shared: Prefetched,
-        watch: Callable[[], None] | None,
+        watch: Callable[[], bool] | None,
     ) -> None:
         self._router = router
         self._config = config
@@ -95,7 +97,7 @@ class Prefetching:
         self._run.metrics = shared.metrics
         self._fetched: dict[TopicPartition, _Fetched] = {}
         self._watch = watch
-        self._watched_at = time.monotonic()
+        self._watch_at = time.monotonic() + router.config.metadata_max_age_ms / 1000
         self.thread = threading.Thread(target=self._work, name="kafka-reader", daemon=True)
 
     def _work(self) -> None:
@@ -221,19 +223,24 @@ class Prefetching:
 
     def _look_around(self) -> None:
         """Have done what is due once per ``metadata.max.age.ms``; a failure is tried again next time."""
-        age_ms = (time.monotonic() - self._watched_at) * 1000
-        if self._watch is None or age_ms < self._router.config.metadata_max_age_ms:
+        if self._watch is None or time.monotonic() < self._watch_at:
             return
-        self._watched_at = time.monotonic()
-        self._background.start("watch", self._watch, _tell_failure)
+        self._watch_at = time.monotonic() + self._router.config.metadata_max_age_ms / 1000
+        self._background.start("watch", self._watch, self._watched)
+
+    def _watched(self, outcome: bool | KafkaError) -> None:
+        if isinstance(outcome, KafkaError):
+            _LOG.warning("looking for new partitions failed, and is tried again: %s", outcome)
+        else:
+            self.watch_soon(outcome)
+
+    def watch_soon(self, missing: bool) -> None:
+        """Look around soon where a partition is ``missing``."""
+        if missing:
+            self._watch_at = min(self._watch_at, time.monotonic() + SOON_S)
 
 
 def _is_contradicted(error: OffsetOutOfRangeError) -> bool:
     """Whether the bounds that the leader tells have the offset that it has refused."""
     low, high = error.log_start_offset, error.high_watermark
     return low is not None and high is not None and low <= error.offset <= high
-
-
-def _tell_failure(outcome: KafkaError | None) -> None:
-    if outcome is not None:
-        _LOG.warning("looking for new partitions failed, and is tried again: %s", outcome)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
 from scripted_broker import ScriptedCluster
 
+from spark_kafka_native.cli import following
+from spark_kafka_native.cli.main import main
+from spark_kafka_native.kafka.consumer import offsets
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 
@@ -43,3 +48,46 @@ def test_the_last_records_take_one_question_about_each_end_of_the_log(cluster: S
     asked = [one.topics[0].partitions[0].timestamp for one in cluster[1].requests(ListOffsetsRequest)]
     assert sorted(asked) == [-2, -1]
     assert len(cluster[1].requests(MetadataRequest)) == 1
+
+
+@pytest.fixture
+def two_partitions(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedCluster]:
+    """The second has no leader."""
+    monkeypatch.setattr(offsets, "MISSING_MS", 100)
+    with ScriptedCluster(1) as running:
+        first, second = running.create("two", partitions=2)
+        for tp in (first, second):
+            running.logs[tp].append([b"%d" % tp.partition])
+        running.logs[second].leader = -1
+        yield running
+
+
+def test_what_has_a_leader_is_shown_and_the_rest_named(
+    two_partitions: ScriptedCluster, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert main(["tail", "two", "-b", two_partitions.bootstrap_servers]) == 1
+    shown = capfdbinary.readouterr()
+    assert shown.out == b"0\n"
+    assert b"two-1: LEADER_NOT_AVAILABLE" in shown.err
+    assert main(["offsets", "two", "--json", "-b", two_partitions.bootstrap_servers]) == 1
+    shown = capfdbinary.readouterr()
+    [rows] = [json.loads(line) for line in shown.out.splitlines()]
+    assert rows == [{"topic": "two", "partition": 0, "first": 0, "end": 1, "offsets": 1}]
+    assert b"two-1: LEADER_NOT_AVAILABLE" in shown.err
+    assert main(["offsets", "two", "--at", "latest", "-b", two_partitions.bootstrap_servers]) == 1
+
+
+def test_following_begins_with_the_rest_once_it_has_a_leader(
+    two_partitions: ScriptedCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    monkeypatch.setattr(following, "_LOOK_MS", 50)
+    [late] = [tp for tp, log in two_partitions.logs.items() if log.leader < 0]
+    timer = threading.Timer(1.0, setattr, (two_partitions.logs[late], "leader", 1))
+    timer.start()
+    try:
+        assert main(["tail", "two", "-f", "-c", "2", "-b", two_partitions.bootstrap_servers]) == 1
+    finally:
+        timer.cancel()
+    assert capfdbinary.readouterr().out == b"0\n1\n"
