@@ -50,10 +50,11 @@ class PartitionReader:
       markers, aborted transactions, compaction). It is what to commit for "everything that was read so far
       is done": with `poll` and iteration it includes what the caller was given last.
 
-    An error about one partition is raised once nothing else is to be handed out. One that no other attempt
-    mends (`OffsetOutOfRangeError` without ``auto.offset.reset``, `LogTruncatedError`, `TopicRecreatedError`,
-    `CorruptRecordError`) is raised again until that partition is moved, paused or removed; after others
-    fetching goes on by itself. The rest is read on in any case.
+    An error about one partition is raised once nothing of that partition is left to hand out. One that no
+    other attempt mends (`OffsetOutOfRangeError` without ``auto.offset.reset``, `LogTruncatedError`,
+    `TopicRecreatedError`, `CorruptRecordError`) is raised again, whenever the others have nothing to hand
+    out, until that partition is moved, paused or removed; after others fetching goes on by itself. The rest
+    is read on in any case.
 
     ``columns`` names the fields of `RecordColumns` to fill besides ``offset`` (None: all).
     ``watch`` is called beside the fetching thread once per ``metadata.max.age.ms``, to look for new
