@@ -10,12 +10,15 @@ import atexit
 import concurrent.futures.thread  # noqa: F401
 import logging
 import os
+import sys
 import weakref
 from typing import Protocol
 
 from .stats import ProducerStats
 
 _LOG = logging.getLogger("spark_kafka_native")
+CHILD_EXIT_PRIORITY = 0
+"""Those of users' finalizers that have a higher one run first, and may send."""
 
 
 class LiveProducer(Protocol):
@@ -37,10 +40,23 @@ class LiveProducers:
 
     def __init__(self) -> None:
         self._live: weakref.WeakSet[LiveProducer] = weakref.WeakSet()
+        self._ends_with: int | None = None
+        """The child of `multiprocessing` at whose end they are closed."""
 
     def add(self, producer: LiveProducer) -> None:
         """It has started."""
         self._live.add(producer)
+        self._close_with_child()
+
+    def _close_with_child(self) -> None:
+        """A child that `multiprocessing` has forked ends without what is registered with atexit."""
+        if self._ends_with == os.getpid() or "multiprocessing.process" not in sys.modules:
+            return
+        from multiprocessing import process, util
+
+        if process.parent_process() is not None:
+            util.Finalize(None, self.close_all, exitpriority=CHILD_EXIT_PRIORITY)
+            self._ends_with = os.getpid()
 
     def discard(self, producer: LiveProducer) -> None:
         """It has ended."""

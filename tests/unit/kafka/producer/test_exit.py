@@ -114,3 +114,33 @@ def test_what_is_kept_in_the_spill_folder_is_not_lost(cluster, tmp_path):
     ended = run(cluster, 'producer.send("t", value="hello")', spill_dir=str(tmp_path))
     assert (ended.returncode, ended.stderr) == (0, "")
     assert list(tmp_path.glob("*.batches"))
+
+
+CHILD = """
+import multiprocessing
+import sys
+sys.path[:0] = {paths!r}
+from spark_kafka_native.kafka import Producer
+
+def send(servers):
+    producer = Producer(servers, linger_ms=60_000)
+    for i in range(600):
+        producer.send("t", b"%d" % i)
+
+if __name__ == "__main__":
+    child = multiprocessing.get_context({method!r}).Process(target=send, args=({servers!r},))
+    child.start()
+    child.join()
+    sys.exit(child.exitcode)
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_a_child_of_multiprocessing_delivers_what_it_did_not_flush(cluster, tmp_path, method):
+    """Such a child ends without what is registered with atexit."""
+    script = tmp_path / "parent.py"
+    paths, servers = [str(Path(__file__).parents[4])], cluster.bootstrap_servers
+    script.write_text(CHILD.format(paths=paths, method=method, servers=servers))
+    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=240)
+    assert ended.returncode == 0, ended.stderr
+    assert cluster.values(TP) == [b"%d" % i for i in range(600)]
