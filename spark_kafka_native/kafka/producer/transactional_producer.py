@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from ..cluster.router import Router
@@ -99,15 +99,19 @@ class TransactionalProducer(TransactionalSends):
         `BrokerError`, `DeadlineExceededError`.
         """
         self._check_caller("initialize()")
-        with self._calls:
+        deadline = self._deadline(timeout_ms)
+        with self._holding(self._calls, "initialize", deadline):
             if self._transaction.state is State.NEW:
-                self._renew(None, self._deadline(timeout_ms))
+                self._renew(None, deadline)
 
     def begin(self, timeout_ms: float | None = None) -> None:
-        """Begin a transaction. Raises `TransactionStateError` in one, and as `initialize`."""
+        """Begin a transaction. Raises `TransactionStateError` in one, and as `initialize`. An abort before
+        that failed is tried again first; raises as `abort` then."""
         self._check_caller("begin()")
-        with self._calls:
-            deadline = self._deadline(timeout_ms)
+        deadline = self._deadline(timeout_ms)
+        with self._holding(self._calls, "begin", deadline):
+            if self._transaction.state is State.ABORTING:
+                self.abort(deadline.remaining_ms)
             if self._transaction.state is State.FATAL:
                 self._raise_failure("begin")
             self._topics.raise_if_closed()
@@ -122,7 +126,7 @@ class TransactionalProducer(TransactionalSends):
                     deadline,
                 )
             )
-            with self._gate:
+            with self._holding(self._gate, "begin", deadline):
                 self._transaction.begin(version)
                 self._taken = 0
                 self._delivered_before = self._stats.delivered_records
@@ -147,7 +151,8 @@ class TransactionalProducer(TransactionalSends):
             tp: OffsetToCommit(offset=one) if isinstance(one, int) else one for tp, one in offsets.items()
         }
         self._check_caller("send_offsets()")
-        with self._calls:
+        deadline = self._deadline(timeout_ms)
+        with self._holding(self._calls, "send_offsets", deadline):
             self._require_open("send_offsets")
             if not told:
                 return
@@ -156,7 +161,6 @@ class TransactionalProducer(TransactionalSends):
             except KafkaError as error:
                 self._transaction.failed(error)
                 raise
-            deadline = self._deadline(timeout_ms)
             transaction = self._open_transaction()
             self._transaction.touched = True
 
@@ -184,17 +188,17 @@ class TransactionalProducer(TransactionalSends):
         the transaction may be committed nevertheless (``possibly_committed``).
         """
         self._check_caller("commit()")
-        with self._calls:
-            deadline = self._deadline(timeout_ms)
+        deadline = self._deadline(timeout_ms)
+        with self._holding(self._calls, "commit", deadline):
             self._deliver("commit", deadline, Event.FLUSHED)
             self._end(commit=True, deadline=deadline)
 
     def abort(self, timeout_ms: float | None = None) -> None:
         """Nothing of the transaction will be seen. After a `DeadlineExceededError`, call it again."""
         self._check_caller("abort()")
-        with self._calls:
-            deadline = self._deadline(timeout_ms)
-            with self._gate:
+        deadline = self._deadline(timeout_ms)
+        with self._holding(self._calls, "abort", deadline):
+            with self._holding(self._gate, "abort", deadline):
                 self._transaction.move(Event.ABORT)
             # What is in flight must not arrive after the transaction has ended.
             if not (self._flush(deadline) and self._waiters.wait(lambda: self._sender.quiet, deadline)):
@@ -211,8 +215,9 @@ class TransactionalProducer(TransactionalSends):
         The producer can only be closed afterwards. Raises as `commit`.
         """
         self._check_caller("detach()")
-        with self._calls:
-            self._deliver("detach", self._deadline(timeout_ms), Event.DETACHED)
+        deadline = self._deadline(timeout_ms)
+        with self._holding(self._calls, "detach", deadline):
+            self._deliver("detach", deadline, Event.DETACHED)
             return self._open_transaction() if self._transaction.touched else None
 
     @contextmanager
@@ -236,6 +241,7 @@ class TransactionalProducer(TransactionalSends):
         is. Harmless when closed."""
         if self._waiters.forked:
             return
+        deadline = None if timeout_ms is None else self._deadline(timeout_ms)
         if not self._sender.is_current_thread and self._sender.running:
             open_states = (State.OPEN, State.FLUSHING, State.ABORTABLE, State.ABORTING)
             self._refuse(ProducerClosedError("close() was called"))
@@ -245,7 +251,7 @@ class TransactionalProducer(TransactionalSends):
                         self.abort(timeout_ms)
                 except KafkaError as error:
                     _LOG.warning("%s stays open until its timeout: %s", self._transaction, error)
-        super().close(timeout_ms)
+        super().close(None if deadline is None else deadline.remaining_ms)
 
     def disown(self) -> None:
         """As `Producer.disown`. What another thread of the parent was just doing is not waited for."""
@@ -260,9 +266,24 @@ class TransactionalProducer(TransactionalSends):
         self._waiters.check_process()
         self._raise_if_callback(what)
 
+    @contextmanager
+    def _holding(self, lock: threading.RLock, what: str, deadline: Deadline) -> Iterator[None]:
+        """With ``lock``, which another thread may have for longer than there is time: it may be waiting for
+        room, or for a coordinator."""
+        try:
+            if not lock.acquire(timeout=min(deadline.remaining_ms / 1000, threading.TIMEOUT_MAX)):
+                raise DeadlineExceededError(
+                    f"{what}: another thread was in send(), commit() or abort() all the time that there was; "
+                    "call it again"
+                )
+            yield
+        finally:
+            with suppress(RuntimeError):  # it was not got; an interrupt may have kept us from hearing of it
+                lock.release()
+
     def _deliver(self, what: str, deadline: Deadline, then: Event) -> None:
         """Wait until all records are in the log, and make the move."""
-        with self._gate:
+        with self._holding(self._gate, what, deadline):
             self._raise_failure(what)
             if self._transaction.move(Event.COMMIT) is State.COMMITTING:
                 if then is not Event.FLUSHED:

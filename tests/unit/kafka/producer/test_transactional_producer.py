@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 from produce_cluster import LOST_ANSWER, LOST_REQUEST, refused
-from scripted_broker import HangUp, properties
+from scripted_broker import HangUp, Silence, properties
 from transaction_cluster import TransactionCluster
 
 from spark_kafka_native.kafka.cluster.router import Router
@@ -455,6 +456,54 @@ def test_a_block_is_committed_at_its_end_and_aborted_where_it_raises(cluster: Tr
             producer.send("t", value=b"bad", partition=7)
         assert producer.state is State.READY
     assert seen(cluster) == told("a")
+
+
+@VERSIONS
+def test_an_abort_that_failed_is_done_by_the_next_begin(cluster: TransactionCluster, version: int) -> None:
+    with producing(cluster, version) as producer:
+        producer.begin()
+        write(producer, *told("a"))
+        producer.flush()
+        cluster[1].on(EndTxnRequest, lambda _request, _version: HangUp)
+        with pytest.raises(DeadlineExceededError):
+            producer.abort(300)
+        assert producer.state is State.ABORTING
+        with pytest.raises(DeadlineExceededError):
+            producer.begin(300)
+        cluster[1].on(EndTxnRequest, cluster.handlers[EndTxnRequest])
+        with producer.transaction():
+            write(producer, *told("b"))
+    assert seen(cluster) == told("b")
+
+
+def test_who_ends_a_transaction_waits_no_longer_than_it_was_told_for_who_waits_for_room(
+    cluster: TransactionCluster,
+) -> None:
+    cluster[1].on(ProduceRequest, lambda _request, _version: Silence)
+    refused: list[KafkaError] = []
+
+    def send() -> None:
+        try:
+            write(producer, *told("a"))
+        except KafkaError as error:
+            refused.append(error)
+
+    with producing(cluster, max_buffered_records=1, max_block_ms=60_000) as producer:
+        producer.begin()
+        other = threading.Thread(target=send)
+        other.start()
+        for _ in range(6_000):
+            if producer._memory.waiting:
+                break
+            other.join(0.01)
+        assert producer._memory.waiting
+        for end in (producer.abort, producer.commit, producer.detach):
+            with pytest.raises(DeadlineExceededError):
+                end(100)
+            assert other.is_alive()
+        producer.close(200)
+        other.join(60)
+        assert [type(error) for error in refused] == [ProducerClosedError]
 
 
 def test_misuse_is_refused(cluster: TransactionCluster) -> None:
