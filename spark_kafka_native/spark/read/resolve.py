@@ -11,7 +11,6 @@ from ...kafka.cluster.router import Router
 from ...kafka.consumer.offsets import list_offsets
 from ...kafka.error_code import ErrorCode
 from ...kafka.errors import BrokerError, ConfigError, KafkaError
-from ...kafka.group.committed import committed_offsets
 from ...kafka.model import IsolationLevel, OffsetAt, TopicPartition
 from ...kafka.network.deadline import Deadline
 from ...kafka.network.retry import Backoff, is_retriable, retry
@@ -207,6 +206,8 @@ def _with_nearest(router: Router, error: BrokerError, name: str) -> KafkaError:
 def _resolve_committed(
     router: Router, options: ReadOptions, topic_partitions: Collection[TopicPartition], bounds: LogBounds
 ) -> dict[TopicPartition, StartBound]:
+    from ...kafka.group.committed import committed_offsets  # late: each worker and each query would load it
+
     found = committed_offsets(router, options.group_id, topic_partitions)
     missing = [topic_partition for topic_partition, offset in found.items() if offset is None]
     if missing and options.committed_fallback == "error":

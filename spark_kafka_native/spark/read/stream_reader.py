@@ -17,10 +17,8 @@ from pyspark.sql.types import StructType
 
 from ...kafka.cluster.router import router_for
 from ...kafka.errors import KafkaError
-from ...kafka.group.committing import commit_offsets
 from ..notice import advise
 from ..short_errors import ShortErrors
-from ..worker import settle_worker
 from .group_commits import TIMEOUT_MS, GroupCommits
 from .partition import KafkaInputPartition, ReadTask, read_partition
 from .stream_logs import StreamLogs
@@ -60,7 +58,6 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
                 "PySpark 4.2, Python sources can't limit a micro-batch. Each one reads all there is"
             )
         advise()
-        settle_worker()
         return StreamPlanner(
             StreamLogs(router_for(self._options.read.client), self._options.read), self._options
         )
@@ -70,6 +67,9 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         read = self._options.read
         if not self._options.commit_offsets:
             return None
+        # Late, as few streams need it: each query has a process of its own, which imports all anew.
+        from ...kafka.group.committing import commit_offsets
+
         router = router_for(read.client)
 
         def commit(positions: Positions) -> None:

@@ -1,8 +1,12 @@
 """`KafkaStreamReader` as Spark calls it, with a planner and a group that only listen."""
 
+import gc
 import pickle
+import subprocess
+import sys
 
 import pytest
+from planning_cluster import PlanningCluster
 
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.spark.options.option import Scope
@@ -89,3 +93,31 @@ def test_what_workers_get_is_the_task_alone(reader_of):
     reader = reader_of(**{"kafka.group.id": "g", "commitOffsets": "true"})
     del reader.__dict__["_planner"], reader.__dict__["_group_commits"]
     assert vars(pickle.loads(pickle.dumps(reader))).keys() == {"_task"}
+
+
+def test_a_querys_process_loads_nothing_of_groups():
+    """Each streaming query starts a process of its own, and waits while that imports."""
+    script = """
+import sys
+from spark_kafka_native.spark.source import KafkaDataSource
+source = KafkaDataSource({"kafka.bootstrap.servers": "h:1", "subscribe": "t"})
+source.streamReader(source.schema())
+loaded = [name for name in sys.modules if name.startswith("spark_kafka_native")]
+print(len(loaded) > 50, [name for name in loaded if ".group." in name or ".producer." in name])
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True)
+    assert ran.stdout == "True []\n"
+
+
+def test_a_querys_process_does_not_collect_garbage_before_it_answers(monkeypatch):
+    """It runs no tasks, so that nobody collects after them: there is nothing to save."""
+    full = []
+    monkeypatch.setattr(gc, "collect", lambda *_: full.append("collect"))
+    monkeypatch.setattr(gc, "freeze", lambda: full.append("freeze"))
+    monkeypatch.setattr("spark_kafka_native.spark.worker._settled", False)
+    with PlanningCluster() as cluster:
+        cluster.create("t")
+        given = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": "t"}
+        options = StreamOptions.parse(OptionValues.parse(given, Scope.STREAM))
+        assert KafkaStreamReader(options, full_schema(False)).initialOffset()["t"] == {"0": 0}
+    assert full == []
