@@ -372,7 +372,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
             "and the number of the task follow. Keep it as long as the query lives. ACLs: Write and Describe "
             "on these transactional ids, Read and Describe on these groups, Read and Write on the topics. "
             "Of a batch write `-batch` follows, and the next run aborts what this one has left; without the "
-            "option each run has a name of its own."
+            "option each run has a name of its own. With `writeId` it is `-write/` and that name."
         ),
     ),
     Option(
@@ -388,6 +388,18 @@ OPTIONS: Final[tuple[Option, ...]] = (
             "of the job; at most the broker's `transaction.max.timeout.ms` (15 minutes). One that exceeds it "
             "is aborted: its micro-batch runs again, with the same offsets, and its job fails. So limit what "
             "a micro-batch reads."
+        ),
+    ),
+    Option(
+        name="writeId",
+        scope=Scope.WRITE,
+        values="1 to 200 ASCII letters, digits and `. _ - : +`",
+        ours=True,
+        sentence=(
+            "The name of an exactly-once batch write, which any number of tasks then write. Run it again "
+            "under the same name after a failure: it writes what is missing, and nothing twice; once it is "
+            "complete it writes nothing, and rows that differ are refused. See "
+            "[the limits](semantics.md#a-write-with-a-name)."
         ),
     ),
     Option(

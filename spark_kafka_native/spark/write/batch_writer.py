@@ -15,11 +15,13 @@ from ...kafka.errors import ConfigError
 from ..notice import advise, prefix_log_lines
 from ..options.option_values import OptionValues
 from ..short_errors import ShortErrors
-from .commit_message import WriteSummary
+from .commit_message import KafkaCommitMessage, WriteSummary
 from .rows import RowColumns
-from .write_options import WriteOptions
+from .write_options import ExactlyOnce, WriteOptions
 
 if TYPE_CHECKING:
+    from ...kafka.cluster.router import Router
+    from .named_write import NamedWrite
     from .whole_job import WholeJob
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
@@ -44,8 +46,11 @@ class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
             _LOG.warning("%s", warning)
         advise()
         once = self._options.exactly_once
-        if once is not None and once.marker_topic is not None:
-            raise ConfigError("Option 'transactionMarkerTopic' is for streams: a batch write has no markers")
+        if once is not None and once.marker_topic is not None and once.write_id is None:
+            raise ConfigError(
+                "Option 'transactionMarkerTopic' is for streams, and for batch writes with a writeId: others "
+                "have no markers"
+            )
         self._job = self._prepare()
 
     @ShortErrors()
@@ -68,7 +73,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         summary = WriteSummary.of(messages)
         summary.announce()
         if self._options.summary_path is not None:
-            summary.save(self._options.summary_path)
+            summary.save(self._options.summary_path, **self._named(messages))
 
     @ShortErrors()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -80,22 +85,38 @@ class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         written = sum(message is not None for message in messages)
         _LOG.warning("The write failed; the rows of %d completed tasks remain in their topics", written)
 
-    def _prepare(self) -> WholeJob | None:
+    def _named(self, messages: list[WriterCommitMessage | None]) -> dict[str, Any]:
+        """What else the summary of a write with a ``writeId`` says."""
+        once = self._options.exactly_once
+        if once is None or once.write_id is None:
+            return {}
+        before = sum(message.skipped for message in messages if isinstance(message, KafkaCommitMessage))
+        return {"writeId": once.write_id, "committedBefore": before}
+
+    def _prepare(self) -> WholeJob | NamedWrite | None:
         """What is to be had of the cluster before the first task runs."""
         topics, once = self._options.fixed_topics, self._options.exactly_once
         if not topics and once is None:
             return None
         from ...kafka.cluster.router import Router
-        from .whole_job import WholeJob
         from .write_task import prepare_topic
 
         router = Router(self._options.client)
         try:
             for topic in topics:
                 prepare_topic(router, topic, self._options)
-            return None if once is None else WholeJob.begin(router, self._options, once)
+            return None if once is None else self._begin(router, once)
         finally:
             router.close()  # Spark plans in a process that does nothing else afterwards
+
+    def _begin(self, router: Router, once: ExactlyOnce) -> WholeJob | NamedWrite:
+        if once.write_id is None:
+            from .whole_job import WholeJob
+
+            return WholeJob.begin(router, self._options, once)
+        from .named_write import NamedWrite
+
+        return NamedWrite.begin(router, self._options, once, once.write_id)
 
     def __getstate__(self) -> dict[str, Any]:
         return dict(self.__dict__)

@@ -1,7 +1,8 @@
 """`CommitMarker`: what a task commits together with its rows, so that a replay knows whether it has.
 
 It is the offset of a consumer group of the task's own: the batch id as the offset, the rows in its metadata.
-The transaction has it or has it not, with the rows.
+The transaction has it or has it not, with the rows. The intent of a named write (`named_write`) is a marker,
+too: that of all its tasks together.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ M = TypeVar("M")
 
 
 class ReplayError(KafkaError):
-    """A micro-batch can't be written exactly once: what is committed does not fit it. Says why, and what to
-    do."""
+    """A micro-batch, or a write with a ``writeId``, can't be written exactly once: what is committed does not
+    fit it. Says why, and what to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,13 +31,37 @@ class CommitMarker:
     """Of one task: the last micro-batch that was committed, and what it wrote in it."""
 
     batch_id: int
+    """Of a named write: 0; of the intent of one: its revision, which grows with each run."""
     rows: int
     hash: int
+    tasks: int = 0
+    """Of the intent of a named write: how many there are."""
+    topic: str = ""
+    """Of the same: where all rows go, if the option ``topic`` says it."""
+    is_complete: bool = False
+    """Of the same: all tasks are committed."""
+
+    def told(self) -> dict[str, Any]:
+        """All but the batch id, as JSON has it."""
+        told: dict[str, Any] = {"rows": self.rows, "hash": f"{self.hash:016x}"}
+        intent = {"tasks": self.tasks, "topic": self.topic, "complete": self.is_complete}
+        return told | (intent if self.tasks else {})
+
+    @classmethod
+    def from_told(cls, batch_id: int, told: dict[str, Any]) -> CommitMarker:
+        """Of `told`. Raises ValueError, KeyError or TypeError for what is no marker."""
+        return cls(
+            batch_id=batch_id,
+            rows=int(told["rows"]),
+            hash=int(told["hash"], 16),
+            tasks=int(told.get("tasks", 0)),
+            topic=str(told.get("topic", "")),
+            is_complete=bool(told.get("complete", False)),
+        )
 
     def offset(self) -> OffsetToCommit:
         """As it is committed."""
-        metadata = json.dumps({"rows": self.rows, "hash": f"{self.hash:016x}"})
-        return OffsetToCommit(offset=self.batch_id, metadata=metadata)
+        return OffsetToCommit(offset=self.batch_id, metadata=json.dumps(self.told()))
 
     @classmethod
     def read(
@@ -51,12 +76,8 @@ class CommitMarker:
         One that is being committed is waited for at ``where`` and wherever the group has one already: asked
         for everything, a coordinator says nothing of what is pending where nothing was committed before.
         """
-
-        def of(batch_id: int, told: dict[str, Any]) -> CommitMarker:
-            return cls(batch_id=batch_id, rows=int(told["rows"]), hash=int(told["hash"], 16))
-
         found = find_offsets(router, group_id, where, deadline)
-        return max(read_all(found, group_id, of), key=lambda one: one.batch_id, default=None)
+        return max(read_all(found, group_id, cls.from_told), key=lambda one: one.batch_id, default=None)
 
 
 def find_offsets(

@@ -36,6 +36,8 @@ class KafkaCommitMessage(WriterCommitMessage):  # type: ignore[misc]
     """Of an exactly-once write: what its transactional ids begin with."""
     skipped: int = 0
     """Rows of a replay that were committed before."""
+    rows_hash: int = 0
+    """Of an exactly-once write: `RowDigest.hash` of the task's rows, whether written or skipped."""
     over_limit_skipped: int = 0
     """Rows that ``kafka.over.limit`` left out."""
     over_limit_dead_lettered: int = 0
@@ -53,13 +55,17 @@ class KafkaCommitMessage(WriterCommitMessage):  # type: ignore[misc]
     """Of an exactly-once write: whether Spark may choose the number of tasks anew when it runs again."""
 
     @classmethod
-    def skipped_rows(cls, job: str, rows: int) -> KafkaCommitMessage:
+    def skipped_rows(cls, job: str, rows: int, rows_hash: int = 0) -> KafkaCommitMessage:
         """Of a replayed task, whose rows are committed."""
-        return cls(0, 0, 0, 0, (), None, job, rows)
+        return cls(0, 0, 0, 0, (), None, job, rows, rows_hash)
 
     @classmethod
     def of(
-        cls, stats: ProducerStats, transaction: OpenTransaction | None = None, job: str = ""
+        cls,
+        stats: ProducerStats,
+        transaction: OpenTransaction | None = None,
+        job: str = "",
+        rows_hash: int = 0,
     ) -> KafkaCommitMessage:
         """From the statistics of the task's producer."""
         rows = tuple(
@@ -81,6 +87,7 @@ class KafkaCommitMessage(WriterCommitMessage):  # type: ignore[misc]
             rows,
             transaction,
             job,
+            rows_hash=rows_hash,
             over_limit_skipped=stats.skipped_records,
             over_limit_dead_lettered=stats.dead_lettered_records,
         )

@@ -1,7 +1,8 @@
 """`write_once`: a write task whose rows count once, whatever dies. Rows in, an open transaction out.
 
 The task writes its rows and a commit marker in one transaction and leaves it open; the driver commits it. Any
-doubt becomes a replay of the micro-batch, and the marker tells the replay whether the rows are committed.
+doubt becomes a replay of the micro-batch, and the marker tells the replay whether the rows are committed. The
+tasks of a batch write with a name (`named_write`) do the same; what replays it is its user.
 
 Why nothing is doubled: the marker is read *after* InitProducerId, which ends every earlier transaction of
 this task for good; whoever commits later has taken the transactional id after us, and ours is over then.
@@ -13,7 +14,7 @@ import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 
@@ -39,6 +40,35 @@ _ADAPTIVE: Final = ("spark.sql.adaptive.enabled", "spark.sql.adaptive.streaming.
 _ADAPTIVE_SINCE: Final = (4, 2)
 _ABORT_MS: Final = 5_000
 """A task that fails tries so long to abort: an open transaction holds up read_committed readers."""
+
+
+class TaskIdentity(Protocol):
+    """Which rows a task writes: the same rows have the same identity when they are written again."""
+
+    @property
+    def batch_id(self) -> int:
+        """What its marker is compared with."""
+
+    @property
+    def partition(self) -> int:
+        """Its number among all of them."""
+
+    @property
+    def is_adaptive(self) -> bool:
+        """`BatchTask.is_adaptive`."""
+
+    @property
+    def what(self) -> str:
+        """The rows of all tasks together, for errors."""
+
+    def job(self, prefix: str) -> str:
+        """What the transactional ids and groups begin with."""
+
+    def name(self, prefix: str) -> str:
+        """The task's transactional id, and the group of its marker."""
+
+    def other_rows(self, marker: CommitMarker, digest: RowDigest) -> ReplayError:
+        """The error of a replay with other rows than those that are committed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,13 +108,29 @@ class BatchTask:
         """The task's transactional id, and the group of its marker: the same for each micro-batch."""
         return f"{self.job(prefix)}-{self.partition}"
 
+    @property
+    def what(self) -> str:
+        """As `TaskIdentity.what`."""
+        return f"micro-batch {self.batch_id}"
+
+    def other_rows(self, marker: CommitMarker, digest: RowDigest) -> ReplayError:
+        """As `TaskIdentity.other_rows`."""
+        return ReplayError(
+            f"partition {self.partition} of {self.what} has {digest.rows} rows (hash "
+            f"{digest.hash:016x}), and {marker.rows} (hash {marker.hash:016x}) were committed before the "
+            "restart: the query makes other rows of the same input (rand(), current_timestamp(), a changed "
+            "query, another number of partitions: where a shuffle has no given one, Spark chooses it by the "
+            "number of cores, see spark.sql.adaptive.streaming.stateless.enabled). Run it as it was; only "
+            "deterministic queries can be written exactly once"
+        )
+
 
 def write_once(
     batches: Iterator[pa.RecordBatch],
     columns: RowColumns,
     options: WriteOptions,
     once: ExactlyOnce,
-    task: BatchTask,
+    task: TaskIdentity,
 ) -> KafkaCommitMessage:
     """Write all rows of a task in a transaction that the driver is to end; none where the rows are committed.
 
@@ -107,8 +153,10 @@ def write_once(
         if marker is not None and marker.batch_id == task.batch_id:
             for batch in batches:
                 digest.add(columns.select(batch))
-            _check_same(marker, digest, task)
-            message = KafkaCommitMessage.skipped_rows(task.job(once.transactional_id_prefix), digest.rows)
+            if (marker.rows, marker.hash) != (digest.rows, digest.hash):
+                raise task.other_rows(marker, digest)
+            job = task.job(once.transactional_id_prefix)
+            message = KafkaCommitMessage.skipped_rows(job, digest.rows, digest.hash)
         else:
             writing = WriteTask(producer, router, columns, options)
             message = _write(writing, batches, digest, markers, once, task)
@@ -153,7 +201,7 @@ def _write(
     digest: RowDigest,
     markers: Markers,
     once: ExactlyOnce,
-    task: BatchTask,
+    task: TaskIdentity,
 ) -> KafkaCommitMessage:
     producer = writing.producer
     assert isinstance(producer, TransactionalProducer)
@@ -172,35 +220,25 @@ def _write(
         if writing.columns.topic is None and markers.needs_place:
             _check_nothing_pending(markers.last(name, where), task, name)
         markers.add(producer, name, marker, where)
-    message = KafkaCommitMessage.of(written, producer.detach(), task.job(once.transactional_id_prefix))
+    job = task.job(once.transactional_id_prefix)
+    message = KafkaCommitMessage.of(written, producer.detach(), job, digest.hash)
     return replace(message, began_s=began_s)
 
 
-def _check_nothing_pending(marker: CommitMarker | None, task: BatchTask, name: str) -> None:
+def _check_nothing_pending(marker: CommitMarker | None, task: TaskIdentity, name: str) -> None:
     """Where rows say their topic, only now it is known where a marker of theirs would be."""
     if marker is not None and marker.batch_id >= task.batch_id:
+        done = task.what if marker.batch_id == task.batch_id else f"micro-batch {marker.batch_id}"
         raise WriteFailedError(
-            f"{name}: micro-batch {marker.batch_id} has become committed while micro-batch {task.batch_id} "
-            "was written again; this attempt is aborted, and another one will find that"
+            f"{name}: {done} has become committed while {task.what} was written again; this attempt is "
+            "aborted, and another one will find that"
         )
 
 
-def _check_ahead(marker: CommitMarker | None, task: BatchTask, name: str) -> None:
+def _check_ahead(marker: CommitMarker | None, task: TaskIdentity, name: str) -> None:
     if marker is not None and marker.batch_id > task.batch_id:
         raise ReplayError(
-            f"micro-batch {task.batch_id} can't be written exactly once: {name} has committed micro-batch "
+            f"{task.what} can't be written exactly once: {name} has committed micro-batch "
             f"{marker.batch_id} already. The checkpoint was rolled back or copied, or another query runs on "
             "it (the same query id); start from the newest checkpoint, or with a new one"
-        )
-
-
-def _check_same(marker: CommitMarker, digest: RowDigest, task: BatchTask) -> None:
-    if (marker.rows, marker.hash) != (digest.rows, digest.hash):
-        raise ReplayError(
-            f"partition {task.partition} of micro-batch {task.batch_id} has {digest.rows} rows (hash "
-            f"{digest.hash:016x}), and {marker.rows} (hash {marker.hash:016x}) were committed before the "
-            "restart: the query makes other rows of the same input (rand(), current_timestamp(), a changed "
-            "query, another number of partitions: where a shuffle has no given one, Spark chooses it by the "
-            "number of cores, see spark.sql.adaptive.streaming.stateless.enabled). Run it as it was; only "
-            "deterministic queries can be written exactly once"
         )

@@ -78,9 +78,7 @@ class MarkerTopic:
         """As `Markers.last`."""
 
         def of(told: dict[str, Any]) -> CommitMarker:
-            return CommitMarker(
-                batch_id=int(told["batch"]), rows=int(told["rows"]), hash=int(told["hash"], 16)
-            )
+            return CommitMarker.from_told(int(told["batch"]), told)
 
         # A key without a marker is looked for in the whole topic, before any transaction is open.
         return self._last(name, of, deadline or self._router.deadline(self._scan_ms))
@@ -93,8 +91,8 @@ class MarkerTopic:
         where: TopicPartition,  # noqa: ARG002
     ) -> None:
         """As `Markers.add`. What becomes of the record, `TransactionalProducer.detach` says."""
-        told = {"batch": marker.batch_id, "rows": marker.rows, "hash": f"{marker.hash:016x}"}
-        producer.send(self._place.topic, json.dumps(told), key=name, partition=_PARTITION)
+        told = json.dumps({"batch": marker.batch_id} | marker.told())
+        producer.send(self._place.topic, told, key=name, partition=_PARTITION)
 
     def take_intents(self, job: str, timeout_ms: int, deadline: Deadline) -> Intents:
         """As `Markers.take_intents`."""

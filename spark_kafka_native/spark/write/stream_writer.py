@@ -16,6 +16,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from ...kafka.errors import ConfigError
 from ..notice import advise, note_once, prefix_log_lines, tell
 from ..options.option_values import OptionValues
 from ..short_errors import ShortErrors
@@ -38,6 +39,12 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         """Check everything but the cluster. Raises `ConfigError`, in the words of Spark's own connector where
         it has some."""
         self._options = WriteOptions.parse(values)
+        once = self._options.exactly_once
+        if once is not None and once.write_id is not None:
+            raise ConfigError(
+                "Option 'writeId' is for batch writes (df.write): a stream knows its micro-batches by its "
+                "checkpoint. Leave it out here; in foreachBatch it belongs to the write of each batch"
+            )
         self._columns, warnings = RowColumns.check(
             schema, self._options.topic, self._options.timestamp_column, self._options.topic_hint
         )

@@ -116,7 +116,7 @@ class WholeJob:
             raise CommitInDoubtError(
                 f"it is not known whether the job is committed: {error}. {_how_to_find_out(open_, messages)}"
             ) from error
-        _await_readers(router, open_)
+        await_readers(router, open_)
 
     def abort(self, messages: Sequence[object], options: WriteOptions) -> None:
         """On the driver: end what the tasks have left, as well as can be. Spark calls this after a commit
@@ -172,7 +172,8 @@ def _refuse_rows(batches: Iterator[pa.RecordBatch], partition: int) -> None:
                 f"deliveryGuarantee=exactly-once: partition {partition} of the DataFrame has rows, and a "
                 "batch write is all or nothing only where one task writes it, as Kafka can't commit the "
                 "transactions of several at once. Nothing of it was written. Write df.repartition(1), which "
-                "leaves what comes before parallel, or df.coalesce(1)"
+                "leaves what comes before parallel, or df.coalesce(1); or set writeId, with which many tasks "
+                "write each row once, however often the job is run"
             )
 
 
@@ -201,7 +202,7 @@ def _how_to_find_out(transaction: OpenTransaction, messages: Sequence[object]) -
     )
 
 
-def _await_readers(router: Router, transaction: OpenTransaction) -> None:
+def await_readers(router: Router, transaction: OpenTransaction) -> None:
     """The job is committed; its readers see that when each partition has been told."""
     name = transaction.transactional_id
     deadline = router.deadline(_VISIBLE_MS)

@@ -3,6 +3,7 @@ connector's."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -56,7 +57,9 @@ MEANINGLESS: Final = frozenset(
 
 _IGNORE_KEYS: Final = "partitioner.ignore.keys"
 _ONCE: Final = "deliveryGuarantee=exactly-once"
-_OF_ONCE: Final = ("transactionalIdPrefix", "transactionTimeout", "transactionMarkerTopic")
+_OF_ONCE: Final = ("transactionalIdPrefix", "transactionTimeout", "transactionMarkerTopic", "writeId")
+_WRITE_ID: Final = re.compile(r"[A-Za-z0-9._:+-]{1,200}")
+"""It becomes a part of names, where ``/`` separates it from the number of the task."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +72,8 @@ class ExactlyOnce:
     transaction_timeout_ms: int
     marker_topic: str | None = None
     """Where markers are kept; None: as offsets of groups."""
+    write_id: str | None = None
+    """What a batch write is called, so that it can be run again; None: it is all or nothing, by one task."""
 
     @classmethod
     def parse(cls, values: OptionValues, producer: ProducerConfig) -> ExactlyOnce | None:
@@ -94,6 +99,7 @@ class ExactlyOnce:
             is_prefix_given="transactionalIdPrefix" in values,
             transaction_timeout_ms=values.value("transactionTimeout"),
             marker_topic=_parse_marker_topic(values),
+            write_id=_parse_write_id(values),
         )
 
 
@@ -120,6 +126,18 @@ def _parse_marker_topic(values: OptionValues) -> str | None:
     if topic == (values.text("topic") or "").strip():
         raise ConfigError("transactionMarkerTopic must not be the topic that the rows go to")
     return topic
+
+
+def _parse_write_id(values: OptionValues) -> str | None:
+    if "writeId" not in values:
+        return None
+    write_id = (values.text("writeId") or "").strip()
+    if _WRITE_ID.fullmatch(write_id) is None:
+        raise ConfigError(
+            f"writeId must be 1 to 200 ASCII letters, digits and . _ - : +, not {write_id[:250]!r}: it "
+            "becomes a part of transactional ids and of the names of groups"
+        )
+    return write_id
 
 
 @dataclass(frozen=True, kw_only=True)

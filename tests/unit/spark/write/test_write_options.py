@@ -69,6 +69,11 @@ def test_exactly_once_has_its_own_names_and_ten_minutes() -> None:
             "from the option transactionTimeout",
         ),
         ({"transactionMarkerTopic": "m"}, "no effect without deliveryGuarantee=exactly-once"),
+        ({"writeId": "nightly"}, "'writeId' has no effect without deliveryGuarantee=exactly-once"),
+        *(
+            ({"deliveryGuarantee": "exactly-once", "writeId": text}, "writeId must be 1 to 200 ASCII letters")
+            for text in (" ", "a/b", "a b", "nächtlich", "x" * 201)
+        ),
         (
             {"deliveryGuarantee": "exactly-once", "topic": "m", "transactionMarkerTopic": " m"},
             "must not be the topic that the rows go to",
@@ -117,3 +122,10 @@ def test_what_was_probably_meant_by_a_missing_topic_is_said() -> None:
     hint = WriteOptions.parse(OptionValues.parse(given, Scope.WRITE)).topic_hint
     with pytest.raises(ConfigError, match=r"a topic. \('subscribe' was given: did you mean 'topic'\?\)"):
         RowColumns.check(StructType().add("value", "string"), None, topic_hint=hint)
+
+
+def test_a_write_may_have_a_name() -> None:
+    for text in ("nightly-2026-11-22", " 2026-11-22T10:00:00+01:00\n", "x" * 200, "orders_7.b"):
+        once = parse_once(deliveryGuarantee="exactly-once", writeId=text).exactly_once
+        assert once is not None
+        assert once.write_id == text.strip()

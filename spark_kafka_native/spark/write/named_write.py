@@ -1,0 +1,335 @@
+"""`NamedWrite`: a batch write of any number of tasks, each row of which counts once, however often it is run.
+
+It has a name (``writeId``), and follows the protocol of the stream's sink as one micro-batch that its user
+replays: each task writes its rows and a marker in one transaction (`write_once`), and the driver commits them
+when Spark says that all are done. A run finds by the markers what earlier ones have committed.
+
+The driver writes an intent before it commits anything: how many tasks and which rows. It does so in a
+transaction whose transactional id is the write's, after it has read the last intent under it: of two drivers
+only one can be the next. An intent that has other rows is refused, unless nothing of the former is committed
+and nothing can be any more, as `begin` has fenced all of its tasks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, TypeVar
+
+import pyarrow as pa
+
+from ...kafka.admin import Admin
+from ...kafka.cluster.router import Router, router_for
+from ...kafka.config import TransactionConfig
+from ...kafka.errors import KafkaError
+from ...kafka.model import TopicPartition
+from ...kafka.network.deadline import Deadline
+from ...kafka.producer.errors import TransactionAbortableError, TransactionFatalError
+from ...kafka.producer.sending.transaction_requests import (
+    OpenTransaction,
+    end_transaction,
+    find_version,
+    init_producer_id,
+)
+from ...kafka.producer.transactional_producer import TransactionalProducer
+from ..notice import tell
+from .commit_marker import CommitMarker, ReplayError
+from .commit_message import KafkaCommitMessage
+from .exactly_once import close_producer, write_once
+from .markers import Markers, find_markers
+from .row_digest import RowDigest
+from .rows import RowColumns
+from .transaction_ends import CommitFailedError
+from .whole_job import await_readers
+from .write_intent import intent_of, refusal
+from .write_options import ExactlyOnce, WriteOptions
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_LOG: Final = logging.getLogger("spark_kafka_native")
+_AT_ONCE: Final = 16
+_ABORT_MS: Final = 15_000
+_OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedTask:
+    """`TaskIdentity` of one partition of the DataFrame."""
+
+    write_id: str
+    job_name: str
+    partition: int
+    batch_id: int = 0
+    is_adaptive: bool = False
+    """Only a stream is told of that."""
+
+    @property
+    def what(self) -> str:
+        """As `TaskIdentity.what`."""
+        return f"write {self.write_id}"
+
+    def job(self, prefix: str) -> str:  # noqa: ARG002 - it is in the name
+        """As `TaskIdentity.job`."""
+        return self.job_name
+
+    def name(self, prefix: str) -> str:  # noqa: ARG002
+        """As `TaskIdentity.name`."""
+        return _task_name(self.job_name, self.partition)
+
+    def other_rows(self, marker: CommitMarker, digest: RowDigest) -> ReplayError:
+        """As `TaskIdentity.other_rows`."""
+        return ReplayError(
+            f"partition {self.partition} of the DataFrame has {digest.rows} rows (hash "
+            f"{digest.hash:016x}), and an earlier run with writeId={self.write_id} has committed "
+            f"{marker.rows} (hash {marker.hash:016x}) of it. Run it with the same input and number of "
+            "partitions as then (rand(), current_timestamp() or a source that has changed make other rows); "
+            "if it is another write, give it another writeId"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedWrite:
+    """One run of a write. Plain data: it goes to the workers, and to the process that commits."""
+
+    write_id: str
+    job: str
+    """Its transactional id; those of its tasks follow with ``/`` and their number."""
+    void: int | None
+    """The revision of an intent of which nothing is committed, and nothing will be."""
+
+    @classmethod
+    def begin(cls, router: Router, options: WriteOptions, once: ExactlyOnce, write_id: str) -> NamedWrite:
+        """On the driver, before the tasks run: end what an earlier run has left open.
+
+        Raises `ConfigError` (a timeout over the broker's maximum, a marker topic that can't be),
+        `UnsupportedVersionError` (a broker that is too old), `TransactionFatalError` (ACLs).
+        """
+        job = f"{once.transactional_id_prefix}-write/{write_id}"
+        timeout_ms = once.transaction_timeout_ms
+        deadline = router.deadline(options.producer.max_block_ms)
+        find_version(router, job, 2, deadline)
+        markers = find_markers(router, options)
+        markers.check()
+        # An intent that is being committed is there, or gone for good, when this returns.
+        init_producer_id(router, job, timeout_ms, None, deadline)
+        before = markers.last(job, _place(options.topic), deadline)
+        names = set(_open_transactions(router, job, deadline))
+        if before is not None and not before.is_complete:
+            names |= {_task_name(job, partition) for partition in range(before.tasks)}
+        _each(lambda name: init_producer_id(router, name, timeout_ms, None, deadline), sorted(names))
+        void = None
+        if before is not None:
+            void = _find_void(markers, write_id, job, before, deadline)
+        return cls(write_id=write_id, job=job, void=void)
+
+    def write(
+        self, batches: Iterator[pa.RecordBatch], columns: RowColumns, options: WriteOptions, partition: int
+    ) -> KafkaCommitMessage:
+        """On a worker: write all rows of a task, unless they are committed. Raises as `write_once`."""
+        assert options.exactly_once is not None
+        task = NamedTask(write_id=self.write_id, job_name=self.job, partition=partition)
+        return write_once(batches, columns, options, options.exactly_once, task)
+
+    def commit(self, messages: Sequence[object], options: WriteOptions) -> None:
+        """On the driver: make all of it visible, one task after another.
+
+        Raises `ReplayError` where an earlier run has committed other rows; nothing of this one is committed
+        then. Raises `CommitFailedError` where only a part of it, or nothing, could be committed.
+        """
+        told = [message for message in messages if isinstance(message, KafkaCommitMessage)]
+        if len(told) < len(messages):
+            lacking = len(messages) - len(told)
+            raise CommitFailedError(f"write {self.write_id}: {lacking} tasks have said nothing. Run it again")
+        once = options.exactly_once
+        assert once is not None
+        router = router_for(options.client)
+        # When it has passed, the coordinators have aborted what is open.
+        deadline = router.deadline(once.transaction_timeout_ms)
+        settings = TransactionConfig(
+            transactional_id=self.job, transaction_timeout_ms=once.transaction_timeout_ms
+        )
+        producer = TransactionalProducer(options.client, settings, options.producer, router=router)
+        try:
+            intent = _Intent(producer, find_markers(router, options), told, options.topic)
+            wanted = intent.take(self, deadline)
+            open_ = [message.transaction for message in told if message.transaction is not None]
+            failures = [one for one in _each(partial(_commit, router, deadline), open_) if one is not None]
+            if failures:
+                raise self._failed(len(failures), len(open_), failures[0], once) from failures[0]
+            _each(partial(await_readers, router), open_)
+            intent.complete(self.job, wanted, deadline)
+        finally:
+            close_producer(producer)
+        self._announce(told, once)
+
+    def abort(self, messages: Sequence[object], options: WriteOptions) -> None:
+        """On the driver: end what the tasks have left. Spark calls this after a commit that failed, too: what
+        is committed stays so, and the next run finds it."""
+        once = options.exactly_once
+        assert once is not None
+        router = router_for(options.client)
+        deadline = router.deadline(_ABORT_MS)
+
+        def end(partition: int) -> None:
+            message = messages[partition]
+            try:
+                if not isinstance(message, KafkaCommitMessage):
+                    name = _task_name(self.job, partition)
+                    init_producer_id(router, name, once.transaction_timeout_ms, None, deadline)
+                elif message.transaction is not None:
+                    end_transaction(router, message.transaction, commit=False, deadline=deadline)
+            except KafkaError as error:
+                _LOG.info("%s was not aborted: %s", _task_name(self.job, partition), error)
+
+        _each(end, range(len(messages)))
+
+    def _failed(self, failed: int, of: int, error: KafkaError, once: ExactlyOnce) -> CommitFailedError:
+        return CommitFailedError(
+            f"write {self.write_id}: {failed} of {of} transactions could not be committed: {error}. Readers "
+            "see the rows of the others. Run it again with the same writeId: it writes what is missing, and "
+            "nothing twice. Where that repeats itself, either it takes longer from the first row to the "
+            f"commit than transactionTimeout ({once.transaction_timeout_ms} ms), or another run with the "
+            "same writeId is at work"
+        )
+
+    def _announce(self, told: Sequence[KafkaCommitMessage], once: ExactlyOnce) -> None:
+        rows = sum(message.records + message.skipped for message in told)
+        before = sum(message.skipped for message in told)
+        kept = "offsets.retention.minutes of the brokers (7 days unless configured) have passed"
+        if once.marker_topic is not None:
+            kept = f"its markers in topic {once.marker_topic} are deleted"
+        did = f"{before} of its {rows} rows were committed before, and not written again"
+        if rows and before == rows:
+            did = f"all of its {rows} rows were committed before: nothing was written"
+        tell(f"write {self.write_id} is complete; {did}. It is remembered until {kept}")
+
+
+class _Intent:
+    """The intent of one commit, and the producer by which it is kept."""
+
+    def __init__(
+        self,
+        producer: TransactionalProducer,
+        markers: Markers,
+        told: Sequence[KafkaCommitMessage],
+        topic: str | None,
+    ) -> None:
+        self._producer = producer
+        self._markers = markers
+        self._told = told
+        self._topic = topic
+        topics = {row[0] for message in told for row in message.partitions}
+        self._where = _place(min(topics) if topics else topic)
+        self._is_noted = False
+
+    def take(self, run: NamedWrite, deadline: Deadline) -> CommitMarker:
+        """The next intent; it is written if there is something to commit. Raises `ReplayError` where that
+        must not be, `CommitFailedError` where another driver has come between."""
+        try:
+            wanted = self._check(run, deadline)
+            if any(message.transaction is not None for message in self._told):
+                self._write(run.job, wanted, deadline)
+        except (TransactionAbortableError, TransactionFatalError) as error:
+            raise CommitFailedError(
+                f"write {run.write_id}: this run has committed nothing: {error}. Another run with the same "
+                "writeId is at work; if there should be none, run it again"
+            ) from error
+        return wanted
+
+    def _check(self, run: NamedWrite, deadline: Deadline) -> CommitMarker:
+        """The next intent, not written yet."""
+        wanted = intent_of(self._told, self._topic)
+        self._producer.initialize()  # from here on no other driver's intent comes between
+        before = self._markers.last(run.job, self._where, deadline)
+        self._is_noted = before is not None and before.is_complete
+        why = refusal(before, wanted, self._told, run.void)
+        if why is not None:
+            raise ReplayError(f"write {run.write_id} can't be committed: {why}")
+        return wanted if before is None else replace(wanted, batch_id=before.batch_id + 1)
+
+    def _write(self, job: str, intent: CommitMarker, deadline: Deadline) -> None:
+        assert self._where is not None
+        self._producer.begin(deadline.remaining_ms)
+        self._markers.add(self._producer, job, intent, self._where)
+        self._producer.commit(deadline.remaining_ms)
+        # Coordinators up to Kafka 3.x apply it a moment later. Nothing is committed that it speaks of before
+        # others can see it. In a topic it is there as soon as another driver has taken the transactional id.
+        if self._markers.needs_place:
+            self._markers.last(job, self._where, deadline)
+
+    def complete(self, job: str, intent: CommitMarker, deadline: Deadline) -> None:
+        """Note that all of it is committed, as well as can be: without that the next run goes by the markers.
+        The note is younger than any of them, so that it is not forgotten before the last of them is."""
+        if self._is_noted or self._where is None or not intent.rows:
+            return
+        try:
+            self._write(job, replace(intent, batch_id=intent.batch_id + 1, is_complete=True), deadline)
+        except KafkaError as error:
+            _LOG.info("%s is complete; that could not be noted: %s", job, error)
+
+
+def _task_name(job: str, partition: int) -> str:
+    return f"{job}/{partition}"
+
+
+def _place(topic: str | None) -> TopicPartition | None:
+    """Any partition there is."""
+    return None if topic is None else TopicPartition(topic, 0)
+
+
+def _commit(router: Router, deadline: Deadline, transaction: OpenTransaction) -> KafkaError | None:
+    """Why it could not be, or None."""
+    try:
+        end_transaction(router, transaction, commit=True, deadline=deadline)
+    except KafkaError as error:
+        return error
+    return None
+
+
+def _open_transactions(router: Router, job: str, deadline: Deadline) -> list[str]:
+    """The transactional ids of tasks that died before any intent said how many there are; as far as the
+    cluster tells (Kafka 3.0, Describe on the transactional ids)."""
+    try:
+        found = Admin(router).list_transactions(deadline, states=_OPEN)
+    except KafkaError as error:
+        _LOG.info("it is not known which transactions of %s are open: %s", job, error)
+        return []
+    return [one.transactional_id for one in found if one.transactional_id.startswith(_task_name(job, 0)[:-1])]
+
+
+def _find_void(
+    markers: Markers, write_id: str, job: str, before: CommitMarker, deadline: Deadline
+) -> int | None:
+    """The revision of ``before`` if none of its tasks is committed; they are fenced. Says what there is."""
+    if before.is_complete:
+        tell(
+            f"write {write_id} was completed by an earlier run: its {before.rows} rows are compared with "
+            "those of this run, and not written again"
+        )
+        return None
+    # Without its place a marker that has just been committed may not be seen yet (`CommitMarker.read`).
+    where = _place(before.topic or None)
+    if where is None and markers.needs_place:
+        return None
+    names = [_task_name(job, partition) for partition in range(before.tasks)]
+    done = [one for one in _each(lambda name: markers.last(name, where, deadline), names) if one is not None]
+    if not done:
+        return before.batch_id
+    rows = sum(one.rows for one in done)
+    tell(
+        f"write {write_id} was begun by an earlier run, which has committed {rows} of its {before.rows} rows "
+        f"in {len(done)} of its {before.tasks} tasks: this run writes the rest"
+    )
+    return None
+
+
+def _each(ask: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """``ask`` of each of them, several at once. Raises what the first of those that failed has raised."""
+    if not items:
+        return []
+    with ThreadPoolExecutor(min(_AT_ONCE, len(items))) as pool:
+        return list(pool.map(ask, items))
