@@ -34,6 +34,8 @@ def values_of_fixed(fixed: Fixed, *, error: bool) -> st.SearchStrategy[Any]:
         return st.booleans()
     if fixed.name == "uuid":
         return st.uuids()
+    if fixed.name == "float64":
+        return st.floats(allow_nan=False)  # which no value equals, not even itself
     bits = RANGES[fixed.format]
     return st.integers(-(1 << bits - 1), (1 << bits - 1) - 1)
 

@@ -109,6 +109,8 @@ def any_fixed(chance: random.Random, fixed: Fixed) -> Any:
         return chance.random() < 0.5
     if fixed.name == "uuid":
         return uuid.UUID(int=chance.getrandbits(128))
+    if fixed.name == "float64":
+        return chance.choice((0.0, -1.5, 1e6, 1.7976931348623157e308, 5e-324, chance.random()))
     bits = {"b": 7, "h": 15, "i": 31, "q": 63}[fixed.format]
     return chance.choice((0, -1, 1, (1 << bits) - 1, -(1 << bits), chance.getrandbits(bits)))
 

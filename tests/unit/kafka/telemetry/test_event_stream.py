@@ -50,7 +50,7 @@ def test_events_come_in_order_and_end_with_the_client(source: EventSource[Step])
 
 def test_an_event_just_before_the_end_is_not_missed(source: EventSource[Step]) -> None:
     stream = source.subscribe(10)
-    looked = stream._lock
+    looked = stream.lock
 
     class Looked:
         """Once the reader has found nothing, the last event and the end come."""
@@ -60,11 +60,11 @@ def test_an_event_just_before_the_end_is_not_missed(source: EventSource[Step]) -
 
         def __exit__(self, *_: object) -> None:
             looked.release()
-            stream._lock = looked
+            stream.lock = looked
             source.emit(Step(7))
             source.close()
 
-    stream._lock = Looked()  # type: ignore[assignment]
+    stream.lock = Looked()  # type: ignore[assignment]
     assert [event.number for event in stream] == [7]
 
 
@@ -149,7 +149,7 @@ def test_threads_lose_no_event(source: EventSource[Step]) -> None:
 def test_a_forked_child_gets_none_and_waits_for_none(source: EventSource[Step]) -> None:
     stream = source.subscribe(5)
     source.emit(Step(0))
-    with held_by_another_thread(stream._lock):
+    with held_by_another_thread(stream.lock):
         child = os.fork()
         if not child:
             source.emit(Step(1))
