@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ..config import CANONICAL, ClientConfig, split_address
-from ..errors import AuthenticationError, KafkaError, NetworkError, SecurityError
+from ..errors import AuthenticationError, KafkaError, NetworkError, ProtocolError, SecurityError
 from ..metrics import catalogue as metric
 from ..metrics.registry import MetricsRegistry
 from ..metrics.snapshot import Observed
@@ -246,6 +246,8 @@ class Brokers:
                 return self._dial(broker.host, broker.port, deadline)
             except NetworkError as error:
                 raise NetworkError(f"broker {broker.node_id}: {error}{hint}") from error
+            except ProtocolError as error:  # something that is no broker: it names no address
+                raise ProtocolError(f"broker {broker.node_id} at {address}: {error}{hint}") from error
 
 
 def _joined(failures: dict[str, KafkaError], addresses: tuple[str, ...]) -> KafkaError:

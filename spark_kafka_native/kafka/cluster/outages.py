@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from ..errors import NetworkError
+from ..errors import KafkaError, NetworkError, ProtocolError
 
 _LOG = logging.getLogger("spark_kafka_native")
 
@@ -28,7 +28,7 @@ class _Outage:
 
     def __init__(self) -> None:
         self.began_at = self.tried_at = time.monotonic()
-        self.error: NetworkError | None = None
+        self.error: KafkaError | None = None
         self.said = False
         self.attempts = 0
 
@@ -45,7 +45,7 @@ class Outages:
         self._lock = threading.Lock()
         self._outages: dict[int, _Outage] = {}
 
-    def error(self, node_id: int) -> NetworkError | None:
+    def error(self, node_id: int) -> KafkaError | None:
         """Why the last attempt to connect to that broker has failed, or what the one under way waits for;
         None where it is reachable, or was not tried for long.
         """
@@ -66,7 +66,7 @@ class Outages:
                 timer.start()
         try:
             yield
-        except NetworkError as error:
+        except (NetworkError, ProtocolError) as error:
             outage.error = error
             raise
         else:

@@ -176,7 +176,7 @@ class Router:
             )
         return broker
 
-    def outage(self, node_id: int) -> NetworkError | None:
+    def outage(self, node_id: int) -> KafkaError | None:
         """Why that broker can't be connected to, as far as this is known; no attempt is made."""
         return self._brokers.outages.error(node_id)
 
