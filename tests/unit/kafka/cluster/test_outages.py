@@ -19,7 +19,7 @@ from spark_kafka_native.cli.main import main
 from spark_kafka_native.kafka.cluster import outages
 from spark_kafka_native.kafka.cluster.outages import Outages
 from spark_kafka_native.kafka.consumer.consumer import Consumer
-from spark_kafka_native.kafka.errors import NetworkError
+from spark_kafka_native.kafka.errors import NetworkError, ProtocolError
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.errors import DeliveryError
@@ -48,14 +48,10 @@ def web_server() -> Iterator[int]:
         server.shutdown()
 
 
-@pytest.fixture(params=["refuses", "silent", "another service"])
-def misadvertised(request: pytest.FixtureRequest) -> Iterator[ProduceCluster]:
-    """One broker that can be asked, and the leader of everything, which nobody can reach."""
-    with ProduceCluster() as cluster, contextlib.ExitStack() as stack:
-        if request.param == "silent":
-            port = stack.enter_context(silent_listener()).getsockname()[1]
-        else:
-            port = dead_port() if request.param == "refuses" else stack.enter_context(web_server())
+@contextlib.contextmanager
+def led_from(port: int) -> Iterator[ProduceCluster]:
+    """One broker that can be asked; the leader of everything advertises ``port``."""
+    with ProduceCluster() as cluster:
         cluster.create("t", leader=7)
 
         def metadata(asked: MetadataRequest, version: int) -> Any:
@@ -66,6 +62,14 @@ def misadvertised(request: pytest.FixtureRequest) -> Iterator[ProduceCluster]:
         cluster[1].on(MetadataRequest, metadata)
         ScriptedGroup(cluster, [TopicPartition("t", 0)])
         yield cluster
+
+
+@pytest.fixture(params=["refuses", "silent"])
+def misadvertised(request: pytest.FixtureRequest) -> Iterator[ProduceCluster]:
+    with contextlib.ExitStack() as stack:
+        silent = request.param == "silent"
+        port = stack.enter_context(silent_listener()).getsockname()[1] if silent else dead_port()
+        yield stack.enter_context(led_from(port))
 
 
 def poll_consumer(bootstrap: str) -> None:
@@ -107,6 +111,19 @@ def test_an_unreachable_leader_is_said_once(
     [said] = [one.getMessage() for one in lines]
     assert said.startswith("broker 7")
     assert HINT in said
+
+
+def test_an_address_that_is_no_brokers_is_named(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outages, "SAY_AFTER_S", 0.2)
+    with web_server() as port, led_from(port) as cluster:
+        produce(cluster.bootstrap_servers)
+        [said] = [one.getMessage() for one in caplog.records if one.module == "outages"]
+        assert f"broker 7 at 127.0.0.3:{port}: the peer answered with HTTP" in said
+        reading = Consumer(cluster.bootstrap_servers, "t", start=0)
+        with reading as consumer, pytest.raises(ProtocolError, match=HINT):
+            consumer.poll(60)
 
 
 def test_produce_ends_in_its_time_and_names_the_broker(
