@@ -50,6 +50,7 @@ class Topics:
         self._replay = replay
         self.lock = threading.RLock()
         self._closed: BaseException | None = None
+        self._reading_limits = False
 
     def open(self, names: Iterable[str], *, for_replay: bool = False) -> list[str]:
         """Open the buffers of those ``names`` that have none yet; returns these.
@@ -110,7 +111,23 @@ class Topics:
         for name in names:
             if name in self.buffers:
                 self.describe(self.buffers[name])
-        self.read_limits(names, self._router.config.metadata_max_age_ms / 2_000)
+        age_s = self._router.config.metadata_max_age_ms / 2_000
+        old = [name for name in names if name in self.buffers and self.buffers[name].limit_age_s >= age_s]
+        if not old or self._reading_limits:
+            return
+        self._reading_limits = True
+
+        def read() -> None:
+            try:
+                self.read_limits(old, age_s)
+            finally:
+                self._reading_limits = False
+
+        # In a thread of its own: who leads a partition must not wait for a broker that does not answer this.
+        try:
+            threading.Thread(target=read, name="kafka-producer-limits", daemon=True).start()
+        except RuntimeError:  # none can be started while the interpreter ends
+            self._reading_limits = False
 
     def read_limits(self, names: Iterable[str], max_age_s: float = LIMIT_AGE_S) -> None:
         """Ask again for the limits of those ``names`` that were read longer ago: they may have been raised.

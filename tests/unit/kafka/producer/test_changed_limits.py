@@ -4,10 +4,14 @@ import random
 
 import pyarrow as pa
 import pytest
+from produce_cluster import refused
 from producing import TP, producing, wait_until
+from scripted_broker import Silence
 
+from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.producer.errors import DeadLetteredError, RecordTooLargeError
 from spark_kafka_native.kafka.protocol.api.configs import DescribeConfigsRequest
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 
 SKIP = {"over_limit": "skip"}
 LETTERS = {"over_limit": "dead_letter", "dead_letter_topic": "dead"}
@@ -85,3 +89,17 @@ def test_records_that_fit_ask_for_nothing(cluster):
             producer.send("t", b"x" * 1_500).result(60)
         producer.send_columns(pa.record_batch({"value": [b"x" * 1_900] * 20}), "t").result(60)
         assert len(cluster[1].requests(DescribeConfigsRequest)) == 1
+
+
+def test_new_leaders_do_not_wait_for_limits(cluster):
+    with producing(cluster, client={"metadata.max.age.ms": 1}) as producer:  # limits are always old
+        producer.send("t", b"1", partition=0).result(60)
+        cluster[1].on(DescribeConfigsRequest, Silence)
+        asked = len(cluster[1].requests(DescribeConfigsRequest))
+        cluster.script(TP, refused(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        delivery = producer.send("t", b"2", partition=0)
+        wait_until(lambda: len(cluster[1].requests(DescribeConfigsRequest)) > asked)
+        known = len(cluster[1].requests(MetadataRequest))
+        wait_until(delivery.done)
+        wait_until(lambda: len(cluster[1].requests(MetadataRequest)) > known)
+        assert len(cluster[1].requests(DescribeConfigsRequest)) == asked + 1  # which is still not answered
