@@ -17,7 +17,7 @@ from ..metrics.snapshot import MetricsSnapshot
 from ..model import Record, TopicPartition
 from ..network.deadline import Deadline
 from ..telemetry.event_stream import EventStream
-from .consumer import Consumer
+from .consumer import LOOK_MS, Consumer
 from .fetched_records import FetchedRecords
 from .places import Place, Whence
 from .work_unit import WorkUnit
@@ -66,14 +66,16 @@ class AsyncConsumer:
         return self
 
     async def __anext__(self) -> Record:
-        """The next record of any partition; ends once the consumer is closed."""
+        """The next record of any partition; ends as that of `Consumer`."""
         reader = self._consumer.reader
         for record in reader.rows:
             return record
         await asyncio.sleep(0)  # others have their turn, however fast records come
         try:
             while (found := reader.next_record(Deadline.after_ms(0))) is None:
-                await self._wait(None)
+                if self._consumer.at_end:
+                    raise StopAsyncIteration
+                await self._wait(Deadline.after_ms(LOOK_MS) if self._consumer.stops_at_end else None)
         except ConsumerClosedError as error:
             if error.__cause__ is not None or not reader.closed:  # it failed, or this is a forked child
                 raise

@@ -26,6 +26,9 @@ from .work_unit import WorkUnit
 
 _LOG = logging.getLogger("spark_kafka_native.consumer")
 
+LOOK_MS = 50
+"""Reading to the end looks so often whether it has come there: markers at the end are no records."""
+
 Start = Place | Mapping[int, Place] | Mapping[TopicPartition, Place]
 
 
@@ -38,7 +41,9 @@ class Consumer:
     ``metadata.max.age.ms`` has shown them). ``start`` is where to begin: an offset, ``"earliest"``,
     ``"latest"``, a `datetime`, a `timedelta` ago, an `OffsetAt`, or a mapping of partitions to those.
     ``columns`` are the fields of `RecordColumns` to fill, with ``offset`` always (None: all): what is not
-    read is not decoded.
+    read is not decoded. With ``stop_at_end`` iteration ends after what the logs had when it was made
+    (read_committed: up to the last stable offset); newer records may come before that. Making it raises
+    where the end of a partition can't be found out.
 
         with Consumer("localhost:9092", "orders", start="earliest") as consumer:
             for record in consumer:
@@ -56,7 +61,7 @@ class Consumer:
     after other errors the next call tries again.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is read of where, by name
         self,
         bootstrap: Bootstrap | None = None,
         topic: str | Collection[str] = (),
@@ -64,6 +69,7 @@ class Consumer:
         partitions: Collection[int] | None = None,
         start: Start = OffsetAt.EARLIEST,
         columns: Collection[str] | None = None,
+        stop_at_end: bool = False,
         router: Router | None = None,
         **settings: Any,
     ) -> None:
@@ -79,6 +85,7 @@ class Consumer:
             raise ValueError(f"no such columns: {sorted(unknown)}; there are {sorted(ALL_COLUMNS)}")
         try:
             found = self._find_partitions(partitions)
+            self._ends = self._resolve(dict.fromkeys(found, OffsetAt.LATEST)) if stop_at_end else None
             offsets = self._begin_at(_starts(start, found))
         except BaseException:
             self._close_router()
@@ -113,17 +120,33 @@ class Consumer:
         return self
 
     def __next__(self) -> Record:
-        """The next record of any partition; waits for it. Ends once the consumer is closed."""
+        """The next record of any partition; waits for it. Ends once the consumer is closed, or `at_end`."""
         for record in self._reader.rows:
             return record
+        found = None
         try:
-            found = self._reader.next_record()
+            while found is None:
+                if self.at_end:
+                    raise StopIteration
+                found = self._reader.next_record(None if self._ends is None else Deadline.after_ms(LOOK_MS))
         except ConsumerClosedError as error:
             if error.__cause__ is not None or not self._reader.closed:  # it failed, or this is a forked child
                 raise
             raise StopIteration from None
-        assert found is not None, "it waits without a deadline"
         return found
+
+    @property
+    def stops_at_end(self) -> bool:
+        """Whether ``stop_at_end`` was set."""
+        return self._ends is not None
+
+    @property
+    def at_end(self) -> bool:
+        """True if ``stop_at_end`` was set, and everything before those ends was handed out."""
+        read = self._reader.partitions
+        return self._ends is not None and all(
+            tp in read and self._reader.position(tp) >= end for tp, end in self._ends.items()
+        )
 
     def poll(self, timeout: float | None = None, max_records: int | None = None) -> list[Record]:
         """The next records: waits for the first, for ``timeout`` seconds (None: for ever), and takes those

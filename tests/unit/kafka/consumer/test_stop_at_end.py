@@ -1,0 +1,61 @@
+"""`Consumer(stop_at_end=True)`: iteration that ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from record_batches import control
+from scripted_broker import ScriptedCluster
+
+from spark_kafka_native.kafka.consumer.async_consumer import AsyncConsumer
+from spark_kafka_native.kafka.consumer.consumer import Consumer
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
+
+A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
+
+
+@pytest.fixture
+def cluster() -> Iterator[ScriptedCluster]:
+    """The first partition ends with a marker, the second is empty."""
+    with ScriptedCluster(1) as cluster:
+        cluster.create("a", partitions=2)
+        log = cluster.logs[A0]
+        log.append([b"0", b"1", b"2"])
+        log.batches.append(control(3, 7, 1))
+        log.end_offset = 4
+        yield cluster
+
+
+def test_it_ends_behind_what_was_there_and_asks_no_more_for_it(cluster: ScriptedCluster) -> None:
+    with Consumer(cluster.bootstrap_servers, "a", start="earliest", stop_at_end=True) as consumer:
+        asked = len(cluster[1].requests(ListOffsetsRequest))
+        assert not consumer.at_end
+        assert [record.value for record in consumer] == [b"0", b"1", b"2"]
+        assert consumer.at_end
+        assert list(consumer) == []
+        cluster.logs[A1].append([b"new"])
+        assert [record.value for record in consumer.poll(60)] == [b"new"]
+        consumer.seek(1, partition=0)
+        assert [record.value for record in consumer] == [b"1", b"2"]
+        assert len(cluster[1].requests(ListOffsetsRequest)) == asked
+
+
+def test_nothing_is_at_the_end_at_once(cluster: ScriptedCluster) -> None:
+    for start in ("latest", {0: 4, 1: 0}):
+        with Consumer(cluster.bootstrap_servers, "a", start=start, stop_at_end=True) as consumer:
+            assert list(consumer) == []
+    with Consumer(cluster.bootstrap_servers, "a", start="latest") as consumer:
+        assert not consumer.at_end
+
+
+def test_in_asyncio_too(cluster: ScriptedCluster) -> None:
+    async def read() -> list[bytes | None]:
+        async with AsyncConsumer(
+            cluster.bootstrap_servers, "a", start="earliest", stop_at_end=True
+        ) as consumer:
+            return [record.value async for record in consumer]
+
+    assert asyncio.run(read()) == [b"0", b"1", b"2"]
