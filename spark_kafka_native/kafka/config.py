@@ -93,7 +93,9 @@ class ClientConfig(Properties):
     process.
     """
 
-    bootstrap_servers: tuple[str, ...] = property_field("bootstrap.servers", (), _addresses)
+    bootstrap_servers: tuple[str, ...] = property_field(
+        "bootstrap.servers", (), _addresses, aliases=("metadata.broker.list",)
+    )
     """``host:port`` of some brokers, comma-separated; IPv6 hosts in brackets. Required."""
     client_id: str = property_field("client.id", "spark-kafka-native", text)
     """The name of this client in the brokers' logs, metrics and quotas."""
@@ -195,7 +197,11 @@ class ConsumerConfig(Properties):
     )
     """Limit of one response, all its partitions together."""
     max_partition_fetch_bytes: int = property_field(
-        "max.partition.fetch.bytes", 4 * 1024 * 1024, min_value=1, max_value=INT32_MAX
+        "max.partition.fetch.bytes",
+        4 * 1024 * 1024,
+        min_value=1,
+        max_value=INT32_MAX,
+        aliases=("fetch.message.max.bytes",),
     )
     """Limit of one partition in a response; a single larger batch comes nevertheless."""
     isolation_level: IsolationLevel = property_field(  # noqa: RUF009 - it returns a field

@@ -101,7 +101,9 @@ def _client(bootstrap: Bootstrap | None, values: dict[str, Any], security: dict[
         values["security"] = SecurityConfig.from_properties(properties, **security)
     elif security:
         values["security"] = replace(values["security"], **security)
-    addresses = _addresses(properties.get("bootstrap.servers", ()) if bootstrap is properties else bootstrap)
+    if bootstrap is properties:
+        bootstrap = properties.get("bootstrap.servers", properties.get("metadata.broker.list", ()))
+    addresses = _addresses(bootstrap)
     return ClientConfig.from_properties(properties, bootstrap_servers=addresses, **values)
 
 

@@ -38,7 +38,7 @@ def _over_limit(text: str) -> str:
 class ProducerConfig(Properties):
     """How records are produced. Names are Java's, or librdkafka's where Java has none."""
 
-    acks: Acks = property_field("acks", Acks.ALL, _acks)  # noqa: RUF009 - it returns a field
+    acks: Acks = property_field("acks", Acks.ALL, _acks, aliases=("request.required.acks",))  # noqa: RUF009 - it returns a field
     """Which replicas must have a batch before it counts as written: ``all``, ``1`` (the leader) or ``0``
     (none)."""
     enable_idempotence: bool | None = property_field("enable.idempotence", None, boolean)
@@ -50,7 +50,9 @@ class ProducerConfig(Properties):
     everybody less."""
     batch_records: int = property_field("batch.num.messages", 100_000, min_value=1, max_value=INT32_MAX)
     """Limit of a record batch, in records."""
-    linger_ms: int = property_field("linger.ms", 5, min_value=0, max_value=INT32_MAX)
+    linger_ms: int = property_field(
+        "linger.ms", 5, min_value=0, max_value=INT32_MAX, aliases=("queue.buffering.max.ms",)
+    )
     """How long a batch that is not full waits for more records. A batch write of Spark's lingers 1,000."""
     buffer_memory: int = property_field("buffer.memory", 64 * 1024 * 1024, min_value=1)
     """Limit of records accepted and not yet delivered."""
@@ -61,7 +63,11 @@ class ProducerConfig(Properties):
     block_on_buffer_full: bool = property_field("block.on.buffer.full", True, boolean)
     """With ``false`` a full buffer is an error at once."""
     max_in_flight: int = property_field(
-        "max.in.flight.requests.per.connection", 5, min_value=1, max_value=1_000
+        "max.in.flight.requests.per.connection",
+        5,
+        min_value=1,
+        max_value=1_000,
+        aliases=("max.in.flight",),
     )
     """Limit of requests on a connection that are not answered yet."""
     connections_per_broker: int = property_field("connections.per.broker", 2, min_value=1, max_value=100)
@@ -70,14 +76,18 @@ class ProducerConfig(Properties):
     A broker takes the requests of one connection one after the other, reading none while it writes
     one; on two it does both at once."""
     delivery_timeout_ms: int = property_field(
-        "delivery.timeout.ms", 120_000, min_value=1, max_value=INT32_MAX
+        "delivery.timeout.ms", 120_000, min_value=1, max_value=INT32_MAX, aliases=("message.timeout.ms",)
     )
     """From accepting a record to giving up on it, all retries included."""
-    retries: int = property_field("retries", INT32_MAX, min_value=0, max_value=INT32_MAX)
+    retries: int = property_field(
+        "retries", INT32_MAX, min_value=0, max_value=INT32_MAX, aliases=("message.send.max.retries",)
+    )
     """How often a batch is sent again; ``delivery.timeout.ms`` ends it earlier."""
     max_request_size: int | None = property_field("max.request.size", None, int)
     """Limit of a record before compression, and of a request. Default: the topic's ``max.message.bytes``."""
-    compression_type: str = property_field("compression.type", "none", _compression_type)
+    compression_type: str = property_field(
+        "compression.type", "none", _compression_type, aliases=("compression.codec",)
+    )
     """``none``, ``gzip``, ``snappy``, ``lz4`` or ``zstd``."""
     compression_level: int | None = property_field("compression.level", None, int)
     """Level of the codec; its usual one by default."""
@@ -109,6 +119,12 @@ class ProducerConfig(Properties):
             raise ConfigError("over.limit=dead_letter needs dead.letter.topic")
         if self.over_limit != "dead_letter" and self.dead_letter_topic is not None:
             raise ConfigError("dead.letter.topic has no effect without over.limit=dead_letter")
+        if self.linger_ms > self.delivery_timeout_ms:
+            raise ConfigError(
+                f"linger.ms={self.linger_ms} is longer than delivery.timeout.ms={self.delivery_timeout_ms}: "
+                "records would be given up while they wait for their batch to fill. Lower the one, or raise "
+                "the other"
+            )
         if self.enable_idempotence:
             for name, bad in (
                 ("acks must be all", self.acks is not Acks.ALL),

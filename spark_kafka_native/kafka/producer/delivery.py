@@ -6,9 +6,11 @@ a caller asks for one.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -159,6 +161,10 @@ class DeliveryBlock:
             self._segment_of[rows] = number
         self._segments_indexed = known
 
+    def hurry(self) -> None:
+        """Have the records sent at once, without waiting for batches to fill."""
+        self._hurry()
+
     def wait(self, ended: Callable[[], bool], timeout_ms: float | None) -> bool:
         """Wait until ``ended``; False when the timeout expired first. A thread that waits wants the records
         sent at once.
@@ -218,6 +224,28 @@ class Delivery:
     def exception(self, timeout: float | None = None) -> DeliveryError | None:
         """As `result`, but returns the error, or None when the record was delivered."""
         return self._wait(timeout)[1].error
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        """As `result`, in asyncio: ``where = await producer.send(...)``. It does not hold up the event loop,
+        and cancelling it cancels no record."""
+        from asyncio import get_running_loop  # late: most programs have none, and it takes long to import
+
+        loop = get_running_loop()
+        ended = loop.create_future()
+
+        def end() -> None:
+            if not ended.done():  # cancelled
+                ended.set_result(None)
+
+        def tell(_: Delivery) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
+                loop.call_soon_threadsafe(end)
+
+        self.add_done_callback(tell)
+        if not self.done():
+            self._block.hurry()
+        yield from ended
+        return self.result(0)
 
     def add_done_callback(self, callback: Callable[[Delivery], None]) -> None:
         """Call ``callback(self)`` once the record has ended, in the sender's thread (or now, if it has)."""

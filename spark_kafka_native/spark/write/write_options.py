@@ -202,6 +202,6 @@ def _parse_configs(properties: Mapping[str, str]) -> tuple[ClientConfig, Produce
     if "partitioner.class" in given:
         given["partitioner.class"] = partitioner_name(given["partitioner.class"])
     producer = ProducerConfig.from_properties(given)
-    if "linger.ms" not in given:
-        producer = replace(producer, linger_ms=LINGER_MS)
+    if not {"linger.ms", "queue.buffering.max.ms"} & given.keys():
+        producer = replace(producer, linger_ms=min(LINGER_MS, producer.delivery_timeout_ms))
     return ClientConfig.from_properties(given), producer

@@ -239,3 +239,29 @@ def test_users_with_different_passwords_are_different_configs() -> None:
     assert len(configs) == 2
     first, second = (router_for(config) for config in configs)
     assert first is not second
+
+
+def test_librdkafkas_names_mean_the_same():
+    given = {
+        "queue.buffering.max.ms": "7",
+        "message.send.max.retries": "3",
+        "message.timeout.ms": "9000",
+        "request.required.acks": "-1",
+        "compression.codec": "lz4",
+        "max.in.flight": "2",
+    }
+    found = ProducerConfig.from_properties(given)
+    assert (found.linger_ms, found.retries, found.delivery_timeout_ms) == (7, 3, 9_000)
+    assert (found.acks, found.compression_type, found.max_in_flight) == (Acks.ALL, "lz4", 2)
+    both = {"linger.ms": "5", "queue.buffering.max.ms": "7"}
+    with pytest.raises(ConfigError, match=r"linger\.ms and queue\.buffering\.max\.ms mean the same"):
+        ProducerConfig.from_properties(both)
+    reader = {"metadata.broker.list": "a:1", "fetch.message.max.bytes": "100"}
+    assert ClientConfig.from_properties(reader).bootstrap_servers == ("a:1",)
+    assert ConsumerConfig.from_properties(reader).max_partition_fetch_bytes == 100
+
+
+def test_records_are_not_given_up_while_they_linger():
+    assert ProducerConfig(linger_ms=100, delivery_timeout_ms=100).linger_ms == 100
+    with pytest.raises(ConfigError, match=r"linger\.ms=101 is longer than delivery\.timeout\.ms=100"):
+        ProducerConfig(linger_ms=101, delivery_timeout_ms=100)

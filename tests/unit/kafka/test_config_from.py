@@ -172,3 +172,8 @@ def test_an_unknown_property_is_named_with_the_nearest() -> None:
         warnings.simplefilter("error")
         # One dict for a producer and a consumer is what people have; nothing is wrong with it.
         configs_from({"bootstrap.servers": "a", "group.id": "g", "check.crcs": "true"}, {}, ProducerConfig)
+
+
+def test_brokers_by_librdkafkas_name() -> None:
+    (client,) = configs_from({"metadata.broker.list": "a,b:1"}, {})
+    assert client.bootstrap_servers == ("a:9092", "b:1")

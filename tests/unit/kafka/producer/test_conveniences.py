@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -194,3 +195,21 @@ def test_brokers_are_asked_to_create_topics_only_where_that_is_allowed(
     asked = [request for request in cluster[1].requests(MetadataRequest) if request.topics]
     assert asked
     assert asked[0].allow_auto_topic_creation is allowed
+
+
+def test_a_delivery_is_awaited(cluster: ProduceCluster) -> None:
+    async def send() -> list[int | None]:
+        with Producer(cluster.bootstrap_servers, linger_ms=60_000) as producer:
+            sent = [producer.send("t", b"%d" % i, partition=0) for i in range(3)]
+            cancelled = asyncio.ensure_future(sent[1])
+            await asyncio.sleep(0)  # it has begun to wait
+            cancelled.cancel()
+            found = [where.offset for where in await asyncio.gather(*sent)]
+            assert (await sent[0]).offset == 0  # as often as anybody likes
+            cluster.script(TP, *[refused(ErrorCode.INVALID_RECORD)] * 5)
+            with pytest.raises(DeliveryError, match="INVALID_RECORD"):
+                await producer.send("t", b"bad", partition=0)
+            return found
+
+    assert asyncio.run(send()) == [0, 1, 2]
+    assert cluster.values(TP) == [b"0", b"1", b"2"]

@@ -129,3 +129,19 @@ def test_a_write_may_have_a_name() -> None:
         once = parse_once(deliveryGuarantee="exactly-once", writeId=text).exactly_once
         assert once is not None
         assert once.write_id == text.strip()
+
+
+@pytest.mark.parametrize(
+    ("given", "linger_ms"),
+    [
+        ({}, 1_000),
+        ({"kafka.delivery.timeout.ms": "400"}, 400),
+        ({"kafka.linger.ms": "3"}, 3),
+        ({"kafka.queue.buffering.max.ms": "4"}, 4),
+    ],
+)
+def test_a_write_lingers_a_second_unless_it_is_told_or_has_no_time(
+    given: dict[str, str], linger_ms: int
+) -> None:
+    options = {"kafka.bootstrap.servers": "a:1", "topic": "t"} | given
+    assert WriteOptions.parse(OptionValues.parse(options, Scope.WRITE)).producer.linger_ms == linger_ms
