@@ -72,6 +72,7 @@ def test_the_harness_sees_what_happens_without_markers(
     kafka: Any, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CommitMarker, "read", classmethod(lambda *_arguments: None))
+    monkeypatch.setattr(CommitMarker, "read_decided", classmethod(lambda *_arguments: None))
     sink = Sink(kafka, target, seed=3)
     sink.run(BATCHES)
     found = read(kafka, target)
@@ -254,9 +255,9 @@ def test_a_marker_that_is_not_told_at_first_is_found(
     sink.commit(sink.run_tasks(0), 0)
     asked: Counter[str] = Counter()
 
-    def late(router: Any, group_id: str, deadline: Any = None) -> Any:
+    def late(router: Any, group_id: str, deadline: Any = None, **named: Any) -> Any:
         asked[group_id] += 1
-        return {} if asked[group_id] == 1 else all_committed_offsets(router, group_id, deadline)
+        return {} if asked[group_id] == 1 else all_committed_offsets(router, group_id, deadline, **named)
 
     monkeypatch.setattr(commit_marker, "all_committed_offsets", late)
     if topic_in_rows:
@@ -280,9 +281,10 @@ def test_of_two_intents_of_a_batch_the_later_one_counts(kafka: Any, target: str,
     for batch_id, tasks, partition in ((4, 9, 2), (5, 3, first), (5, 2, 1 - first)):
         where = TopicPartition(target, partition)
         intents = GroupIntents(router, target, 60_000, deadline)
-        assert intents.last(where) == before
+        last = intents.last(where)
+        assert last == before
         before = BatchIntent(batch_id=batch_id, tasks=tasks).follows(before)
-        intents.keep(before, where)
+        intents.replace(last, before, where)
     assert before is not None
     assert (before.tasks, before.change) == (2, 1)
     assert BatchIntent.read(router, target, None) == before

@@ -73,7 +73,7 @@ def test_a_driver_that_stood_still_after_it_read_the_intent_commits_nothing(
     sink = Sink(kafka, target, markers=markers)
     messages = sink.run_tasks(0, tasks=first)
     intents = batch_intent.GroupIntents if markers == "groups" else marker_topic.TopicIntents
-    with meanwhile(intents, "keep", lambda: sink.commit(sink.run_tasks(0, tasks=second), 0)):
+    with meanwhile(intents, "replace", lambda: sink.commit(sink.run_tasks(0, tasks=second), 0)):
         refuse(sink, messages, "Another driver of the same query")
     assert not wrong(kafka, sink, second)
 

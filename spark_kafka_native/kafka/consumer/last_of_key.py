@@ -39,19 +39,28 @@ class UndecidedError(KafkaError):
 
 
 def last_of_key(
-    router: Router, topic_partition: TopicPartition, key: bytes, deadline: Deadline
+    router: Router,
+    topic_partition: TopicPartition,
+    key: bytes,
+    deadline: Deadline,
+    *,
+    until: int | None = None,
 ) -> bytes | None:
     """The value of the last record with ``key`` that is committed, or that no transaction wrote; None where
     there is none.
 
-    It is for those who know that no transaction with this key is open, since InitProducerId has ended it.
+    With ``until`` only what is before this offset counts, and the leader must have it. It is for those who
+    know that no transaction with this key is open, since InitProducerId has ended it.
     Raises `UndecidedError` where one is, `BrokerError`, `CorruptRecordError`, `DeadlineExceededError`.
     """
     begin, end = list_bounds(router, [topic_partition], deadline=deadline)[topic_partition]
+    end = end if until is None else until
     window = _FIRST_WINDOW
     while True:
         first = max(begin, end - window)
-        found, open_ = _decide(_events(router, topic_partition, key, (first, end), deadline))
+        events = _events(router, topic_partition, key, (first, end), deadline)
+        # A fetch brings more than it was asked for.
+        found, open_ = _decide(one for one in events if until is None or one[0] < until)
         if open_:
             raise UndecidedError(
                 f"{topic_partition} at offset {min(open_)}: {key.decode(errors='replace')} was written by a "

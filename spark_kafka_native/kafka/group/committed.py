@@ -45,18 +45,19 @@ def committed_offsets(
 
 
 def all_committed_offsets(
-    router: Router, group_id: str, deadline: Deadline | None = None
+    router: Router, group_id: str, deadline: Deadline | None = None, *, stable: bool = True
 ) -> dict[TopicPartition, OffsetToCommit]:
     """Everything that ``group_id`` has committed, with its metadata; raises as `committed_offsets`.
 
-    Waits for open transactions where the group has committed something already; of those that commit to
-    other partitions the coordinator says nothing: ask `committed_offsets` for these.
+    With ``stable`` it waits for open transactions where the group has committed something already; of those
+    that commit to other partitions the coordinator says nothing: ask `committed_offsets` for these. Without
+    it, what is open is left out.
     """
     group = OffsetFetchRequestGroup(group_id=group_id, topics=None)
     return send_to_coordinator(
         router,
         CoordinatorKey.group(group_id),
-        OffsetFetchRequest(groups=[group], require_stable=True),
+        OffsetFetchRequest(groups=[group], require_stable=stable),
         lambda response: read_all_offsets(response, group_id),
         deadline,
     )

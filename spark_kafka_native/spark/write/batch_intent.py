@@ -9,13 +9,15 @@ between.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ...kafka.cluster.router import Router
-from ...kafka.group.committed import committed_offsets
+from ...kafka.group.committed import all_committed_offsets, committed_offsets
 from ...kafka.model import GroupMembership, OffsetToCommit, TopicPartition
 from ...kafka.network.deadline import Deadline
+from ...kafka.producer.errors import TransactionAbortableError
 from ...kafka.producer.sending.transaction_requests import (
     OpenTransaction,
     add_offsets,
@@ -57,7 +59,16 @@ class BatchIntent:
         cls, router: Router, group_id: str, where: TopicPartition | None, deadline: Deadline | None = None
     ) -> BatchIntent | None:
         """The last one; None if there is none. ``where``: as `CommitMarker.read` has it."""
-        found = read_all(find_offsets(router, group_id, where, deadline), group_id, cls.of)
+        return cls._last(find_offsets(router, group_id, where, deadline), group_id)
+
+    @classmethod
+    def read_decided(cls, router: Router, group_id: str, deadline: Deadline) -> BatchIntent | None:
+        """The last one, whatever is open now."""
+        return cls._last(all_committed_offsets(router, group_id, deadline, stable=False), group_id)
+
+    @classmethod
+    def _last(cls, offsets: Mapping[TopicPartition, OffsetToCommit], group_id: str) -> BatchIntent | None:
+        found = read_all(offsets, group_id, cls.of)
         return max(found, key=lambda one: (one.batch_id, one.change, one.tasks), default=None)
 
 
@@ -67,12 +78,20 @@ class Intents(Protocol):
     def last(self, where: TopicPartition | None) -> BatchIntent | None:
         """The last one."""
 
-    def keep(self, intent: BatchIntent, where: TopicPartition) -> None:
-        """Replace it; this one is there for good when this returns. Raises `TransactionFatalError` where
-        another driver has taken the intents."""
+    def replace(self, before: BatchIntent | None, intent: BatchIntent, where: TopicPartition) -> None:
+        """This one is there for good when this returns. Raises `TransactionFatalError` where another driver
+        has taken the intents, `TransactionAbortableError` where ``before`` was not the last one: a broker
+        that was deposed has said so."""
 
     def close(self) -> None:
         """Not needed any more."""
+
+
+def replaced(before: BatchIntent | None, now: BatchIntent | None) -> TransactionAbortableError:
+    """The answer to `Intents.last` was too old."""
+    return TransactionAbortableError(
+        f"the last intent was said to be {before}, and it is {now}: a broker answered that was deposed"
+    )
 
 
 def drivers_name(job: str) -> str:
@@ -102,13 +121,17 @@ class GroupIntents:
         """As `Intents.last`."""
         return BatchIntent.read(self._router, self._job, where, self._deadline)
 
-    def keep(self, intent: BatchIntent, where: TopicPartition) -> None:
-        """As `Intents.keep`."""
+    def replace(self, before: BatchIntent | None, intent: BatchIntent, where: TopicPartition) -> None:
+        """As `Intents.replace`."""
         router, deadline = self._router, self._deadline
         if self._transaction.version == 1:
             add_offsets(router, self._transaction, self._job, deadline)
         group = GroupMembership(group_id=self._job)
         commit_offsets_in(router, self._transaction, group, {where: intent.offset()}, deadline)
+        # Who has taken it in knows what was committed before.
+        if (now := BatchIntent.read_decided(router, self._job, deadline)) != before:
+            end_transaction(router, self._transaction, commit=False, deadline=deadline)
+            raise replaced(before, now)
         end_transaction(router, self._transaction, commit=True, deadline=deadline)
         # Coordinators up to Kafka 3.x apply it a moment later. Nothing is committed that it speaks of before
         # others can see it.

@@ -76,7 +76,15 @@ class CommitMarker:
         One that is being committed is waited for at ``where`` and wherever the group has one already: asked
         for everything, a coordinator says nothing of what is pending where nothing was committed before.
         """
-        found = find_offsets(router, group_id, where, deadline)
+        return cls._last(find_offsets(router, group_id, where, deadline), group_id)
+
+    @classmethod
+    def read_decided(cls, router: Router, group_id: str) -> CommitMarker | None:
+        """The last one, whatever is open now."""
+        return cls._last(all_committed_offsets(router, group_id, stable=False), group_id)
+
+    @classmethod
+    def _last(cls, found: Mapping[TopicPartition, OffsetToCommit], group_id: str) -> CommitMarker | None:
         return max(read_all(found, group_id, cls.from_told), key=lambda one: one.batch_id, default=None)
 
 

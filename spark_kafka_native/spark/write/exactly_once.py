@@ -219,14 +219,15 @@ def _write(
         name = task.name(once.transactional_id_prefix)
         if writing.columns.topic is None and markers.needs_place:
             _check_nothing_pending(markers.last(name, where), task, name)
-        markers.add(producer, name, marker, where)
+        _check_nothing_pending(markers.add(producer, name, marker, where), task, name)
     job = task.job(once.transactional_id_prefix)
     message = KafkaCommitMessage.of(written, producer.detach(), job, digest.hash)
     return replace(message, began_s=began_s)
 
 
 def _check_nothing_pending(marker: CommitMarker | None, task: TaskIdentity, name: str) -> None:
-    """Where rows say their topic, only now it is known where a marker of theirs would be."""
+    """What the first look has missed. Where rows say their topic, only now it is known where a marker of
+    theirs would be; and a broker may have answered that was deposed."""
     if marker is not None and marker.batch_id >= task.batch_id:
         done = task.what if marker.batch_id == task.batch_id else f"micro-batch {marker.batch_id}"
         raise WriteFailedError(

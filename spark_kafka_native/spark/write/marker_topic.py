@@ -15,10 +15,11 @@ from ...kafka.cluster.router import Router
 from ...kafka.config import ClientConfig, TransactionConfig
 from ...kafka.consumer.last_of_key import last_of_key
 from ...kafka.error_code import ErrorCode
-from ...kafka.errors import BrokerError, ConfigError, KafkaError
+from ...kafka.errors import BrokerError, ConfigError, DeadlineExceededError, KafkaError
 from ...kafka.model import TopicPartition
 from ...kafka.network.deadline import Deadline
-from .batch_intent import BatchIntent, Intents, drivers_name
+from ...kafka.producer.errors import DeliveryError, TransactionAbortableError
+from .batch_intent import BatchIntent, Intents, drivers_name, replaced
 from .commit_marker import CommitMarker, ReplayError
 from .write_options import WriteOptions
 
@@ -76,12 +77,8 @@ class MarkerTopic:
         deadline: Deadline | None = None,
     ) -> CommitMarker | None:
         """As `Markers.last`."""
-
-        def of(told: dict[str, Any]) -> CommitMarker:
-            return CommitMarker.from_told(int(told["batch"]), told)
-
-        # A key without a marker is looked for in the whole topic, before any transaction is open.
-        return self._last(name, of, deadline or self._router.deadline(self._scan_ms))
+        # A key without a marker is looked for in the whole topic.
+        return self._last(name, _read_marker, deadline or self._router.deadline(self._scan_ms))
 
     def add(
         self,
@@ -89,27 +86,28 @@ class MarkerTopic:
         name: str,
         marker: CommitMarker,
         where: TopicPartition,  # noqa: ARG002
-    ) -> None:
-        """As `Markers.add`. What becomes of the record, `TransactionalProducer.detach` says."""
-        told = json.dumps({"batch": marker.batch_id} | marker.told())
-        producer.send(self._place.topic, told, key=name, partition=_PARTITION)
+    ) -> CommitMarker | None:
+        """As `Markers.add`."""
+        told = {"batch": marker.batch_id} | marker.told()
+        deadline = self._router.deadline(self._scan_ms)
+        offset = self._write(producer, name, told, deadline)
+        return self._last(name, _read_marker, deadline, offset)
 
     def take_intents(self, job: str, timeout_ms: int, deadline: Deadline) -> Intents:
         """As `Markers.take_intents`."""
         return TopicIntents(self, job, timeout_ms, deadline)
 
-    def last_intent(self, job: str, deadline: Deadline) -> BatchIntent | None:
-        """As `Intents.last`."""
-        return self._last(job, lambda told: BatchIntent.of(int(told["batch"]), told), deadline)
+    def last_intent(self, job: str, deadline: Deadline, until: int | None = None) -> BatchIntent | None:
+        """As `Intents.last`; with ``until``, the last one before this offset."""
+        return self._last(job, lambda told: BatchIntent.of(int(told["batch"]), told), deadline, until)
 
-    def keep_intent(
+    def write_intent(
         self, producer: TransactionalProducer, job: str, intent: BatchIntent, deadline: Deadline
-    ) -> None:
-        """As `Intents.keep`."""
+    ) -> int:
+        """In a transaction that stays open. Returns its offset."""
         told = {"batch": intent.batch_id, "tasks": intent.tasks, "change": intent.change}
         producer.begin(deadline.remaining_ms)
-        producer.send(self._place.topic, json.dumps(told), key=job, partition=_PARTITION)
-        producer.commit(deadline.remaining_ms)
+        return self._write(producer, job, told, deadline)
 
     def producer(self, transactional_id: str, timeout_ms: int) -> TransactionalProducer:
         """One that writes there."""
@@ -120,8 +118,30 @@ class MarkerTopic:
             self._router.config, settings, self._options.producer, router=self._router
         )
 
-    def _last(self, key: str, of: Callable[[dict[str, Any]], M], deadline: Deadline) -> M | None:
-        found = last_of_key(self._router, self._place, key.encode(), deadline)
+    def _write(
+        self, producer: TransactionalProducer, key: str, told: dict[str, Any], deadline: Deadline
+    ) -> int:
+        """A record; its offset, once it is in the log."""
+        sent = producer.send(self._place.topic, json.dumps(told), key=key, partition=_PARTITION)
+        producer.flush(deadline.remaining_ms)
+        try:
+            offset = sent.result(0).offset
+        except DeliveryError as error:
+            raise TransactionAbortableError(f"abort the transaction and begin another: {error}") from error
+        except TimeoutError as error:
+            raise DeadlineExceededError(f"{self._place}: the record of {key} is not confirmed") from error
+        if offset is None:
+            raise KafkaError(f"{self._place}: the leader did not say which offset the record of {key} has")
+        return offset
+
+    def _last(
+        self,
+        key: str,
+        of: Callable[[dict[str, Any]], M],
+        deadline: Deadline,
+        until: int | None = None,
+    ) -> M | None:
+        found = last_of_key(self._router, self._place, key.encode(), deadline, until=until)
         if found is None:
             return None
         try:
@@ -131,6 +151,10 @@ class MarkerTopic:
                 f"topic {self._place.topic} has a record with the key {key} that is no commit marker "
                 f"({found[:100]!r}): somebody else writes there; choose another transactionMarkerTopic"
             ) from error
+
+
+def _read_marker(told: dict[str, Any]) -> CommitMarker:
+    return CommitMarker.from_told(int(told["batch"]), told)
 
 
 class TopicIntents:
@@ -151,9 +175,17 @@ class TopicIntents:
         """As `Intents.last`."""
         return self._markers.last_intent(self._job, self._deadline)
 
-    def keep(self, intent: BatchIntent, where: TopicPartition) -> None:  # noqa: ARG002
-        """As `Intents.keep`."""
-        self._markers.keep_intent(self._producer, self._job, intent, self._deadline)
+    def replace(
+        self,
+        before: BatchIntent | None,
+        intent: BatchIntent,
+        where: TopicPartition,  # noqa: ARG002
+    ) -> None:
+        """As `Intents.replace`."""
+        offset = self._markers.write_intent(self._producer, self._job, intent, self._deadline)
+        if (now := self._markers.last_intent(self._job, self._deadline, offset)) != before:
+            raise replaced(before, now)  # `close` aborts
+        self._producer.commit(self._deadline.remaining_ms)
 
     def close(self) -> None:
         """End the producer."""

@@ -34,9 +34,12 @@ class Markers(Protocol):
 
     def add(
         self, producer: TransactionalProducer, name: str, marker: CommitMarker, where: TopicPartition
-    ) -> None:
+    ) -> CommitMarker | None:
         """Put it into the open transaction. ``where`` is a partition that the task has written to, or one of
-        the same topic."""
+        the same topic.
+
+        Returns the last one that was committed, as the broker says that has taken this one in: `last` may
+        have been answered by one that was deposed and did not know it yet."""
 
     def take_intents(self, job: str, timeout_ms: int, deadline: Deadline) -> Intents:
         """The intents of a query; whoever had taken them before can replace none any more."""
@@ -72,9 +75,10 @@ class GroupMarkers:
 
     def add(
         self, producer: TransactionalProducer, name: str, marker: CommitMarker, where: TopicPartition
-    ) -> None:
+    ) -> CommitMarker | None:
         """As `Markers.add`."""
         producer.send_offsets({where: marker.offset()}, name)
+        return CommitMarker.read_decided(self._router, name)
 
     def take_intents(self, job: str, timeout_ms: int, deadline: Deadline) -> Intents:
         """As `Markers.take_intents`."""

@@ -141,7 +141,7 @@ class _Replacing:
                 if before is not None:
                     self._check(markers, before, intent, where)
                 if where is not None and any(one.transaction is not None for one in self.told):
-                    intents.keep(intent.follows(before), where)
+                    intents.replace(before, intent.follows(before), where)
                 return before
             finally:
                 intents.close()
