@@ -28,6 +28,8 @@ from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.write import exactly_once, named_write
 from spark_kafka_native.spark.write.commit_marker import ReplayError
 from spark_kafka_native.spark.write.commit_message import KafkaCommitMessage
+from spark_kafka_native.spark.write.marker_topic import MarkerTopic
+from spark_kafka_native.spark.write.markers import GroupMarkers
 from spark_kafka_native.spark.write.named_write import NamedWrite
 from spark_kafka_native.spark.write.rows import RowColumns
 from spark_kafka_native.spark.write.transaction_ends import CommitFailedError
@@ -299,6 +301,25 @@ def test_other_rows_of_the_other_tasks_are_refused_by_the_driver(
     run.abort(messages)
     assert len(seen(kafka, target)) == 8
     assert Run(kafka, target, **markers).whole() == [8, 0, 0]
+    assert seen(kafka, target) == every()
+
+
+def test_a_driver_that_a_deposed_broker_told_of_no_intent_commits_nothing(
+    kafka: Any, target: str, markers: dict[str, str]
+) -> None:
+    first = Run(kafka, target, **markers)
+    first.write()
+    first.killed_commit(after_ends(0))
+    with pytest.MonkeyPatch.context() as patch:
+        for store in (GroupMarkers, MarkerTopic):
+            patch.setattr(store, "last", lambda *_: None)
+        run = Run(kafka, target, word=b"other", **markers)
+        run.write()
+        with pytest.raises(CommitFailedError, match="a broker answered that was deposed"):
+            run.commit()
+    run.abort()
+    assert seen(kafka, target) == []
+    Run(kafka, target, **markers).whole()
     assert seen(kafka, target) == every()
 
 

@@ -225,6 +225,7 @@ class _Intent:
         topics = {row[0] for message in told for row in message.partitions}
         self._where = _place(min(topics) if topics else topic)
         self._is_noted = False
+        self._last: CommitMarker | None = None
 
     def take(self, run: NamedWrite, deadline: Deadline) -> CommitMarker:
         """The next intent; it is written if there is something to commit. Raises `ReplayError` where that
@@ -244,7 +245,7 @@ class _Intent:
         """The next intent, not written yet."""
         wanted = intent_of(self._told, self._topic)
         self._producer.initialize()  # from here on no other driver's intent comes between
-        before = self._markers.last(run.job, self._where, deadline)
+        before = self._last = self._markers.last(run.job, self._where, deadline)
         self._is_noted = before is not None and before.is_complete
         why = refusal(before, wanted, self._told, run.void)
         if why is not None:
@@ -254,8 +255,14 @@ class _Intent:
     def _write(self, job: str, intent: CommitMarker, deadline: Deadline) -> None:
         assert self._where is not None
         self._producer.begin(deadline.remaining_ms)
-        self._markers.add(self._producer, job, intent, self._where)
+        now = self._markers.add(self._producer, job, intent, self._where)
+        if now != self._last:  # the transaction is aborted with the producer
+            raise TransactionAbortableError(
+                f"the last intent was said to be {self._last}, and it is {now}: a broker answered that was "
+                "deposed"
+            )
         self._producer.commit(deadline.remaining_ms)
+        self._last = intent
         # Coordinators up to Kafka 3.x apply it a moment later. Nothing is committed that it speaks of before
         # others can see it. In a topic it is there as soon as another driver has taken the transactional id.
         if self._markers.needs_place:
