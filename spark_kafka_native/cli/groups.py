@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from ..kafka.error_code import ErrorCode
-from ..kafka.errors import BrokerError
+from ..kafka.errors import BrokerError, KafkaError
 from .command_parser import wrong_usage
 from .connecting import add_connection_options, add_json_option, connect
 from .output import act_on_each, note, print_rows
@@ -56,9 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
                 names, lambda name: admin.delete_groups([name]), "deleted", as_json=arguments.json
             )
         if arguments.lag:
-            rows = lag_rows(admin, _names(admin, arguments))
-            print_rows(_LAG_COLUMNS, rows, as_json=arguments.json)
-        elif arguments.members:
+            return _lag(admin, arguments)
+        if arguments.members:
             print_rows(_MEMBER_COLUMNS, _members(admin, _names(admin, arguments)), as_json=arguments.json)
         else:
             _list(admin, arguments)
@@ -101,20 +100,34 @@ def _check_known(admin: Admin, names: list[str]) -> None:
             raise BrokerError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {name}")
 
 
-def lag_rows(admin: Admin, names: list[str]) -> list[dict[str, Any]]:
+def _lag(admin: Admin, arguments: argparse.Namespace) -> int:
     """A row for each partition that one of these groups has committed."""
-    return [
-        {
-            "group": name,
-            "topic": tp.topic,
-            "partition": tp.partition,
-            "committed": at.committed_offset,
-            "end": at.end_offset,
-            "lag": at.lag,
-        }
-        for name in names
-        for tp, at in admin.group_lag(name).items()
-    ]
+    rows: list[dict[str, Any]] = []
+    problems: list[KafkaError] = []
+    for name in _names(admin, arguments):
+        try:
+            lag = admin.group_lag(name)
+        except KafkaError as error:
+            problems.append(error)
+            continue
+        problems += [at.error for at in lag.values() if at.error is not None]
+        rows += [
+            {
+                "group": name,
+                "topic": tp.topic,
+                "partition": tp.partition,
+                "committed": at.committed_offset,
+                "end": at.end_offset,
+                "lag": at.lag,
+            }
+            for tp, at in lag.items()
+        ]
+    if problems and not rows:
+        raise problems[0]
+    for problem in problems:
+        note(f"warning: {problem}")
+    print_rows(_LAG_COLUMNS, rows, as_json=arguments.json)
+    return 1 if problems else 0
 
 
 def _members(admin: Admin, names: list[str]) -> list[dict[str, Any]]:

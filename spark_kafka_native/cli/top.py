@@ -86,7 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _look(admin: Admin, names: list[str]) -> _Moment:
-    from ..kafka.consumer.offsets import list_offsets
+    from ..kafka.consumer.offsets import MISSING_MS, try_offsets
+    from ..kafka.model import IsolationLevel
 
     moment = _Moment(at=time.monotonic())
     topics = admin.describe_topics(names or None)
@@ -95,9 +96,11 @@ def _look(admin: Admin, names: list[str]) -> _Moment:
         for name, topic in topics.items()
         if not topic.internal and not topic.error_code
         for one in topic.partitions.values()
-        if one.leader is not None
     ]
-    ends = list_offsets(admin.router, dict.fromkeys(partitions, OffsetAt.LATEST))
+    latest, limit = dict.fromkeys(partitions, OffsetAt.LATEST), admin.router.deadline(MISSING_MS)
+    # One attempt: there is another view soon.
+    ends, failed = try_offsets(admin.router, latest, IsolationLevel.READ_UNCOMMITTED, limit)
+    moment.problems += [str(error) for error in failed.values()]
     moment.brokers = len(admin.router.snapshot.brokers)
     moment.ends = {tp: found.offset or 0 for tp, found in ends.items()}
     for group in admin.list_groups():

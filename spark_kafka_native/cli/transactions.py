@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ..kafka.errors import KafkaError, PartialAnswerError
 from ..kafka.model import TopicPartition
 from .command_parser import number, wrong_usage
 from .connecting import add_connection_options, add_json_option, connect
@@ -64,10 +66,14 @@ def run(arguments: argparse.Namespace) -> int:
         len(arguments.names) != 1 or arguments.partition is None or arguments.start_offset is None
     ):
         wrong_usage(arguments, "abort: give one topic, --partition and --start-offset, as hanging shows them")
-    actions = {"list": _list, "describe": _describe, "hanging": _hanging, "abort": _abort}
+    actions: dict[str, Callable[[Admin, argparse.Namespace], int | None]] = {
+        "list": _list,
+        "describe": _describe,
+        "hanging": _hanging,
+        "abort": _abort,
+    }
     with connect(arguments) as admin:
-        actions[arguments.action](admin, arguments)
-    return 0
+        return actions[arguments.action](admin, arguments) or 0
 
 
 def _list(admin: Admin, arguments: argparse.Namespace) -> None:
@@ -95,7 +101,14 @@ def _describe(admin: Admin, arguments: argparse.Namespace) -> None:
     print_rows(_DESCRIBED, rows, as_json=arguments.json)
 
 
-def _hanging(admin: Admin, arguments: argparse.Namespace) -> None:
+def _hanging(admin: Admin, arguments: argparse.Namespace) -> int:
+    failed: dict[TopicPartition, KafkaError] = {}
+    try:
+        found = admin.hanging_transactions(topics_matching(admin.router, arguments.names))
+    except PartialAnswerError as error:
+        found, failed = error.found, error.failed
+    for problem in failed.values():
+        note(f"warning: {problem}")
     rows = [
         {
             "topic": one.topic_partition.topic,
@@ -105,9 +118,10 @@ def _hanging(admin: Admin, arguments: argparse.Namespace) -> None:
             "producer_epoch": one.producer.producer_epoch,
             "last_timestamp_ms": one.producer.last_timestamp_ms,
         }
-        for one in admin.hanging_transactions(topics_matching(admin.router, arguments.names))
+        for one in found
     ]
     print_rows(_HANGING, rows, as_json=arguments.json)
+    return 1 if failed else 0
 
 
 def _abort(admin: Admin, arguments: argparse.Namespace) -> None:

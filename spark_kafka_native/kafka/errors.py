@@ -8,7 +8,8 @@ constructor's arguments.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from .error_code import ErrorCode
 from .model import TopicPartition
@@ -120,6 +121,21 @@ class BrokerError(KafkaError):
 
 class IncompleteResponseError(KafkaError):
     """A response leaves out something that was asked about. Asking again may help."""
+
+
+class PartialAnswerError(KafkaError):
+    """Some partitions did not answer: ``failed`` says why, by partition; ``found`` is what would have been
+    returned for the others.
+    """
+
+    def __init__(self, found: Any, failed: Mapping[TopicPartition, KafkaError]) -> None:
+        super().__init__(found, failed)
+        self.found = found
+        self.failed = dict(failed)
+
+    def __str__(self) -> str:
+        more = f", and {len(self.failed) - 1} more" if len(self.failed) > 1 else ""
+        return f"not all partitions answered: {next(iter(self.failed.values()))}{more}"
 
 
 class ConsumerClosedError(KafkaError):

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..error_code import ErrorCode
-from ..errors import BrokerError, IncompleteResponseError, ProtocolError
+from ..errors import BrokerError, IncompleteResponseError, KafkaError, ProtocolError
 from ..model import TopicPartition
 from ..protocol.api.consumer_group_describe import Assignment, ConsumerGroupDescribeResponse, Member
 from ..protocol.api.describe_groups import DescribedGroupMember, DescribeGroupsResponse
@@ -64,7 +64,9 @@ class PartitionLag:
 
     committed_offset: int
     end_offset: int | None
-    """None where the partition is gone."""
+    """None where the partition is gone, or did not answer."""
+    error: KafkaError | None = None
+    """Why it did not answer."""
 
     @property
     def lag(self) -> int | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..cluster.coordinator_requests import ask_coordinator, send_to_coordinator
 from ..cluster.coordinators import CoordinatorKey
-from ..consumer.offsets import list_bounds, list_offsets, list_places
+from ..consumer.offsets import list_bounds, list_offsets_of_each, list_places
 from ..error_code import ErrorCode
 from ..errors import BrokerError, KafkaError, OffsetOutOfRangeError, UnsupportedVersionError
 from ..group.committed import all_committed_offsets
@@ -102,7 +102,8 @@ class GroupAdmin(AdminFamily):
     ) -> dict[TopicPartition, PartitionLag]:
         """For everything that ``group_id`` has committed: the end of the log, and how far it is ahead.
 
-        A partition that is gone has no end. Raises `BrokerError`.
+        A partition that is gone has no end; nor has one that does not answer (it has no leader, say), which
+        has an ``error``. Raises where none answers.
         """
         limit = self._limit(deadline)
         committed = self.group_offsets(group_id, limit)
@@ -113,10 +114,13 @@ class GroupAdmin(AdminFamily):
             if not metadata.topics[tp.topic].error_code
             and tp.partition in metadata.topics[tp.topic].partitions
         ]
-        ends = list_offsets(self._router, dict.fromkeys(there, OffsetAt.LATEST), deadline=limit)
+        latest = dict.fromkeys(there, OffsetAt.LATEST)
+        ends, failed = list_offsets_of_each(self._router, latest, deadline=limit)
         return {
             tp: PartitionLag(
-                committed_offset=offset.offset, end_offset=ends[tp].offset if tp in ends else None
+                committed_offset=offset.offset,
+                end_offset=ends[tp].offset if tp in ends else None,
+                error=failed.get(tp),
             )
             for tp, offset in sorted(committed.items())
         }

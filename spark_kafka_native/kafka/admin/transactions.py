@@ -9,11 +9,17 @@ from dataclasses import dataclass
 
 from ..cluster.coordinator_requests import send_to_coordinator
 from ..cluster.coordinators import CoordinatorKey
-from ..errors import IncompleteResponseError
+from ..cluster.each_broker import ask_each_broker
+from ..cluster.each_partition import ask_each_partition
+from ..consumer import offsets
+from ..errors import BrokerError, IncompleteResponseError, KafkaError, PartialAnswerError
 from ..model import TopicPartition
+from ..network.connection import Connection
 from ..network.deadline import Deadline
+from ..network.pending import Pending
 from ..protocol.api.describe_transactions import (
     DescribeProducersRequest,
+    DescribeProducersResponse,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     ProducerState,
@@ -126,27 +132,62 @@ class TransactionAdmin(AdminFamily):
     def describe_producers(
         self, topic_partitions: Collection[TopicPartition], deadline: Deadline | None = None
     ) -> dict[TopicPartition, list[ActiveProducer]]:
-        """The producers that each partition's leader remembers. Raises `BrokerError`."""
+        """The producers that each partition's leader remembers.
+
+        Raises `PartialAnswerError` with those of the others where a partition does not answer (it has no
+        leader, say) within seconds, `BrokerError` and the like where none does.
+        """
         limit = self._limit(deadline)
         wanted = [TopicPartition(*tp) for tp in topic_partitions]
-        found: dict[TopicPartition, list[ActiveProducer]] = {}
 
-        def attempt() -> None:
-            leaders = self._router.leaders(tp for tp in wanted if tp not in found)
-            for node_id in sorted({leader.node_id for leader in leaders.values()}):
-                led = [tp for tp, leader in leaders.items() if leader.node_id == node_id]
-                for topic in self._router.send_to(node_id, _describe_producers(led), limit).topics:
-                    for one in topic.partitions:
-                        tp = TopicPartition(topic.name, one.partition_index)
-                        refuse(Outcome(tp, one.error_code, one.error_message), "producers of", "Read")
-                        found[tp] = [_producer(state) for state in one.active_producers]
-            if missing := [tp for tp in wanted if tp not in found]:
-                raise IncompleteResponseError(f"producers of {missing[0]}: the leader's answer lacks it")
+        def ask(
+            missing: list[TopicPartition], found: dict[TopicPartition, list[ActiveProducer]]
+        ) -> dict[TopicPartition, KafkaError]:
+            return self._ask_for_producers(missing, found, limit)
 
-        self._router.retry(
-            attempt, what="describing producers", deadline=limit, topics={tp.topic for tp in wanted}
+        found, failed = ask_each_partition(
+            self._router,
+            wanted,
+            ask,
+            what="describing producers",
+            deadline=limit,
+            give_up_after_ms=offsets.MISSING_MS,
         )
+        if failed:
+            raise PartialAnswerError(found, failed)
         return found
+
+    def _ask_for_producers(
+        self,
+        wanted: list[TopicPartition],
+        found: dict[TopicPartition, list[ActiveProducer]],
+        limit: Deadline,
+    ) -> dict[TopicPartition, KafkaError]:
+        """One round: put the answers into ``found``; returns why the rest gave none."""
+        failed: dict[TopicPartition, KafkaError] = {}
+        led: dict[int, list[TopicPartition]] = defaultdict(list)
+        timeout_ms = self._router.config.request_timeout_ms
+        self._router.metadata({tp.topic for tp in wanted}, deadline=limit)
+        for tp, leader in self._router.known_leaders(wanted).items():
+            if isinstance(leader, KafkaError):
+                failed[tp] = leader
+            else:
+                led[leader.node_id].append(tp)
+
+        def ask(node_id: int, connection: Connection) -> Pending[DescribeProducersResponse]:
+            return connection.submit(_describe_producers(led[node_id]), deadline=limit)
+
+        def read(_node_id: int, pending: Pending[DescribeProducersResponse]) -> None:
+            failed.update(_read_producers(pending.result(timeout_ms, limit), found))
+
+        for node_id, error in ask_each_broker(self._router, led, ask, read, limit).items():
+            failed.update(dict.fromkeys(led[node_id], error))
+        lacks = "the leader's answer lacks it"
+        return {
+            tp: failed.get(tp) or IncompleteResponseError(f"producers of {tp}: {lacks}")
+            for tp in wanted
+            if tp not in found
+        }
 
     def hanging_transactions(
         self,
@@ -158,19 +199,31 @@ class TransactionAdmin(AdminFamily):
         """Transactions in ``topics`` that are open for longer, and that no coordinator knows of: readers of
         committed records wait for them for ever.
 
-        Raises `BrokerError`.
+        Raises `PartialAnswerError` with those that were found where a partition does not answer,
+        `BrokerError`.
         """
         limit = self._limit(deadline)
         all_of_them = self._all_partitions(names_of(topics, "topics"), limit)
         before_ms = int(time.time() * 1000) - open_for_ms
+        failed: dict[TopicPartition, KafkaError] = {}
+        try:
+            described = self.describe_producers(all_of_them, limit)
+        except PartialAnswerError as error:
+            described, failed = error.found, error.failed
         open_ones = [
             HangingTransaction(topic_partition=tp, producer=producer)
-            for tp, producers in self.describe_producers(all_of_them, limit).items()
+            for tp, producers in described.items()
             for producer in producers
             if producer.transaction_start_offset is not None and producer.last_timestamp_ms <= before_ms
         ]
-        if not open_ones:
-            return []
+        hanging = self._unknown_to_coordinators(open_ones, limit) if open_ones else []
+        if failed:
+            raise PartialAnswerError(hanging, failed)
+        return hanging
+
+    def _unknown_to_coordinators(
+        self, open_ones: list[HangingTransaction], limit: Deadline
+    ) -> list[HangingTransaction]:
         known = self.list_transactions(limit, producer_ids={one.producer.producer_id for one in open_ones})
         ids = {one.producer_id: one.transactional_id for one in known}
         told = self.describe_transactions(list(ids.values()), limit)
@@ -246,6 +299,22 @@ def _describe_producers(topic_partitions: Iterable[TopicPartition]) -> DescribeP
     return DescribeProducersRequest(
         topics=[TopicRequest(name=name, partition_indexes=indexes) for name, indexes in topics.items()]
     )
+
+
+def _read_producers(
+    response: DescribeProducersResponse, found: dict[TopicPartition, list[ActiveProducer]]
+) -> dict[TopicPartition, KafkaError]:
+    """Put what the response says into ``found``; returns what it refuses."""
+    failed: dict[TopicPartition, KafkaError] = {}
+    for topic in response.topics:
+        for one in topic.partitions:
+            tp = TopicPartition(topic.name, one.partition_index)
+            try:
+                refuse(Outcome(tp, one.error_code, one.error_message), "producers of", "Read")
+                found[tp] = [_producer(state) for state in one.active_producers]
+            except BrokerError as error:
+                failed[tp] = error
+    return failed
 
 
 def _producer(state: ProducerState) -> ActiveProducer:

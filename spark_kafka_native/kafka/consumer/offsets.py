@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from ..cluster.each_broker import ask_each_broker
+from ..cluster.each_partition import ask_each_partition
 from ..cluster.router import Leader, Router
 from ..error_code import ErrorCode
 from ..errors import (
@@ -104,23 +105,14 @@ def _list_offsets(
     deadline: Deadline,
     give_up_after_ms: float = float("inf"),
 ) -> tuple[dict[TopicPartition, FoundOffset], dict[TopicPartition, KafkaError]]:
-    found: dict[TopicPartition, FoundOffset] = {}
-    failures: dict[TopicPartition, KafkaError] = {}
-    patient = Deadline.after_ms(give_up_after_ms)
+    def ask(
+        missing: list[TopicPartition], found: dict[TopicPartition, FoundOffset]
+    ) -> dict[TopicPartition, KafkaError]:
+        return _ask_leaders(router, {tp: places[tp] for tp in missing}, isolation_level, deadline, found)
 
-    def attempt() -> None:
-        missing = {tp: place for tp, place in places.items() if tp not in found}
-        failures.clear()
-        failures.update(_ask_leaders(router, missing, isolation_level, deadline, found))
-        if failures and not (found and patient.expired):
-            raise next(iter(failures.values()))
-
-    try:
-        router.retry(attempt, what=_what(places), deadline=deadline, topics={tp.topic for tp in places})
-    except KafkaError:
-        if not found or give_up_after_ms == float("inf"):
-            raise
-    return found, {tp: error for tp, error in failures.items() if tp not in found}
+    return ask_each_partition(
+        router, places, ask, what=_what(places), deadline=deadline, give_up_after_ms=give_up_after_ms
+    )
 
 
 class LogBounds(NamedTuple):

@@ -1,0 +1,135 @@
+"""A partition that has no leader does not hide the answers of the others."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+
+import pytest
+from scripted_broker import ScriptedCluster
+
+from spark_kafka_native.cli.main import main
+from spark_kafka_native.kafka.admin.admin import Admin
+from spark_kafka_native.kafka.admin.group_descriptions import GroupListing
+from spark_kafka_native.kafka.consumer import offsets
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import BrokerError, DeadlineExceededError, PartialAnswerError
+from spark_kafka_native.kafka.model import OffsetToCommit, TopicPartition
+from spark_kafka_native.kafka.protocol.api.describe_transactions import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+from spark_kafka_native.kafka.protocol.api.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+
+A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
+NOBODY = -1
+OPEN_SINCE_EVER = ProducerState(
+    producer_id=7, producer_epoch=0, last_timestamp=0, coordinator_epoch=0, current_txn_start_offset=1
+)
+
+
+def producers(request: DescribeProducersRequest, _version: int) -> DescribeProducersResponse:
+    return DescribeProducersResponse(
+        throttle_time_ms=0,
+        topics=[
+            TopicResponse(
+                name=topic.name,
+                partitions=[
+                    PartitionResponse(
+                        partition_index=index, error_code=ErrorCode.NONE, active_producers=[OPEN_SINCE_EVER]
+                    )
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedCluster]:
+    """The second partition of a has no leader; a group has committed in both."""
+    monkeypatch.setattr(offsets, "MISSING_MS", 100)
+    monkeypatch.setattr(Admin, "group_offsets", lambda *_: {tp: OffsetToCommit(offset=1) for tp in (A0, A1)})
+    group = GroupListing(group_id="g", protocol_type="consumer", state="Empty", type="classic")
+    monkeypatch.setattr(Admin, "list_groups", lambda *_, **__: [group])
+    with ScriptedCluster(1) as running:
+        running.create("a", partitions=2)
+        running.logs[A0].append([b"0", b"1", b"2"])
+        running.logs[A1].leader = NOBODY
+        running[1].on(DescribeProducersRequest, producers)
+        nothing = ListTransactionsResponse(
+            throttle_time_ms=0, error_code=ErrorCode.NONE, unknown_state_filters=[], transaction_states=[]
+        )
+        running[1].on(ListTransactionsRequest, lambda *_: nothing)
+        yield running
+
+
+@pytest.fixture
+def admin(cluster: ScriptedCluster) -> Iterator[Admin]:
+    with Admin(cluster.bootstrap_servers, default_api_timeout_ms=60_000, retry_backoff_ms=5) as admin:
+        yield admin
+
+
+def test_the_lag_is_told_of_those_that_answer(admin: Admin) -> None:
+    lag = admin.group_lag("g")
+    assert (lag[A0].lag, lag[A0].error) == (2, None)
+    assert (lag[A1].lag, lag[A1].committed_offset) == (None, 1)
+    assert isinstance(lag[A1].error, BrokerError)
+    assert lag[A1].error.error_code is ErrorCode.LEADER_NOT_AVAILABLE
+
+
+def test_hanging_transactions_are_told_of_those_that_answer(admin: Admin, cluster: ScriptedCluster) -> None:
+    with pytest.raises(PartialAnswerError, match="a-1: LEADER_NOT_AVAILABLE") as raised:
+        admin.hanging_transactions(["a"])
+    assert [one.topic_partition for one in raised.value.found] == [A0]
+    assert list(raised.value.failed) == [A1]
+    assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
+    with pytest.raises(PartialAnswerError) as raised:
+        admin.describe_producers([A1, A0])
+    assert [one.producer_id for one in raised.value.found[A0]] == [7]
+    cluster.logs[A1].leader = 1
+    assert [one.topic_partition for one in admin.hanging_transactions(["a"])] == [A0, A1]
+
+
+def test_a_single_partition_is_waited_for(cluster: ScriptedCluster) -> None:
+    with (
+        Admin(cluster.bootstrap_servers, default_api_timeout_ms=300, retry_backoff_ms=5) as admin,
+        pytest.raises(DeadlineExceededError, match="a-1: LEADER_NOT_AVAILABLE"),
+    ):
+        admin.describe_producers([A1])
+
+
+def test_commands_show_what_they_know_and_name_the_rest(
+    cluster: ScriptedCluster, capfd: pytest.CaptureFixture[str]
+) -> None:
+    server = ["-b", cluster.bootstrap_servers]
+    assert main(["groups", "g", "--lag", "--json", *server]) == 1
+    shown = capfd.readouterr()
+    assert [row["lag"] for row in json.loads(shown.out)] == [2, None]
+    assert "a-1: LEADER_NOT_AVAILABLE" in shown.err
+    assert main(["transactions", "hanging", "a", "--json", *server]) == 1
+    shown = capfd.readouterr()
+    assert [row["partition"] for row in json.loads(shown.out)] == [0]
+    assert "a-1: LEADER_NOT_AVAILABLE" in shown.err
+    assert main(["top", "--json", "-c", "1", "-i", "0.1", *server]) == 0
+    [view] = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert [(row["topic"], row["end_offsets"]) for row in view["topics"]] == [("a", 3)]
+    assert [row["lag"] for row in view["groups"]] == [2]
+    assert any("a-1: LEADER_NOT_AVAILABLE" in problem for problem in view["problems"])
+
+
+def test_a_leader_that_cant_be_reached_does_not_end_top(
+    cluster: ScriptedCluster, capfd: pytest.CaptureFixture[str]
+) -> None:
+    cluster.logs[A1].leader = 9  # which the cluster does not name
+    assert main(["top", "--json", "-c", "1", "-i", "0.1", "-b", cluster.bootstrap_servers]) == 0
+    [view] = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert [(row["topic"], row["end_offsets"]) for row in view["topics"]] == [("a", 3)]
