@@ -52,8 +52,8 @@ class Consumer:
     Making one asks the cluster for partitions and offsets, and raises `BrokerError` (no such topic, not
     authorized), `DeadlineExceededError`, `NetworkError` and their kin. A partition that has no leader then,
     or whose leader can't be reached, is named in the log, and read (and among `partitions`) once it can be.
-    Records are fetched ahead in a thread (``prefetch_max_bytes``). One thread reads; others may close, pause,
-    seek and ask at the same time.
+    Records are fetched ahead in a thread (``prefetch_max_bytes``). One thread reads, and another one that
+    reads meanwhile gets a `RuntimeError`; others may close, pause, seek and ask at the same time.
 
     Reading raises errors about one partition when nothing of it is left to hand out; the others can be read
     on. `OffsetOutOfRangeError` (without ``auto_offset_reset``), `LogTruncatedError`, `TopicRecreatedError`

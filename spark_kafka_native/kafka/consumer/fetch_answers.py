@@ -100,7 +100,9 @@ def left_out(state: PartitionState, answer: Answer, rules: FetchRules) -> None:
 def fail(state: PartitionState, error: KafkaError, now: float, rules: FetchRules) -> None:
     """Note a failure: another attempt may mend it, or it ends the fetching of this partition."""
     code = error.error_code if isinstance(error, BrokerError) else None
-    if not is_retriable(error) and code not in _RETRIED:
+    # A look for leaders that has ended in vain: an outage, which an endless fetch outlives.
+    outlived = state.endless and isinstance(error, DeadlineExceededError)
+    if not is_retriable(error) and code not in _RETRIED and not outlived:
         state.break_off(error)
         return
     if code in _GONE and state.failures > 0:
@@ -130,6 +132,11 @@ def overdue(state: PartitionState, limit_ms: float) -> KafkaError:
     )
     error.__cause__ = state.last_failure
     return error
+
+
+def say_overdue(state: PartitionState, limit_ms: float) -> None:
+    """As `overdue`, of a partition that is read without an end: brokers come back."""
+    _SPARINGLY.warning(("overdue", state.node_id), "%s. It is tried on and on", overdue(state, limit_ms))
 
 
 def _take_in(state: PartitionState, data: PartitionData, answer: Answer, rules: FetchRules) -> bool:

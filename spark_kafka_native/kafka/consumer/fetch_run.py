@@ -31,7 +31,7 @@ from ..network.retry import Backoff
 from ..network.wait import wait_for_any
 from ..protocol.api.fetch import FetchRequest, PartitionData
 from .background import Background
-from .fetch_answers import Answer, FetchRules, fail, left_out, overdue, take_in
+from .fetch_answers import Answer, FetchRules, fail, left_out, overdue, say_overdue, take_in
 from .fetch_lookups import Connections, FetchLookups, unbounded
 from .fetch_messages import LAST_EPOCH_SINCE, NAMES_UNTIL, build_fetch, read_fetch
 from .fetched_records import FetchedRecords, decode_fetched
@@ -311,11 +311,16 @@ class FetchRun:
         return (self._clock.now() - flight.since) * 1000 > self._late_after_ms
 
     def _check_progress(self) -> None:
-        """Break off a partition that has waited in vain for too long."""
+        """Break off a partition that has waited in vain for too long; one without an end goes on."""
         now, limit_ms = self._clock.now(), self._config.poll_timeout_ms
         for state in self._states.values():
             waits = not state.finished and not state.paused and state.error is None
-            if waits and state.waited_s(now) * 1000 > limit_ms:
+            if not waits or state.waited_s(now) * 1000 <= limit_ms:
+                continue
+            if state.endless:
+                say_overdue(state, limit_ms)
+                state.count_waiting_anew()
+            else:
                 state.break_off(overdue(state, limit_ms))
 
     def _read(self, flight: Flight) -> Iterator[FetchedRecords]:

@@ -21,6 +21,7 @@ from ..model import IsolationLevel, Record, TopicPartition
 from ..network.deadline import Deadline
 from ..telemetry.event_source import EventSource
 from .fetched_records import FetchedRecords
+from .one_reader import one_reader
 from .prefetched import Prefetched
 from .prefetching import Prefetching
 from .reader_config import ReaderConfig
@@ -39,7 +40,7 @@ class PartitionReader:
     `ReaderConfig.prefetch_max_bytes`; each partition comes in order, without loss or duplicate. **Any thread
     may call any method, also while another one waits in a read**, and none of them waits for a broker but the
     reads (`read_columns`, `poll`, `next_record`), which wait until their deadline at most. Reading itself is
-    for one thread at a time.
+    for one thread at a time: another one that reads meanwhile gets a `RuntimeError`.
 
     What holds from the moment a call returns:
 
@@ -77,6 +78,7 @@ class PartitionReader:
         self._waited_s = 0.0
         """How long its reader has waited since there was something last."""
         self._lock = threading.Lock()
+        self._read_by: dict[str, int] = {}
         self._fetched: FetchedRecords | None = None
         """What is handed out row by row just now."""
         self._unpacked = 0
@@ -155,6 +157,7 @@ class PartitionReader:
         """As `position`, but without the lock, as `metrics`: somewhere in what is handed out just now."""
         return self._position(topic_partition, self._shared.position(topic_partition))
 
+    @one_reader
     def read_columns(self, deadline: Deadline | None = None) -> FetchedRecords | None:
         """The next records of any partition as columns; None when ``deadline`` (None: never) comes first.
 
@@ -175,6 +178,7 @@ class PartitionReader:
                 self._shared.give_back(fetched)
             raise
 
+    @one_reader
     def poll(self, max_records: int | None = None, deadline: Deadline | None = None) -> list[Record]:
         """The next records of any partitions: waits for the first, and takes those that are there, up to
         ``max_records`` (None: ``max.poll.records``). None are there when ``deadline`` comes first.
@@ -195,6 +199,12 @@ class PartitionReader:
 
     def next_record(self, deadline: Deadline | None = None) -> Record | None:
         """The next record of any partition; None when ``deadline`` (None: never) comes first."""
+        for record in self.rows:
+            return record
+        return self._wait_for_record(deadline)
+
+    @one_reader
+    def _wait_for_record(self, deadline: Deadline | None) -> Record | None:
         while True:
             for record in self.rows:
                 return record
@@ -275,6 +285,7 @@ class PartitionReader:
     def _disown(self) -> None:
         """This is a forked child: the parent goes on with what was fetched."""
         self._lock = threading.Lock()
+        self._read_by = {}
         self.rows = iter(())
         self._shared.disown()
 

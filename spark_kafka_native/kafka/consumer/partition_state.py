@@ -274,6 +274,10 @@ class PartitionState:
         """Go on at the same position after an error; what is known of the log before it stays known."""
         self.error = self.last_failure = self.at_end_since = None
         self.failures, self.refetched = 0, False
+        self.count_waiting_anew()
+
+    def count_waiting_anew(self) -> None:
+        """What it has waited in vain so far counts no more."""
         self._waited, self._waiting_since = 0.0, None
 
     def pause(self, now: float) -> None:

@@ -20,6 +20,7 @@ from typing import Any, Self, TypeVar
 from ..cluster.router import Router
 from ..config_from import Bootstrap, configs_from
 from ..consumer.fetched_records import FetchedRecords
+from ..consumer.one_reader import one_reader
 from ..consumer.partition_reader import PartitionReader
 from ..consumer.work_unit import WorkUnit
 from ..errors import ConsumerClosedError
@@ -54,7 +55,8 @@ class GroupConsumer(GroupTransactions):
 
     ``bootstrap`` says how to reach the cluster, ``topics`` is a name, several, or a compiled pattern that
     whole names match; ``group`` is the group's id or a `GroupConfig`. Keywords are the fields of
-    `GroupConfig`, `ClientConfig` and `SecurityConfig`. For one thread at a time.
+    `GroupConfig`, `ClientConfig` and `SecurityConfig`. For one thread at a time: a read while another thread
+    is in one raises `RuntimeError`.
 
     **At least once.** With ``enable_auto_commit`` whatever was handed out, however it was read, is committed
     once the caller is back for more (in the background every ``auto_commit_interval_ms``, before anything
@@ -97,6 +99,7 @@ class GroupConsumer(GroupTransactions):
         self._auto = AutoCommit(self._config, self._commits, self._reader, self._progress)
         self._starts = StartOffsets(self._router, self._config, self._reader, self._progress, self._auto)
         self._taken: Taken | None = None
+        self._read_by: dict[str, int] = {}
         self._closing = False
         self._closed = False
         self._process_id = os.getpid()
@@ -236,14 +239,15 @@ class GroupConsumer(GroupTransactions):
     # What happens within a read.
 
     def _polled(self, timeout: float | None, take: Callable[[Deadline], T | None]) -> T | None:
+        self._check_open()
         taken = self._read_on(timeout, take)
         if self._close_asked:  # what was taken is given back
             raise ConsumerClosedError("the consumer was closed by a signal's handler")
         return taken
 
+    @one_reader
     @closed_late
     def _read_on(self, timeout: float | None, take: Callable[[Deadline], T | None]) -> T | None:
-        self._check_open()
         if self._callbacks.running:
             raise RuntimeError("a read within a callback of the same consumer: return from it first")
         self._taken = None

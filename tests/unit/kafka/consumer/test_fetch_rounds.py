@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 from uuid import UUID
 
 import pytest
-from fetch_world import ID, ONE, THREE, TWO, World, asked, records, round_of, start, told
+from fetch_world import ID, ONE, THREE, TWO, FakePending, World, asked, records, round_of, start, told
 from scripted_broker import offsets_of
 
 from spark_kafka_native.kafka.cluster.router import Leader
 from spark_kafka_native.kafka.config import ConsumerConfig
+from spark_kafka_native.kafka.consumer import fetch_answers, fetch_run
 from spark_kafka_native.kafka.consumer.fetch_run import FRAME_OVERHEAD
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     BrokerError,
+    DeadlineExceededError,
+    KafkaError,
     NetworkError,
     SecurityError,
     TopicRecreatedError,
 )
+from spark_kafka_native.kafka.network.deadline import Deadline
+from spark_kafka_native.kafka.network.sparingly import Sparingly
 from spark_kafka_native.kafka.protocol.api.fetch import (
     FetchResponse,
 )
@@ -42,6 +48,39 @@ def test_each_round_asks_from_behind_what_came_before_it_is_handed_out(world: Wo
     assert round_of(run) is None
     assert first.released == 1
     assert len(world.brokers[1].requests) == 2  # one request of a broker at a time
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [NetworkError("no broker answers"), DeadlineExceededError("asking for metadata did not succeed in time")],
+    ids=["network", "deadline"],
+)
+def test_a_partition_without_an_end_outlives_an_outage(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failure: KafkaError
+) -> None:
+    """However much longer than ``poll.timeout.ms``, which an end that is not reached is limited by."""
+
+    def wait_a_second(pendings: list[FakePending], until: Deadline, wakeup: object) -> list[FakePending]:
+        world.now += 1
+        return world.wait_for_any(pendings, until, wakeup)
+
+    monkeypatch.setattr(fetch_run, "wait_for_any", wait_a_second)
+    monkeypatch.setattr(fetch_answers, "_SPARINGLY", Sparingly(logging.getLogger()))
+    run = start(world)
+    run.add(ONE, 10)
+    assert round_of(run) is None
+    world.failure = failure
+    world.brokers[1].requests[0].answer = NetworkError("the connection was lost")
+    for _ in range(40):  # 10 s are the limit
+        assert round_of(run) is None
+    [said, *_] = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert said.startswith("cannot fetch t-0 at offset 10 in 10000 ms; the last failure: ")
+    assert run.broken() == {}
+    world.failure = None
+    while len(world.brokers[1].requests) < 2:  # the backoff ends
+        assert round_of(run) is None
+    world.brokers[1].requests[1].answer = told(p0=records(10))
+    assert offsets_of(round_of(run).columns) == [10, 11]
 
 
 def test_what_nobody_asked_for_is_not_looked_at(world: World) -> None:

@@ -34,7 +34,6 @@ from spark_kafka_native.kafka.errors import (
     BrokerError,
     ConsumerClosedError,
     CorruptRecordError,
-    DeadlineExceededError,
     OffsetOutOfRangeError,
     TopicRecreatedError,
 )
@@ -357,14 +356,17 @@ def test_a_policy_that_cannot_be_asked_about_is_tried_again(cluster: ScriptedClu
     assert take(reader, 10) == list(range(10, 20))
 
 
-def test_a_broker_that_is_away_for_long_is_told_and_read_again(
-    cluster: ScriptedCluster, start: Start
+def test_a_broker_that_is_away_for_long_is_logged_and_read_again(
+    cluster: ScriptedCluster, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """A read goes on, as in other clients: it has deadlines of its own."""
     [tp] = fill(cluster)
-    reader = start((tp, 0), poll_timeout_ms=200)
     cluster[1].on(FetchRequest, HangUp)
-    with pytest.raises(DeadlineExceededError, match="orders-0 at offset 0"):
-        reader.poll(5, soon())
+    reader = start((tp, 0), poll_timeout_ms=200)
+    until = soon()
+    while "orders-0 at offset 0 in 200 ms; the last failure" not in caplog.text:
+        assert reader.poll(5, soon(0.1)) == []
+        assert not until.expired
     cluster[1].on(FetchRequest, cluster.fetcher(1))
     assert take(reader, 20) == list(range(20))
 
@@ -382,6 +384,32 @@ def test_corrupt_records_are_an_error_until_they_are_skipped(cluster: ScriptedCl
             reader.poll(5, soon())
     reader.seek(tp, 10)
     assert take(reader, 10) == list(range(10, 20))
+
+
+READS: dict[str, Callable[[PartitionReader], object]] = {
+    "poll": lambda reader: reader.poll(1, soon(0)),
+    "next_record": lambda reader: reader.next_record(soon(0)),
+    "read_columns": lambda reader: reader.read_columns(soon(0)),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_second_thread_that_reads_meanwhile_is_refused_in_words(
+    cluster: ScriptedCluster, start: Start, read: str
+) -> None:
+    [tp] = fill(cluster)
+    reader = start((tp, 20))
+    first = threading.Thread(target=lambda: found.extend(reader.poll(1, soon())), name="the first")
+    found: list[Any] = []
+    first.start()
+    eventually(lambda: "thread" in reader._read_by)
+    with pytest.raises(RuntimeError, match="thread 'the first' is reading from this consumer, and 'MainThr"):
+        READS[read](reader)
+    cluster.logs[tp].append([b"20"])
+    first.join(60)
+    assert [record.offset for record in found] == [20]
+    cluster.logs[tp].append([b"21"])
+    assert take(reader, 1) == [21]  # one after the other
 
 
 def test_close_ends_a_read_that_another_thread_waits_in(cluster: ScriptedCluster, start: Start) -> None:

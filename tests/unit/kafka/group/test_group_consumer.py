@@ -178,6 +178,26 @@ def test_a_read_within_a_callback_is_refused(make: Make) -> None:
         consumer.read(5.0)
 
 
+def test_a_second_thread_that_reads_meanwhile_is_refused_in_words(make: Make) -> None:
+    """It would follow the group at the same time, and commit what the first one works on."""
+    consumer = make(A0)
+    reading, done = threading.Event(), threading.Event()
+
+    def take(_: object) -> Record:
+        reading.set()
+        assert done.wait(60)
+        return record(0)
+
+    first = threading.Thread(target=lambda: consumer._polled(None, take), name="the first")
+    first.start()
+    assert reading.wait(60)
+    with pytest.raises(RuntimeError, match="thread 'the first' is reading from this consumer"):
+        consumer.poll(0)
+    done.set()
+    first.join(60)
+    assert consumer.poll(0) == []
+
+
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_hears_that_the_consumer_is_the_parents(make: Make) -> None:
     consumer = make(A0, auto_commit_interval_ms=0)
