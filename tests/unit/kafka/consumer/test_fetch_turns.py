@@ -215,15 +215,6 @@ def test_each_partition_is_late_by_itself(world: World) -> None:
     assert [run._states[one].error for one in (ONE, TWO, THREE)] == errors
 
 
-def test_an_endless_one_has_no_end_to_name(world: World) -> None:
-    run = start(world)
-    run.add(ONE, 10)
-    run._states[ONE].asked(0.0)
-    run._clock._ran = 11.0
-    with pytest.raises(DeadlineExceededError, match="cannot fetch t-0 at offset 10 in 10000 ms"):
-        round_of(run)
-
-
 def test_the_error_of_a_paused_partition_is_not_raised_that_of_the_next_is(world: World) -> None:
     run = start(world, ONE, TWO, THREE)
     run._states[ONE].break_off(SecurityError("first"))
