@@ -148,3 +148,17 @@ def test_a_crash_between_the_intent_and_the_end_of_its_transaction_is_harmless(
             sink.commit(messages, 0)
     sink.commit(sink.run_tasks(0, tasks=2), 0)  # and ends what tasks 2 and 3 have left
     assert not wrong(kafka, sink, 2)
+
+
+@MARKERS
+def test_as_many_tasks_with_other_rows_are_another_intent(kafka: Any, target: str, markers: str) -> None:
+    # An old driver that still lives, and a new version of its query that puts the rows into other tasks.
+    sink = Sink(kafka, target, markers=markers)
+    others = lambda task: sink.run_task(0, task, sink.rows(0, (task + 1) % 3))  # noqa: E731
+    first = [sink.run_task(0, task) for task in range(2)]
+    second = [others(task) for task in range(3)]
+    first.append(sink.run_task(0, 2))
+    refuse(sink, first, "2 of 3 transactions could not be committed")
+    refuse(sink, second, "this driver has committed nothing")
+    sink.commit(sink.run_tasks(0), 0)
+    assert not wrong(kafka, sink, 3)

@@ -1,5 +1,5 @@
-"""`BatchIntent`: with how many tasks the driver is about to commit a micro-batch. `Intents`: the last one,
-which only one driver at a time can replace.
+"""`BatchIntent`: which rows in which tasks the driver is about to commit of a micro-batch. `Intents`: the
+last one, which only one driver at a time can replace.
 
 A driver takes the transactional id of the query's drivers before it reads the last intent, and writes its own
 in a transaction of that id. So it replaces the one that it has read, or fails: another driver has come
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ...kafka.cluster.router import Router
@@ -35,6 +35,8 @@ class BatchIntent:
 
     batch_id: int
     tasks: int
+    hash: int = 0
+    """Of which rows are in which task (`hash_of_tasks`); 0 where an earlier version has not said it."""
     change: int = 0
     """Counts the intents of a micro-batch: two of them may hang on different topics."""
 
@@ -42,17 +44,29 @@ class BatchIntent:
         """The same, as the one after ``before``."""
         same = before is not None and before.batch_id == self.batch_id
         change = before.change + 1 if before is not None and same else 0
-        return BatchIntent(batch_id=self.batch_id, tasks=self.tasks, change=change)
+        return replace(self, change=change)
+
+    def is_like(self, other: BatchIntent) -> bool:
+        """Whether both have the same rows in the same tasks: then it does not matter which is committed."""
+        return (self.tasks, self.hash) == (other.tasks, other.hash)
+
+    def told(self) -> dict[str, Any]:
+        """All but the batch id, as JSON has it."""
+        return {"tasks": self.tasks, "hash": f"{self.hash:016x}", "change": self.change}
 
     def offset(self) -> OffsetToCommit:
         """As it is committed."""
-        metadata = json.dumps({"tasks": self.tasks, "change": self.change})
-        return OffsetToCommit(offset=self.batch_id, metadata=metadata)
+        return OffsetToCommit(offset=self.batch_id, metadata=json.dumps(self.told()))
 
     @classmethod
     def of(cls, batch_id: int, told: dict[str, Any]) -> BatchIntent:
         """From what was kept of it."""
-        return cls(batch_id=batch_id, tasks=int(told["tasks"]), change=int(told.get("change", 0)))
+        return cls(
+            batch_id=batch_id,
+            tasks=int(told["tasks"]),
+            hash=int(told.get("hash", "0"), 16),
+            change=int(told.get("change", 0)),
+        )
 
     @classmethod
     def read(

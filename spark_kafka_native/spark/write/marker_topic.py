@@ -105,7 +105,7 @@ class MarkerTopic:
         self, producer: TransactionalProducer, job: str, intent: BatchIntent, deadline: Deadline
     ) -> int:
         """In a transaction that stays open. Returns its offset."""
-        told = {"batch": intent.batch_id, "tasks": intent.tasks, "change": intent.change}
+        told = {"batch": intent.batch_id} | intent.told()
         producer.begin(deadline.remaining_ms)
         return self._write(producer, job, told, deadline)
 

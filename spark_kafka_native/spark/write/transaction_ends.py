@@ -22,7 +22,7 @@ from ...kafka.producer.sending.transaction_requests import (
 )
 from .batch_intent import BatchIntent
 from .commit_marker import ReplayError
-from .commit_message import KafkaCommitMessage
+from .commit_message import KafkaCommitMessage, hash_of_tasks
 from .markers import Markers, find_markers
 from .write_options import ExactlyOnce, WriteOptions
 
@@ -58,7 +58,7 @@ def commit_transactions(
     router = router_for(options.client)
     # When it has passed, the coordinator has aborted them, and says so.
     deadline = router.deadline(once.transaction_timeout_ms)
-    intent = BatchIntent(batch_id=batch_id, tasks=len(messages))
+    intent = BatchIntent(batch_id=batch_id, tasks=len(messages), hash=hash_of_tasks(told))
     before = _Replacing(router, told, options, once.transaction_timeout_ms, deadline).keep(intent)
     failures = _end_all(open_, lambda one: end_transaction(router, one, commit=True, deadline=deadline))
     if failures:
@@ -118,9 +118,9 @@ def _end_leftovers(router: Router, job: str, tasks: int, known: int, once: Exact
 class _Replacing:
     """The intent of a driver takes the place of the last one.
 
-    With another number of tasks the same rows are in other tasks. So where a micro-batch was about to be
-    committed with another number, nothing of that may be committed any more, nor be committed already unless
-    this replay has found the same rows in the same task.
+    The same rows may be in other tasks: with another number of them, or with another version of the query. So
+    where a micro-batch was about to be committed otherwise, nothing of that may be committed any more, nor be
+    committed already unless this replay has found the same rows in the same task.
     """
 
     router: Router
@@ -161,7 +161,7 @@ class _Replacing:
                 f"micro-batch {before.batch_id}. The checkpoint was rolled back or copied, or another query "
                 "runs on it"
             )
-        if before.batch_id < intent.batch_id or before.tasks == intent.tasks:
+        if before.batch_id < intent.batch_id or before.is_like(intent):
             return
         ours = {one.task: one for one in self.told if one.transaction is not None}
         skipped = {one.task for one in self.told if one.skipped}
@@ -194,11 +194,13 @@ class _Replacing:
         init_producer_id(self.router, name, self.timeout_ms, None, self.deadline)
         marker = markers.last(name, where, self.deadline)
         if marker is not None and marker.batch_id == intent.batch_id:
+            otherwise = " with other rows" if before.tasks == intent.tasks else ""
             raise ReplayError(
                 f"micro-batch {intent.batch_id} has {intent.tasks} tasks, and before the restart it had "
-                f"{before.tasks}, of which {name} is committed: run the query with as many partitions as "
-                "then (minPartitions, maxPartitions, repartition, spark.sql.shuffle.partitions; where Spark "
-                "chooses, by spark.sql.adaptive.streaming.stateless.enabled, as many cores)"
+                f"{before.tasks}{otherwise}, of which {name} is committed: run the query with as many "
+                "partitions as then (minPartitions, maxPartitions, repartition, "
+                "spark.sql.shuffle.partitions; where Spark chooses, by "
+                "spark.sql.adaptive.streaming.stateless.enabled, as many cores)"
             )
 
 

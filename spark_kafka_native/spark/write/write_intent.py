@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import struct
 from collections.abc import Sequence
 
 from .commit_marker import CommitMarker
-from .commit_message import KafkaCommitMessage
+from .commit_message import KafkaCommitMessage, hash_of_tasks
 
 
 def intent_of(messages: Sequence[KafkaCommitMessage], topic: str | None) -> CommitMarker:
     """All tasks of a run, in order: equal for equal rows in equal tasks."""
-    rows = [message.records + message.skipped for message in messages]
-    each = b"".join(
-        struct.pack("<QQ", count, message.rows_hash) for count, message in zip(rows, messages, strict=True)
-    )
-    digest = hashlib.blake2b(each, digest_size=8).digest()
     return CommitMarker(
         batch_id=0,
-        rows=sum(rows),
-        hash=int.from_bytes(digest, "little"),
+        rows=sum(message.records + message.skipped for message in messages),
+        hash=hash_of_tasks(messages),
         tasks=len(messages),
         topic=topic or "",
     )

@@ -1,0 +1,34 @@
+"""What the driver keeps of the micro-batch that it is about to commit, and when two of these are one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from spark_kafka_native.spark.write.batch_intent import BatchIntent
+
+INTENT = BatchIntent(batch_id=7, tasks=3, hash=2**64 - 2, change=1)
+
+
+def test_an_intent_is_kept_as_it_is() -> None:
+    kept = INTENT.offset()
+    assert kept.offset == 7
+    assert BatchIntent.of(kept.offset, json.loads(kept.metadata)) == INTENT
+    # As earlier versions have kept it.
+    assert BatchIntent.of(7, {"tasks": 3}) == BatchIntent(batch_id=7, tasks=3)
+
+
+def test_intents_are_alike_where_the_same_rows_are_in_the_same_tasks() -> None:
+    assert INTENT.is_like(replace(INTENT, change=5))
+    assert not INTENT.is_like(replace(INTENT, tasks=4))
+    assert not INTENT.is_like(replace(INTENT, hash=0))
+
+
+@pytest.mark.parametrize(
+    ("before", "change"),
+    [(None, 0), (replace(INTENT, batch_id=6), 0), (INTENT, 2), (replace(INTENT, tasks=9, change=4), 5)],
+)
+def test_intents_of_one_micro_batch_are_counted(before: BatchIntent | None, change: int) -> None:
+    assert replace(INTENT, change=9).follows(before) == replace(INTENT, change=change)
