@@ -167,9 +167,17 @@ class Record(NamedTuple):
     def timestamp(self) -> datetime | None:
         """``timestamp_ms`` as a time of UTC; None for "no timestamp".
 
-        OverflowError after the year 9999, which a record's timestamp may be.
+        ValueError after the year 9999, which a record's timestamp may be.
         """
-        return None if self.timestamp_ms < 0 else _EPOCH + timedelta(milliseconds=self.timestamp_ms)
+        if self.timestamp_ms < 0:
+            return None
+        try:
+            return _EPOCH + timedelta(milliseconds=self.timestamp_ms)
+        except OverflowError:
+            raise ValueError(
+                f"{self.topic_partition} offset {self.offset}: timestamp_ms={self.timestamp_ms} is after the "
+                "year 9999, where datetime ends; use timestamp_ms"
+            ) from None
 
     def __repr__(self) -> str:
         return (

@@ -36,6 +36,8 @@ that is being started beside us takes less.
 """
 SAY_AFTER_S = 3.0
 """First contact that takes longer is logged: a minute of silence helps nobody."""
+SAY_UNKNOWN_MS = 1_500
+"""A topic that stays unknown for longer is logged: its name may be misspelt."""
 
 
 class GoneTopics:
@@ -82,6 +84,8 @@ class Patience:
         self._seen = gone.have_been(topics)
         self._unknown_until = Deadline.after_ms(KNOWN_TOPIC_WAIT_MS if self._seen else NEW_TOPIC_WAIT_MS)
         self._always_unknown = set(topics)
+        self._say_unknown_at = Deadline.after_ms(SAY_UNKNOWN_MS)
+        self._said_unknown = False
         self._first_contact = not metadata.brokers
         self._reachable_until = Deadline.after_ms(UNREACHABLE_WAIT_MS)
         self._hang_ups_left = HANDSHAKES_HUNG_UP - 1
@@ -134,11 +138,22 @@ class Patience:
         if unknown and self._gone.include(unknown):
             return False
         if not self._unknown_until.expired:
+            if unknown and self._say_unknown_at.expired and not self._said_unknown:
+                self._said_unknown = True
+                _LOG.warning("No broker knows %s; trying for %.0f s more", topics_named(unknown),
+                             self._unknown_until.remaining_ms / 1000)  # fmt: skip
             return True
         # Each task of a read asks anew: one wait in a process is enough for a topic that was deleted.
         if self._seen:
             self._gone.note(self._always_unknown)
         return False
+
+
+def topics_named(topics: Iterable[str]) -> str:
+    """For a sentence: a few of ``topics``."""
+    names = sorted(topics)
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"the topic{'s' if len(names) > 1 else ''} {', '.join(names[:3])}{more} (is the name right?)"
 
 
 def unknown_topics(metadata: ClusterMetadata, topics: Iterable[str]) -> set[str]:

@@ -13,6 +13,7 @@ from ..network.deadline import Deadline
 from .auto_commit import AutoCommit
 from .callbacks import shown
 from .commits import Commits
+from .committed import committed_offsets
 from .group_config import GroupConfig
 from .late_close import LateClose, closed_late
 from .progress import Progress
@@ -48,6 +49,23 @@ class GroupPositions(LateClose):
         if topic_partition in self._starts.missing:
             return None
         return self._reader.position(topic_partition)
+
+    @closed_late
+    def committed(
+        self, *topic_partitions: TopicPartition, timeout: float | None = None
+    ) -> dict[TopicPartition, int | None]:
+        """What the group has committed for these partitions (none: for those of this member): the offset of
+        the next record to read, None where it has committed nothing.
+
+        Asks the coordinator, which waits for transactions that are still ending. Raises
+        `DeadlineExceededError` after ``timeout`` seconds (default: ``default_api_timeout_ms``).
+        """
+        self._check_open()
+        wanted = topic_partitions or tuple(self.assignment)
+        if not wanted:
+            return {}
+        deadline = self._router.deadline(None if timeout is None else timeout * 1000)
+        return committed_offsets(self._router, self._config.group_id, wanted, deadline)
 
     @closed_late
     def lag(self) -> dict[TopicPartition, int]:

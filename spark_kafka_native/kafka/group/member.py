@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from ..cluster.coordinator_requests import ask_coordinator, find_coordinator
 from ..cluster.coordinators import CoordinatorKey
 from ..cluster.metadata import ClusterMetadata
+from ..cluster.patience import topics_named
 from ..cluster.router import Router
 from ..error_code import ErrorCode
 from ..errors import BrokerError, DeadlineExceededError, KafkaError, RequestTimedOutError
@@ -47,6 +48,8 @@ class Member:
         self._stopping = False
         self._connection: Connection | None = None
         self._look_at = 0.0
+        self._unknown: frozenset[str] = frozenset()
+        """Topics that were looked for in vain, and the log says so."""
         self.attention = False
         """Whether the caller has to `begin` something, or to hear of a failure."""
         self._thread = threading.Thread(target=self._work, name="kafka-group-member", daemon=True)
@@ -223,9 +226,19 @@ class Member:
                 {topic.topic_id: name for name, topic in known.items() if topic.topic_id is not None},
                 now,
             )
+        self._say_unknown(subscribed - known.keys())
         unknown = not subscribed or not subscribed <= known.keys()
         age_s = self._router.config.metadata_max_age_ms / 1000
         self._look_at = now + (min(UNKNOWN_LOOK_S, age_s) if unknown else age_s)
+
+    def _say_unknown(self, unknown: frozenset[str]) -> None:
+        """Once for each topic: at the first look, as joining may take long."""
+        if new := unknown - self._unknown:
+            _LOG.warning(
+                "No broker knows %s: group %s reads nothing of it until it is created",
+                topics_named(new), self._membership.rules.group_id,
+            )  # fmt: skip
+        self._unknown = unknown
 
     def _refusal(self, metadata: ClusterMetadata) -> KafkaError | None:
         """Why a topic that was named will never be read; one that matches a pattern need not be readable."""

@@ -1,0 +1,70 @@
+"""What a consumer says of topics that no broker knows, and what it is told to have committed."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import pytest
+from scripted_broker import ScriptedCluster
+from scripted_group import ScriptedGroup
+
+from spark_kafka_native.kafka.cluster import patience
+from spark_kafka_native.kafka.consumer.consumer import Consumer
+from spark_kafka_native.kafka.errors import BrokerError
+from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.network.deadline import Deadline
+
+A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
+WITHIN_S = 120
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+
+
+def test_a_group_says_once_which_topic_nobody_knows(caplog: pytest.LogCaptureFixture) -> None:
+    with ScriptedCluster(1) as cluster:
+        cluster.create("a")
+        cluster.logs[A0].append([b"one"])
+        ScriptedGroup(cluster, [A0])
+        with GroupConsumer(
+            cluster.bootstrap_servers, ["a", "ordres"], "g", metadata_max_age_ms=20
+        ) as consumer:
+            assert consumer.fetch_record(WITHIN_S) is not None
+            looks = len(cluster[1].asked)
+            until = Deadline.after_ms(WITHIN_S * 1000)
+            while len(cluster[1].asked) < looks + 5 and not until.expired:
+                time.sleep(0.01)
+    assert warnings(caplog) == [
+        "No broker knows the topic ordres (is the name right?): "
+        "group g reads nothing of it until it is created"
+    ]
+
+
+def test_a_consumer_says_which_topic_nobody_knows_while_it_tries(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(patience, "SAY_UNKNOWN_MS", 100)
+    monkeypatch.setattr(patience, "NEW_TOPIC_WAIT_MS", 1_000)
+    with ScriptedCluster(1) as cluster, pytest.raises(BrokerError, match="ordres"):
+        Consumer(cluster.bootstrap_servers, "ordres", retry_backoff_ms=10, retry_backoff_max_ms=50)
+    [said] = warnings(caplog)
+    assert said.startswith("No broker knows the topic ordres (is the name right?); trying for ")
+
+
+def test_committed_offsets_of_the_members_partitions_or_of_those_that_are_named() -> None:
+    with ScriptedCluster(1) as cluster:
+        cluster.create("a", 2)
+        cluster.logs[A0].append([b"one"])
+        group = ScriptedGroup(cluster, [A0])
+        group.committed[A1] = 7
+        with GroupConsumer(cluster.bootstrap_servers, "a", "g", enable_auto_commit=False) as consumer:
+            assert consumer.committed() == {}
+            record = consumer.fetch_record(WITHIN_S)
+            assert record is not None
+            assert consumer.committed() == {A0: None}
+            consumer.commit(record)
+            assert consumer.committed(timeout=60) == {A0: 1}
+            assert consumer.committed(A0, A1) == {A0: 1, A1: 7}
