@@ -110,6 +110,11 @@ class PartitionReader:
         """Those that are read, and whether each is paused."""
         return self._shared.partitions()
 
+    @property
+    def recreated(self) -> frozenset[TopicPartition]:
+        """Those whose topic was recreated: their positions are offsets of the former one, until a `seek`."""
+        return self._shared.recreated()
+
     def add(self, topic_partition: TopicPartition, offset: int, topic_id: UUID | None = None) -> None:
         """Read a partition too, from ``offset`` on.
 

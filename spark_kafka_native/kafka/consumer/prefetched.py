@@ -168,6 +168,12 @@ class Prefetched:
         """Those that are read, and whether each is paused."""
         return {tp: wanted.paused for tp, wanted in list(self._wanted.items())}
 
+    def recreated(self) -> frozenset[TopicPartition]:
+        """Those that can't be read on because their topic is another one now."""
+        return frozenset(
+            one.topic_partition for one in self._broken if isinstance(one.error, TopicRecreatedError)
+        )
+
     def observed(self) -> list[Observed]:
         """What its metrics do not count, but show. Without the lock, as `progress`: a thread that was
         interrupted may hold it.

@@ -99,9 +99,9 @@ class AutoCommit:
                 done.result(deadline.remaining_ms / 1000)
 
     def _ask(self, *, all_done: bool) -> Future[None] | None:
-        read = self._reader.partitions
+        read = self._reader.partitions.keys() - self._reader.recreated
         offsets = {tp: offset for tp, offset in self._starts.items() if tp in read}
-        offsets |= self.reached(self._touched & read.keys())
+        offsets |= self.reached(self._touched & read)
         if not all_done:
             offsets |= {tp: offset for tp, offset in self._last.items() if tp in offsets}
         wanted = {tp: offset for tp, offset in offsets.items() if offset > self._asked.get(tp, -1)}

@@ -11,7 +11,9 @@ from ..consumer.partition_reader import PartitionReader
 from ..errors import DeadlineExceededError, KafkaError
 from ..model import Record, TopicPartition
 from .auto_commit import AutoCommit
+from .callbacks import shown
 from .commits import Commits
+from .errors import CommitFailedError
 from .group_config import GroupConfig
 from .late_close import LateClose, closed_late
 from .progress import Progress
@@ -73,8 +75,14 @@ class GroupCommits(LateClose):
         for record in records:
             tp = record.topic_partition
             wanted[tp] = max(wanted.get(tp, 0), record.offset + 1)
+        recreated = self._reader.recreated
         if not records and offsets is None:
-            wanted = self._auto.reached(self._reader.partitions)
+            wanted = self._auto.reached(self._reader.partitions.keys() - recreated)
+        elif outdated := recreated & wanted.keys():
+            raise CommitFailedError(
+                f"{shown(outdated)}: the topic was deleted and created again, and offsets of the former one "
+                "were not committed for it; seek to where to begin with the new one"
+            )
         elif offsets:  # they may be positions
             self._auto.reached(offsets.keys() & self._reader.partitions.keys())
         self._progress.check(wanted)

@@ -41,6 +41,8 @@ class World:
         self.auto = AutoCommit(config, self, self, self.progress)  # type: ignore[arg-type]
         self.auto._due = 0.0
 
+    recreated: frozenset[TopicPartition] = frozenset()
+
     @property
     def partitions(self) -> dict[TopicPartition, bool]:
         return dict.fromkeys(self.positions, False)
