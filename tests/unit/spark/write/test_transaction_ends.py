@@ -1,0 +1,162 @@
+"""What the driver of a micro-batch decides before it commits anything, and what it aborts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spark_kafka_native.kafka.errors import UnsupportedVersionError
+from spark_kafka_native.kafka.producer.sending.transaction_requests import OpenTransaction
+from spark_kafka_native.spark.options.option import Scope
+from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.write import leftovers, transaction_ends
+from spark_kafka_native.spark.write.batch_intent import BatchIntent
+from spark_kafka_native.spark.write.commit_marker import CommitMarker, ReplayError
+from spark_kafka_native.spark.write.commit_message import KafkaCommitMessage, hash_of_tasks
+from spark_kafka_native.spark.write.write_options import WriteOptions
+
+OPTIONS = WriteOptions.parse(
+    OptionValues.parse(
+        {"kafka.bootstrap.servers": "a:1", "topic": "t", "deliveryGuarantee": "exactly-once"}, Scope.WRITE
+    )
+)
+
+
+def written(task: int, rows_hash: int = 1) -> KafkaCommitMessage:
+    open_ = OpenTransaction(transactional_id=f"q-{task}", producer_id=1, producer_epoch=0, version=2)
+    rows = (("t", 0, 1, 1, 0, 0),)
+    return KafkaCommitMessage(1, 1, 1, 0, rows, open_, "q", rows_hash=rows_hash, task=task)
+
+
+def skipped(task: int) -> KafkaCommitMessage:
+    return replace(KafkaCommitMessage.skipped_rows("q", 1, 1), task=task)
+
+
+def empty(task: int) -> KafkaCommitMessage:
+    return replace(KafkaCommitMessage.skipped_rows("q", 0), task=task)
+
+
+class Cluster:
+    """What is asked, and what is committed."""
+
+    def __init__(
+        self, patch: pytest.MonkeyPatch, before: BatchIntent | None, committed: Sequence[int]
+    ) -> None:
+        self.checked: list[str] = []
+        self.fenced: list[str] = []
+        self.committed: list[str] = []
+        self.kept: list[BatchIntent] = []
+        names = {f"q-{task}" for task in committed}
+        marker = CommitMarker(batch_id=7, rows=1, hash=1)
+        intents = SimpleNamespace(
+            last=lambda _where: before,
+            replace=lambda _before, intent, _where: self.kept.append(intent),
+            close=lambda: None,
+        )
+        markers = SimpleNamespace(
+            take_intents=lambda *_: intents, last=lambda name, *_: marker if name in names else None
+        )
+        router = SimpleNamespace(deadline=lambda _ms: None)
+        patch.setattr(transaction_ends, "router_for", lambda _config: router)
+        patch.setattr(transaction_ends, "find_markers", lambda *_: markers)
+        patch.setattr(transaction_ends, "add_partitions", lambda _r, one, *_: self._check(one))
+        patch.setattr(transaction_ends, "init_producer_id", lambda _r, name, *_: self.fenced.append(name))
+        patch.setattr(transaction_ends, "end_transaction", lambda _r, one, **_: self._end(one))
+
+    def _check(self, one: OpenTransaction) -> None:
+        self.checked.append(one.transactional_id)
+
+    def _end(self, one: OpenTransaction) -> None:
+        assert self.kept
+        self.committed.append(one.transactional_id)
+
+    def commit(self, messages: Sequence[KafkaCommitMessage]) -> None:
+        assert OPTIONS.exactly_once is not None
+        transaction_ends.commit_transactions(messages, 7, OPTIONS, OPTIONS.exactly_once, is_first=False)
+
+
+TWO = [written(0), written(1, 2)]
+INTENT = BatchIntent(batch_id=7, tasks=2, hash=hash_of_tasks(TWO), change=3)
+
+
+@pytest.mark.parametrize(
+    ("before", "messages", "checked", "fenced"),
+    [
+        (None, TWO, [], []),
+        (replace(INTENT, batch_id=6, tasks=9), TWO, [], []),
+        (INTENT, TWO, [], []),
+        (INTENT, [skipped(0), written(1, 2)], [], []),
+        (INTENT, TWO[::-1], ["q-0", "q-1"], []),
+        (replace(INTENT, tasks=4), [skipped(0), written(1, 2)], ["q-1"], ["q-2", "q-3"]),
+        (INTENT, [*TWO, empty(2), written(3)], ["q-0", "q-1", "q-3"], ["q-2"]),
+    ],
+)
+def test_who_is_asked_before_an_intent_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, before: Any, messages: Any, checked: list[str], fenced: list[str]
+) -> None:
+    cluster = Cluster(monkeypatch, before, [])
+    cluster.commit(messages)
+    assert (cluster.checked, cluster.fenced) == (checked, fenced)
+    assert sorted(cluster.committed) == sorted(f"q-{one.task}" for one in messages if one.transaction)
+    same = before is not None and before.batch_id == 7
+    wanted = BatchIntent(batch_id=7, tasks=len(messages), hash=hash_of_tasks(messages), change=4 * same)
+    assert cluster.kept == [wanted]
+
+
+@pytest.mark.parametrize(
+    ("before", "messages", "committed", "words"),
+    [
+        (replace(INTENT, batch_id=8), TWO, [], "has begun to commit micro-batch 8"),
+        (replace(INTENT, tasks=4), TWO, [3], "has 2 tasks, and before the restart it had 4, of which q-3 is"),
+        (INTENT, [*TWO, empty(2), written(3)], [2], "had 2, of which q-2 is committed"),
+        (INTENT, [empty(0), written(1)], [0], "it had 2 with other rows, of which q-0 is committed"),
+    ],
+)
+def test_nothing_is_committed_where_an_intent_cannot_be_replaced(
+    monkeypatch: pytest.MonkeyPatch, before: Any, messages: Any, committed: list[int], words: str
+) -> None:
+    cluster = Cluster(monkeypatch, before, committed)
+    with pytest.raises(ReplayError, match=words):
+        cluster.commit(messages)
+    assert not cluster.committed
+    assert not cluster.kept
+
+
+@pytest.mark.parametrize(("messages", "ended"), [(TWO, []), ([*TWO, None], [("q", 0, 3)]), ([None], [])])
+def test_an_abort_ends_what_is_left_only_where_a_task_has_said_nothing(
+    monkeypatch: pytest.MonkeyPatch, messages: Any, ended: list[Any]
+) -> None:
+    found: list[Any] = []
+
+    def end(_router: Any, job: str, tasks: int, known: int, _once: Any) -> None:
+        found.append((job, tasks, known))
+
+    cluster = Cluster(monkeypatch, None, [])
+    cluster.kept.append(INTENT)
+    monkeypatch.setattr(transaction_ends, "_end_leftovers", end)
+    transaction_ends.abort_transactions(messages, OPTIONS)
+    assert found == ended
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_only_tasks_of_the_same_query_that_no_task_takes_over_are_ended(
+    monkeypatch: pytest.MonkeyPatch, is_listed: bool
+) -> None:
+    there = ["q-0", "q-2", "q-3", "q-driver", "qq-4", "q-a-5", "q", "q-", "q-6/7", "q2-8"]
+
+    def listed(_deadline: Any, *, states: Any) -> list[Any]:
+        assert states == ["Ongoing"]
+        if not is_listed:
+            raise UnsupportedVersionError("ListTransactions: the broker is too old")
+        return [SimpleNamespace(transactional_id=name) for name in there]
+
+    ended: list[str] = []
+    monkeypatch.setattr(leftovers, "Admin", lambda _router: SimpleNamespace(list_transactions=listed))
+    monkeypatch.setattr(leftovers, "init_producer_id", lambda _r, name, *_: ended.append(name))
+    router: Any = SimpleNamespace(deadline=lambda _ms: None)
+    leftovers.end_leftovers(router, "q", tasks=2, known=5, timeout_ms=1)
+    assert sorted(ended) == (["q-2", "q-3"] if is_listed else ["q-2", "q-3", "q-4"])
