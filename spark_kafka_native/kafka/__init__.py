@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from .errors import (
         AuthenticationError,
         BrokerError,
+        ClientClosedError,
         ConfigError,
         ConsumerClosedError,
         CorruptRecordError,
@@ -136,6 +137,7 @@ __all__ = [
     "Broker",
     "BrokerError",
     "BufferFullError",
+    "ClientClosedError",
     "ClientConfig",
     "Cluster",
     "ClusterDescription",
@@ -295,6 +297,7 @@ _MODULES = {
     "AuthenticationError": "errors",
     "BrokerError": "errors",
     "ConfigError": "errors",
+    "ClientClosedError": "errors",
     "ConsumerClosedError": "errors",
     "CorruptRecordError": "errors",
     "DeadlineExceededError": "errors",

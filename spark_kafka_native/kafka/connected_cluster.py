@@ -76,9 +76,11 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close every connection; calls under way and later ones raise `ClientClosedError`. A router that was
+        given stays open.
+        """
         if self._owns_router:
-            self._router.close()
+            self._router.end()
 
     @property
     def router(self) -> Router:

@@ -138,6 +138,10 @@ class PartialAnswerError(KafkaError):
         return f"not all partitions answered: {next(iter(self.failed.values()))}{more}"
 
 
+class ClientClosedError(KafkaError):
+    """An `Admin` or a `Cluster` was closed, perhaps by another thread while this one was waiting."""
+
+
 class ConsumerClosedError(KafkaError):
     """A consumer was closed, perhaps by another thread while this one was reading."""
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 from ..errors import BrokerError, KafkaError, ProtocolError
-from ..network.deadline import Deadline
 from ..protocol.api.acls import (
     AclCreation,
     CreateAclsRequest,
@@ -16,7 +15,7 @@ from ..protocol.api.acls import (
     DeleteAclsRequest,
     DescribeAclsRequest,
 )
-from .family import AdminFamily, Outcome, refuse, with_refused
+from .family import AdminFamily, Outcome, Timeout, refuse, with_refused
 
 E = TypeVar("E", bound=enum.IntEnum)
 
@@ -134,7 +133,7 @@ class AclFilter:
 class AclAdmin(AdminFamily):
     """ACLs. The brokers need an authorizer (`ErrorCode.SECURITY_DISABLED` else)."""
 
-    def create_acls(self, acls: Collection[Acl], deadline: Deadline | None = None) -> None:
+    def create_acls(self, acls: Collection[Acl], timeout: Timeout = None) -> None:
         """Add rules; one that is there already does no harm. Raises `BrokerError` for the first refused."""
         rules = [acls] if isinstance(acls, Acl) else list(acls)
         request = CreateAclsRequest(
@@ -151,7 +150,7 @@ class AclAdmin(AdminFamily):
                 for acl in rules
             ]
         )
-        results = self._router.send_any(request, deadline).results
+        results = self._router.send_any(request, self._limit(timeout)).results
         if len(results) != len(rules):
             raise ProtocolError(f"CreateAcls: {len(results)} results for {len(rules)} rules")
         refused: list[KafkaError] = [
@@ -162,10 +161,10 @@ class AclAdmin(AdminFamily):
         if refused:
             raise with_refused(refused[0], refused[1:])
 
-    def describe_acls(self, where: AclFilter | None = None, deadline: Deadline | None = None) -> list[Acl]:
+    def describe_acls(self, where: AclFilter | None = None, timeout: Timeout = None) -> list[Acl]:
         """The rules that ``where`` means (None: all). Raises `BrokerError`."""
         request = DescribeAclsRequest(**_filter(where or AclFilter()))
-        response = self._router.send_any(request, deadline)
+        response = self._router.send_any(request, self._limit(timeout))
         refuse(Outcome("ACLs", response.error_code, response.error_message), "describing", "Describe")
         return [
             _acl(found, resource.resource_type, resource.resource_name, resource.pattern_type)
@@ -174,7 +173,7 @@ class AclAdmin(AdminFamily):
         ]
 
     def delete_acls(
-        self, where: AclFilter | Acl | Collection[AclFilter | Acl], deadline: Deadline | None = None
+        self, where: AclFilter | Acl | Collection[AclFilter | Acl], timeout: Timeout = None
     ) -> list[Acl]:
         """Delete the rules that ``where`` means, one filter or rule or several; those that were deleted.
 
@@ -185,7 +184,7 @@ class AclAdmin(AdminFamily):
         request = DeleteAclsRequest(filters=[DeleteAclsFilter(**_filter(one)) for one in filters])
         deleted: list[Acl] = []
         refused: list[KafkaError] = []
-        for result in self._router.send_any(request, deadline).filter_results:
+        for result in self._router.send_any(request, self._limit(timeout)).filter_results:
             if result.error_code:
                 refused.append(_refusal("deleting ACLs", result))
             for found in result.matching_acls:

@@ -26,8 +26,8 @@ class Admin(
     `SecurityConfig` as keywords; or a `Router`, which then stays the caller's. Connects when it is first
     needed. Any thread may use it.
 
-    Every method takes a ``deadline`` (default: ``default.api.timeout.ms`` from its start), tries again what
-    may succeed later, and raises a `BrokerError` that names what was refused.
+    Every method takes a ``timeout``: seconds, or a `Deadline` (default: ``default.api.timeout.ms``). It tries
+    again what may succeed later, and raises a `BrokerError` that names what was refused.
     """
 
     def __init__(self, bootstrap: Bootstrap | Router | None = None, **settings: Any) -> None:
@@ -46,9 +46,11 @@ class Admin(
         return self._router
 
     def close(self) -> None:
-        """Close the connections, unless they are those of a router that was given."""
+        """Close the connections; calls under way and later ones raise `ClientClosedError`. A router that was
+        given stays open.
+        """
         if self._owns_router:
-            self._router.close()
+            self._router.end()
 
     def __enter__(self) -> Self:
         return self

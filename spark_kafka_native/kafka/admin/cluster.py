@@ -9,7 +9,6 @@ from typing import Any
 
 from ..error_code import ErrorCode
 from ..model import Broker, TopicPartition
-from ..network.deadline import Deadline
 from ..protocol.api.elect_leaders import ElectLeadersRequest, TopicPartitions
 from ..protocol.api.log_dirs import DescribeLogDirsRequest, DescribeLogDirsResult
 from ..protocol.api.reassignments import (
@@ -18,7 +17,7 @@ from ..protocol.api.reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
-from .family import AdminFamily, Outcome, Task, broker_share, refuse
+from .family import AdminFamily, Outcome, Task, Timeout, broker_share, refuse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,18 +67,18 @@ class Reassignment:
 class ClusterAdmin(AdminFamily):
     """Brokers, disks, replicas and leaders."""
 
-    def describe_cluster(self, deadline: Deadline | None = None) -> ClusterDescription:
+    def describe_cluster(self, timeout: Timeout = None) -> ClusterDescription:
         """Id, controller and brokers."""
-        metadata = self._router.metadata((), refresh=True, deadline=self._limit(deadline))
+        metadata = self._router.metadata((), refresh=True, deadline=self._limit(timeout))
         return ClusterDescription(
             cluster_id=metadata.cluster_id,
             controller_id=metadata.controller_id,
             brokers=tuple(broker for _, broker in sorted(metadata.brokers.items())),
         )
 
-    def describe_log_dirs(self, deadline: Deadline | None = None) -> list[LogDir]:
+    def describe_log_dirs(self, timeout: Timeout = None) -> list[LogDir]:
         """The directories of every broker, and what lies in them. Raises `BrokerError`."""
-        limit = self._limit(deadline)
+        limit = self._limit(timeout)
 
         def ask(node_id: int) -> list[LogDir]:
             response = self._router.send_to(node_id, DescribeLogDirsRequest(topics=None), limit)
@@ -90,14 +89,14 @@ class ClusterAdmin(AdminFamily):
         return self._ask_every_broker(ask, "log directories", limit)
 
     def reassign(
-        self, replicas: Mapping[TopicPartition, Sequence[int] | None], deadline: Deadline | None = None
+        self, replicas: Mapping[TopicPartition, Sequence[int] | None], timeout: Timeout = None
     ) -> None:
         """Begin to move partitions to other brokers, the preferred leader first; None stops what is under
         way and goes back. `list_reassignments` shows how it goes.
 
         Raises `BrokerError` for the first partition that is refused; the others are moved.
         """
-        limit = self._limit(deadline)
+        limit = self._limit(timeout)
         wanted = {TopicPartition(*tp): brokers for tp, brokers in replicas.items()}
 
         def ask(pending: list[Any]) -> Iterable[Outcome]:
@@ -121,9 +120,9 @@ class ClusterAdmin(AdminFamily):
 
         self._settle(wanted, ask, Task("reassigning", "Alter"), limit)
 
-    def list_reassignments(self, deadline: Deadline | None = None) -> dict[TopicPartition, Reassignment]:
+    def list_reassignments(self, timeout: Timeout = None) -> dict[TopicPartition, Reassignment]:
         """The partitions whose replicas are being moved now. Raises `BrokerError`."""
-        limit = self._limit(deadline)
+        limit = self._limit(timeout)
         found: dict[TopicPartition, Reassignment] = {}
 
         def ask(pending: list[object]) -> list[Outcome]:
@@ -144,7 +143,7 @@ class ClusterAdmin(AdminFamily):
     def elect_leaders(
         self,
         topic_partitions: Collection[TopicPartition] | None = None,
-        deadline: Deadline | None = None,
+        timeout: Timeout = None,
         *,
         unclean: bool = False,
     ) -> set[TopicPartition]:
@@ -153,7 +152,7 @@ class ClusterAdmin(AdminFamily):
         ``unclean`` makes a replica the leader that is not in sync, where no other is there: **records that
         only the others have are lost**. Raises `BrokerError` for the first that is refused.
         """
-        limit = self._limit(deadline)
+        limit = self._limit(timeout)
         elected: set[TopicPartition] = set()
         wanted = None if topic_partitions is None else [TopicPartition(*tp) for tp in topic_partitions]
 

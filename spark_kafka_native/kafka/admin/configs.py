@@ -23,7 +23,7 @@ from ..protocol.api.configs import (
     IncrementalAlterConfigsRequest,
 )
 from ..protocol.message import Request, Response
-from .family import AdminFamily, Outcome, names_of, refuse
+from .family import AdminFamily, Outcome, Timeout, names_of, refuse
 
 R = TypeVar("R", bound=Response)
 
@@ -133,22 +133,20 @@ class ConfigAdmin(AdminFamily):
     """Configurations."""
 
     def describe_topic_configs(
-        self, names: Collection[str], deadline: Deadline | None = None
+        self, names: Collection[str], timeout: Timeout = None
     ) -> dict[str, dict[str, str | None]]:
         """Each topic's configuration by name; None where the broker keeps the value to itself."""
-        return describe_topic_configs(self._router, names_of(names, "topics"), deadline)
+        return describe_topic_configs(self._router, names_of(names, "topics"), self._limit(timeout))
 
-    def describe_broker_configs(
-        self, node_id: int, deadline: Deadline | None = None
-    ) -> dict[str, str | None]:
+    def describe_broker_configs(self, node_id: int, timeout: Timeout = None) -> dict[str, str | None]:
         """One broker's configuration, as that broker has it."""
         self._router.metadata(())
-        return describe_broker_configs(self._router, node_id, deadline)
+        return describe_broker_configs(self._router, node_id, self._limit(timeout))
 
     def describe_configs(
         self,
         resource: ConfigResource,
-        deadline: Deadline | None = None,
+        timeout: Timeout = None,
         *,
         names: Iterable[str] | None = None,
         documentation: bool = False,
@@ -163,13 +161,13 @@ class ConfigAdmin(AdminFamily):
             configuration_keys=None if names is None else names_of(names, "names"),
         )
         request = DescribeConfigsRequest(resources=[asked], include_documentation=documentation)
-        return _read(self._ask_resource(resource, request, self._limit(deadline)), resource)
+        return _read(self._ask_resource(resource, request, self._limit(timeout)), resource)
 
     def alter_configs(
         self,
         resource: ConfigResource,
         values: Mapping[str, str | None] | None = None,
-        deadline: Deadline | None = None,
+        timeout: Timeout = None,
         *,
         append: Mapping[str, str] | None = None,
         subtract: Mapping[str, str] | None = None,
@@ -187,7 +185,7 @@ class ConfigAdmin(AdminFamily):
             resource_type=resource.kind, resource_name=resource.name, configs=changes
         )
         request = IncrementalAlterConfigsRequest(resources=[altered], validate_only=validate_only)
-        for result in self._ask_resource(resource, request, self._limit(deadline)).responses:
+        for result in self._ask_resource(resource, request, self._limit(timeout)).responses:
             outcome = Outcome(resource, result.error_code, result.error_message)
             refuse(outcome, "altering configs of", "AlterConfigs")
 

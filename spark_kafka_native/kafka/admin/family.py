@@ -17,6 +17,9 @@ from ..protocol.message import Request, Response
 R = TypeVar("R", bound=Response)
 T = TypeVar("T")
 
+Timeout = float | Deadline | None
+"""Seconds for a call with all its retries (None: ``default.api.timeout.ms``); or a `Deadline`, which several
+calls may share."""
 BROKER_SHARE = 0.8
 """Of the time that is left a broker may spend this much waiting, so that its answer still arrives in time."""
 
@@ -47,8 +50,10 @@ class AdminFamily:
     def __init__(self, router: Router) -> None:
         self._router = router
 
-    def _limit(self, deadline: Deadline | None) -> Deadline:
-        return deadline or self._router.deadline()
+    def _limit(self, timeout: Timeout) -> Deadline:
+        if isinstance(timeout, Deadline):
+            return timeout
+        return self._router.deadline(None if timeout is None else timeout * 1000)
 
     def _ask_controller(self, request: Request[R], deadline: Deadline) -> R:
         return ask_controller(self._router, request, deadline)

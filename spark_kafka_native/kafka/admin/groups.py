@@ -24,7 +24,7 @@ from ..protocol.api.describe_groups import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
-from .family import AdminFamily, Outcome, Task, names_of, refuse, with_refused
+from .family import AdminFamily, Outcome, Task, Timeout, names_of, refuse, with_refused
 from .group_descriptions import (
     GroupDescription,
     GroupListing,
@@ -48,7 +48,7 @@ class GroupAdmin(AdminFamily):
 
     def list_groups(
         self,
-        deadline: Deadline | None = None,
+        timeout: Timeout = None,
         *,
         states: Collection[str] = (),
         types: Collection[str] = (),
@@ -58,7 +58,7 @@ class GroupAdmin(AdminFamily):
         States and types are Kafka's words: Stable, Empty, Dead ...; classic, consumer, share, streams. Every
         broker is asked; raises `BrokerError` or `DeadlineExceededError` where one does not tell.
         """
-        limit = self._limit(deadline)
+        limit = self._limit(timeout)
         request = ListGroupsRequest(
             states_filter=names_of(states, "states"), types_filter=names_of(types, "types")
         )
@@ -79,33 +79,29 @@ class GroupAdmin(AdminFamily):
         return sorted(self._ask_every_broker(ask, "listing groups", limit), key=lambda group: group.group_id)
 
     def describe_groups(
-        self, group_ids: Collection[str], deadline: Deadline | None = None
+        self, group_ids: Collection[str], timeout: Timeout = None
     ) -> dict[str, GroupDescription]:
         """State, members and what each of them reads, for groups of the classic and the consumer protocol.
 
         Raises `BrokerError`: GROUP_ID_NOT_FOUND, GROUP_AUTHORIZATION_FAILED.
         """
-        limit = self._limit(deadline)
+        limit = self._limit(timeout)
         return {name: self._describe(name, limit) for name in names_of(group_ids, "groups")}
 
-    def group_offsets(
-        self, group_id: str, deadline: Deadline | None = None
-    ) -> dict[TopicPartition, OffsetToCommit]:
+    def group_offsets(self, group_id: str, timeout: Timeout = None) -> dict[TopicPartition, OffsetToCommit]:
         """Everything that ``group_id`` has committed. A group that does not exist has committed nothing.
 
         Offsets of a transaction that is still open are waited for. Raises `BrokerError`.
         """
-        return all_committed_offsets(self._router, group_id, deadline)
+        return all_committed_offsets(self._router, group_id, self._limit(timeout))
 
-    def group_lag(
-        self, group_id: str, deadline: Deadline | None = None
-    ) -> dict[TopicPartition, PartitionLag]:
+    def group_lag(self, group_id: str, timeout: Timeout = None) -> dict[TopicPartition, PartitionLag]:
         """For everything that ``group_id`` has committed: the end of the log, and how far it is ahead.
 
         A partition that is gone has no end; nor has one that does not answer (it has no leader, say), which
         has an ``error``. Raises where none answers.
         """
-        limit = self._limit(deadline)
+        limit = self._limit(timeout)
         committed = self.group_offsets(group_id, limit)
         metadata = self._router.metadata({tp.topic for tp in committed}, refresh=True, deadline=limit)
         there = [
@@ -129,7 +125,7 @@ class GroupAdmin(AdminFamily):
         self,
         group_id: str,
         places: Mapping[TopicPartition, OffsetAt | int],
-        deadline: Deadline | None = None,
+        timeout: Timeout = None,
         *,
         dry_run: bool = False,
     ) -> dict[TopicPartition, int]:
@@ -139,7 +135,7 @@ class GroupAdmin(AdminFamily):
         Raises `OffsetOutOfRangeError` for one that the partition does not have, `BrokerError` for a group
         with members: those commit for themselves, and would go on from where they are.
         """
-        limit = self._limit(deadline)
+        limit = self._limit(timeout)
         offsets = self._resolve(places, limit)
         if dry_run:
             return offsets
@@ -153,13 +149,13 @@ class GroupAdmin(AdminFamily):
         return offsets
 
     def delete_group_offsets(
-        self, group_id: str, topic_partitions: Iterable[TopicPartition], deadline: Deadline | None = None
+        self, group_id: str, topic_partitions: Iterable[TopicPartition], timeout: Timeout = None
     ) -> None:
         """Forget what ``group_id`` has committed for these partitions.
 
         Raises `BrokerError` for the first that is refused: GROUP_SUBSCRIBED_TO_TOPIC while a member reads it.
         """
-        limit = self._limit(deadline)
+        limit = self._limit(timeout)
         key = CoordinatorKey.group(group_id)
         names = {TopicPartition(*tp) for tp in topic_partitions}
 
@@ -178,12 +174,12 @@ class GroupAdmin(AdminFamily):
             sorted(names), ask, task, limit, lambda error: self._router.coordinators.learn(key, error)
         )
 
-    def delete_groups(self, group_ids: Collection[str], deadline: Deadline | None = None) -> None:
+    def delete_groups(self, group_ids: Collection[str], timeout: Timeout = None) -> None:
         """Delete groups with everything they have committed; they must have no members (NON_EMPTY_GROUP).
 
         Raises `BrokerError` for the first that is refused, after the others were deleted.
         """
-        limit = self._limit(deadline)
+        limit = self._limit(timeout)
         failures: list[KafkaError] = []
         for name in names_of(group_ids, "groups"):
             try:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..network.deadline import Deadline
 from ..protocol.api.alter_client_quotas import AlterClientQuotasRequest, OpData
 from ..protocol.api.alter_client_quotas import EntryData as Alteration
 from ..protocol.api.describe_client_quotas import (
@@ -15,7 +14,7 @@ from ..protocol.api.describe_client_quotas import (
     DescribeClientQuotasRequest,
     EntityData,
 )
-from .family import AdminFamily, Outcome, Task, refuse
+from .family import AdminFamily, Outcome, Task, Timeout, refuse
 
 _ENTITY_TYPES: Final = ("user", "client-id", "ip")
 _EXACT, _DEFAULT = 0, 1
@@ -37,7 +36,7 @@ class QuotaAdmin(AdminFamily):
     """Quotas."""
 
     def describe_quotas(
-        self, entity: Mapping[str, str | None] | None = None, deadline: Deadline | None = None
+        self, entity: Mapping[str, str | None] | None = None, timeout: Timeout = None
     ) -> list[Quota]:
         """The quotas of all entities that have any, or of those with these names (None: the default).
 
@@ -48,7 +47,7 @@ class QuotaAdmin(AdminFamily):
             for kind, name in _checked(entity or {}).items()
         ]
         request = DescribeClientQuotasRequest(components=components, strict=False)
-        response = self._router.send_any(request, deadline)
+        response = self._router.send_any(request, self._limit(timeout))
         refuse(
             Outcome("quotas", response.error_code, response.error_message), "describing", "DescribeConfigs"
         )
@@ -64,7 +63,7 @@ class QuotaAdmin(AdminFamily):
         self,
         entity: Mapping[str, str | None],
         limits: Mapping[str, float | None],
-        deadline: Deadline | None = None,
+        timeout: Timeout = None,
         *,
         validate_only: bool = False,
     ) -> None:
@@ -72,7 +71,7 @@ class QuotaAdmin(AdminFamily):
 
         Raises `BrokerError` where the controller refuses, `ValueError` for a bad entity or limit.
         """
-        limit = self._limit(deadline)
+        limit = self._limit(timeout)
         parts = [EntityData(entity_type=kind, entity_name=name) for kind, name in _checked(entity).items()]
         if not parts or not limits:
             raise ValueError("an entity and at least one limit are needed")

@@ -18,7 +18,7 @@ from ..protocol.api.scram_users import (
 )
 from ..sasl.scram import MAX_ITERATIONS, MIN_ITERATIONS, SCRAM_HASHES
 from ..secret import Secret
-from .family import AdminFamily, Outcome, Task, names_of, refuse
+from .family import AdminFamily, Outcome, Task, Timeout, names_of, refuse
 
 _NUMBERS: Final = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 _MAX_BROKER_ITERATIONS: Final = 16_384
@@ -29,11 +29,13 @@ class ScramAdmin(AdminFamily):
     """Users of SASL/SCRAM."""
 
     def describe_scram_users(
-        self, users: Collection[str] | None = None, deadline: Deadline | None = None
+        self, users: Collection[str] | None = None, timeout: Timeout = None
     ) -> dict[str, dict[str, int]]:
         """For each user (None: all) its mechanisms with their iterations; {} for one that is unknown."""
         names = None if users is None else [UserName(name=name) for name in names_of(users, "users")]
-        response = self._router.send_any(DescribeUserScramCredentialsRequest(users=names), deadline)
+        response = self._router.send_any(
+            DescribeUserScramCredentialsRequest(users=names), self._limit(timeout)
+        )
         refuse(Outcome("SCRAM users", response.error_code, response.error_message), "describing", "Describe")
         found: dict[str, dict[str, int]] = {}
         for result in response.results:
@@ -52,7 +54,7 @@ class ScramAdmin(AdminFamily):
         self,
         user: str,
         password: str | Secret,
-        deadline: Deadline | None = None,
+        timeout: Timeout = None,
         *,
         mechanism: str = "SCRAM-SHA-512",
         iterations: int = 8_192,
@@ -72,18 +74,20 @@ class ScramAdmin(AdminFamily):
         upsertion = ScramCredentialUpsertion(
             name=user, mechanism=number, iterations=iterations, salt=salt, salted_password=salted
         )
-        self._alter(AlterUserScramCredentialsRequest(deletions=[], upsertions=[upsertion]), user, deadline)
+        self._alter(
+            AlterUserScramCredentialsRequest(deletions=[], upsertions=[upsertion]), user, self._limit(timeout)
+        )
 
     def delete_scram_user(
-        self, user: str, deadline: Deadline | None = None, *, mechanism: str = "SCRAM-SHA-512"
+        self, user: str, timeout: Timeout = None, *, mechanism: str = "SCRAM-SHA-512"
     ) -> None:
         """Delete what ``user`` has for ``mechanism``. Raises `BrokerError` (RESOURCE_NOT_FOUND)."""
         deletion = ScramCredentialDeletion(name=user, mechanism=_number(mechanism))
-        self._alter(AlterUserScramCredentialsRequest(deletions=[deletion], upsertions=[]), user, deadline)
+        self._alter(
+            AlterUserScramCredentialsRequest(deletions=[deletion], upsertions=[]), user, self._limit(timeout)
+        )
 
-    def _alter(self, request: AlterUserScramCredentialsRequest, user: str, deadline: Deadline | None) -> None:
-        limit = self._limit(deadline)
-
+    def _alter(self, request: AlterUserScramCredentialsRequest, user: str, limit: Deadline) -> None:
         def ask(_: list[object]) -> list[Outcome]:
             results = self._ask_controller(request, limit).results
             return [Outcome(one.user, one.error_code, one.error_message) for one in results]

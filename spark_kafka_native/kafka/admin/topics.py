@@ -29,7 +29,7 @@ from ..protocol.api.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
-from .family import AdminFamily, Outcome, Task, broker_share, names_of, with_refused
+from .family import AdminFamily, Outcome, Task, Timeout, broker_share, names_of, with_refused
 
 _CREATING = Task("creating topic", "Create")
 _DELETING = Task("deleting topic", "Delete", done_by_lost=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -69,7 +69,7 @@ class TopicAdmin(AdminFamily):
     def create_topics(
         self,
         topics: Collection[NewTopic | str] | NewTopic,
-        deadline: Deadline | None = None,
+        timeout: Timeout = None,
         *,
         exist_ok: bool = False,
         validate_only: bool = False,
@@ -80,7 +80,7 @@ class TopicAdmin(AdminFamily):
         checks. A name alone makes a topic of the broker's defaults. Raises `BrokerError` for the first topic
         that is refused.
         """
-        limit = self._limit(deadline)
+        limit = self._limit(timeout)
         wanted = {topic.name: topic for topic in _new_topics(topics)}
 
         def ask(names: list[Any]) -> Iterable[Outcome]:
@@ -100,13 +100,13 @@ class TopicAdmin(AdminFamily):
             self._await_leaders(list(wanted), limit)
 
     def delete_topics(
-        self, names: Collection[str], deadline: Deadline | None = None, *, missing_ok: bool = False
+        self, names: Collection[str], timeout: Timeout = None, *, missing_ok: bool = False
     ) -> None:
         """Delete ``names``; the brokers may still name them for a moment afterwards.
 
         Raises `BrokerError` for the first topic that is refused.
         """
-        limit = self._limit(deadline)
+        limit = self._limit(timeout)
 
         def ask(pending: list[Any]) -> Iterable[Outcome]:
             request = DeleteTopicsRequest(
@@ -122,7 +122,7 @@ class TopicAdmin(AdminFamily):
     def create_partitions(
         self,
         counts: Mapping[str, int],
-        deadline: Deadline | None = None,
+        timeout: Timeout = None,
         *,
         replicas: Mapping[str, Sequence[Sequence[int]]] | None = None,
         validate_only: bool = False,
@@ -132,7 +132,7 @@ class TopicAdmin(AdminFamily):
         ``replicas`` says which brokers hold each *new* partition of a topic. Keyed records of a topic that
         grows may go to other partitions than before. Raises `BrokerError` for the first that is refused.
         """
-        limit = self._limit(deadline)
+        limit = self._limit(timeout)
 
         def ask(pending: list[Any]) -> Iterable[Outcome]:
             topics = [
@@ -150,12 +150,12 @@ class TopicAdmin(AdminFamily):
         self._settle(counts, ask, _GROWING, limit)
 
     def delete_records(
-        self, before: Mapping[TopicPartition, int], deadline: Deadline | None = None
+        self, before: Mapping[TopicPartition, int], timeout: Timeout = None
     ) -> dict[TopicPartition, int]:
         """Delete the records before each offset (-1: all there are); the first offset that each partition has
         afterwards. Raises `BrokerError` for the first partition that is refused, after the others were asked.
         """
-        limit = self._limit(deadline)
+        limit = self._limit(timeout)
         before = {TopicPartition(*tp): offset for tp, offset in before.items()}
         first: dict[TopicPartition, int] = {}
 
@@ -177,20 +177,20 @@ class TopicAdmin(AdminFamily):
         self._router.retry(attempt, what="deleting records", deadline=limit, topics=topics)
         return first
 
-    def list_topics(self, deadline: Deadline | None = None, *, internal: bool = False) -> list[str]:
+    def list_topics(self, timeout: Timeout = None, *, internal: bool = False) -> list[str]:
         """The names of all topics that this client may see, sorted; Kafka's own only if ``internal``."""
-        metadata = self._router.metadata(None, refresh=True, deadline=self._limit(deadline))
+        metadata = self._router.metadata(None, refresh=True, deadline=self._limit(timeout))
         return sorted(name for name, topic in metadata.topics.items() if internal or not topic.internal)
 
     def describe_topics(
-        self, names: Collection[str] | None = None, deadline: Deadline | None = None
+        self, names: Collection[str] | None = None, timeout: Timeout = None
     ) -> dict[str, Topic]:
         """Id, partitions, leaders and replicas of topics (None: of all), as a broker knows them now.
 
         Raises `BrokerError` for the first that is unknown or not authorized.
         """
         wanted = None if names is None else names_of(names, "topics")
-        metadata = self._router.metadata(wanted, refresh=True, deadline=self._limit(deadline))
+        metadata = self._router.metadata(wanted, refresh=True, deadline=self._limit(timeout))
         return {
             name: metadata.topic(name) for name in (sorted(metadata.topics) if wanted is None else wanted)
         }

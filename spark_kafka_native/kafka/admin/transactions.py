@@ -27,7 +27,7 @@ from ..protocol.api.describe_transactions import (
 )
 from ..protocol.api.list_transactions import ListTransactionsRequest
 from ..protocol.api.txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
-from .family import AdminFamily, Outcome, names_of, refuse
+from .family import AdminFamily, Outcome, Timeout, names_of, refuse
 
 HANGING_AFTER_MS = 15 * 60_000
 """The longest timeout that brokers grant a transaction (``transaction.max.timeout.ms``) unless they are
@@ -85,13 +85,13 @@ class TransactionAdmin(AdminFamily):
 
     def list_transactions(
         self,
-        deadline: Deadline | None = None,
+        timeout: Timeout = None,
         *,
         states: Collection[str] = (),
         producer_ids: Collection[int] = (),
     ) -> list[TransactionListing]:
         """All transactional ids (in these states, of these producers). Raises `BrokerError`."""
-        limit = self._limit(deadline)
+        limit = self._limit(timeout)
         request = ListTransactionsRequest(
             state_filters=names_of(states, "states"), producer_id_filters=list(producer_ids)
         )
@@ -114,10 +114,10 @@ class TransactionAdmin(AdminFamily):
         return sorted(found, key=lambda one: one.transactional_id)
 
     def describe_transactions(
-        self, transactional_ids: Collection[str], deadline: Deadline | None = None
+        self, transactional_ids: Collection[str], timeout: Timeout = None
     ) -> dict[str, TransactionDescription]:
         """What the coordinator of each id knows. Raises `BrokerError` (TRANSACTIONAL_ID_NOT_FOUND)."""
-        limit = self._limit(deadline)
+        limit = self._limit(timeout)
         return {
             name: send_to_coordinator(
                 self._router,
@@ -130,14 +130,14 @@ class TransactionAdmin(AdminFamily):
         }
 
     def describe_producers(
-        self, topic_partitions: Collection[TopicPartition], deadline: Deadline | None = None
+        self, topic_partitions: Collection[TopicPartition], timeout: Timeout = None
     ) -> dict[TopicPartition, list[ActiveProducer]]:
         """The producers that each partition's leader remembers.
 
         Raises `PartialAnswerError` with those of the others where a partition does not answer (it has no
         leader, say) within seconds, `BrokerError` and the like where none does.
         """
-        limit = self._limit(deadline)
+        limit = self._limit(timeout)
         wanted = [TopicPartition(*tp) for tp in topic_partitions]
 
         def ask(
@@ -192,7 +192,7 @@ class TransactionAdmin(AdminFamily):
     def hanging_transactions(
         self,
         topics: Collection[str],
-        deadline: Deadline | None = None,
+        timeout: Timeout = None,
         *,
         open_for_ms: int = HANGING_AFTER_MS,
     ) -> list[HangingTransaction]:
@@ -202,7 +202,7 @@ class TransactionAdmin(AdminFamily):
         Raises `PartialAnswerError` with those that were found where a partition does not answer,
         `BrokerError`.
         """
-        limit = self._limit(deadline)
+        limit = self._limit(timeout)
         all_of_them = self._all_partitions(names_of(topics, "topics"), limit)
         before_ms = int(time.time() * 1000) - open_for_ms
         failed: dict[TopicPartition, KafkaError] = {}
@@ -230,14 +230,14 @@ class TransactionAdmin(AdminFamily):
         return [one for one in open_ones if not _is_known(one, ids, told)]
 
     def abort_hanging(
-        self, topic_partition: TopicPartition, start_offset: int, deadline: Deadline | None = None
+        self, topic_partition: TopicPartition, start_offset: int, timeout: Timeout = None
     ) -> None:
         """Abort the transaction that begins at ``start_offset`` in a partition (`hanging_transactions`).
 
         For those that hang, only: one that its producer goes on with would be torn apart. Raises `ValueError`
         where no such transaction is open, `BrokerError` where the leader refuses.
         """
-        limit = self._limit(deadline)
+        limit = self._limit(timeout)
         tp = TopicPartition(*topic_partition)
 
         def attempt() -> None:

@@ -10,7 +10,14 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ..config import CANONICAL, ClientConfig, split_address
-from ..errors import AuthenticationError, KafkaError, NetworkError, ProtocolError, SecurityError
+from ..errors import (
+    AuthenticationError,
+    ClientClosedError,
+    KafkaError,
+    NetworkError,
+    ProtocolError,
+    SecurityError,
+)
 from ..metrics import catalogue as metric
 from ..metrics.registry import MetricsRegistry
 from ..metrics.snapshot import Observed
@@ -40,6 +47,7 @@ class Brokers:
         self._open = open_connection
         self.metrics = metrics or MetricsRegistry()
         """Where its connections count."""
+        self._ended = False
         self._start_empty()
 
     def _start_empty(self) -> None:
@@ -94,6 +102,7 @@ class Brokers:
         if self._connections is known:
             return connection
         connection.close()
+        self._raise_if_ended()
         raise NetworkError(f"{connection.address}: the client was closed while it was connecting")
 
     def _in_turn(self, key: tuple[int, str], work: Callable[[], T], deadline: Deadline) -> T:
@@ -182,6 +191,15 @@ class Brokers:
         for connection in everything:
             connection.close()
 
+    def end(self) -> None:
+        """Close every connection, and open no other."""
+        self._ended = True
+        self.close()
+
+    def _raise_if_ended(self) -> None:
+        if self._ended:
+            raise ClientClosedError("the client was closed")
+
     def _check_process(self) -> None:
         if self._pid == os.getpid():
             return
@@ -223,6 +241,7 @@ class Brokers:
         return connection
 
     def _dial(self, host: str, port: int, deadline: Deadline) -> Connection:
+        self._raise_if_ended()
         began, outcome = time.monotonic(), "failed"
         try:
             connection = self._open(host, port, self._config, deadline)

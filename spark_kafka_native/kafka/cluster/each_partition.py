@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TypeVar
 
-from ..errors import KafkaError
+from ..errors import ClientClosedError, KafkaError
 from ..model import TopicPartition
 from ..network.deadline import Deadline
 from .router import Router
@@ -40,6 +40,8 @@ def ask_each_partition(
 
     try:
         router.retry(attempt, what=what, deadline=deadline, topics={tp.topic for tp in wanted})
+    except ClientClosedError:
+        raise
     except KafkaError:
         if not found or give_up_after_ms == float("inf"):
             raise

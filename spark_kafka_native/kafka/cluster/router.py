@@ -19,7 +19,7 @@ from uuid import UUID
 
 from ..config import ClientConfig
 from ..error_code import ErrorCode
-from ..errors import BrokerError, ConfigError, KafkaError, NetworkError
+from ..errors import BrokerError, ClientClosedError, ConfigError, KafkaError, NetworkError
 from ..metrics import catalogue as metric
 from ..metrics.error_tag import error_tag
 from ..metrics.registry import MetricsRegistry
@@ -62,6 +62,7 @@ class Router:
         self.metrics = MetricsRegistry()
         """What all who share this router count together."""
         self._brokers = brokers or Brokers(config, metrics=self.metrics)
+        self._ended = False
         self._start_empty()
 
     def _start_empty(self) -> None:
@@ -100,6 +101,7 @@ class Router:
         answered.
         """
         self._check_process()
+        self._raise_if_ended()
         # Without the lock: whoever holds it may be waiting for a broker that does not answer.
         if not refresh and self._fresh(topics):
             return self._metadata
@@ -252,9 +254,14 @@ class Router:
                 self.refresh(topics, limit)
 
         backoff = Backoff(first_ms=self.config.retry_backoff_ms, max_ms=self.config.retry_backoff_max_ms)
+
+        def attempt() -> T:
+            self._raise_if_ended()
+            return operation()
+
         with patience.told(limit, self._knows_cluster):
             return retry(
-                operation,
+                attempt,
                 what=what,
                 deadline=limit,
                 backoff=backoff,
@@ -274,6 +281,18 @@ class Router:
         """Close every connection; the router may be used again and then starts anew."""
         self._check_process()
         self._brokers.close()
+
+    def end(self) -> None:
+        """Close every connection for good: calls under way, once they notice, and all later ones raise
+        `ClientClosedError`. One that is connecting notices at the end of that attempt.
+        """
+        self._check_process()
+        self._ended = True
+        self._brokers.end()
+
+    def _raise_if_ended(self) -> None:
+        if self._ended:
+            raise ClientClosedError("the client was closed")
 
     def _check_process(self) -> None:
         # A lock that a thread of the parent held at the fork would never be freed in the child.

@@ -43,7 +43,8 @@ class TransactionalProducer(TransactionalSends):
             with producer.transaction():
                 producer.send("orders", value=b"...")
 
-    ``transaction`` is the transactional id, or a `TransactionConfig`; the rest is as `Producer` has it. The
+    ``transaction`` is the transactional id, or a `TransactionConfig`; without it, ``transactional.id`` of a
+    mapping counts, or the keyword ``transactional_id``. The rest is as `Producer` has it. The
     first transaction fences whoever had the same ``transactional_id`` before. Records are sent as they
     come; `commit` delivers the rest and makes all of them visible, and raises where any of them failed. Of
     what may be raised, `TransactionAbortableError` says: `abort`, and do it again;
@@ -54,8 +55,8 @@ class TransactionalProducer(TransactionalSends):
 
     def __init__(
         self,
-        bootstrap: Bootstrap | None,
-        transaction: TransactionConfig | str,
+        bootstrap: Bootstrap | None = None,
+        transaction: TransactionConfig | str | None = None,
         producer: ProducerConfig | None = None,
         *,
         partitioner: PartitionFunction | None = None,
@@ -63,7 +64,8 @@ class TransactionalProducer(TransactionalSends):
         router: Router | None = None,
         **settings: Any,
     ) -> None:
-        config, how = configs_from(bootstrap, settings, producer or ProducerConfig)
+        who = _transaction(transaction, bootstrap, settings)
+        config, how, transaction = configs_from(bootstrap, settings, producer or ProducerConfig, who)
         if not how.idempotent:
             raise ConfigError(
                 "a transactional producer needs acks=all, retries and enable.idempotence (the defaults)"
@@ -75,8 +77,6 @@ class TransactionalProducer(TransactionalSends):
                 f"over.limit={how.over_limit} can't be used in transactions: a transaction is committed with "
                 "all of its records or not at all"
             )
-        if isinstance(transaction, str):
-            transaction = TransactionConfig(transactional_id=transaction)
         self._settings = transaction
         self._transaction = Transaction(transaction.transactional_id)
         self._gate = threading.RLock()
@@ -393,3 +393,24 @@ class TransactionalProducer(TransactionalSends):
 
     def _deadline(self, timeout_ms: float | None) -> Deadline:
         return Deadline.after_ms(self._config.max_block_ms if timeout_ms is None else timeout_ms)
+
+
+def _transaction(
+    given: TransactionConfig | str | None, bootstrap: Bootstrap | None, settings: dict[str, Any]
+) -> TransactionConfig | type[TransactionConfig]:
+    """What `configs_from` takes for ``given``; an id goes into ``settings``. Raises `ConfigError` where these
+    or ``bootstrap`` have another one.
+    """
+    if given is None:
+        return TransactionConfig
+    name = given if isinstance(given, str) else given.transactional_id
+    properties: Mapping[str, Any] = bootstrap if isinstance(bootstrap, Mapping) else {}
+    for other in (settings.get("transactional_id", name), properties.get("transactional.id", name)):
+        if other != name:
+            raise ConfigError(
+                f"transactional.id is given twice, as {other!r} and as {name!r}: give one of them"
+            )
+    if not isinstance(given, str):
+        return given
+    settings["transactional_id"] = name
+    return TransactionConfig

@@ -580,3 +580,29 @@ def test_offsets_that_the_member_can_not_commit_are_not_sent(cluster: Transactio
         producer.abort()
     assert cluster[1].requests(TxnOffsetCommitRequest) == []
     assert (seen(cluster), cluster.offsets) == ([], {})
+
+
+def test_the_transactional_id_may_stand_among_the_properties(cluster: TransactionCluster) -> None:
+    given = {"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": "x", "linger.ms": "0"}
+    for producer in (
+        TransactionalProducer(given),
+        TransactionalProducer(given, "x"),
+        TransactionalProducer(cluster.bootstrap_servers, transactional_id="x", transaction_timeout_ms=5_000),
+    ):
+        with producer, producer.transaction():
+            write(producer, b"1")
+    assert cluster.committed[TP] == [b"1"] * 3
+    assert {one.transactional_id for one in cluster[1].requests(InitProducerIdRequest)} <= {"x"}
+
+
+def test_two_transactional_ids_are_refused() -> None:
+    given = {"bootstrap.servers": "nowhere:1", "transactional.id": "x"}
+    for producer in (
+        lambda: TransactionalProducer(given, "y"),
+        lambda: TransactionalProducer(given, TransactionConfig(transactional_id="y")),
+        lambda: TransactionalProducer("nowhere:1", "y", transactional_id="x"),
+    ):
+        with pytest.raises(ConfigError, match=r"transactional\.id is given twice, as 'x' and as 'y'"):
+            producer()
+    with pytest.raises(ConfigError, match=r"transactional\.id must be given"):
+        TransactionalProducer("nowhere:1")
