@@ -9,6 +9,7 @@ import pytest
 from spark_kafka_native.kafka.admin.acls import Acl, AclAdmin, AclFilter
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError
+from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.protocol.api.acls import (
     DeleteAclsFilterResult,
     DeleteAclsMatchingAcl,
@@ -39,6 +40,9 @@ class Router:
     def __init__(self, *results: DeleteAclsFilterResult) -> None:
         self.response = DeleteAclsResponse(throttle_time_ms=0, filter_results=list(results))
         self.asked: list[DeleteAclsRequest] = []
+
+    def deadline(self, timeout_ms: float | None) -> Deadline:
+        return Deadline.after_ms(60_000 if timeout_ms is None else timeout_ms)
 
     def send_any(self, request: Any, _deadline: Any) -> Any:
         self.asked.append(request)
