@@ -36,7 +36,7 @@ from .group_config import GroupConfig
 from .group_positions import Taken
 from .group_transactions import GroupTransactions
 from .joining import new_member
-from .late_close import closed_late
+from .late_close import closed_late, within_handler
 from .membership import Change
 from .progress import Progress
 from .start_offsets import StartOffsets
@@ -197,13 +197,13 @@ class GroupConsumer(GroupTransactions):
         """Commit what is done, leave the group, end. A static member stays in it for its session timeout.
 
         While an exception is on its way (``finally: consumer.close()``), what was handed out last counts as
-        not done, and is read again. So it does where the handler of a signal closes the consumer within one
-        of its calls: then it is closed as that call ends, and a read raises `ConsumerClosedError`.
+        not done, and is read again. So it does where the handler of a signal closes the consumer; within one
+        of its calls, it is closed as that call ends, and a read raises `ConsumerClosedError`.
         """
         if threading.get_ident() in self._callers and not self._callbacks.running:
             self._close_asked = True
         else:
-            self._close(done=sys.exception() is None)
+            self._close(done=sys.exception() is None and not within_handler())
 
     def _close_late(self) -> None:
         self._close(done=False)

@@ -7,6 +7,8 @@ broker: nothing can be committed before it has gone on. So the consumer is close
 from __future__ import annotations
 
 import functools
+import inspect
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -48,3 +50,17 @@ def closed_late(call: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S,
                     self._close_late()
 
     return called
+
+
+def within_handler() -> bool:
+    """True if the handler of a signal is running in this thread: CPython calls it with the frame that the
+    signal has interrupted, which is also the one below it.
+    """
+    frame = sys._getframe(1)
+    while (below := frame.f_back) is not None:
+        names, rest, _, values = inspect.getargvalues(frame)
+        given = [values.get(name) for name in names] + list(values.get(rest, ()) if rest else ())
+        if any(one is below for one in given):
+            return True
+        frame = below
+    return False

@@ -2,6 +2,7 @@
 administrates: nothing waits for its own thread, and what was handed out and not done is read again."""
 
 import contextlib
+import signal
 
 import pytest
 from closing_at_any_step import run_at, steps_of
@@ -97,3 +98,29 @@ def test_a_group_consumer_commits_what_is_done_and_no_more(broker):
             last = after.poll(30, 1)
         # Nothing is skipped, and a group that has not heard of the close would let it wait.
         assert last[0].offset <= (done[-1] + 1 if done else 1)
+
+
+@pytest.mark.parametrize("shape", ["two arguments", "any arguments", "a method"])
+def test_what_a_signal_has_interrupted_is_not_done(broker, shape):
+    settings = {"fetch_max_wait_ms": 20, "auto_offset_reset": "earliest", "auto_commit_interval_ms": 0}
+    consumer = GroupConsumer(broker.bootstrap_servers, "t", f"interrupted {shape}", **settings)
+
+    class Service:
+        def stop(self, _number, _frame):
+            consumer.close()
+
+    handlers = {
+        "two arguments": lambda _number, _frame: consumer.close(),
+        "any arguments": lambda *_: consumer.close(),
+        "a method": Service().stop,
+    }
+    assert [record.offset for record in consumer.poll(30, 1)] == [0]
+    before = signal.signal(signal.SIGUSR1, handlers[shape])
+    try:
+        for _ in consumer.poll(30, 3):
+            signal.raise_signal(signal.SIGUSR1)  # while the caller works on the first of three
+            break
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    with GroupConsumer(broker.bootstrap_servers, "t", f"interrupted {shape}", **settings) as after:
+        assert after.poll(30, 1)[0].offset == 1
