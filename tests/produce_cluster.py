@@ -85,6 +85,8 @@ class ProduceCluster(ScriptedCluster):
         self.told_max_message_bytes: int | None = None
         self.limits: dict[str, int] = {}
         """Of single topics, told or not; the others have that of the cluster."""
+        self.limit_errors: dict[str, ErrorCode] = {}
+        """Of the topics that may not be described."""
         self.too_large = ErrorCode.MESSAGE_TOO_LARGE
         self.scripts: dict[TopicPartition, deque[Step]] = defaultdict(deque)
         self.arrived: list[Arrived] = []
@@ -160,7 +162,7 @@ class ProduceCluster(ScriptedCluster):
             throttle_time_ms=0,
             results=[
                 DescribeConfigsResult(
-                    error_code=ErrorCode.NONE,
+                    error_code=self.limit_errors.get(resource.resource_name, ErrorCode.NONE),
                     error_message=None,
                     resource_type=2,
                     resource_name=resource.resource_name,

@@ -25,13 +25,15 @@ def describe_topic_configs(
     deadline: Deadline | None = None,
     *,
     names: Sequence[str] | None = None,
+    leave_out_refused: bool = False,
 ) -> dict[str, Configs]:
     """Return the configuration of each topic, or of it what is called ``names``.
 
-    Raises `BrokerError` that names the topic which the broker refuses to describe.
+    Raises `BrokerError` that names the topic which the broker refuses to describe, unless such topics are
+    left out.
     """
     request = _build(TOPIC_RESOURCE, topics, names)
-    return _read(router.send_any(request, deadline))
+    return _read(router.send_any(request, deadline), leave_out_refused=leave_out_refused)
 
 
 def describe_broker_configs(router: Router, node_id: int, deadline: Deadline | None = None) -> Configs:
@@ -50,10 +52,12 @@ def _build(kind: int, resources: Collection[str], names: Sequence[str] | None) -
     )
 
 
-def _read(response: DescribeConfigsResponse) -> dict[str, Configs]:
+def _read(response: DescribeConfigsResponse, *, leave_out_refused: bool = False) -> dict[str, Configs]:
     configs: dict[str, Configs] = {}
     for result in response.results:
         if result.error_code:
+            if leave_out_refused:
+                continue
             where = f"describing configs of {result.resource_name}"
             raise BrokerError(result.error_code, where, result.error_message, operation="DescribeConfigs")
         configs[result.resource_name] = {config.name: config.value for config in result.configs}

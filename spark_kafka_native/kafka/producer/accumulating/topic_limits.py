@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from ...cluster.configs import describe_topic_configs
 from ...cluster.router import Router
-from ...errors import BrokerError, KafkaError
+from ...errors import KafkaError
 from ...network.deadline import Deadline
 
 _LOG = logging.getLogger("spark_kafka_native")
@@ -26,21 +26,13 @@ def read_max_message_bytes(router: Router, topics: Collection[str], deadline: De
     Describing configs needs a right that writing does not: without it, the broker's MESSAGE_TOO_LARGE has to
     serve.
     """
-    names = list(topics)
     try:
-        configs = describe_topic_configs(router, names, deadline, names=[_NAME])
-    except BrokerError as error:
-        if len(names) > 1:  # one of them must not be described: find it by halves
-            middle = len(names) // 2
-            first = read_max_message_bytes(router, names[:middle], deadline)
-            return first | read_max_message_bytes(router, names[middle:], deadline)
-        _LOG.debug("%s of topic %s is not known: %s", _NAME, *names, error)
-        return {}
+        configs = describe_topic_configs(router, topics, deadline, names=[_NAME], leave_out_refused=True)
     except KafkaError as error:
-        _LOG.debug("%s of %d topics is not known: %s", _NAME, len(names), error)
+        _LOG.debug("%s of %d topics is not known: %s", _NAME, len(topics), error)
         return {}
     limits = {}
-    for topic in names:
+    for topic in topics:
         value = configs.get(topic, {}).get(_NAME) or ""
         if value.isascii() and value.isdigit() and int(value) >= _MIN:
             limits[topic] = int(value)

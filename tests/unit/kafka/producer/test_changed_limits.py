@@ -103,3 +103,16 @@ def test_new_leaders_do_not_wait_for_limits(cluster):
         wait_until(delivery.done)
         wait_until(lambda: len(cluster[1].requests(MetadataRequest)) > known)
         assert len(cluster[1].requests(DescribeConfigsRequest)) == asked + 1  # which is still not answered
+
+
+def test_topics_that_may_not_be_described_cost_no_request_each(cluster):
+    names = [f"refused-{i}" for i in range(50)]
+    for name in names:
+        cluster.create(name)
+        cluster.limit_errors[name] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    rows = pa.record_batch({"topic": [*names, "t"], "value": [b"1"] * (len(names) + 1)})
+    with producing(cluster) as producer:
+        assert not producer.send_columns(rows).exceptions(60)
+        assert len(cluster[1].requests(DescribeConfigsRequest)) == 1
+        assert not written(lambda: producer.send("t", LARGE, partition=0))  # its limit is known all the same
+        assert written(lambda: producer.send(names[0], LARGE, partition=0))
