@@ -182,8 +182,13 @@ class Exchange:
             while not self._unwritten.push():
                 self._wait_to_write(deadline)
 
-        # Whoever writes has a deadline of its own, and goes before this one does.
-        self._write(lambda me: self._naps.wait(lambda: self._may_write(me), None), write)
+        # Whoever writes has a deadline of its own, and goes before this one does; but for one whose signal's
+        # handler has closed the connection, and may itself be waiting for us.
+        def take_turn(me: _Use) -> bool:
+            self._naps.wait(lambda: self._may_write(me) or self._death is not None, None)
+            return self._writer is me
+
+        self._write(take_turn, write)
 
     def _write(self, take_turn: Callable[[_Use], bool], write: Callable[[], object]) -> None:
         me = _Use()
@@ -326,6 +331,7 @@ class Exchange:
             self._in_flight.clear()
         self._transport.shut()
         self._close_if_unused()
+        self._naps.wake()
         for waiter, pending in enumerate(left):
             pending.fail(error_for(waiter, error, self.address))
         self._naps.wake()

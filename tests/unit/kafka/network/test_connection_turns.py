@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -199,6 +201,27 @@ class TestForgetting:
 
 
 class TestWriting:
+    def test_a_handler_that_interrupts_who_writes_and_closes_may_wait_for_who_is_next(
+        self, connection: Connection, stream: Stream
+    ) -> None:
+        stream.full = True
+        other = threading.Thread(target=connection.submit, args=(REQUEST,))
+        waits_on: list[bool] = []
+
+        def handle() -> int:
+            other.start()
+            while connection.in_flight < 2:
+                time.sleep(0.001)
+            connection.close()
+            other.join(10)
+            waits_on.append(other.is_alive())
+            return 0
+
+        stream.waits = [handle]
+        connection.submit(REQUEST)
+        other.join(60)
+        assert waits_on == [False]
+
     def test_who_can_not_write_reads_meanwhile(self, connection: Connection, stream: Stream) -> None:
         first = connection.submit(REQUEST)
         stream.full = True

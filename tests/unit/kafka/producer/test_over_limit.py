@@ -300,7 +300,9 @@ def test_flush_waits_for_dead_letters(cluster, place):
 
 def test_a_dead_letter_does_not_linger(cluster):
     by_the_broker(cluster)
-    with producing(cluster, batch_records=100, linger_ms=3_600_000, **LETTERS) as producer:
+    with producing(
+        cluster, batch_records=100, linger_ms=3_600_000, delivery_timeout_ms=3_600_000, **LETTERS
+    ) as producer:
         deliveries = [producer.send("t", value=v, partition=0) for v in (b"1", LARGE, b"2")]
         producer.flush(60_000)
         assert isinstance(deliveries[1].exception(0), DeadLetteredError)
@@ -311,7 +313,13 @@ def test_a_dead_letter_does_not_linger(cluster):
 def test_close_delivers_dead_letters(cluster, place):
     settings = place(cluster)
     with producing(
-        cluster, batch_records=100, linger_ms=3_600_000, close_ms=60_000, **LETTERS, **settings
+        cluster,
+        batch_records=100,
+        linger_ms=3_600_000,
+        delivery_timeout_ms=3_600_000,
+        close_ms=60_000,
+        **LETTERS,
+        **settings,
     ) as producer:
         deliveries = [producer.send("t", value=v, partition=0) for v in (b"1", LARGE, b"2", LARGE)]
     assert [type(d.exception(0)) for d in deliveries] == [type(None), DeadLetteredError] * 2
