@@ -38,7 +38,7 @@ def check(told: MetricsSnapshot) -> None:
 
 def test_a_producer_tells_what_it_delivered_and_how_long_callers_waited(kafka: Any, topic: str) -> None:
     # Nothing is sent before somebody waits for it.
-    with Producer(kafka.bootstrap_servers, linger_ms=600_000) as producer:
+    with Producer(kafka.bootstrap_servers, linger_ms=600_000, delivery_timeout_ms=600_000) as producer:
         for number in range(100):
             producer.send(topic, value=b"x" * 100, partition=number % 2)
         assert producer.metrics().value("kafka.producer.buffered.records") == 100
@@ -154,7 +154,7 @@ def test_a_forked_child_counts_from_zero(kafka: Any, topic: str) -> None:
 
 
 def test_each_batch_is_acknowledged_before_its_records_are(kafka: Any, topic: str) -> None:
-    with Producer(kafka.bootstrap_servers, linger_ms=600_000) as producer:
+    with Producer(kafka.bootstrap_servers, linger_ms=600_000, delivery_timeout_ms=600_000) as producer:
         stream = producer.acknowledgements()
         producer.send_many(topic, [b"1", b"2", b"3"], partition=1).result(WAIT_S)
         (first,) = stream.drain()

@@ -31,7 +31,7 @@ def check(times, bounds):
 
 
 def test_single_records_have_the_time_of_send(cluster):
-    with producing(cluster, linger_ms=600_000, batch_records=1_000) as producer:
+    with producing(cluster, linger_ms=600_000, delivery_timeout_ms=600_000, batch_records=1_000) as producer:
         sent = []
         for number in range(3):
             sent.append(timed(lambda number=number: producer.send("t", b"%d" % number, partition=0)))
@@ -47,7 +47,7 @@ def test_single_records_have_the_time_of_send(cluster):
 def test_columns_have_the_time_of_send_columns(cluster):
     rows = pa.record_batch({"value": [b"a", b"b"]})
     own = pa.record_batch({"value": [b"c"], "timestamp": pa.array([7], pa.int64())})
-    with producing(cluster, linger_ms=600_000, batch_records=1_000) as producer:
+    with producing(cluster, linger_ms=600_000, delivery_timeout_ms=600_000, batch_records=1_000) as producer:
         _, first = timed(lambda: producer.send_columns(rows, "t", 0))
         later()
         producer.send_columns(own, "t", 0)
@@ -58,7 +58,7 @@ def test_columns_have_the_time_of_send_columns(cluster):
 
 
 def test_many_chunks_that_are_joined_keep_their_times(cluster):
-    with producing(cluster, linger_ms=600_000, batch_records=1_000) as producer:
+    with producing(cluster, linger_ms=600_000, delivery_timeout_ms=600_000, batch_records=1_000) as producer:
         bounds = []
         for number in range(150):
             rows = pa.record_batch({"value": [b"%d" % number]})
@@ -76,7 +76,9 @@ def test_columns_of_one_time_cost_no_column(cluster):
 
 
 def test_a_record_that_waits_for_room_has_the_time_of_the_call(cluster):
-    with producing(cluster, linger_ms=600_000, batch_records=1_000, max_buffered_records=1) as producer:
+    with producing(
+        cluster, linger_ms=600_000, delivery_timeout_ms=600_000, batch_records=1_000, max_buffered_records=1
+    ) as producer:
         producer.send("t", b"first", partition=0).result(60)
         sent = []
         waiting = threading.Thread(target=lambda: sent.append(producer.send("t", b"third", partition=0)))

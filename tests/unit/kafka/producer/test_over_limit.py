@@ -354,7 +354,12 @@ def test_the_sender_never_waits_for_room_for_a_dead_letter(cluster):
 
 
 def test_where_dead_letters_find_no_room_the_columns_are_taken_in_part(cluster):
-    settings = {"block_on_buffer_full": False, "buffer_memory": 9_000, "linger_ms": 3_600_000}
+    settings = {
+        "block_on_buffer_full": False,
+        "buffer_memory": 9_000,
+        "linger_ms": 3_600_000,
+        "delivery_timeout_ms": 3_600_000,
+    }
     cluster.script(TP, *[refused(ErrorCode.NOT_ENOUGH_REPLICAS)] * 100_000)
     rows = pa.record_batch({"value": [b"x" * 1_500, LARGE, b"x" * 1_500, LARGE]})
     with producing(cluster, batch_records=100, **settings, **LETTERS) as producer:
@@ -370,7 +375,12 @@ def test_where_dead_letters_find_no_room_the_columns_are_taken_in_part(cluster):
 
 
 def test_where_nothing_could_be_taken_nothing_is_skipped(cluster):
-    settings = {"block_on_buffer_full": False, "buffer_memory": 2_500, "linger_ms": 3_600_000}
+    settings = {
+        "block_on_buffer_full": False,
+        "buffer_memory": 2_500,
+        "linger_ms": 3_600_000,
+        "delivery_timeout_ms": 3_600_000,
+    }
     # Whoever wants room hurries the first, whose end would make some.
     cluster.script(TP, *[refused(ErrorCode.NOT_ENOUGH_REPLICAS)] * 100_000)
     with producing(cluster, batch_records=100, **settings, **SKIP) as producer:

@@ -33,7 +33,13 @@ def test_a_producer_that_fails_for_good_keeps_a_record_or_its_dead_letter(cluste
     cluster.create("u")
     cluster.told_max_message_bytes = 1_000_000
     handed_back = []
-    settings = {"spill_dir": str(tmp_path), "linger_ms": 3_600_000, "batch_records": 100, **LETTERS}
+    settings = {
+        "spill_dir": str(tmp_path),
+        "linger_ms": 3_600_000,
+        "delivery_timeout_ms": 3_600_000,
+        "batch_records": 100,
+        **LETTERS,
+    }
     with producing(cluster, on_error=lambda *told: handed_back.append(told), **settings) as producer:
         for topic in "tu":
             producer.send(topic, value=b"first", partition=0)
@@ -110,7 +116,9 @@ def test_a_dead_letter_behind_one_that_is_given_up_is_looked_at_at_once(cluster)
 
 def test_dead_letters_of_one_batch_tell_their_own_offsets(cluster):
     rows = pa.record_batch({"value": [LARGE + b"%d" % i for i in range(5)]})
-    with producing(cluster, batch_records=5, linger_ms=3_600_000, **LETTERS) as producer:
+    with producing(
+        cluster, batch_records=5, linger_ms=3_600_000, delivery_timeout_ms=3_600_000, **LETTERS
+    ) as producer:
         errors = producer.send_columns(rows, "t", 0).exceptions(60)
     assert [error.offset for error in errors] == [0, 1, 2, 3, 4]
     assert len(cluster.batches(DEAD)) == 1

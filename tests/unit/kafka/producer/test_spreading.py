@@ -29,7 +29,7 @@ def test_those_of_a_slow_producer_reach_all_partitions(cluster, columns):
 
 
 def test_those_of_one_batch_stay_together(cluster):
-    with producing(cluster, batch_records=1_000, linger_ms=600_000) as producer:
+    with producing(cluster, batch_records=1_000, linger_ms=600_000, delivery_timeout_ms=600_000) as producer:
         for _ in range(2):
             for _ in range(100):
                 producer.send("four", b"x")

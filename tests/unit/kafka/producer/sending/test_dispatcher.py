@@ -67,7 +67,7 @@ def test_a_partition_that_is_gone_is_named_as_the_reason(cluster):
 
 def test_a_request_is_no_larger_than_max_request_size(cluster):
     cluster.create("many", 5)
-    config = ProducerConfig(linger_ms=600_000, max_request_size=100_000)
+    config = ProducerConfig(linger_ms=600_000, delivery_timeout_ms=600_000, max_request_size=100_000)
     with Producer(client(cluster), config) as producer:
         for partition in range(5):
             producer.send("many", value=bytes(45_000), partition=partition)

@@ -24,7 +24,7 @@ def producer():
     with ProduceCluster() as cluster:
         cluster.create("t", 1)
         client = ClientConfig.from_properties(properties(cluster.bootstrap_servers))
-        with Producer(client, ProducerConfig(linger_ms=600_000)) as running:
+        with Producer(client, ProducerConfig(linger_ms=600_000, delivery_timeout_ms=600_000)) as running:
             running.cluster = cluster
             yield running
 
