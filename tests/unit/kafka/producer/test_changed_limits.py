@@ -1,14 +1,15 @@
 """A topic's max.message.bytes that changes while a producer lives."""
 
 import random
+import threading
 
 import pyarrow as pa
 import pytest
 from produce_cluster import refused
 from producing import TP, producing, wait_until
-from scripted_broker import Silence
 
 from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.producer.accumulating import topics
 from spark_kafka_native.kafka.producer.errors import DeadLetteredError, RecordTooLargeError
 from spark_kafka_native.kafka.protocol.api.configs import DescribeConfigsRequest
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
@@ -91,23 +92,27 @@ def test_records_that_fit_ask_for_nothing(cluster):
         assert len(cluster[1].requests(DescribeConfigsRequest)) == 1
 
 
-def test_new_leaders_do_not_wait_for_limits(cluster):
+def test_new_leaders_do_not_wait_for_limits(cluster, monkeypatch):
+    asked, answered = threading.Event(), threading.Event()
+
+    def waiting(*_arguments):
+        asked.set()
+        assert answered.wait(60)
+        return {}
+
     with producing(cluster, client={"metadata.max.age.ms": 1}) as producer:  # limits are always old
         producer.send("t", b"1", partition=0).result(60)
-        unanswered: list[DescribeConfigsRequest] = []
-
-        def silence(request, _version):
-            unanswered.append(request)
-            return Silence
-
-        cluster[1].on(DescribeConfigsRequest, silence)
+        monkeypatch.setattr(topics, "read_max_message_bytes", waiting)
         cluster.script(TP, refused(ErrorCode.NOT_LEADER_OR_FOLLOWER))
-        delivery = producer.send("t", b"2", partition=0)
-        wait_until(lambda: unanswered)
-        known = len(cluster[1].requests(MetadataRequest))
-        wait_until(delivery.done)
-        wait_until(lambda: len(cluster[1].requests(MetadataRequest)) > known)
-        assert len(unanswered) == 1
+        try:
+            delivery = producer.send("t", b"2", partition=0)
+            assert asked.wait(60)
+            known = len(cluster[1].requests(MetadataRequest))
+            wait_until(delivery.done)
+            wait_until(lambda: len(cluster[1].requests(MetadataRequest)) > known)
+        finally:
+            answered.set()
+        assert delivery.exception(60) is None
 
 
 def test_topics_that_may_not_be_described_cost_no_request_each(cluster):
