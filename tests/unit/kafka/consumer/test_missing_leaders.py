@@ -70,6 +70,13 @@ def test_a_consumer_begins_with_those_that_have_a_leader(
         assert consumer.partitions == (A0, A1)
 
 
+def test_a_read_to_the_end_needs_the_end_of_each_partition(cluster: ScriptedCluster) -> None:
+    """Without one it would end early, and nothing would say so."""
+    cluster.logs[A1].leader = NOBODY
+    with pytest.raises(DeadlineExceededError, match="a-1: LEADER_NOT_AVAILABLE"):
+        Consumer(cluster.bootstrap_servers, "a", stop_at_end=True, default_api_timeout_ms=300, **QUICK)
+
+
 def test_a_consumer_begins_while_a_leader_is_down(cluster: ScriptedCluster) -> None:
     cluster[2].stop()
     with Consumer(cluster[1].address, "a", start={0: "earliest", 1: 1}, **QUICK) as consumer:
