@@ -154,6 +154,9 @@ class ClassicMembership(Membership):
     # What is to be done.
 
     def _next(self, now: float) -> Step:
+        if self.state is State.TAKING and self._applying is None and not self._wanted_change():
+            # An interrupt has ended `applied` before `_took`. Something may have been given up.
+            self._rejoin("taking the assignment was interrupted")
         match self.state:
             case State.UNJOINED | State.PREPARING if self._may_join():
                 return self._join()

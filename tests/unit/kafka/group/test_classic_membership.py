@@ -191,6 +191,31 @@ def test_cooperative_members_keep_what_they_have_and_give_up_in_a_second_round()
     assert (told.owned_partitions, told.generation_id) == (by_topic([A0]), 2)
 
 
+def test_partitions_whose_giving_up_was_interrupted_are_given_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    membership = stable(cooperative=True)
+    asked(membership, 3.0)
+    membership.answered(heartbeat(ErrorCode.REBALANCE_IN_PROGRESS), 3.0)
+    asked(membership, 3.0)
+    membership.answered(joined(2, protocol_name="cooperative-sticky"), 3.0)
+    asked(membership, 3.0)
+    membership.answered(synced(A0), 3.0)
+    change = membership.begin()
+    assert change == Change(revoked=frozenset({A1}))
+
+    def interrupted(_change: Change) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(membership, "_took", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        membership.applied(change)
+    monkeypatch.undo()
+    assert membership.begin() is None
+    assert isinstance(asked(membership, 3.0), JoinGroupRequest)
+    assert membership.owned == {A0}
+
+
 def test_topics_that_are_wanted_no_more_are_given_up_at_once() -> None:
     membership = stable(cooperative=True)
     membership.subscribe({"b"})
