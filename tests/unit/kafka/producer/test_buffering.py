@@ -112,7 +112,7 @@ def test_linger_fills_batches(cluster):
 
 def test_single_records_fill_a_batch_of_each_of_several_partitions(cluster):
     cluster.create("four", 4)
-    settings = {"linger_ms": 600_000, "batch_records": 1_000, "batch_size": 10_000}
+    settings = {"linger_ms": 60_000, "batch_records": 1_000, "batch_size": 10_000}
     with producing(cluster, **settings) as producer:
         for i in range(1_200):
             producer.send("four", value=b"%04d" % i + b"x" * 96, partition=i % 4)

@@ -52,7 +52,7 @@ def produce(cluster):
     made = []
 
     def make(on_error=None, partitioner=None, client=None, **config):
-        config = {"linger_ms": 60_000, "delivery_timeout_ms": 10_000} | config
+        config = {"linger_ms": 10_000, "delivery_timeout_ms": 10_000} | config
         settings = ClientConfig.from_properties(properties(cluster.bootstrap_servers, **(client or {})))
         made.append(Producer(settings, ProducerConfig(**config), on_error=on_error, partitioner=partitioner))
         return made[-1]

@@ -148,7 +148,7 @@ def test_what_is_refused_for_good_by_then_is_said_and_holds_up_nobody(cluster, t
 
 
 def test_a_batch_that_is_too_large_by_then_goes_in_halves(cluster, tmp_path):
-    with open_producer(cluster, tmp_path, batch_records=8, linger_ms=60_000) as producer:
+    with open_producer(cluster, tmp_path, batch_records=8, linger_ms=2_000) as producer:
         cluster.script(TP, DENIED)
         for value in numbers(0, 8):
             producer.send("t", value=value + b"x" * 90, partition=0)

@@ -106,7 +106,7 @@ def test_an_interrupted_close_can_be_finished(cluster, tmp_path, seed):
 @pytest.mark.parametrize(("where", "batch_size"), [("cut", 400), ("hold", 8_000), ("_close", 400)])
 def test_rows_that_were_on_the_move_are_where_they_were(cluster, monkeypatch, where, batch_size):
     """An interrupt between any two steps: after what each of them has done, and nothing more."""
-    producer = open_producer(cluster, linger_ms=60_000, batch_size=batch_size)
+    producer = open_producer(cluster, linger_ms=30_000, batch_size=batch_size)
     waiting = producer.send_columns(pa.record_batch({"value": [b"%d" % i for i in range(3)]}), "t", 0)
     single = [producer.send("t", value=b"single %d" % i, partition=0) for i in range(3)]
     done = getattr(topic_buffer.WaitingRows, where)
@@ -128,7 +128,7 @@ def test_rows_that_were_on_the_move_are_where_they_were(cluster, monkeypatch, wh
 
 
 def test_a_record_that_fills_the_batch_is_not_taken_twice(cluster, monkeypatch):
-    producer = open_producer(cluster, linger_ms=60_000, batch_size=200)
+    producer = open_producer(cluster, linger_ms=30_000, batch_size=200)
     group = topic_buffer.group_rows
 
     def interrupt(*arguments):

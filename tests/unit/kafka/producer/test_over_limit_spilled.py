@@ -142,7 +142,13 @@ def test_what_is_found_as_the_producer_ends_is_kept(cluster, tmp_path, place):
     """The time to close is over before the record was looked at: its dead letter goes to the folder."""
     compressed = {"compression_type": "gzip"} if place == "once_encoded" else {}
     cluster.told_max_message_bytes = None if compressed else 1_000_000
-    config = {"spill_dir": str(tmp_path), "linger_ms": 3_600_000, "batch_records": 100, **compressed}
+    config = {
+        "spill_dir": str(tmp_path),
+        "linger_ms": 3_600_000,
+        "delivery_timeout_ms": 3_600_000,
+        "batch_records": 100,
+        **compressed,
+    }
     with producing(cluster, close_ms=0, **config, **LETTERS) as producer:
         deliveries = [producer.send("t", value=value, partition=0) for value in (b"1", LARGE, b"2")]
     assert all(delivery.exception(0).spilled for delivery in deliveries)

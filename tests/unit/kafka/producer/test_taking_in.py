@@ -45,7 +45,7 @@ def produce(cluster):
     made = []
 
     def make(on_error=None, partitioner=None, **config):
-        config = {"batch_records": 100, "linger_ms": 60_000, "delivery_timeout_ms": 10_000} | config
+        config = {"batch_records": 100, "linger_ms": 10_000, "delivery_timeout_ms": 10_000} | config
         client = ClientConfig.from_properties(properties(cluster.bootstrap_servers))
         made.append(Producer(client, ProducerConfig(**config), on_error=on_error, partitioner=partitioner))
         return made[-1]
