@@ -9,7 +9,7 @@ from ..kafka.model import OffsetAt
 from .command_parser import number, wrong_usage
 from .connecting import add_connection_options, add_json_option, connect
 from .output import note, print_rows
-from .places import PLACES, LogPlaces, Place, given_topics, is_pattern, parse_place, partitions_of
+from .places import PLACES, LogPlaces, Place, add_topics, given_topics, is_pattern, parse_place, partitions_of
 
 _COLUMNS = ("topic", "partition", "first", "before", "records")
 
@@ -22,8 +22,7 @@ def add_command(commands: Any) -> None:
         description="Shows which records of the topics lie before a place, and with --execute deletes them, "
         "for good.",
     )
-    parser.add_argument("names", nargs="*", metavar="TOPIC", help="names of topics")
-    parser.add_argument("-t", "--topic", action="append", default=[], help="the same as TOPIC; repeatable")
+    add_topics(parser, "names of topics")
     parser.add_argument("-p", "--partition", type=number(0), action="append", help="only these; repeatable")
     parser.add_argument("--before", type=parse_place, required=True, metavar="PLACE", help=PLACES)
     parser.add_argument("--execute", action="store_true", help="do it")
@@ -42,7 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
     with connect(arguments) as admin:
         wanted = partitions_of(admin.router, names, arguments.partition)
         places = LogPlaces(admin.router, wanted)
-        first, before = places.resolve(Place(at=OffsetAt.EARLIEST)), places.resolve(arguments.before)
+        first = places.resolve_all(Place(at=OffsetAt.EARLIEST))
+        before = places.resolve_all(arguments.before)
         rows = [
             {
                 "topic": tp.topic,

@@ -119,6 +119,13 @@ class LogPlaces:
                 note(f"warning: {error}")
         return self._found[at]
 
+    def resolve_all(self, place: Place) -> dict[TopicPartition, int]:
+        """As `resolve`; raises where any partition does not answer."""
+        offsets = self.resolve(place)
+        for error in self.missing.values():
+            raise error
+        return offsets
+
 
 def resolve_place(
     router: Router,
@@ -128,19 +135,15 @@ def resolve_place(
     isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> dict[TopicPartition, int]:
     """As `LogPlaces.resolve`, of one place. Raises where any partition does not answer."""
-    places = LogPlaces(router, topic_partitions, isolation_level=isolation_level)
-    offsets = places.resolve(place)
-    for error in places.missing.values():
-        raise error
-    return offsets
+    return LogPlaces(router, topic_partitions, isolation_level=isolation_level).resolve_all(place)
 
 
 TOPICS = "names of topics; also patterns: 'orders-*', or a regular expression after ^, as '^orders-[0-9]+$'"
 
 
-def add_topics(parser: argparse.ArgumentParser) -> None:
+def add_topics(parser: argparse.ArgumentParser, text: str = TOPICS) -> None:
     """Declare the topics of a command: in any place, or each after ``-t``."""
-    parser.add_argument("names", nargs="*", metavar="TOPIC", help=TOPICS)
+    parser.add_argument("names", nargs="*", metavar="TOPIC", help=text)
     parser.add_argument("-t", "--topic", action="append", default=[], help="the same as TOPIC; repeatable")
 
 

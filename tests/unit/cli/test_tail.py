@@ -77,6 +77,15 @@ def test_what_has_a_leader_is_shown_and_the_rest_named(
     assert main(["offsets", "two", "--at", "latest", "-b", two_partitions.bootstrap_servers]) == 1
 
 
+def test_no_records_are_deleted_where_a_partition_does_not_answer(
+    two_partitions: ScriptedCluster, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    command = ["delete-records", "two", "--before", "latest", "--execute"]
+    assert main([*command, "-b", two_partitions.bootstrap_servers]) == 1
+    shown = capfdbinary.readouterr()
+    assert (shown.out, b"two-1: LEADER_NOT_AVAILABLE" in shown.err) == (b"", True)
+
+
 def test_following_begins_with_the_rest_once_it_has_a_leader(
     two_partitions: ScriptedCluster,
     monkeypatch: pytest.MonkeyPatch,
