@@ -89,7 +89,8 @@ class Cluster:
 
     @property
     def cluster_id(self) -> str | None:
-        """The id that the cluster gave itself when it was formatted."""
+        """The id that the cluster gave itself when it was formatted; takes at most
+        ``default_api_timeout_ms``."""
         return self._metadata(None).cluster_id
 
     def brokers(self, timeout: float | None = None) -> tuple[Broker, ...]:
@@ -125,11 +126,16 @@ class Cluster:
         found = self.topic(topic, timeout).partitions
         return tuple(found[index] for index in sorted(found))
 
-    def leader(self, topic: str | TopicPartition, partition: int | None = None) -> Broker:
+    def leader(
+        self, topic: str | TopicPartition, partition: int | None = None, timeout: float | None = None
+    ) -> Broker:
         """The broker that leads a partition; waits for one that is being elected."""
-        tp = _topic_partition(topic, partition)
+        tp, limit = _topic_partition(topic, partition), self._deadline(timeout)
         led = self._router.retry(
-            lambda: self._router.leader(tp), what=f"finding the leader of {tp}", topics=(tp.topic,)
+            lambda: self._router.leader(tp, deadline=limit),
+            what=f"finding the leader of {tp}",
+            deadline=limit,
+            topics=(tp.topic,),
         )
         return self._router.snapshot.brokers[led.node_id]
 

@@ -140,8 +140,9 @@ class ConfigAdmin(AdminFamily):
 
     def describe_broker_configs(self, node_id: int, timeout: Timeout = None) -> dict[str, str | None]:
         """One broker's configuration, as that broker has it."""
-        self._router.metadata(())
-        return describe_broker_configs(self._router, node_id, self._limit(timeout))
+        limit = self._limit(timeout)
+        self._router.metadata((), deadline=limit)
+        return describe_broker_configs(self._router, node_id, limit)
 
     def describe_configs(
         self,

@@ -133,11 +133,11 @@ class Router:
 
         return self._refreshes.run(ask, deadline, "asking for metadata")
 
-    def leader(self, topic_partition: TopicPartition) -> Leader:
-        """Who leads ``topic_partition``. Raises `BrokerError`: no such topic or partition, or no leader
+    def leader(self, topic_partition: TopicPartition, deadline: Deadline | None = None) -> Leader:
+        """The leader of ``topic_partition``. Raises `BrokerError`: no such topic or partition, or no leader
         (retriable).
         """
-        return _leader(self.metadata((topic_partition.topic,)), topic_partition)
+        return _leader(self.metadata((topic_partition.topic,), deadline=deadline), topic_partition)
 
     def leaders(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Leader]:
         """`leader` of many, with one metadata request for all that are unknown. Raises for the first that has

@@ -23,7 +23,7 @@ from ..consumer.fetched_records import FetchedRecords
 from ..consumer.one_reader import one_reader
 from ..consumer.partition_reader import PartitionReader
 from ..consumer.work_unit import WorkUnit
-from ..errors import ConsumerClosedError
+from ..errors import ConfigError, ConsumerClosedError
 from ..metrics import catalogue as metric
 from ..metrics.snapshot import MetricsSnapshot, Observed
 from ..model import Record, TopicPartition
@@ -54,9 +54,9 @@ class GroupConsumer(GroupTransactions):
     """Reads its share of some topics, together with the other members of its group.
 
     ``bootstrap`` says how to reach the cluster, ``topics`` is a name, several, or a compiled pattern that
-    whole names match; ``group`` is the group's id or a `GroupConfig`. Keywords are the fields of
-    `GroupConfig`, `ClientConfig` and `SecurityConfig`. For one thread at a time: a read while another thread
-    is in one raises `RuntimeError`.
+    whole names match; without ``topics`` it joins the group at the first `subscribe`. ``group`` is the id of
+    the group or a `GroupConfig`. Keywords are the fields of `GroupConfig`, `ClientConfig` and `SecurityConfig`. For
+    one thread at a time: a read while another thread is in one raises `RuntimeError`.
 
     **At least once.** With ``enable_auto_commit`` whatever was handed out, however it was read, is committed
     once the caller is back for more (in the background every ``auto_commit_interval_ms``, before anything
@@ -250,6 +250,8 @@ class GroupConsumer(GroupTransactions):
     def _read_on(self, timeout: float | None, take: Callable[[Deadline], T | None]) -> T | None:
         if self._callbacks.running:
             raise RuntimeError("a read within a callback of the same consumer: return from it first")
+        if self._subscription.empty:
+            raise ConfigError(f"{self!r} has nothing to read: call subscribe() first, or give topics")
         self._taken = None
         try:
             self._member.poll_begins()

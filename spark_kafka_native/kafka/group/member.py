@@ -155,6 +155,9 @@ class Member:
                 self._membership.failed(KafkaError(f"the member's thread failed: {error!r}"), False, 0.0)
 
     def _step(self) -> None:
+        if self._subscription.empty:
+            self._naps.wait(lambda: self._news or self._stopping, Deadline(NEVER))
+            return
         now = time.monotonic()
         if now >= self._look_at:
             self._find(self._membership.watched)

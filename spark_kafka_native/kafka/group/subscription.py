@@ -12,16 +12,23 @@ Topics = str | Iterable[str] | re.Pattern[str]
 
 
 class Subscription:
-    """Either names or a pattern, until it is changed."""
+    """Either names or a pattern, until it is changed; without ``topics`` empty until then."""
 
-    def __init__(self, topics: Topics) -> None:
-        self._wanted = _wanted(topics)
+    def __init__(self, topics: Topics = ()) -> None:
+        self._wanted: frozenset[str] | re.Pattern[str] = frozenset()
+        if topics != ():
+            self.change(topics)
 
     def __str__(self) -> str:
         wanted = self._wanted
-        return (
-            f"topics like {wanted.pattern!r}" if isinstance(wanted, re.Pattern) else ", ".join(sorted(wanted))
-        )
+        if isinstance(wanted, re.Pattern):
+            return f"topics like {wanted.pattern!r}"
+        return ", ".join(sorted(wanted)) or "no topics"
+
+    @property
+    def empty(self) -> bool:
+        """True until topics are given: the member does not join its group before."""
+        return not self._wanted
 
     @property
     def by_pattern(self) -> bool:

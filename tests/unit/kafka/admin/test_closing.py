@@ -11,12 +11,16 @@ from reading import wait_until
 from scripted_broker import HangUp, ScriptedCluster, Silence
 
 from spark_kafka_native.kafka.admin.admin import Admin
+from spark_kafka_native.kafka.cluster.router import Router
+from spark_kafka_native.kafka.config import ConsumerConfig
+from spark_kafka_native.kafka.config_from import configs_from
 from spark_kafka_native.kafka.connected_cluster import Cluster
 from spark_kafka_native.kafka.errors import ClientClosedError, DeadlineExceededError, KafkaError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
 from spark_kafka_native.kafka.protocol.api.list_transactions import ListTransactionsRequest
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 
 A0 = TopicPartition("a", 0)
 WITHIN_S = 60
@@ -74,6 +78,27 @@ def test_a_call_of_a_cluster_ends_when_it_is_closed(cluster: ScriptedCluster) ->
         with pytest.raises(ClientClosedError, match="the client was closed"):
             call()
     assert cluster[1].connections == connections
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda bootstrap, patient: Admin(bootstrap, **patient).describe_broker_configs(1, timeout=0.2),
+        lambda bootstrap, patient: leader_without_metadata(bootstrap, **patient),
+    ],
+    ids=["describe_broker_configs", "leader"],
+)
+def test_the_time_that_a_call_has_counts_for_its_metadata_too(call: Callable[..., object]) -> None:
+    with ScriptedCluster(1) as silent:
+        silent[1].on(MetadataRequest, Silence)
+        patient = {"default_api_timeout_ms": 3_600_000, "request_timeout_ms": 3_600_000}
+        with pytest.raises(DeadlineExceededError):
+            call(silent.bootstrap_servers, patient)
+
+
+def leader_without_metadata(bootstrap: str, **settings: int) -> object:
+    client, consumer = configs_from(bootstrap, dict(settings), ConsumerConfig)
+    return Cluster(Router(client), consumer).leader("a", 0, timeout=0.2)
 
 
 def test_a_router_that_was_given_stays_open(cluster: ScriptedCluster) -> None:

@@ -11,7 +11,7 @@ from scripted_group import ScriptedGroup
 
 from spark_kafka_native.kafka.cluster import patience
 from spark_kafka_native.kafka.consumer.consumer import Consumer
-from spark_kafka_native.kafka.errors import BrokerError
+from spark_kafka_native.kafka.errors import BrokerError, ConfigError
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.network.deadline import Deadline
@@ -41,6 +41,44 @@ def test_a_group_says_once_which_topic_nobody_knows(caplog: pytest.LogCaptureFix
         "No broker knows the topic ordres (is the name right?): "
         "group g reads nothing of it until it is created"
     ]
+
+
+def test_a_consumer_without_topics_asks_nothing_until_it_subscribes() -> None:
+    with ScriptedCluster(1) as cluster:
+        cluster.create("a")
+        cluster.logs[A0].append([b"one"])
+        ScriptedGroup(cluster, [A0])
+        with GroupConsumer(
+            cluster.bootstrap_servers,
+            group="g",
+            session_timeout_ms=300,
+            heartbeat_interval_ms=100,
+            max_poll_interval_ms=300,
+        ) as consumer:
+            with pytest.raises(
+                ConfigError, match=r"no topics in g.* has nothing to read: call subscribe\(\)"
+            ):
+                consumer.fetch_record(0)
+            with pytest.raises(ConfigError, match="at least one topic"):
+                consumer.subscribe(())
+            time.sleep(0.5)  # longer than a member may stay away
+            assert cluster[1].asked == []
+            assert consumer.assignment == consumer.topics == frozenset()
+            consumer.add_topics("a")
+            assert consumer.fetch_record(WITHIN_S) is not None
+            assert consumer.assignment == {A0}
+
+
+@pytest.mark.parametrize("topics", [[], "", frozenset(), [""]])
+def test_topics_that_are_given_empty_are_a_mistake(topics: object) -> None:
+    with pytest.raises(ConfigError, match="at least one topic"):
+        GroupConsumer("127.0.0.1:1", topics, "g")  # type: ignore[arg-type]
+
+
+def test_a_consumer_without_topics_closes_without_a_word() -> None:
+    with ScriptedCluster(1) as cluster:
+        GroupConsumer(cluster.bootstrap_servers, group="g").close()
+        assert cluster[1].asked == []
 
 
 def test_a_consumer_says_which_topic_nobody_knows_while_it_tries(
