@@ -37,7 +37,7 @@ def producing(cluster, *, client=None, on_error=None, close_ms=5_000, **config):
     try:
         yield producer
     finally:
-        producer.close(close_ms)
+        producer.close(close_ms / 1000)
 
 
 def send(producer, count, start=0, topic="t"):

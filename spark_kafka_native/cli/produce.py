@@ -32,7 +32,7 @@ _JSON_MEMBERS = {
 """The members of a record, and of its headers, that `tail --json` prints."""
 _COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 _PROGRESS_S = 0.2
-_LAST_CHANCE_MS = 5_000
+_LAST_CHANCE_S = 5.0
 """Records that were accepted get so long to arrive when the command is told to stop."""
 
 
@@ -109,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
         counts.show(over=True)
         producer.close()
     except BaseException:
-        producer.close(timeout_ms=_LAST_CHANCE_MS)
+        producer.close(timeout=_LAST_CHANCE_S)
         note(f"Ended early: {counts.confirmed} of the {counts.sent} records sent are confirmed.")
         raise
     return _tell(arguments, counts, problem)

@@ -37,7 +37,7 @@ def left_open(kafka: Any, sink: Sink) -> list[str]:
 def kill_task(sink: Sink, task: int, tasks: int) -> None:
     """It has written rows: nothing is said of it, and nothing aborted."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exactly_once, "close_producer", partial(Producer.close, timeout_ms=0))
+        patch.setattr(exactly_once, "close_producer", partial(Producer.close, timeout=0))
         sink.run_task(0, task, tasks=tasks)
 
 

@@ -175,7 +175,7 @@ def test_each_record_counts_once_while_members_come_and_go(
                 assert time.monotonic() < until
                 for number in itertools.islice(numbers, 8):
                     producer.send(topic, value=b"%d" % number, partition=number % 4)
-                producer.flush(WAIT_S * 1_000)
+                producer.flush(WAIT_S)
                 time.sleep(0.02)
 
         first = member(1)
@@ -221,7 +221,7 @@ def test_what_was_written_in_transactions_is_committed_automatically(
             producer.begin()
             for partition in range(2):
                 producer.send(topic, value=b"%d" % number, partition=partition)
-            producer.flush(WAIT_S * 1_000)
+            producer.flush(WAIT_S)
             (producer.abort if number % 3 == 2 else producer.commit)()
     count = 14 if isolation_level == "read_committed" else 20
     with join(topic, isolation_level=isolation_level, auto_commit_interval_ms=0) as consumer:

@@ -57,7 +57,7 @@ def test_the_topics_limit(kafka: Any, topic: str, place: str, over_limit: str) -
             while producer.send(topic, value=PROBE).exception(60) is None:  # not yet the broker's limit
                 assert time.monotonic() < deadline
         deliveries = [producer.send(topic, value=value) for value in VALUES]
-        producer.flush(120_000)
+        producer.flush(120)
         ends = Counter(type(delivery.exception(0)) for delivery in deliveries)
         stats = producer.stats()
 

@@ -92,7 +92,7 @@ def test_a_leader_that_goes_and_comes_back_costs_nothing(kafka_cluster: Any, top
         finally:
             stop.set()
             disturbing.join()
-        producer.flush(90_000)
+        producer.flush(90)
         stats = producer.stats()
     assert (stats.records, stats.errors) == (number, 0)
     assert read_all(kafka_cluster, topic, 4, number) == sent
@@ -138,7 +138,7 @@ def test_a_paused_leader_whose_socket_is_full_holds_up_nobody_else(kafka_cluster
             free = [producer.send(topic, value=b"%d" % i, partition=other) for i in range(50)]
             assert [delivery.exception(90) for delivery in free] == [None] * 50
             assert not held[0].done()
-            closing = threading.Thread(target=producer.close, args=(1_000,))
+            closing = threading.Thread(target=producer.close, args=(1,))
             closing.start()
             closing.join(90)
             assert not closing.is_alive()
@@ -148,7 +148,7 @@ def test_a_paused_leader_whose_socket_is_full_holds_up_nobody_else(kafka_cluster
         assert statuses[0] is DeliveryStatus.POSSIBLY_PERSISTED
         assert statuses[-1] is DeliveryStatus.NOT_PERSISTED
     finally:
-        producer.close(1_000)
+        producer.close(1)
     found = read_all(kafka_cluster, topic, 3, 53)
     assert found[other] == [b"before", *[b"%d" % i for i in range(50)]]
     assert found[0] in ([b"before", *[bytes(800_000)] * n] for n in range(6))
@@ -221,9 +221,9 @@ def test_a_spill_folder_heals_itself_when_the_leader_is_back(
             assert time.monotonic() < deadline, producer
             send(1)
             time.sleep(0.05)
-        producer.flush(60_000)
+        producer.flush(60)
         send_until_one_is_there()
-        producer.flush(60_000)
+        producer.flush(60)
     assert read_all(kafka_cluster, topic, 1, number)[0] == [b"%d" % i for i in range(number)]
 
 

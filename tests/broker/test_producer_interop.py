@@ -95,7 +95,7 @@ def test_odd_records_are_read_as_they_were_written(
                 }
             )
             producer.send_columns(rows, topic)
-        producer.flush(30_000)
+        producer.flush(30)
         assert producer.stats().records == len(ODD)
     for message, (key, value, headers) in zip(read_confluent(kafka, topic, len(ODD)), ODD, strict=True):
         assert (message.key(), message.value()) == (key, value)
@@ -221,7 +221,7 @@ def test_rows_of_many_topics_and_both_ways_in_keep_their_order(
         )
         producer.send_columns(rows)
         producer.send(names[0], value=f"single {i}")
-    producer.flush(30_000)
+    producer.flush(30)
     for k, name in enumerate(names):
         found = [message.value().decode() for message in read_confluent(kafka, name, 300 + 100 * (k == 0))]
         expected = []
@@ -270,7 +270,7 @@ def test_every_acks_writes_everything(kafka: Any, config: ClientConfig, topic: s
     rows = pa.record_batch({"key": [f"{i}" for i in range(50_000)], "value": [f"{i}" for i in range(50_000)]})
     with Producer(config, ProducerConfig(acks=acks)) as producer:
         producer.send_columns(rows, topic)
-        producer.flush(30_000)
+        producer.flush(30)
     found = read_confluent(kafka, topic, 50_000, partitions=4)
     by_partition: dict[int, list[int]] = {}
     for message in found:
@@ -284,6 +284,6 @@ def test_100_partitions_and_little_data(kafka: Any, producer: Producer, topic: s
     for start in range(0, 20_000, 1_000):
         rows = pa.record_batch({"key": [f"{start + i}" for i in range(1_000)], "value": ["x"] * 1_000})
         producer.send_columns(rows, topic)
-    producer.flush(30_000)
+    producer.flush(30)
     stats = producer.stats()
     assert (stats.records, len(stats.partitions)) == (20_000, 100)

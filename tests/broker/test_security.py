@@ -103,7 +103,7 @@ def write_and_read(settings: dict[str, str], values: list[bytes]) -> None:
     producer = Producer(ClientConfig.from_properties(settings), ProducerConfig())
     for value in values:
         producer.send("orders", value=value, partition=0)
-    producer.close(20_000)
+    producer.close(20)
     found = reading.read("orders")[0]
     assert [record.value for record in found if record.offset >= first] == values
     reading.router.close()
@@ -271,7 +271,7 @@ def produce_as(secured: EmbeddedKafka, user: str, topic: str, **settings: Any) -
     try:
         producer.send(topic, value=b"x").result(LIMIT_S)
     finally:
-        producer.close(1_000)
+        producer.close(1)
 
 
 TP = TopicPartition("orders", 0)
@@ -366,7 +366,7 @@ def test_sessions_are_renewed_in_the_middle_of_writing_and_reading(
             if len(sent) % 50 == 0:
                 sent[-1].result(60)
                 reading.partitions("orders")
-        producer.close(20_000)
+        producer.close(20)
     for delivery in sent:
         delivery.result(0)
     found = [record.value for record in reading.read("orders")[1] if record.offset >= first]
@@ -403,7 +403,7 @@ def test_sessions_end_under_fetches_that_outlast_them(
                 for tp in ranges:
                     producer.send("orders", value=b"%d" % number, partition=tp.partition)
                 stop.wait(5 * SESSION_MS / 1000 / count)
-            producer.close(20_000)
+            producer.close(20)
         except BaseException as error:
             failures.append(error)
 

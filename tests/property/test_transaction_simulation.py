@@ -130,7 +130,7 @@ class World:
         self.cluster.scripts.clear()
         self.producer = self.open()
         self.producer.initialize()
-        producer.close(1_000)
+        producer.close(1)
 
     def check(self, seed: int) -> None:
         where = f"seed {seed}, version {self.version}: {self.log}"
@@ -160,5 +160,5 @@ def test_of_each_transaction_all_or_nothing_is_seen_and_the_words_are_true(seed:
         for number in range(8):
             world.transact(number)
         if world.producer is not None:
-            world.producer.close(5_000)
+            world.producer.close(5)
         world.check(seed)

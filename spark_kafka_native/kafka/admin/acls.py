@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 from ..errors import BrokerError, KafkaError, ProtocolError
+from ..network.deadline import Timeout
 from ..protocol.api.acls import (
     AclCreation,
     CreateAclsRequest,
@@ -15,7 +16,7 @@ from ..protocol.api.acls import (
     DeleteAclsRequest,
     DescribeAclsRequest,
 )
-from .family import AdminFamily, Outcome, Timeout, refuse, with_refused
+from .family import AdminFamily, Outcome, refuse, with_refused
 
 E = TypeVar("E", bound=enum.IntEnum)
 

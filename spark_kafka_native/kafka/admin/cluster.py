@@ -9,6 +9,7 @@ from typing import Any
 
 from ..error_code import ErrorCode
 from ..model import Broker, TopicPartition
+from ..network.deadline import Timeout
 from ..protocol.api.elect_leaders import ElectLeadersRequest, TopicPartitions
 from ..protocol.api.log_dirs import DescribeLogDirsRequest, DescribeLogDirsResult
 from ..protocol.api.reassignments import (
@@ -17,7 +18,7 @@ from ..protocol.api.reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
-from .family import AdminFamily, Outcome, Task, Timeout, broker_share, refuse
+from .family import AdminFamily, Outcome, Task, broker_share, refuse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,15 +11,12 @@ from ..cluster.controller_requests import ask_controller, learn_controller
 from ..cluster.router import Router
 from ..error_code import ErrorCode
 from ..errors import BrokerError, IncompleteResponseError, KafkaError
-from ..network.deadline import Deadline
+from ..network.deadline import Deadline, Timeout
 from ..protocol.message import Request, Response
 
 R = TypeVar("R", bound=Response)
 T = TypeVar("T")
 
-Timeout = float | Deadline | None
-"""Seconds for a call with all its retries (None: ``default.api.timeout.ms``); or a `Deadline`, which several
-calls may share."""
 BROKER_SHARE = 0.8
 """Of the time that is left a broker may spend this much waiting, so that its answer still arrives in time."""
 

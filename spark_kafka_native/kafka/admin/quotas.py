@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ..network.deadline import Timeout
 from ..protocol.api.alter_client_quotas import AlterClientQuotasRequest, OpData
 from ..protocol.api.alter_client_quotas import EntryData as Alteration
 from ..protocol.api.describe_client_quotas import (
@@ -14,7 +15,7 @@ from ..protocol.api.describe_client_quotas import (
     DescribeClientQuotasRequest,
     EntityData,
 )
-from .family import AdminFamily, Outcome, Task, Timeout, refuse
+from .family import AdminFamily, Outcome, Task, refuse
 
 _ENTITY_TYPES: Final = ("user", "client-id", "ip")
 _EXACT, _DEFAULT = 0, 1

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Final
 
 from ..error_code import ErrorCode
-from ..network.deadline import Deadline
+from ..network.deadline import Deadline, Timeout
 from ..protocol.api.scram_users import (
     AlterUserScramCredentialsRequest,
     DescribeUserScramCredentialsRequest,
@@ -18,7 +18,7 @@ from ..protocol.api.scram_users import (
 )
 from ..sasl.scram import MAX_ITERATIONS, MIN_ITERATIONS, SCRAM_HASHES
 from ..secret import Secret
-from .family import AdminFamily, Outcome, Task, Timeout, names_of, refuse
+from .family import AdminFamily, Outcome, Task, names_of, refuse
 
 _NUMBERS: Final = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 _MAX_BROKER_ITERATIONS: Final = 16_384

@@ -11,7 +11,7 @@ from ..cluster.metadata import Topic
 from ..error_code import ErrorCode
 from ..errors import BrokerError, IncompleteResponseError
 from ..model import TopicPartition
-from ..network.deadline import Deadline
+from ..network.deadline import Deadline, Timeout
 from ..network.retry import is_retriable
 from ..protocol.api.topics import (
     DEFAULT_COUNT,
@@ -29,7 +29,7 @@ from ..protocol.api.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
-from .family import AdminFamily, Outcome, Task, Timeout, broker_share, names_of, with_refused
+from .family import AdminFamily, Outcome, Task, broker_share, names_of, with_refused
 
 _CREATING = Task("creating topic", "Create")
 _DELETING = Task("deleting topic", "Delete", done_by_lost=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

@@ -55,8 +55,8 @@ class GroupConsumer(GroupTransactions):
 
     ``bootstrap`` says how to reach the cluster, ``topics`` is a name, several, or a compiled pattern that
     whole names match; without ``topics`` it joins the group at the first `subscribe`. ``group`` is the id of
-    the group or a `GroupConfig`. Keywords are the fields of `GroupConfig`, `ClientConfig` and `SecurityConfig`. For
-    one thread at a time: a read while another thread is in one raises `RuntimeError`.
+    the group or a `GroupConfig`. Keywords are the fields of `GroupConfig`, `ClientConfig` and
+    `SecurityConfig`. For one thread at a time: a read while another thread is in one raises `RuntimeError`.
 
     **At least once.** With ``enable_auto_commit`` whatever was handed out, however it was read, is committed
     once the caller is back for more (in the background every ``auto_commit_interval_ms``, before anything

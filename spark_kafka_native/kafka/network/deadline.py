@@ -30,6 +30,13 @@ class Deadline:
         """The moment ``timeout_ms`` milliseconds from now."""
         return cls(clock() + timeout_ms / 1000, clock)
 
+    @classmethod
+    def of(cls, timeout: Timeout, default_ms: float) -> Deadline:
+        """What a caller gave as ``timeout``; without one the moment ``default_ms`` from now."""
+        if isinstance(timeout, Deadline):
+            return timeout
+        return cls.after_ms(default_ms if timeout is None else timeout * 1000)
+
     @property
     def remaining_ms(self) -> float:
         """Milliseconds left, never below 0."""
@@ -71,3 +78,8 @@ class Deadline:
         if len(found) < len(ready):
             wakeup.look()  # so that it is `called_off` to whoever asks why nothing came
         return found
+
+
+Timeout = float | Deadline | None
+"""Seconds for a call with all that it waits for; or a `Deadline`, which several calls may share; or None: the
+client's setting for such calls."""

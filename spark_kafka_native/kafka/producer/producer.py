@@ -23,7 +23,7 @@ from ..config_from import Bootstrap, configs_from
 from ..errors import DeadlineExceededError
 from ..metrics import catalogue as metric
 from ..metrics.snapshot import MetricsSnapshot, Observed
-from ..network.deadline import Deadline
+from ..network.deadline import Deadline, Timeout
 from ..network.released import released
 from ..records.columns import RecordColumns
 from ..telemetry.event_stream import EventStream
@@ -252,34 +252,34 @@ class Producer:
         """
         return self.send_columns(columns_of(records, self._encoder.clock_ms()), topic, partition)
 
-    def flush(self, timeout_ms: float | None = None) -> None:
+    def flush(self, timeout: Timeout = None) -> None:
         """Wait until everything sent before has ended, well or not (its `Delivery` and ``on_error`` say
         which); what is replayed from the spill folder included.
 
-        Raises `DeadlineExceededError` when ``timeout_ms`` runs out first, `SpillError` where records from the
-        spill folder can't be sent, `ProducerClosedError` in a process forked from the producer's.
+        Raises `DeadlineExceededError` when ``timeout`` (seconds, or a `Deadline`; None: no limit) runs out
+        first, `SpillError` where records from the spill folder can't be sent, `ProducerClosedError` in a
+        process forked from the producer's.
         """
         self._waiters.check_process()
         self._raise_if_callback("flush()")
         with self._stats.metrics.timed(metric.PRODUCER_WAIT, "flush"):
-            flushed = self._flush(None if timeout_ms is None else Deadline.after_ms(timeout_ms))
+            flushed = self._flush(None if timeout is None else Deadline.of(timeout, 0))
         if not flushed:
             records = self.stats().buffered_records
-            raise DeadlineExceededError(
-                f"flush: {records} records are still under way after {timeout_ms:.0f} ms"
-            )
+            over = "at the deadline" if isinstance(timeout, Deadline) else f"after {timeout:g} s"
+            raise DeadlineExceededError(f"flush: {records} records are still under way {over}")
         self._replay.raise_if_left()
 
-    def close(self, timeout_ms: float | None = None) -> None:
-        """Deliver what there is, for at most ``timeout_ms`` (None: the delivery timeout), and end.
+    def close(self, timeout: Timeout = None) -> None:
+        """Deliver what there is, for at most ``timeout`` seconds (or until a `Deadline`; None: the delivery
+        timeout), and end.
 
         What is left then is given up: its deliveries fail, and with a spill folder it is kept. Harmless
         when closed; of several that close at the same time, the earliest deadline counts for all.
         """
         if self._waiters.forked:
             return  # the parent closes it
-        limit = self._config.delivery_timeout_ms + EXPIRES_MS if timeout_ms is None else timeout_ms
-        deadline = Deadline.after_ms(limit)
+        deadline = Deadline.of(timeout, self._config.delivery_timeout_ms + EXPIRES_MS)
         self._refuse(ProducerClosedError("close() was called"))
         if self._sender.is_current_thread:
             self._sender.stop(deadline)

@@ -16,7 +16,7 @@ from ..config_from import Bootstrap, configs_from
 from ..error_code import ErrorCode
 from ..errors import BrokerError, ConfigError, DeadlineExceededError, KafkaError
 from ..model import GroupMembership, OffsetToCommit, TopicPartition
-from ..network.deadline import Deadline
+from ..network.deadline import Deadline, Timeout
 from .accumulating.partitioner import PartitionFunction
 from .errors import ProducerClosedError, TransactionAbortableError, TransactionFatalError
 from .sending.producer_id import ProducerId, ProducerIdentity
@@ -50,7 +50,7 @@ class TransactionalProducer(TransactionalSends):
     what may be raised, `TransactionAbortableError` says: `abort`, and do it again;
     `TransactionFatalError`: this producer is at its end; `DeadlineExceededError` of `commit`: call it again,
     as only the coordinator knows whether the transaction is committed. Thread-safe. What takes time takes at
-    most ``max.block.ms``, unless a timeout is given.
+    most ``max.block.ms``, unless a ``timeout`` is given: seconds, or a `Deadline`.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class TransactionalProducer(TransactionalSends):
         """Where this producer stands."""
         return self._transaction.state
 
-    def initialize(self, timeout_ms: float | None = None) -> None:
+    def initialize(self, timeout: Timeout = None) -> None:
         """Take the transactional id: whoever had it is fenced, and its open transaction aborted. The first
         `begin` does it; earlier is for those who read what the last one committed before they begin.
 
@@ -99,23 +99,23 @@ class TransactionalProducer(TransactionalSends):
         `BrokerError`, `DeadlineExceededError`.
         """
         self._check_caller("initialize()")
-        deadline = self._deadline(timeout_ms)
+        deadline = self._deadline(timeout)
         with self._holding(self._calls, "initialize", deadline):
             if self._transaction.state is State.NEW:
                 self._renew(None, deadline)
 
-    def begin(self, timeout_ms: float | None = None) -> None:
+    def begin(self, timeout: Timeout = None) -> None:
         """Begin a transaction. Raises `TransactionStateError` in one, and as `initialize`. An abort before
         that failed is tried again first; raises as `abort` then."""
         self._check_caller("begin()")
-        deadline = self._deadline(timeout_ms)
+        deadline = self._deadline(timeout)
         with self._holding(self._calls, "begin", deadline):
             if self._transaction.state is State.ABORTING:
-                self.abort(deadline.remaining_ms)
+                self.abort(timeout=deadline)
             if self._transaction.state is State.FATAL:
                 self._raise_failure("begin")
             self._topics.raise_if_closed()
-            self.initialize(deadline.remaining_ms)
+            self.initialize(timeout=deadline)
             if self._transaction.state is State.READY and self._transaction.epoch_used:
                 self._renew(self._identity, deadline)
             version = self._guarded(
@@ -135,7 +135,7 @@ class TransactionalProducer(TransactionalSends):
         self,
         offsets: Mapping[TopicPartition, int | OffsetToCommit],
         group: str | GroupMembership,
-        timeout_ms: float | None = None,
+        timeout: Timeout = None,
     ) -> None:
         """Commit a group's offsets with the transaction: those of the next records to read.
 
@@ -151,7 +151,7 @@ class TransactionalProducer(TransactionalSends):
             tp: OffsetToCommit(offset=one) if isinstance(one, int) else one for tp, one in offsets.items()
         }
         self._check_caller("send_offsets()")
-        deadline = self._deadline(timeout_ms)
+        deadline = self._deadline(timeout)
         with self._holding(self._calls, "send_offsets", deadline):
             self._require_open("send_offsets")
             if not told:
@@ -180,7 +180,7 @@ class TransactionalProducer(TransactionalSends):
                 self._transaction.failed(as_kafka_error(error), uncertain=True)
                 raise
 
-    def commit(self, timeout_ms: float | None = None) -> None:
+    def commit(self, timeout: Timeout = None) -> None:
         """Deliver what was sent, and commit.
 
         Raises `TransactionAbortableError` where anything of it failed: `abort` then. After a
@@ -188,15 +188,15 @@ class TransactionalProducer(TransactionalSends):
         the transaction may be committed nevertheless (``possibly_committed``).
         """
         self._check_caller("commit()")
-        deadline = self._deadline(timeout_ms)
+        deadline = self._deadline(timeout)
         with self._holding(self._calls, "commit", deadline):
             self._deliver("commit", deadline, Event.FLUSHED)
             self._end(commit=True, deadline=deadline)
 
-    def abort(self, timeout_ms: float | None = None) -> None:
+    def abort(self, timeout: Timeout = None) -> None:
         """Nothing of the transaction will be seen. After a `DeadlineExceededError`, call it again."""
         self._check_caller("abort()")
-        deadline = self._deadline(timeout_ms)
+        deadline = self._deadline(timeout)
         with self._holding(self._calls, "abort", deadline):
             with self._holding(self._gate, "abort", deadline):
                 self._transaction.move(Event.ABORT)
@@ -208,14 +208,14 @@ class TransactionalProducer(TransactionalSends):
             else:
                 self._end(commit=False, deadline=deadline)
 
-    def detach(self, timeout_ms: float | None = None) -> OpenTransaction | None:
+    def detach(self, timeout: Timeout = None) -> OpenTransaction | None:
         """Deliver what was sent and give the transaction away: whoever has what this returns ends it with
         `end_transaction`, before the transaction timeout. None if nothing was sent: there is nothing to end.
 
         The producer can only be closed afterwards. Raises as `commit`.
         """
         self._check_caller("detach()")
-        deadline = self._deadline(timeout_ms)
+        deadline = self._deadline(timeout)
         with self._holding(self._calls, "detach", deadline):
             self._deliver("detach", deadline, Event.DETACHED)
             return self._open_transaction() if self._transaction.touched else None
@@ -236,22 +236,22 @@ class TransactionalProducer(TransactionalSends):
                     _LOG.warning("%s could not be aborted: %s", self._transaction, error)
             raise
 
-    def close(self, timeout_ms: float | None = None) -> None:
+    def close(self, timeout: Timeout = None) -> None:
         """Abort the open transaction, and end. One that was detached, or that may be committing, stays as it
         is. Harmless when closed."""
         if self._waiters.forked:
             return
-        deadline = None if timeout_ms is None else self._deadline(timeout_ms)
+        deadline = None if timeout is None else self._deadline(timeout)
         if not self._sender.is_current_thread and self._sender.running:
             open_states = (State.OPEN, State.FLUSHING, State.ABORTABLE, State.ABORTING)
             self._refuse(ProducerClosedError("close() was called"))
             if self._transaction.state in open_states:
                 try:
                     with self._released():
-                        self.abort(timeout_ms)
+                        self.abort(timeout=deadline)
                 except KafkaError as error:
                     _LOG.warning("%s stays open until its timeout: %s", self._transaction, error)
-        super().close(None if deadline is None else deadline.remaining_ms)
+        super().close(timeout=deadline)
 
     def disown(self) -> None:
         """As `Producer.disown`. What another thread of the parent was just doing is not waited for."""
@@ -391,8 +391,8 @@ class TransactionalProducer(TransactionalSends):
         assert self._producer_id.current is not None
         return self._producer_id.current
 
-    def _deadline(self, timeout_ms: float | None) -> Deadline:
-        return Deadline.after_ms(self._config.max_block_ms if timeout_ms is None else timeout_ms)
+    def _deadline(self, timeout: Timeout) -> Deadline:
+        return Deadline.of(timeout, self._config.max_block_ms)
 
 
 def _transaction(

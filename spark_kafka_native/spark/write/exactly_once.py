@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger("spark_kafka_native")
 _ADAPTIVE: Final = ("spark.sql.adaptive.enabled", "spark.sql.adaptive.streaming.stateless.enabled")
 _ADAPTIVE_SINCE: Final = (4, 2)
-_ABORT_MS: Final = 5_000
+_ABORT_S: Final = 5.0
 """A task that fails tries so long to abort: an open transaction holds up read_committed readers."""
 
 
@@ -190,7 +190,7 @@ def _is_adaptive(context: TaskContext) -> bool:
 def close_producer(producer: TransactionalProducer) -> None:
     """Abort what is open, and end; a failure of that is no failure of the task."""
     try:
-        producer.close(timeout_ms=_ABORT_MS)
+        producer.close(timeout=_ABORT_S)
     except KafkaError as error:
         _LOG.warning("%r could not be closed: %s", producer, error)
 

@@ -31,7 +31,7 @@ M = TypeVar("M")
 
 _PARTITION: Final = 0
 """Of a marker topic. Not by the key: it would be another one as soon as the topic has more partitions."""
-_CLOSE_MS: Final = 5_000
+_CLOSE_S: Final = 5.0
 _checked: set[tuple[ClientConfig, str]] = set()
 """Of this process."""
 
@@ -106,7 +106,7 @@ class MarkerTopic:
     ) -> int:
         """In a transaction that stays open. Returns its offset."""
         told = {"batch": intent.batch_id} | intent.told()
-        producer.begin(deadline.remaining_ms)
+        producer.begin(timeout=deadline)
         return self._write(producer, job, told, deadline)
 
     def producer(self, transactional_id: str, timeout_ms: int) -> TransactionalProducer:
@@ -123,7 +123,7 @@ class MarkerTopic:
     ) -> int:
         """A record; its offset, once it is in the log."""
         sent = producer.send(self._place.topic, json.dumps(told), key=key, partition=_PARTITION)
-        producer.flush(deadline.remaining_ms)
+        producer.flush(timeout=deadline)
         try:
             offset = sent.result(0).offset
         except DeliveryError as error:
@@ -166,7 +166,7 @@ class TopicIntents:
         self._deadline = deadline
         self._producer = markers.producer(drivers_name(job), timeout_ms)
         try:
-            self._producer.initialize(deadline.remaining_ms)
+            self._producer.initialize(timeout=deadline)
         except BaseException:
             self.close()
             raise
@@ -185,11 +185,11 @@ class TopicIntents:
         offset = self._markers.write_intent(self._producer, self._job, intent, self._deadline)
         if (now := self._markers.last_intent(self._job, self._deadline, offset)) != before:
             raise replaced(before, now)  # `close` aborts
-        self._producer.commit(self._deadline.remaining_ms)
+        self._producer.commit(timeout=self._deadline)
 
     def close(self) -> None:
         """End the producer."""
         try:
-            self._producer.close(_CLOSE_MS)
+            self._producer.close(timeout=_CLOSE_S)
         except KafkaError as error:
             _LOG.warning("%r could not be closed: %s", self._producer, error)

@@ -254,14 +254,14 @@ class _Intent:
 
     def _write(self, job: str, intent: CommitMarker, deadline: Deadline) -> None:
         assert self._where is not None
-        self._producer.begin(deadline.remaining_ms)
+        self._producer.begin(timeout=deadline)
         now = self._markers.add(self._producer, job, intent, self._where)
         if now != self._last:  # the transaction is aborted with the producer
             raise TransactionAbortableError(
                 f"the last intent was said to be {self._last}, and it is {now}: a broker answered that was "
                 "deposed"
             )
-        self._producer.commit(deadline.remaining_ms)
+        self._producer.commit(timeout=deadline)
         self._last = intent
         # Coordinators up to Kafka 3.x apply it a moment later. Nothing is committed that it speaks of before
         # others can see it. In a topic it is there as soon as another driver has taken the transactional id.

@@ -55,7 +55,7 @@ def write_rows(
         return KafkaCommitMessage.of(producer.stats())
     finally:
         # After a failure nothing more is delivered: Spark runs the task again, from its first row.
-        producer.close(timeout_ms=0)
+        producer.close(timeout=0)
 
 
 class WriteTask:

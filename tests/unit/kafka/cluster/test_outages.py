@@ -93,7 +93,7 @@ def produce(bootstrap: str) -> None:
 def close_at_once(bootstrap: str) -> None:
     producer = Producer(bootstrap)
     delivery = producer.send("t", value=b"1", partition=0)
-    producer.close(1_000)
+    producer.close(1)
     with pytest.raises(DeliveryError, match=f"closed before they could be delivered; .*{HINT}"):
         delivery.result(0)
 

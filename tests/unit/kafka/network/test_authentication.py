@@ -333,7 +333,7 @@ def test_a_producer_keeps_its_order_over_renewals(idempotent: bool) -> None:
                 for number in range(len(sent), len(sent) + 5)
             ]
             sent[-1].result(60)
-        producer.close(60_000)
+        producer.close(60)
         assert {delivery.status for delivery in sent} == {DeliveryStatus.PERSISTED}
         assert cluster.values(TopicPartition("t", 0)) == [b"%d" % number for number in range(len(sent))]
         # Renewed in time, a session is never found to be over: no batch was sent twice.
@@ -351,7 +351,7 @@ def test_a_producer_whose_credentials_are_refused_ends_at_once(later: bool) -> N
         producer = Producer(config(cluster.bootstrap_servers), ProducerConfig(enable_idempotence=False))
         with pytest.raises((AuthenticationError, DeliveryError), match="the account was closed"):
             producer.send("t", value=b"x").result(60)
-        producer.close(1_000)
+        producer.close(1)
         assert len(cluster[1].requests(SaslAuthenticateRequest)) <= 3
         assert not cluster.arrived
 

@@ -64,7 +64,7 @@ def test_a_connection_in_use_is_not_replaced(cluster):
     closed = []
     with producing(cluster) as producer:
         send(producer, 1)
-        producer.flush(60_000)
+        producer.flush(60)
         cluster.delay_s = 0.3
         (broker,) = [b for b in producer._sender._state.connections.values() if b.connection]
         delivery = send(producer, 1, start=1)[0]

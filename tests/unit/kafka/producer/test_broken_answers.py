@@ -38,10 +38,10 @@ def test_a_permanent_refusal_fails_at_once_and_the_rest_goes_on(cluster, code):
     told = lambda tp, records, error, retriable: errors.append((tp, records, error, retriable))  # noqa: E731
     with producing(cluster, on_error=told, keep_undelivered=True) as producer:
         send(producer, 1)
-        producer.flush(60_000)
+        producer.flush(60)
         cluster.script(TP, refused(code))
         deliveries = send(producer, 10, start=1)
-        producer.flush(60_000)
+        producer.flush(60)
         assert deliveries[0].status is DeliveryStatus.NOT_PERSISTED
         assert [d.result(0).offset for d in deliveries[1:]] == list(range(1, 10))
         ((where, records, error, retriable),) = errors
@@ -59,7 +59,7 @@ def test_acks_0_expects_nothing(cluster):
         deliveries = send(producer, 20)
         told = deliveries[-1].result(60)
         assert (told.offset, told.status) == (None, DeliveryStatus.POSSIBLY_PERSISTED)
-        producer.flush(60_000)
+        producer.flush(60)
         deadline = time.monotonic() + 60
         while len(cluster.values(TP)) < 20 and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -70,7 +70,7 @@ def test_acks_0_expects_nothing(cluster):
 def test_an_answer_that_is_cut_off_is_no_answer(cluster, length):
     with producing(cluster) as producer:
         send(producer, 1)
-        producer.flush(60_000)
+        producer.flush(60)
         cluster[1].push(ProduceRequest, Cut(cluster.producer(1), length))
         deliveries = send(producer, 5, start=1)
         assert [d.result(60).offset for d in deliveries] == [1, 2, 3, 4, 5]

@@ -30,7 +30,7 @@ def test_a_topic_that_is_denied_for_a_while_keeps_its_numbering(cluster):
     topic_id = cluster.topic_ids["t"]
     with producing(cluster) as producer:
         send(producer, 10)
-        producer.flush(60_000)
+        producer.flush(60)
         del cluster.topic_ids["t"]
         log = cluster.logs.pop(TP)
         deliveries = send(producer, 10, start=10)
@@ -38,7 +38,7 @@ def test_a_topic_that_is_denied_for_a_while_keeps_its_numbering(cluster):
         assert not any(d.done() for d in deliveries)
         cluster.logs[TP] = log
         cluster.topic_ids["t"] = topic_id
-        producer.flush(60_000)
+        producer.flush(60)
     assert cluster.values(TP) == numbers(20)
     stored = [one.header("base_sequence") for one in cluster.batches(TP)]
     assert 0 not in stored[10:]
@@ -48,7 +48,7 @@ def test_a_topic_that_stays_away_fails_by_name(cluster, monkeypatch):
     monkeypatch.setattr(sender_state, "TOPIC_PROPAGATION_S", 0.3)
     with producing(cluster) as producer:
         send(producer, 1)
-        producer.flush(60_000)
+        producer.flush(60)
         cluster.topic_ids.clear()
         cluster.logs.clear()
         delivery = send(producer, 1)[0]
@@ -62,7 +62,7 @@ def test_a_topic_that_was_denied_twice_long_apart_is_not_taken_for_gone(cluster,
     unknown = refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     with producing(cluster) as producer:
         send(producer, 1)
-        producer.flush(60_000)
+        producer.flush(60)
         cluster.script(TP, unknown, *[LOST_REQUEST] * 15, unknown)
         assert send(producer, 1, start=1)[0].exception(60) is None
     assert cluster.values(TP) == numbers(2)
@@ -87,7 +87,7 @@ def test_a_partition_without_leader_is_waited_for(cluster):
     log = cluster.logs[TP]
     with producing(cluster) as producer:
         send(producer, 1)
-        producer.flush(60_000)
+        producer.flush(60)
         log.leader = -1
         deliveries = send(producer, 5, start=1)
         time.sleep(0.3)
@@ -101,7 +101,7 @@ def test_a_forbidden_topic_fails_at_once_and_others_go_on(cluster):
     cluster.create("free")
     with producing(cluster) as producer:
         send(producer, 1)
-        producer.flush(60_000)
+        producer.flush(60)
         forbidden = cluster.forbid("t")
         with forbidden:
             cluster.script(TP, refused(ErrorCode.NOT_LEADER_OR_FOLLOWER))
@@ -116,7 +116,7 @@ def test_a_forbidden_topic_fails_at_once_and_others_go_on(cluster):
 def test_partitions_that_are_added_are_learnt_without_an_error(cluster):
     with producing(cluster, client={"metadata_max_age_ms": 1_000}) as producer:
         send(producer, 1)
-        producer.flush(60_000)
+        producer.flush(60)
         cluster.logs[TopicPartition("t", 1)] = Log(leader=1)
         wait_until(lambda: producer._buffers["t"].targets.count == 2)
     with producing(cluster) as producer:

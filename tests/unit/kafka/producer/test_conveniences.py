@@ -46,7 +46,7 @@ def produce(cluster: ProduceCluster) -> Iterator[Callable[..., Producer]]:
 
     yield make
     for producer in made:
-        producer.close(1_000)
+        producer.close(1)
 
 
 def test_the_value_comes_second(cluster: ProduceCluster, produce: Callable[..., Producer]) -> None:
@@ -101,7 +101,7 @@ def test_many_records_are_sent_in_their_order(
     assert cluster.values(TopicPartition("t", 1)) == [b"%d" % i for i in range(100)]
     with pytest.raises(RecordError, match="row 1"):
         producer.send_many("t", ["fine", 5], partition=1)  # type: ignore[list-item]
-    producer.flush(60_000)
+    producer.flush(60)
     assert producer.stats().records == 100
 
 
@@ -115,11 +115,11 @@ def test_each_record_may_have_a_callback(cluster: ProduceCluster, produce: Calla
         ended.append(delivery)
 
     producer.send("t", value=b"1", partition=0, on_delivery=called)
-    producer.flush(60_000)
+    producer.flush(60)
     cluster.script(TP, refused(ErrorCode.INVALID_RECORD))
     producer.send("t", value=b"2", partition=0, on_delivery=called)
     producer.send("t", value=b"3", partition=1)
-    producer.flush(60_000)
+    producer.flush(60)
     assert [delivery.done() for delivery in ended] == [True, True]
     assert ended[0].result(0).offset == 0
     assert isinstance(ended[1].exception(0), DeliveryError)
@@ -130,7 +130,7 @@ def test_offsets_tell_how_far_brokers_have_acknowledged(produce: Callable[..., P
     assert (producer.offset().sum, producer.offset().partitions) == (0, {})
     for partition, count in ((0, 3), (1, 2)):
         producer.send_many("t", ["x"] * count, partition=partition)
-    producer.flush(60_000)
+    producer.flush(60)
     told = producer.offset()
     assert (told.sum, told.partitions) == (5, {TP: 3, TopicPartition("t", 1): 2})
 
@@ -141,7 +141,7 @@ def test_a_function_chooses_for_each_record(
     producer = produce(partitioner=per_record(lambda _topic, key, count: int(key or b"0") % count))
     for key in ("0", "1", "2", None):
         producer.send("t", key, key=key)
-    producer.flush(60_000)
+    producer.flush(60)
     assert cluster.values(TP) == [b"0", b"2", None]
     assert cluster.values(TopicPartition("t", 1)) == [b"1"]
 
@@ -155,14 +155,14 @@ def test_all_who_ask_for_the_same_share_a_producer(cluster: ProduceCluster) -> N
         others = [producer_for(servers, "mine", linger_ms=0), producer_for(servers, linger_ms=1)]
         assert len({shared, *others}) == 3
         for other in others:
-            other.close(60_000)
+            other.close(60)
     finally:
-        shared.close(60_000)
+        shared.close(60)
     assert shared.closed
     again = producer_for(servers, linger_ms=0)
     assert again is not shared
     again.send("t", value=b"1").result(60)
-    again.close(60_000)
+    again.close(60)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
@@ -177,12 +177,12 @@ def test_a_forked_process_has_a_shared_producer_of_its_own(cluster: ProduceClust
             shared.send("t", value=b"lost")
         except ProducerClosedError:
             own.send("t", value=b"child").result(60)
-            own.close(60_000)
+            own.close(60)
             os._exit(0 if own is not shared and shared.closed else 2)
         os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
     assert not shared.closed
-    shared.close(60_000)
+    shared.close(60)
     assert sorted(cluster.values(TP) + cluster.values(TopicPartition("t", 1))) == [b"child", b"parent"]
 
 

@@ -59,7 +59,7 @@ def produce(cluster):
 
     yield make
     for producer in made:
-        producer.close(1_000)
+        producer.close(1)
 
 
 def numbers(start, stop):
@@ -129,7 +129,7 @@ class TestSlices:
             producer.send_columns(columns(numbers(0, 35)), "t")
         assert isinstance(error.value.__cause__, ZeroDivisionError)
         assert "mine" in str(error.value)
-        producer.flush(60_000)
+        producer.flush(60)
         status = error.value.delivery.status().tolist()
         assert status == [2] * 20 + [0] * 15
         assert cluster.values(TP) == numbers(0, 20)
@@ -147,7 +147,7 @@ class TestSlices:
         with pytest.raises(PartlyTakenError, match="row 31 for topic t: the partitioner function") as error:
             producer.send_columns(columns(numbers(0, 40), topic=topics, key=keys))
         assert error.value.__cause__.row == 31
-        producer.flush(60_000)
+        producer.flush(60)
         taken = [i for i in range(40) if error.value.delivery.status()[i] == 2]
         assert taken == sorted([*range(0, 40, 2), *range(1, 20, 2)])
 
@@ -160,7 +160,7 @@ class TestSlices:
             producer.send_columns(columns(numbers(0, 31)), "t", np.array([0] * 30 + [7]))
         with pytest.raises(RecordError, match="no partition is given"):
             producer.send_columns(columns(numbers(0, 2)), "t")
-        producer.flush(60_000)
+        producer.flush(60)
         assert cluster.values(TP) == []
 
     def test_rows_of_several_topics_know_where_they_are(self, cluster, produce):
@@ -193,7 +193,7 @@ class TestSlices:
         assert len(sent.result(60).offset) == 200
         for thread in threads:
             thread.join(60)
-        producer.flush(60_000)
+        producer.flush(60)
         assert producer._memory.used == (0, 0)
 
     def test_a_full_buffer_is_told(self, cluster, produce):
@@ -218,7 +218,7 @@ class TestFlush:
         thread = threading.Thread(target=producer.send_columns, args=(columns([b"0"]), "t"), daemon=True)
         thread.start()
         entered.wait(10)
-        producer.flush(60_000)  # what is not taken yet is nobody's to wait for
+        producer.flush(60)  # what is not taken yet is nobody's to wait for
         assert thread.is_alive()
         go_on.set()
         thread.join(60)
@@ -242,7 +242,7 @@ class TestFlush:
             TopicBuffer, "holds_since", lambda self, moment: looks.append(1) or holds_since(self, moment)
         )
         with pytest.raises(DeadlineExceededError):
-            producer.flush(300)
+            producer.flush(0.3)
         assert thread.is_alive()
         assert 0 < len(looks) < 5_000  # it sleeps between two looks: without that they are 100,000 or more
         go_on.set()
@@ -254,16 +254,16 @@ class TestFlush:
         cluster[1].on(MetadataRequest, Silence)
         producer = produce(spill_dir=str(tmp_path), client={"request_timeout_ms": 1_000})
         with pytest.raises(DeadlineExceededError):
-            producer.flush(200)
+            producer.flush(0.2)
         cluster[1].on(MetadataRequest, cluster.metadata)
-        producer.flush(60_000)
+        producer.flush(60)
         assert cluster.values(TP) == [b"kept"]
 
     def test_spilled_records_of_a_partition_that_is_not_there(self, cluster, produce, tmp_path, caplog):
         keep(tmp_path, cluster, 5, b"kept")
         producer = produce(spill_dir=str(tmp_path))
         with pytest.raises(SpillError, match="1 records of topic t: the topic has 2 partitions only"):
-            producer.flush(60_000)
+            producer.flush(60)
         assert "partitions [5], stay where they are" in caplog.text
         assert producer.send("t", value=b"other", partition=0).result(60).offset == 0
         producer.close()
@@ -273,11 +273,11 @@ class TestFlush:
         keep(tmp_path, cluster, 5, b"kept")
         producer = produce(spill_dir=str(tmp_path), client={"metadata_max_age_ms": 1_000})
         with pytest.raises(SpillError):
-            producer.flush(60_000)
+            producer.flush(60)
         for index in range(2, 6):
             cluster.logs[TopicPartition("t", index)] = type(cluster.logs[TP])(leader=1)
         assert producer.send("t", value=b"new", partition=5).result(60).offset == 1
-        producer.flush(60_000)
+        producer.flush(60)
         assert cluster.values(TopicPartition("t", 5)) == [b"kept", b"new"]
 
 
@@ -311,10 +311,10 @@ class TestLettingGo:
         producer.send("t", value=b"0", partition=0).result(60)
         cluster.delay_s = 30
         late = producer.send("t", value=b"1", partition=0)
-        patient = threading.Thread(target=producer.close, args=(60_000,), daemon=True)
+        patient = threading.Thread(target=producer.close, args=(60,), daemon=True)
         patient.start()
         began = time.monotonic()
-        producer.close(300)
+        producer.close(0.3)
         patient.join(60)
         assert not patient.is_alive()
         assert time.monotonic() - began < 10
@@ -369,7 +369,7 @@ class TestCallbacks:
         caplog.set_level(logging.ERROR)
         producer = produce(on_error=lambda *_: wrong())
         producer.send("t", value=b"0", partition=0).add_done_callback(lambda _: wrong())
-        producer.flush(60_000)
+        producer.flush(60)
         cluster.script(TP, refused(ErrorCode.INVALID_RECORD))
         producer.send("t", value=b"1", partition=0).exception(60)
         assert producer.send("t", value=b"2", partition=0).result(60).offset == 1

@@ -60,7 +60,7 @@ class Caller(threading.Thread):
         kind = rng.randrange(12)
         if kind == 0:
             try:
-                producer.flush(rng.choice([1, 20, 20_000]))
+                producer.flush(rng.choice([0.001, 0.02, 20]))
             except DeadlineExceededError:
                 return
         elif kind < 5:
@@ -114,15 +114,15 @@ def test_chaos_in_front_and_behind(seed):
             cluster.script(rng.choice(PARTITIONS), rng.choice(TROUBLE))
             time.sleep(0.02)
         if seed % 2:  # while they go on
-            closers = [threading.Thread(target=producer.close, args=(20_000,), daemon=True) for _ in range(2)]
+            closers = [threading.Thread(target=producer.close, args=(20,), daemon=True) for _ in range(2)]
             for closer in closers:
                 closer.start()
         for caller in callers:
             caller.join(60)
             assert not caller.is_alive()
-        producer.flush(60_000)
+        producer.flush(60)
         assert producer._memory.used == (0, 0)
-        producer.close(60_000)
+        producer.close(60)
         check(cluster, callers)
 
 

@@ -20,7 +20,7 @@ def test_a_batch_that_times_out_under_way_is_possibly_persisted_and_the_rest_goe
     config = {"delivery_timeout_ms": 400, "client": {"request_timeout_ms": 5_000}}
     with producing(cluster, **config) as producer:
         send(producer, 1)
-        producer.flush(60_000)
+        producer.flush(60)
         cluster.script(TP, NO_ANSWER_NOT_APPLIED)
         lost = send(producer, 1, start=1)[0]
         with pytest.raises(DeliveryError, match=r"possibly written.*delivery\.timeout\.ms=400") as caught:
@@ -29,7 +29,7 @@ def test_a_batch_that_times_out_under_way_is_possibly_persisted_and_the_rest_goe
         assert caught.value.retriable
     with producing(cluster) as producer:
         send(producer, 1)
-        producer.flush(60_000)
+        producer.flush(60)
         cluster.script(TP, NO_ANSWER_NOT_APPLIED)
     assert cluster.values(TP)[0] == b"0"
 
@@ -37,7 +37,7 @@ def test_a_batch_that_times_out_under_way_is_possibly_persisted_and_the_rest_goe
 def test_what_was_never_sent_is_not_persisted(cluster):
     with producing(cluster, delivery_timeout_ms=300) as producer:
         send(producer, 1)
-        producer.flush(60_000)
+        producer.flush(60)
         cluster[1].stop()
         lost = send(producer, 2, start=1)
         statuses = {d.exception(60).status for d in lost}
@@ -48,7 +48,7 @@ def test_what_was_never_sent_is_not_persisted(cluster):
 def test_a_success_after_the_timeout_changes_nothing_that_was_told(cluster):
     with producing(cluster, delivery_timeout_ms=400, client={"request_timeout_ms": 10_000}) as producer:
         send(producer, 1)
-        producer.flush(60_000)
+        producer.flush(60)
         cluster[1].push(ProduceRequest, Late(1.2, cluster.producer(1)))
         late = send(producer, 1, start=1)[0]
         assert late.exception(60).status is DeliveryStatus.POSSIBLY_PERSISTED
@@ -102,14 +102,14 @@ def test_whatever_ends_the_sender_every_record_ends_and_the_truth_is_told(cluste
     monkeypatch.setattr(PartitionSending, where, fail)
     with producing(cluster) as producer:
         send(producer, 1)
-        producer.flush(60_000)
+        producer.flush(60)
         failing.set()
         deliveries = send(producer, 5, start=1)
         statuses = [delivery.exception(60).status for delivery in deliveries]
         assert statuses[1:] == [DeliveryStatus.NOT_PERSISTED] * 4 or where == "answered"
         if where == "answered":  # it was delivered, and nobody knows any more
             assert statuses[0] is DeliveryStatus.POSSIBLY_PERSISTED
-        producer.flush(60_000)
+        producer.flush(60)
         assert producer.stats().buffered_records == 0
 
 
@@ -122,7 +122,7 @@ def test_a_request_that_breaks_off_between_writing_and_noting_it_may_be_in_the_l
 
     with producing(cluster) as producer:
         send(producer, 1)
-        producer.flush(60_000)
+        producer.flush(60)
         monkeypatch.setattr(Connection, "post", post)
         assert send(producer, 1, start=1)[0].exception(60).status is DeliveryStatus.POSSIBLY_PERSISTED
         wait_until(lambda: cluster.values(TP) == numbers(2))

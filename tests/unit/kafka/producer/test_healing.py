@@ -153,7 +153,7 @@ def test_a_batch_that_is_too_large_by_then_goes_in_halves(cluster, tmp_path):
         for value in numbers(0, 8):
             producer.send("t", value=value + b"x" * 90, partition=0)
         cluster.max_message_bytes = 400
-        producer.flush(60_000)
+        producer.flush(60)
         eventually(lambda: is_empty(tmp_path))
         assert cluster.values(TP) == [value + b"x" * 90 for value in numbers(0, 8)]
 
@@ -164,10 +164,10 @@ def test_a_producer_that_ends_leaves_the_rest_for_the_next(cluster, tmp_path):
         cluster[1].stop()
         deliveries = [producer.send("t", value=value, partition=0) for value in numbers(1, 5)]
         assert all(delivery.exception(60).spilled for delivery in deliveries)
-        producer.close(100)
+        producer.close(0.1)
     cluster[1].start()
     with open_producer(cluster, tmp_path, delivery_timeout_ms=60_000) as producer:
-        producer.flush(60_000)
+        producer.flush(60)
         assert cluster.values(TP) == numbers(0, 5)
 
 
@@ -233,14 +233,14 @@ def test_whatever_happens_each_record_is_there_once_and_in_order(seed, tmp_path)
                     cluster[1].stop()
             time.sleep(rng.random() * 0.3)
             if rng.random() < 0.2:
-                producer.close(rng.choice([1, 50, 300]))
+                producer.close(rng.choice([0.001, 0.05, 0.3]))
             cluster[1].start() if stopped and turn >= 2 else None
             if producer.closed:
                 producer = open_producer(cluster, tmp_path, **config)
         cluster.scripts.clear()
         cluster.delay_s = 0
         with producer:
-            producer.flush(60_000)
+            producer.flush(60)
             eventually(lambda: is_empty(tmp_path))
             producer.send("t", value=b"last", partition=0).result(60)
         assert [value[:4] for value in cluster.values(TP)] == [b"%04d" % i for i in range(sent)] + [b"last"]

@@ -49,7 +49,7 @@ def use_somehow(producer, rng, numbers, accepted, begun):
     """Send this way or that, or flush; ``begun`` are the records of the call that is under way."""
     match rng.randrange(10):
         case 0:
-            producer.flush(60_000)
+            producer.flush(60)
         case 1 | 2 | 3:
             begun[:] = [b"%08d" % next(numbers) for _ in range(rng.choice([1, 20, 300]))]
             producer.send_columns(pa.record_batch({"value": pa.array(begun, pa.binary())}), "t")
@@ -76,7 +76,7 @@ def test_interrupts_lose_nothing(cluster, seed):
         use = partial(use_somehow, producer, rng, numbers, accepted, begun)
         repeat_until_interrupted(rng.uniform(0.0005, 0.03), use)
         maybe += begun
-    producer.flush(60_000)
+    producer.flush(60)
     found = in_log(cluster)
     assert len(found) == len(set(found)), "written twice"
     missing = set(accepted) - set(found) - set(failed)
@@ -84,7 +84,7 @@ def test_interrupts_lose_nothing(cluster, seed):
     assert set(found) <= {*accepted, *maybe, b"first"}
     assert producer._memory.used == (0, 0)
     assert producer.stats().buffered_records == 0
-    producer.close(60_000)
+    producer.close(60)
     assert not producer._sender.running
 
 
@@ -96,8 +96,8 @@ def test_an_interrupted_close_can_be_finished(cluster, tmp_path, seed):
     for value in sent:
         producer.send("t", value=value)
     cluster.delay_s = 0.01
-    repeat_until_interrupted(rng.uniform(0.0001, 0.02), lambda: producer.close(60_000))
-    producer.close(60_000)
+    repeat_until_interrupted(rng.uniform(0.0001, 0.02), lambda: producer.close(60))
+    producer.close(60)
     assert not producer._sender.running
     assert sorted(in_log(cluster)) == sorted(sent)
     open_producer(cluster, spill_dir=str(tmp_path)).close()
@@ -119,7 +119,7 @@ def test_rows_that_were_on_the_move_are_where_they_were(cluster, monkeypatch, wh
     monkeypatch.setattr(topic_buffer.WaitingRows, where, interrupt)
     with pytest.raises(KeyboardInterrupt):
         producer.send_columns(pa.record_batch({"value": [b"not taken" * 9] * 3}), "t", 0)
-    producer.flush(60_000)
+    producer.flush(60)
     assert [d.result(1).offset for d in single] == [3, 4, 5]
     assert waiting.result(1).offset.tolist() == [0, 1, 2]
     assert cluster.values(PARTITIONS[0]) == [b"0", b"1", b"2", b"single 0", b"single 1", b"single 2"]
@@ -144,7 +144,7 @@ def test_a_record_that_fills_the_batch_is_not_taken_twice(cluster, monkeypatch):
             producer.send("t", value=value, partition=0)
         except KeyboardInterrupt:
             interrupted += 1
-    producer.flush(60_000)
+    producer.flush(60)
     assert interrupted == 1
     assert cluster.values(PARTITIONS[0]) == values
     assert producer._memory.used == (0, 0)

@@ -32,11 +32,11 @@ pytestmark = pytest.mark.timed(0.1)
 def test_a_recreated_topic_starts_at_sequence_0(cluster):
     with producing(cluster) as producer:
         send(producer, 10)
-        producer.flush(60_000)
+        producer.flush(60)
         with cluster.lock:
             cluster.create("t")
         send(producer, 10)
-        producer.flush(60_000)
+        producer.flush(60)
     assert cluster.values(TP) == numbers(10)
 
 
@@ -44,7 +44,7 @@ def test_out_of_order_at_the_head_of_the_line_is_fatal(cluster):
     # The broker misses what it confirmed: going on would hide the hole.
     with producing(cluster) as producer:
         send(producer, 3)
-        producer.flush(60_000)
+        producer.flush(60)
         cluster.script(TP, refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
         delivery = send(producer, 1)[0]
         with pytest.raises(DeliveryError, match="OUT_OF_ORDER"):
@@ -65,10 +65,10 @@ def test_a_fenced_producer_ends(cluster, code):
 def test_a_forgotten_producer_goes_on_under_a_new_epoch(cluster):
     with producing(cluster) as producer:
         send(producer, 3)
-        producer.flush(60_000)
+        producer.flush(60)
         cluster.script(TP, refused(ErrorCode.UNKNOWN_PRODUCER_ID))
         send(producer, 3, start=3)
-        producer.flush(60_000)
+        producer.flush(60)
     assert cluster.values(TP) == numbers(6)
     last = cluster.batches(TP)[-1]
     assert (last.header("producer_epoch"), last.header("base_sequence")) == (1, 2)
@@ -79,7 +79,7 @@ def test_after_a_gap_the_numbers_start_anew(cluster):
     # for that.
     with producing(cluster, client={"request_timeout_ms": 10_000}, delivery_timeout_ms=2_000) as producer:
         send(producer, 1)
-        producer.flush(60_000)
+        producer.flush(60)
         cluster.delay_s = 2.2
         cluster.script(TP, refused(ErrorCode.NOT_ENOUGH_REPLICAS))
         first = send(producer, 1, start=1)[0]
@@ -97,11 +97,11 @@ def test_after_a_gap_the_numbers_start_anew(cluster):
 def test_a_gap_is_not_closed_by_a_batch_before_it(cluster):
     with producing(cluster) as producer:
         send(producer, 1)
-        producer.flush(60_000)
+        producer.flush(60)
         cluster.delay_s = 0.1
         cluster.script(TP, refused(ErrorCode.NOT_ENOUGH_REPLICAS), refused(ErrorCode.INVALID_RECORD))
         deliveries = send(producer, 5, start=1)
-        producer.flush(60_000)
+        producer.flush(60)
         assert [d.exception(0) is None for d in deliveries] == [True, False, True, True, True]
     assert cluster.values(TP) == [b"0", b"1", b"3", b"4", b"5"]
 
@@ -109,13 +109,13 @@ def test_a_gap_is_not_closed_by_a_batch_before_it(cluster):
 def test_sequences_wrap(cluster):
     with producing(cluster, batch_records=10, linger_ms=20) as producer:
         send(producer, 1)
-        producer.flush(60_000)
+        producer.flush(60)
         sequence = producer._sender._state.partition(TP)._sequence
         sequence.next_sequence = 2**31 - 5
         state = next(iter(cluster.states.values()))
         state.last.append((2**31 - 6, 2**31 - 6, 0))
         send(producer, 30, start=1)
-        producer.flush(60_000)
+        producer.flush(60)
         assert sequence.next_sequence == 25
     assert cluster.values(TP) == numbers(31)
 
@@ -123,13 +123,13 @@ def test_sequences_wrap(cluster):
 def test_used_up_epochs_bring_a_new_producer_id(cluster):
     with producing(cluster) as producer:
         send(producer, 1)
-        producer.flush(60_000)
+        producer.flush(60)
         producer_id = producer._sender._state.producer_id
         old = producer_id.current.producer_id
         producer_id.current = ProducerIdentity(old, MAX_EPOCH)
         producer._sender._state.partition(TP)._sequence.gap = True
         send(producer, 2, start=1)
-        producer.flush(60_000)
+        producer.flush(60)
         assert producer_id.current.producer_id == old + 1
     assert cluster.values(TP) == numbers(3)
 

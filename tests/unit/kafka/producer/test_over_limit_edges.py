@@ -43,7 +43,7 @@ def test_a_producer_that_fails_for_good_keeps_a_record_or_its_dead_letter(cluste
     with producing(cluster, on_error=lambda *told: handed_back.append(told), **settings) as producer:
         for topic in "tu":
             producer.send(topic, value=b"first", partition=0)
-        producer.flush(60_000)
+        producer.flush(60)
         cluster.script(TopicPartition("u", 0), refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
         large = producer.send("t", value=LARGE, partition=0)
         producer.send("u", value=b"second", partition=0)
@@ -56,7 +56,7 @@ def test_a_producer_that_fails_for_good_keeps_a_record_or_its_dead_letter(cluste
     assert sorted(entry.topic_partition.topic for entry in folder.entries) == ["dead", "u"]
     folder.close()
     with producing(cluster, spill_dir=str(tmp_path), **LETTERS) as producer:
-        producer.flush(60_000)
+        producer.flush(60)
     assert (cluster.values(TP), cluster.values(DEAD)) == ([b"first"], [LARGE])
 
 
@@ -94,7 +94,7 @@ def test_the_rest_of_a_refused_batch_is_not_overtaken_without_numbers_and_retrie
     with producing(cluster, **config, **settings) as producer:
         for value in values:
             producer.send("t", value=value, partition=0)
-        producer.flush(60_000)
+        producer.flush(60)
     assert cluster.values(TP) == [value for value in values if len(value) < 10]
 
 

@@ -45,7 +45,7 @@ def leave(cluster, folder, *values):
 def test_what_a_producer_left_is_set_apart_by_the_next(cluster, tmp_path, settings):
     leave(cluster, tmp_path, b"1", LARGE, b"2")
     with producing(cluster, spill_dir=str(tmp_path), **settings) as producer:
-        producer.flush(60_000)
+        producer.flush(60)
         producer.send("t", value=b"3", partition=0).result(60)
         wait_until(lambda: is_empty(tmp_path))
         stats = producer.stats()
@@ -81,7 +81,7 @@ def test_a_dead_letter_that_was_spilled_is_sent_once(cluster, tmp_path):
     assert "its dead letter failed, too" in str(error)
     cluster.scripts.clear()
     with producing(cluster, spill_dir=str(tmp_path), **LETTERS) as producer:
-        producer.flush(60_000)
+        producer.flush(60)
     assert is_empty(tmp_path)
     assert (cluster.values(TP), cluster.values(DEAD)) == ([], [LARGE])
 
@@ -97,7 +97,7 @@ def test_a_dead_letter_takes_its_records_place_in_the_folder_before_it_is_sent(c
     assert [entry.topic_partition for entry in folder.entries] == [DEAD]
     folder.close()
     with producing(cluster, spill_dir=str(tmp_path), **LETTERS) as producer:
-        producer.flush(60_000)
+        producer.flush(60)
     assert is_empty(tmp_path)
     assert (cluster.values(TP), cluster.values(DEAD)) == ([], [LARGE])
 
@@ -128,11 +128,11 @@ def test_a_dead_letter_that_the_folder_cannot_take_leaves_the_record_there(clust
 
     monkeypatch.setattr(SpillFolder, "replace", refuse)
     with producing(cluster, spill_dir=str(tmp_path), close_ms=1, **LETTERS) as producer:
-        producer.flush(60_000)
+        producer.flush(60)
         assert cluster.values(DEAD) == []
     full[0] = False
     with producing(cluster, spill_dir=str(tmp_path), **LETTERS) as producer:
-        producer.flush(60_000)
+        producer.flush(60)
     assert is_empty(tmp_path)
     assert cluster.values(DEAD) == [LARGE]
 
@@ -153,7 +153,7 @@ def test_what_is_found_as_the_producer_ends_is_kept(cluster, tmp_path, place):
         deliveries = [producer.send("t", value=value, partition=0) for value in (b"1", LARGE, b"2")]
     assert all(delivery.exception(0).spilled for delivery in deliveries)
     with producing(cluster, **config, **LETTERS) as producer:
-        producer.flush(60_000)
+        producer.flush(60)
     assert is_empty(tmp_path)
     assert (cluster.values(TP), cluster.values(DEAD)) == ([b"1", b"2"], [LARGE])
 
@@ -190,7 +190,7 @@ def test_whatever_happens_each_record_is_in_one_of_the_topics_once(cluster, tmp_
     cluster.scripts.clear()
     for _ in range(2):
         with producing(cluster, spill_dir=str(tmp_path), close_ms=60_000, **LETTERS) as last:
-            last.flush(60_000)
+            last.flush(60)
     assert is_empty(tmp_path)
     written, letters = cluster.values(TP), cluster.values(DEAD)
     assert written == sorted(written)

@@ -224,7 +224,7 @@ def test_the_next_producer_sends_first_what_the_last_could_not(cluster, tmp_path
     first.send("t", value=b"0", partition=0).result(60)
     cluster[1].stop()
     deliveries = [first.send("t", value=value, partition=0) for value in numbers(1, 20)]
-    first.close(500)
+    first.close(0.5)
     errors = [d.exception(0) for d in deliveries]
     assert all(e.spilled for e in errors)
     assert "kept in the spill folder" in str(errors[0])
@@ -233,7 +233,7 @@ def test_the_next_producer_sends_first_what_the_last_could_not(cluster, tmp_path
     second = open_producer(cluster, tmp_path, delivery_timeout_ms=60_000)
     for value in numbers(20, 25):
         second.send("t", value=value, partition=0)
-    second.flush(60_000)
+    second.flush(60)
     second.close()
     assert cluster.values(TP) == numbers(0, 25)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["owner.lock"]
@@ -247,13 +247,13 @@ def test_what_was_possibly_written_is_recognised(cluster, tmp_path):
     delivery = first.send("t", value=b"1", partition=0)
     time.sleep(0.45)
     cluster[1].stop()
-    first.close(1)
+    first.close(0.001)
     assert delivery.exception(0).status is DeliveryStatus.POSSIBLY_PERSISTED
     assert cluster.values(TP) == numbers(0, 2)
     cluster.delay_s = 0
     cluster[1].start()
     with open_producer(cluster, tmp_path, delivery_timeout_ms=60_000) as second:
-        second.flush(60_000)
+        second.flush(60)
         second.send("t", value=b"2", partition=0).result(60)
     assert cluster.values(TP) == numbers(0, 3)
 
@@ -264,11 +264,11 @@ def test_a_replay_that_the_broker_does_not_know_is_numbered_anew(cluster, tmp_pa
     cluster.script(TP, *[refused(ErrorCode.NOT_ENOUGH_REPLICAS)] * 100)
     for value in numbers(1, 6):
         first.send("t", value=value, partition=0)
-    first.close(400)
+    first.close(0.4)
     cluster.scripts.clear()
     cluster.script(TP, refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
     with open_producer(cluster, tmp_path, delivery_timeout_ms=60_000) as second:
-        second.flush(60_000)
+        second.flush(60)
         second.send("t", value=b"6", partition=0).result(60)
     assert cluster.values(TP) == numbers(0, 7)
 
@@ -284,7 +284,7 @@ def test_later_records_do_not_overtake_spilled_ones(cluster, tmp_path):
         assert "must not be overtaken" in str(late.exception(0))
         assert first.send("t", value=b"other", partition=1).result(60).offset == 0
     with open_producer(cluster, tmp_path, delivery_timeout_ms=60_000) as second:
-        second.flush(60_000)
+        second.flush(60)
     assert cluster.values(TP) == numbers(0, 2)
 
 
@@ -306,7 +306,7 @@ def test_what_is_in_flight_keeps_its_place_around_a_spilled_batch(
         assert all(delivery.exception(60).spilled for delivery in later)
     cluster.delay_s = 0
     with open_producer(cluster, tmp_path, delivery_timeout_ms=60_000) as second:
-        second.flush(60_000)
+        second.flush(60)
     assert cluster.values(TP) == numbers(0, stop)
 
 
@@ -316,13 +316,13 @@ def test_replayed_batches_do_not_overtake_one_that_was_given_up(cluster, tmp_pat
     cluster[1].stop()
     for value in numbers(1, 4):
         first.send("t", value=value, partition=0)
-    first.close(300)
+    first.close(0.3)
     cluster[1].start()
     cluster.script(TP, *[refused(ErrorCode.NOT_ENOUGH_REPLICAS)] * 2)
     cluster.script(TP, refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
     for retries in (1, 5, 5):
         with open_producer(cluster, tmp_path, retries=retries) as again:
-            again.flush(60_000)
+            again.flush(60)
     assert cluster.values(TP) == numbers(0, 4)
 
 
@@ -334,12 +334,12 @@ def test_own_batches_do_not_follow_a_replayed_one_in_flight(cluster, tmp_path):
     for value in numbers(1, 5):
         first.send("t", value=value, partition=0)
     time.sleep(0.25)
-    first.close(1)
+    first.close(0.001)
     cluster.delay_s = 0.05
     with open_producer(cluster, tmp_path, delivery_timeout_ms=60_000) as second:
         for value in numbers(5, 10):
             second.send("t", value=value, partition=0)
-        second.flush(60_000)
+        second.flush(60)
     assert cluster.values(TP) == [b"0", *numbers(2, 10)]
 
 
@@ -358,7 +358,7 @@ def test_a_replayed_batch_keeps_its_numbers_when_another_loses_its_own(cluster, 
     cluster.script(TP, refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
     cluster.delay_s = 0.05
     with open_producer(cluster, tmp_path, delivery_timeout_ms=60_000) as producer:
-        producer.flush(60_000)
+        producer.flush(60)
     assert cluster.values(TP) == [*before, b"lost 1"]
 
 
@@ -369,12 +369,12 @@ def test_a_replayed_batch_that_is_split_is_sent_once(cluster, tmp_path):
     cluster[1].stop()
     for value in values:
         first.send("t", value=value, partition=0)
-    first.close(300)
+    first.close(0.3)
     cluster[1].start()
     cluster.max_message_bytes, cluster.told_max_message_bytes = 700, 100_000
     for _ in range(2):
         with open_producer(cluster, tmp_path, delivery_timeout_ms=60_000) as again:
-            again.flush(60_000)
+            again.flush(60)
             assert again._memory.used == (0, 0)
     assert cluster.values(TP) == [b"first", *values]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["owner.lock"]
@@ -386,16 +386,16 @@ def test_a_replayed_batch_is_replayed_with_the_numbers_it_was_sent_with(cluster,
     cluster[1].stop()
     for value in numbers(1, 3):
         first.send("t", value=value, partition=0)
-    first.close(200)
+    first.close(0.2)
     cluster[1].start()
     cluster.script(TP, NO_ANSWER)
     second = open_producer(cluster, tmp_path)
     deadline = time.monotonic() + 60
     while cluster.values(TP) != numbers(0, 2) and time.monotonic() < deadline:
         time.sleep(0.01)
-    second.close(1)
+    second.close(0.001)
     with open_producer(cluster, tmp_path, delivery_timeout_ms=60_000) as third:
-        third.flush(60_000)
+        third.flush(60)
     assert cluster.values(TP) == numbers(0, 3)
 
 
@@ -404,13 +404,13 @@ def test_a_spilled_batch_that_cannot_be_read_does_not_end_the_producer(cluster, 
     first.send("t", value=b"0", partition=0).result(60)
     cluster[1].stop()
     first.send("t", value=b"1", partition=0)
-    first.close(200)
+    first.close(0.2)
     cluster[1].start()
     with cluster.forbid("t"):
         second = open_producer(cluster, tmp_path)
         (file,) = tmp_path.glob("*.batches")
         file.unlink()
-    second.flush(60_000)
+    second.flush(60)
     assert second.send("t", value=b"other", partition=1).result(60).offset == 0
     second.close()
 
@@ -469,7 +469,7 @@ def test_sigkill_loses_nothing_that_was_kept(cluster, tmp_path):
     kept += [line.split()[0].encode() for line in unread.splitlines() if line.endswith(" spilled")]
     cluster[1].start()
     with open_producer(cluster, tmp_path, delivery_timeout_ms=60_000) as producer:
-        producer.flush(60_000)
+        producer.flush(60)
         producer.send("t", value=b"after", partition=0).result(60)
     values = cluster.values(TP)
     # The record that was being kept when the process died may or may not have made it.

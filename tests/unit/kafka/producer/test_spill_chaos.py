@@ -42,7 +42,7 @@ def send_some(cluster, producer, rng, start):
         if stops and turn == 2:
             cluster[1].stop()
             stopped = True
-    producer.close(rng.choice([1, 50, 300, 2000]))
+    producer.close(rng.choice([0.001, 0.05, 0.3, 2]))
     if stopped:
         cluster[1].start()
     return start
@@ -67,6 +67,6 @@ def test_each_record_is_there_once_and_in_order(seed, tmp_path):
         cluster.delay_s = 0
         for _ in range(2):
             last = open_producer(cluster, tmp_path, delivery_timeout_ms=60_000)
-            last.flush(60_000)
-            last.close(5000)
+            last.flush(60)
+            last.close(5)
         assert [value[:4] for value in cluster.values(TP)] == [b"%04d" % i for i in range(sent)]

@@ -189,7 +189,7 @@ def test_a_producer_whose_disk_is_full_for_a_while(tmp_path):
         cluster[1].start()
         client = ClientConfig.from_properties(properties(cluster.bootstrap_servers))
         with Producer(client, ProducerConfig(spill_dir=str(tmp_path))) as producer:
-            producer.flush(60_000)
+            producer.flush(60)
         assert [value.split()[0].decode() for value in cluster.values(TP)] == ["first", *kept]
 
 

@@ -33,5 +33,5 @@ def test_those_of_one_batch_stay_together(cluster):
         for _ in range(2):
             for _ in range(100):
                 producer.send("four", b"x")
-            producer.flush(60_000)
+            producer.flush(60)
     assert sorted(counts(cluster)) == [0, 0, 100, 100]

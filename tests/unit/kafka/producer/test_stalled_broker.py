@@ -57,14 +57,14 @@ def producing(cluster, **config):
     try:
         yield producer
     finally:
-        producer.close(1_000)
+        producer.close(1)
 
 
 def stall(cluster, producer):
     """Fill the way to the second broker; returns the deliveries that are on it."""
     for partition in (0, 1):
         producer.send("t", value=b"first", partition=partition)
-    producer.flush(60_000)
+    producer.flush(60)
     cluster.reads.clear()
     sent = [producer.send("t", value=VALUE, partition=1) for _ in range(4)]
     connections = producer._sender._state.connections.values()
@@ -83,7 +83,7 @@ def test_other_brokers_records_are_delivered_meanwhile(cluster, acks):
         assert [delivery.exception(60) for delivery in healthy] == [None] * 20
         assert not stalled[-1].done()
         cluster.reads.set()
-        producer.flush(60_000)
+        producer.flush(60)
         assert [delivery.exception(0) for delivery in stalled] == [None] * 4
     deadline = time.monotonic() + 20  # with acks=0 the last may still be on its way
     while len(cluster.values(STALLED)) < 5 and time.monotonic() < deadline:
@@ -95,7 +95,7 @@ def test_other_brokers_records_are_delivered_meanwhile(cluster, acks):
 def test_close_gives_up_in_time_and_tells_the_truth(cluster):
     with producing(cluster) as producer:
         stalled = stall(cluster, producer)
-        closing = threading.Thread(target=producer.close, args=(500,))
+        closing = threading.Thread(target=producer.close, args=(0.5,))
         closing.start()
         closing.join(60)  # the request timeout is twice that
         assert not closing.is_alive()

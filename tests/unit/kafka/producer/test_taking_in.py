@@ -52,7 +52,7 @@ def produce(cluster):
 
     yield make
     for producer in made:
-        producer.close(60_000)
+        producer.close(60)
 
 
 def columns(values, **others):
@@ -76,7 +76,7 @@ def test_records_that_cannot_be_encoded_are_said_to_be_lost(cluster, produce, mo
         lost = producer.send("t", value=b"lost", partition=0)
     else:
         lost = producer.send_columns(columns([b"lost"]), "t", 0)
-    producer.flush(60_000)
+    producer.flush(60)
     with pytest.raises(DeliveryError, match="could not be encoded: MemoryError") as error:
         lost.result(60)
     assert error.value.status is DeliveryStatus.NOT_PERSISTED
@@ -91,7 +91,7 @@ def test_strings_and_binary_meet_in_one_batch(cluster, produce):
     producer.send_columns(columns(["a"], key=pa.array(["k"], pa.large_string())), "t", 0)
     producer.send_columns(columns([b"\xff"], key=pa.array([b"\xfe"])), "t", 0)
     producer.send("t", value=b"\xfd", partition=0)
-    producer.flush(60_000)
+    producer.flush(60)
     assert cluster.values(TP) == [b"a", b"\xff", b"\xfd"]
 
 
@@ -110,7 +110,7 @@ def test_a_record_that_nothing_can_carry_is_refused_at_once(cluster, produce, re
     with pytest.raises(error, match=message):
         producer.send("t", value=b"x", partition=0, **record)
     producer.send("t", value=b"after", partition=0, timestamp_ms=np.int64(5))
-    producer.flush(60_000)
+    producer.flush(60)
     assert cluster.values(TP) == [b"before", b"after"]
 
 
@@ -119,7 +119,7 @@ def test_the_explicit_partitioner_wants_a_partition_at_once(cluster, produce):
     producer.send("t", value=b"0", partition=0)
     with pytest.raises(RecordError, match="no partition is given"):
         producer.send("t", value=b"1")
-    producer.flush(60_000)
+    producer.flush(60)
     assert cluster.values(TP) == [b"0"]
 
 
@@ -133,7 +133,7 @@ def test_records_without_a_partition_are_said_to_be_lost(cluster, produce):
     failed = []
     producer = produce(partitioner=fail_once)
     lost = [producer.send("t", value=value) for value in numbers(0, 3)]
-    producer.flush(60_000)
+    producer.flush(60)
     assert ["ZeroDivisionError('mine')" in str(one.exception(60)) for one in lost] == [True] * 3
     producer.send("t", value=b"next").result(60)
     assert cluster.values(TP) == [b"next"]
@@ -157,7 +157,7 @@ def test_rows_of_a_call_that_close_overtakes_are_refused(produce, monkeypatch):
     append = TopicBuffer.append_columns
 
     def close_first(self, *arguments):
-        producer.close(2_000)
+        producer.close(2)
         append(self, *arguments)
 
     monkeypatch.setattr(TopicBuffer, "append_columns", close_first)
@@ -200,7 +200,7 @@ def test_waiting_in_a_callback_is_refused(cluster, produce):
     producer = produce(on_error=wait)
     cluster.script(TP, refused(ErrorCode.INVALID_RECORD))
     producer.send_columns(columns([b"0"] * 100), "t", 0)
-    producer.flush(60_000)
+    producer.flush(60)
     assert ["in a callback" in one for one in told] == [True, True]
 
 
@@ -214,7 +214,7 @@ def test_a_flush_returns_once_everybody_was_told(produce, monkeypatch):
     monkeypatch.setattr(Batch, "report", report_slowly)
     producer = produce()
     delivery = producer.send_columns(columns([b"1"]), "t", 0)
-    producer.flush(60_000)
+    producer.flush(60)
     assert delivery.done()
 
 

@@ -21,7 +21,7 @@ def test_a_batch_that_is_too_large_is_split_in_order(cluster):
     with producing(cluster, batch_records=100, linger_ms=50) as producer:
         values = [b"%04d" % i + b"x" * 96 for i in range(500)]
         deliveries = [producer.send("t", value=value, partition=0) for value in values]
-        producer.flush(60_000)
+        producer.flush(60)
         assert [d.result(0).offset for d in deliveries] == list(range(500))
         assert producer.stats().splits >= 5
     assert cluster.values(TP) == values
@@ -66,7 +66,7 @@ def test_a_batch_that_is_too_large_and_cannot_be_read_fails_alone(cluster, monke
         assert "not UTF-8" in str(error)
         assert not error.retriable
         assert producer.send("t", value=b"next", partition=0).result(60).offset == 0
-        producer.flush(60_000)
+        producer.flush(60)
 
 
 def test_a_single_record_that_the_broker_finds_too_large_fails_alone(cluster):
@@ -74,7 +74,7 @@ def test_a_single_record_that_the_broker_finds_too_large_fails_alone(cluster):
     with producing(cluster, batch_records=10, linger_ms=50) as producer:
         values = [b"%d" % i if i != 4 else b"x" * 5_000 for i in range(10)]
         deliveries = [producer.send("t", value=value, partition=0) for value in values]
-        producer.flush(60_000)
+        producer.flush(60)
         assert deliveries[4].status is DeliveryStatus.NOT_PERSISTED
         assert not deliveries[4].exception().retriable
         assert "MESSAGE_TOO_LARGE" in str(deliveries[4].exception()) or "takes" in str(
@@ -82,7 +82,7 @@ def test_a_single_record_that_the_broker_finds_too_large_fails_alone(cluster):
         )
         assert sum(d.status is DeliveryStatus.PERSISTED for d in deliveries) == 9
         send(producer, 5, start=100)
-        producer.flush(60_000)
+        producer.flush(60)
     assert cluster.values(TP) == [v for v in values if len(v) < 10] + [b"%d" % i for i in range(100, 105)]
 
 
@@ -94,7 +94,7 @@ def test_a_record_over_the_known_limit_is_refused_before_it_is_taken(cluster):
         ):
             producer.send("t", value=b"x" * 3_000)
         send(producer, 1)
-        producer.flush(60_000)
+        producer.flush(60)
     assert cluster.values(TP) == numbers(1)
 
 

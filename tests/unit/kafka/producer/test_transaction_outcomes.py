@@ -70,7 +70,7 @@ def producing(
     try:
         yield producer
     finally:
-        producer.close(60_000)
+        producer.close(60)
 
 
 def test_a_repeated_commit_remembers_that_the_first_may_have_worked(cluster: TransactionCluster) -> None:
@@ -79,7 +79,7 @@ def test_a_repeated_commit_remembers_that_the_first_may_have_worked(cluster: Tra
         zombie.send("t", value=b"1")
         cluster[1].on(EndTxnRequest, cluster.lost(EndTxnRequest))
         with pytest.raises(DeadlineExceededError):
-            zombie.commit(timeout_ms=200)
+            zombie.commit(timeout=0.2)
         with producing(cluster) as producer:
             producer.initialize()
         cluster[1].on(EndTxnRequest, cluster.handlers[EndTxnRequest])
@@ -222,7 +222,7 @@ def test_a_transaction_that_may_be_committed_cannot_be_given_away(cluster: Trans
         producer.send("t", value=b"1")
         cluster[1].on(EndTxnRequest, cluster.lost(EndTxnRequest))
         with pytest.raises(DeadlineExceededError):
-            producer.commit(timeout_ms=200)
+            producer.commit(timeout=0.2)
         with pytest.raises(TransactionStateError, match="detach"):
             producer.detach()
 

@@ -90,7 +90,7 @@ def producing(
     try:
         yield producer
     finally:
-        producer.close(60_000)
+        producer.close(60)
 
 
 def write(producer: TransactionalProducer, *values: bytes) -> None:
@@ -210,7 +210,7 @@ def test_a_commit_whose_outcome_is_open_can_only_be_repeated(
         transact(producer, "a", 0)
         cluster[1].on(EndTxnRequest, cluster.lost(EndTxnRequest))
         with pytest.raises(DeadlineExceededError, match="EndTxn"):
-            producer.commit(timeout_ms=300)
+            producer.commit(timeout=0.3)
         with pytest.raises(TransactionStateError, match="can't abort"):
             producer.abort()
         with pytest.raises(TransactionStateError, match="can't send"):
@@ -356,7 +356,7 @@ def test_a_zombie_that_may_have_committed_says_so(cluster: TransactionCluster) -
         transact(zombie, "a", 0)
         cluster[1].on(EndTxnRequest, cluster.lost(EndTxnRequest))
         with pytest.raises(DeadlineExceededError):
-            zombie.commit(timeout_ms=200)
+            zombie.commit(timeout=0.2)
         with producing(cluster) as producer:
             producer.initialize()
         cluster[1].on(EndTxnRequest, cluster.handlers[EndTxnRequest])
@@ -466,10 +466,10 @@ def test_an_abort_that_failed_is_done_by_the_next_begin(cluster: TransactionClus
         producer.flush()
         cluster[1].on(EndTxnRequest, lambda _request, _version: HangUp)
         with pytest.raises(DeadlineExceededError):
-            producer.abort(300)
+            producer.abort(0.3)
         assert producer.state is State.ABORTING
         with pytest.raises(DeadlineExceededError):
-            producer.begin(300)
+            producer.begin(0.3)
         cluster[1].on(EndTxnRequest, cluster.handlers[EndTxnRequest])
         with producer.transaction():
             write(producer, *told("b"))
@@ -499,9 +499,9 @@ def test_who_ends_a_transaction_waits_no_longer_than_it_was_told_for_who_waits_f
         assert producer._memory.waiting
         for end in (producer.abort, producer.commit, producer.detach):
             with pytest.raises(DeadlineExceededError):
-                end(100)
+                end(0.1)
             assert other.is_alive()
-        producer.close(200)
+        producer.close(0.2)
         other.join(60)
         assert [type(error) for error in refused] == [ProducerClosedError]
 

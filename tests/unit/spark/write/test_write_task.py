@@ -37,8 +37,8 @@ class FakeProducer:
     def flush(self):
         pass
 
-    def close(self, timeout_ms):
-        self.is_closed = timeout_ms == 0
+    def close(self, timeout):
+        self.is_closed = timeout == 0
 
 
 def test_rows_that_nobody_confirmed_are_not_committed(monkeypatch):

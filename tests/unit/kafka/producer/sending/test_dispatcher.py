@@ -71,7 +71,7 @@ def test_a_request_is_no_larger_than_max_request_size(cluster):
     with Producer(client(cluster), config) as producer:
         for partition in range(5):
             producer.send("many", value=bytes(45_000), partition=partition)
-        producer.flush(60_000)
+        producer.flush(60)
     sizes = [
         sum(len(part.records) for topic in request.topic_data for part in topic.partition_data)
         for request in cluster[1].requests(ProduceRequest)
