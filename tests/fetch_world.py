@@ -10,20 +10,20 @@ from uuid import UUID
 from record_batches import batch, record
 
 from spark_kafka_native.kafka.cluster.router import Leader
-from spark_kafka_native.kafka.config import ClientConfig, ConsumerConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig
 from spark_kafka_native.kafka.consumer.background import Background
 from spark_kafka_native.kafka.consumer.fetch_run import FetchRun
 from spark_kafka_native.kafka.consumer.run_clock import RunClock
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import KafkaError, NetworkError
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.protocol.api.fetch import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
     PartitionData,
 )
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 ONE, TWO, THREE = (TopicPartition("t", partition) for partition in range(3))
 ID = UUID(int=1)

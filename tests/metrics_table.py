@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spark_kafka_native.kafka.metrics.catalogue import ALL_METRICS
+from spark_kafka_native.kafka.observe.catalogue import ALL_METRICS
 
 PAGE = Path(__file__).parents[1] / "docs/client.md"
 BEGIN, END = "<!-- metrics: begin -->\n", "<!-- metrics: end -->"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_kafka_native.kafka.config import ProducerConfig
+from spark_kafka_native.kafka.config.client_config import ProducerConfig
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.accumulating.batch import Batch, Part
 from spark_kafka_native.kafka.producer.accumulating.memory import BufferMemory

@@ -154,7 +154,7 @@ def die(events: Events, point: str) -> None:
 
 def run_task(plan: Plan, job: dict[str, Any], events: Events) -> Any:
     """What a Python worker does; the message for the driver."""
-    from spark_kafka_native.kafka.config import TransactionConfig
+    from spark_kafka_native.kafka.config.client_config import TransactionConfig
     from spark_kafka_native.spark.write import exactly_once
     from spark_kafka_native.spark.write.marker_topic import MarkerTopic
     from spark_kafka_native.spark.write.markers import GroupMarkers

@@ -15,9 +15,9 @@ import pytest
 from read_committed import read_committed
 
 from spark_kafka_native.kafka.errors import KafkaError
-from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.producer.sending.transaction_requests import end_transaction
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.write import exactly_once, transaction_ends

@@ -13,9 +13,9 @@ from typing import Any
 
 from spark_kafka_native.kafka import ProducerConfig, TopicPartition, TransactionalProducer, TransactionConfig
 from spark_kafka_native.kafka.cluster.router import Router
-from spark_kafka_native.kafka.config import ClientConfig
-from spark_kafka_native.kafka.network.deadline import Deadline
+from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.producer.sending.transaction_requests import end_transaction
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.spark.write.commit_marker import CommitMarker
 
 from .cluster import open_broker

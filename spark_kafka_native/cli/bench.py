@@ -20,7 +20,7 @@ from .output import note, on_terminal, print_rows
 
 if TYPE_CHECKING:
     from ..kafka.admin.admin import Admin
-    from ..kafka.config import ClientConfig
+    from ..kafka.config.client_config import ClientConfig
 
 _BLOCK = 10_000
 

@@ -8,11 +8,11 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from ..kafka.config import ClientConfig, ConsumerConfig
-from ..kafka.config_from import configs_from
+from ..kafka.config.client_config import ClientConfig, ConsumerConfig
+from ..kafka.config.config_from import configs_from
+from ..kafka.config.properties import Properties
+from ..kafka.config.properties_file import parse_properties
 from ..kafka.errors import ConfigError
-from ..kafka.properties import Properties
-from ..kafka.properties_file import parse_properties
 from .command_parser import number, pair, wrong_usage
 from .output import note
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..kafka.admin.admin import Admin
-    from ..kafka.config import ProducerConfig
+    from ..kafka.config.client_config import ProducerConfig
     from ..kafka.group.group_config import GroupConfig
 
 _CLIENT_ID = "pykafka"
@@ -75,7 +75,7 @@ def consumer_configs(arguments: argparse.Namespace) -> tuple[ClientConfig, Consu
 
 def producer_configs(arguments: argparse.Namespace) -> tuple[ClientConfig, ProducerConfig]:
     """`client_config`, and what the properties say of writing."""
-    from ..kafka.config import ProducerConfig
+    from ..kafka.config.client_config import ProducerConfig
 
     limits = {}
     if arguments.timeout is not None:

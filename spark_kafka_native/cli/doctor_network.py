@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..kafka.cluster.router import Router
-from ..kafka.config import ClientConfig, split_address
+from ..kafka.config.client_config import ClientConfig, split_address
 from ..kafka.errors import KafkaError, NetworkError, SecurityError
 from ..kafka.network.connection import Connection
-from ..kafka.network.deadline import Deadline
-from ..kafka.network.name_lookup import look_up
-from ..kafka.network.tls import tls_context
+from ..kafka.runtime.deadline import Deadline
+from ..kafka.runtime.name_lookup import look_up
+from ..kafka.security.tls import tls_context
 from .finding import Finding, error, ok, told, warning
 
 _SLOW_MS = 500

@@ -10,8 +10,8 @@ from ..kafka.consumer.fetched_records import FetchedRecords
 from ..kafka.consumer.offsets import list_offsets
 from ..kafka.errors import DeadlineExceededError, KafkaError
 from ..kafka.model import IsolationLevel, OffsetAt, TopicPartition
-from ..kafka.network.deadline import Deadline
-from ..kafka.network.retry import is_retriable
+from ..kafka.runtime.deadline import Deadline
+from ..kafka.runtime.retry import is_retriable
 from .places import LogPlaces, Place
 
 _LOOK_MS = 10_000

@@ -19,7 +19,7 @@ from .output import note
 
 if TYPE_CHECKING:
     from ..kafka.cluster.router import Router
-    from ..kafka.network.deadline import Deadline
+    from ..kafka.runtime.deadline import Deadline
 
 PLACES = (
     "earliest, latest, max-timestamp, an offset, +N from the beginning, -N from the end, a time as "

@@ -37,7 +37,7 @@ from .record_lines import (
 
 if TYPE_CHECKING:
     from ..kafka.cluster.router import Router
-    from ..kafka.config import ConsumerConfig
+    from ..kafka.config.client_config import ConsumerConfig
     from ..kafka.consumer.fetched_records import FetchedRecords
 
 _LAST = 10

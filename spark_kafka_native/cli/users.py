@@ -12,7 +12,7 @@ from .connecting import add_connection_options, add_json_option, connect
 from .output import act_on_each, note, print_rows
 
 if TYPE_CHECKING:
-    from ..kafka.secret import Secret
+    from ..kafka.config.secret import Secret
 
 _MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
@@ -82,8 +82,8 @@ def _set(arguments: argparse.Namespace) -> int:
 
 
 def _password(arguments: argparse.Namespace) -> Secret:
-    from ..kafka.network.references import resolve
-    from ..kafka.secret import Secret
+    from ..kafka.config.secret import Secret
+    from ..kafka.security.references import resolve
 
     if arguments.password is not None:
         if not arguments.password.startswith(("env:", "file:")):

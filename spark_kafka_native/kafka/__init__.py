@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
     from .cluster.metadata import ClusterMetadata
     from .cluster.router import Router, router_for
-    from .config import (
+    from .config.client_config import (
         ClientConfig,
         ConsumerConfig,
         ProducerConfig,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         SecurityProtocol,
         TransactionConfig,
     )
+    from .config.secret import Secret
     from .connected_cluster import Cluster
     from .consumer.async_consumer import AsyncConsumer
     from .consumer.consumer import Consumer
@@ -68,8 +69,6 @@ if TYPE_CHECKING:
     from .group.errors import CommitFailedError, NoCommittedOffsetError
     from .group.group_config import GroupConfig, GroupProtocol
     from .group.group_consumer import GroupConsumer
-    from .metrics.histogram import Distribution
-    from .metrics.snapshot import MetricKey, MetricsSnapshot
     from .model import (
         Acks,
         Broker,
@@ -83,8 +82,12 @@ if TYPE_CHECKING:
         TopicPartition,
     )
     from .network.connection import Connection
-    from .network.deadline import Deadline
-    from .network.tokens import register_token_provider
+    from .observe.event_stream import EventStream
+    from .observe.histogram import Distribution
+    from .observe.json_lines import JsonLines
+    from .observe.metrics_exporter import MetricsExporter
+    from .observe.opentelemetry_bridge import export_to_opentelemetry
+    from .observe.snapshot import MetricKey, MetricsSnapshot
     from .producer.accumulating.partitioner import per_record
     from .producer.acknowledgement import Acknowledgement
     from .producer.delivery import (
@@ -114,11 +117,8 @@ if TYPE_CHECKING:
     from .producer.transactional_producer import TransactionalProducer
     from .records.columns import RecordColumns
     from .records.compression import register_codec
-    from .secret import Secret
-    from .telemetry.event_stream import EventStream
-    from .telemetry.json_lines import JsonLines
-    from .telemetry.metrics_exporter import MetricsExporter
-    from .telemetry.opentelemetry_bridge import export_to_opentelemetry
+    from .runtime.deadline import Deadline
+    from .security.tokens import register_token_provider
 
 __all__ = [
     "AcknowledgedOffsets",
@@ -270,11 +270,11 @@ _MODULES = {
     "ClusterMetadata": "cluster.metadata",
     "Router": "cluster.router",
     "router_for": "cluster.router",
-    "ClientConfig": "config",
-    "ConsumerConfig": "config",
-    "ProducerConfig": "config",
-    "SecurityConfig": "config",
-    "SecurityProtocol": "config",
+    "ClientConfig": "config.client_config",
+    "ConsumerConfig": "config.client_config",
+    "ProducerConfig": "config.client_config",
+    "SecurityConfig": "config.client_config",
+    "SecurityProtocol": "config.client_config",
     "committed_offsets": "group.committed",
     "AsyncConsumer": "consumer.async_consumer",
     "Cluster": "connected_cluster",
@@ -319,22 +319,22 @@ _MODULES = {
     "OffsetAt": "model",
     "Record": "model",
     "TimestampType": "model",
-    "Distribution": "metrics.histogram",
-    "MetricKey": "metrics.snapshot",
-    "MetricsSnapshot": "metrics.snapshot",
+    "Distribution": "observe.histogram",
+    "MetricKey": "observe.snapshot",
+    "MetricsSnapshot": "observe.snapshot",
     "WorkStatus": "consumer.work_unit",
     "WorkUnit": "consumer.work_unit",
     "Acknowledgement": "producer.acknowledgement",
-    "EventStream": "telemetry.event_stream",
-    "JsonLines": "telemetry.json_lines",
-    "MetricsExporter": "telemetry.metrics_exporter",
-    "export_to_opentelemetry": "telemetry.opentelemetry_bridge",
+    "EventStream": "observe.event_stream",
+    "JsonLines": "observe.json_lines",
+    "MetricsExporter": "observe.metrics_exporter",
+    "export_to_opentelemetry": "observe.opentelemetry_bridge",
     "TopicPartition": "model",
-    "Deadline": "network.deadline",
-    "register_token_provider": "network.tokens",
+    "Deadline": "runtime.deadline",
+    "register_token_provider": "security.tokens",
     "RecordColumns": "records.columns",
     "register_codec": "records.compression",
-    "Secret": "secret",
+    "Secret": "config.secret",
     "ColumnsDelivery": "producer.delivery",
     "DeliveredColumns": "producer.delivery",
     "Delivery": "producer.delivery",
@@ -360,7 +360,7 @@ _MODULES = {
     "TransactionAbortableError": "producer.errors",
     "TransactionFatalError": "producer.errors",
     "TransactionStateError": "producer.errors",
-    "TransactionConfig": "config",
+    "TransactionConfig": "config.client_config",
     "TransactionalProducer": "producer.transactional_producer",
 }
 

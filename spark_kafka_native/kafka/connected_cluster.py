@@ -11,15 +11,15 @@ from typing import Any, Self, TypeVar
 
 from .cluster.metadata import ClusterMetadata, Partition, Topic
 from .cluster.router import Router, check_shared
-from .config import ConsumerConfig
-from .config_from import Bootstrap, configs_from
+from .config.client_config import ConsumerConfig
+from .config.config_from import Bootstrap, configs_from
 from .consumer.fetch_once import FetchedOnce, fetch_once
 from .consumer.offsets import FoundOffset, LogBounds, list_bounds, list_offsets
 from .consumer.places import offset_or_at
 from .model import Broker, OffsetAt, TopicPartition
 from .network.connection import Connection
-from .network.deadline import Deadline
 from .protocol.message import Request, Response
+from .runtime.deadline import Deadline
 
 R = TypeVar("R", bound=Response)
 When = int | str | OffsetAt | datetime | timedelta

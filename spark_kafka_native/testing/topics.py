@@ -7,7 +7,7 @@ from functools import partial
 
 from ..kafka.admin import Admin, NewTopic
 from ..kafka.cluster.router import Router
-from ..kafka.config import ClientConfig
+from ..kafka.config.client_config import ClientConfig
 from ..kafka.errors import BrokerError
 from ..kafka.protocol.api.metadata import MetadataRequest, MetadataRequestTopic
 

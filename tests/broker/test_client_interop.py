@@ -13,7 +13,7 @@ import pytest
 from reading import Reading, wait_until
 
 from spark_kafka_native.kafka.admin import Admin
-from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.consumer.offsets import list_offsets
 from spark_kafka_native.kafka.errors import EndOfLogError, OffsetOutOfRangeError
 from spark_kafka_native.kafka.group.committed import committed_offsets

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pytest
 from transactional_sink import BATCHES, PARTITIONS, ROWS, TASKS, Sink, complaints, read
 
-from spark_kafka_native.kafka.config import TransactionConfig
+from spark_kafka_native.kafka.config.client_config import TransactionConfig
 from spark_kafka_native.kafka.errors import ConfigError, DeadlineExceededError
 from spark_kafka_native.kafka.group.committed import all_committed_offsets
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.network.deadline import Deadline
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.spark.write import commit_marker, exactly_once
 from spark_kafka_native.spark.write.batch_intent import BatchIntent, GroupIntents
 from spark_kafka_native.spark.write.commit_marker import CommitMarker, ReplayError

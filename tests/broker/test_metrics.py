@@ -13,8 +13,8 @@ from spark_kafka_native.kafka import AsyncConsumer, ClientConfig, Consumer, Prod
 from spark_kafka_native.kafka.consumer.work_unit import WorkStatus
 from spark_kafka_native.kafka.errors import KafkaError
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
-from spark_kafka_native.kafka.metrics import catalogue
-from spark_kafka_native.kafka.metrics.snapshot import MetricsSnapshot
+from spark_kafka_native.kafka.observe import catalogue
+from spark_kafka_native.kafka.observe.snapshot import MetricsSnapshot
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus
 
 pytestmark = pytest.mark.broker

@@ -20,7 +20,7 @@ from read_committed import read_committed
 
 from spark_kafka_native.kafka.admin import Admin
 from spark_kafka_native.kafka.cluster.router import Router, router_for
-from spark_kafka_native.kafka.config import TransactionConfig
+from spark_kafka_native.kafka.config.client_config import TransactionConfig
 from spark_kafka_native.kafka.errors import KafkaError
 from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.spark.options.option import Scope

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_native.kafka.cluster.router import Router
-from spark_kafka_native.kafka.config import ClientConfig, ProducerConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.delivery import Delivery
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_kafka_native.kafka.config import ClientConfig, ProducerConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.model import Acks
 from spark_kafka_native.kafka.producer.accumulating.partitioner import place_as_java
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus, RecordTooLargeError

@@ -23,15 +23,15 @@ import pytest
 from reading import Reading, records_of
 
 from spark_kafka_native.kafka.admin import Admin, NewTopic
-from spark_kafka_native.kafka.config import ClientConfig, ProducerConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
+from spark_kafka_native.kafka.config.jaas import OAUTHBEARER_MODULE, SCRAM_MODULE
 from spark_kafka_native.kafka.errors import AuthenticationError, BrokerError, KafkaError
 from spark_kafka_native.kafka.group.committed import committed_offsets
 from spark_kafka_native.kafka.group.committing import commit_offsets
-from spark_kafka_native.kafka.jaas import OAUTHBEARER_MODULE, SCRAM_MODULE
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.network.tokens import register_token_provider
 from spark_kafka_native.kafka.producer.errors import DeliveryError
 from spark_kafka_native.kafka.producer.producer import Producer
+from spark_kafka_native.kafka.security.tokens import register_token_provider
 from spark_kafka_native.testing import EmbeddedKafka
 from spark_kafka_native.testing.acls import ACLS
 from spark_kafka_native.testing.tokens import unsigned_token

@@ -14,7 +14,7 @@ import pytest
 from read_committed import read_committed
 from reading import Reading, wait_until
 
-from spark_kafka_native.kafka.config import ClientConfig, TransactionConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig, TransactionConfig
 from spark_kafka_native.kafka.errors import ConfigError, KafkaError
 from spark_kafka_native.kafka.group.committed import committed_offsets
 from spark_kafka_native.kafka.model import IsolationLevel, OffsetToCommit, TopicPartition

@@ -34,8 +34,8 @@ from spark_kafka_native.kafka.group.membership import (
 from spark_kafka_native.kafka.group.progress import Progress
 from spark_kafka_native.kafka.group.sticky_assignor import CooperativeStickyAssignor, StickyAssignor
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.network.retry import Backoff
 from spark_kafka_native.kafka.protocol.api import consumer_group, group_membership
+from spark_kafka_native.kafka.runtime.retry import Backoff
 
 SEEDS = int(os.environ.get("GROUP_SIMULATION_SEEDS", "100"))
 STEPS = 500

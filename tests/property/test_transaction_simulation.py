@@ -14,7 +14,7 @@ from produce_cluster import LOST_ANSWER, LOST_REQUEST, refused
 from scripted_broker import HangUp, properties
 from transaction_cluster import TransactionCluster
 
-from spark_kafka_native.kafka.config import ClientConfig, ProducerConfig, TransactionConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig, TransactionConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import DeadlineExceededError
 from spark_kafka_native.kafka.model import OffsetToCommit, TopicPartition

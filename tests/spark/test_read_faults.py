@@ -7,7 +7,7 @@ import pytest
 from reading import wait_until
 
 from spark_kafka_native.kafka.cluster.router import Router
-from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

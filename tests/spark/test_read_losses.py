@@ -7,7 +7,7 @@ from confluent_kafka import Producer
 
 from spark_kafka_native.kafka.admin import Admin
 from spark_kafka_native.kafka.cluster.router import Router
-from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.model import TopicPartition
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]

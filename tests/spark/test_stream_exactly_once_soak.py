@@ -48,7 +48,7 @@ def wait_for_death(point):
 
 class Writer(KafkaStreamWriter):
     def write(self, iterator):
-        from spark_kafka_native.kafka.config import TransactionConfig
+        from spark_kafka_native.kafka.config.client_config import TransactionConfig
         from spark_kafka_native.spark.write import exactly_once
         from spark_kafka_native.spark.write.markers import GroupMarkers
         from spark_kafka_native.spark.write.write_task import WriteTask

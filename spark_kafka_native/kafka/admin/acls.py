@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 from ..errors import BrokerError, KafkaError, ProtocolError
-from ..network.deadline import Timeout
 from ..protocol.api.acls import (
     AclCreation,
     CreateAclsRequest,
@@ -16,6 +15,7 @@ from ..protocol.api.acls import (
     DeleteAclsRequest,
     DescribeAclsRequest,
 )
+from ..runtime.deadline import Timeout
 from .family import AdminFamily, Outcome, refuse, with_refused
 
 E = TypeVar("E", bound=enum.IntEnum)

@@ -9,7 +9,6 @@ from typing import Any
 
 from ..error_code import ErrorCode
 from ..model import Broker, TopicPartition
-from ..network.deadline import Timeout
 from ..protocol.api.elect_leaders import ElectLeadersRequest, TopicPartitions
 from ..protocol.api.log_dirs import DescribeLogDirsRequest, DescribeLogDirsResult
 from ..protocol.api.reassignments import (
@@ -18,6 +17,7 @@ from ..protocol.api.reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from ..runtime.deadline import Timeout
 from .family import AdminFamily, Outcome, Task, broker_share, refuse
 
 

@@ -10,7 +10,6 @@ from typing import Self, TypeVar
 from ..cluster.configs import describe_broker_configs, describe_topic_configs
 from ..error_code import ErrorCode
 from ..errors import BrokerError
-from ..network.deadline import Deadline, Timeout
 from ..protocol.api.configs import (
     BROKER_RESOURCE,
     TOPIC_RESOURCE,
@@ -23,6 +22,7 @@ from ..protocol.api.configs import (
     IncrementalAlterConfigsRequest,
 )
 from ..protocol.message import Request, Response
+from ..runtime.deadline import Deadline, Timeout
 from .family import AdminFamily, Outcome, names_of, refuse
 
 R = TypeVar("R", bound=Response)

@@ -11,8 +11,8 @@ from ..cluster.controller_requests import ask_controller, learn_controller
 from ..cluster.router import Router
 from ..error_code import ErrorCode
 from ..errors import BrokerError, IncompleteResponseError, KafkaError
-from ..network.deadline import Deadline, Timeout
 from ..protocol.message import Request, Response
+from ..runtime.deadline import Deadline, Timeout
 
 R = TypeVar("R", bound=Response)
 T = TypeVar("T")

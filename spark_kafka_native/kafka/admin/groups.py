@@ -14,7 +14,6 @@ from ..errors import BrokerError, KafkaError, OffsetOutOfRangeError, Unsupported
 from ..group.committed import all_committed_offsets
 from ..group.committing import commit_offsets
 from ..model import OffsetAt, OffsetToCommit, TopicPartition
-from ..network.deadline import Deadline, Timeout
 from ..protocol.api.consumer_group_describe import ConsumerGroupDescribeRequest
 from ..protocol.api.describe_groups import (
     DeleteGroupsRequest,
@@ -24,6 +23,7 @@ from ..protocol.api.describe_groups import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
+from ..runtime.deadline import Deadline, Timeout
 from .family import AdminFamily, Outcome, Task, names_of, refuse, with_refused
 from .group_descriptions import (
     GroupDescription,

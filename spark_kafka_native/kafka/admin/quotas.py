@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..network.deadline import Timeout
 from ..protocol.api.alter_client_quotas import AlterClientQuotasRequest, OpData
 from ..protocol.api.alter_client_quotas import EntryData as Alteration
 from ..protocol.api.describe_client_quotas import (
@@ -15,6 +14,7 @@ from ..protocol.api.describe_client_quotas import (
     DescribeClientQuotasRequest,
     EntityData,
 )
+from ..runtime.deadline import Timeout
 from .family import AdminFamily, Outcome, Task, refuse
 
 _ENTITY_TYPES: Final = ("user", "client-id", "ip")

@@ -7,8 +7,8 @@ import secrets
 from collections.abc import Collection
 from typing import Final
 
+from ..config.secret import Secret
 from ..error_code import ErrorCode
-from ..network.deadline import Deadline, Timeout
 from ..protocol.api.scram_users import (
     AlterUserScramCredentialsRequest,
     DescribeUserScramCredentialsRequest,
@@ -16,8 +16,8 @@ from ..protocol.api.scram_users import (
     ScramCredentialUpsertion,
     UserName,
 )
-from ..sasl.scram import MAX_ITERATIONS, MIN_ITERATIONS, SCRAM_HASHES
-from ..secret import Secret
+from ..runtime.deadline import Deadline, Timeout
+from ..security.scram import MAX_ITERATIONS, MIN_ITERATIONS, SCRAM_HASHES
 from .family import AdminFamily, Outcome, Task, names_of, refuse
 
 _NUMBERS: Final = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}

@@ -11,8 +11,6 @@ from ..cluster.metadata import Topic
 from ..error_code import ErrorCode
 from ..errors import BrokerError, IncompleteResponseError
 from ..model import TopicPartition
-from ..network.deadline import Deadline, Timeout
-from ..network.retry import is_retriable
 from ..protocol.api.topics import (
     DEFAULT_COUNT,
     CreatableReplicaAssignment,
@@ -29,6 +27,8 @@ from ..protocol.api.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
+from ..runtime.deadline import Deadline, Timeout
+from ..runtime.retry import is_retriable
 from .family import AdminFamily, Outcome, Task, broker_share, names_of, with_refused
 
 _CREATING = Task("creating topic", "Create")

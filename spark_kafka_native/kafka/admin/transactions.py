@@ -15,7 +15,6 @@ from ..consumer import offsets
 from ..errors import BrokerError, IncompleteResponseError, KafkaError, PartialAnswerError
 from ..model import TopicPartition
 from ..network.connection import Connection
-from ..network.deadline import Deadline, Timeout
 from ..network.pending import Pending
 from ..protocol.api.describe_transactions import (
     DescribeProducersRequest,
@@ -27,6 +26,7 @@ from ..protocol.api.describe_transactions import (
 )
 from ..protocol.api.list_transactions import ListTransactionsRequest
 from ..protocol.api.txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
+from ..runtime.deadline import Deadline, Timeout
 from .family import AdminFamily, Outcome, names_of, refuse
 
 HANGING_AFTER_MS = 15 * 60_000

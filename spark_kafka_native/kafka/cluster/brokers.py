@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from ..config import CANONICAL, ClientConfig, split_address
+from ..config.client_config import CANONICAL, ClientConfig, split_address
 from ..errors import (
     AuthenticationError,
     ClientClosedError,
@@ -18,14 +18,14 @@ from ..errors import (
     ProtocolError,
     SecurityError,
 )
-from ..metrics import catalogue as metric
-from ..metrics.registry import MetricsRegistry
-from ..metrics.snapshot import Observed
 from ..model import Broker
 from ..network.connection import Connection
-from ..network.deadline import Deadline
-from ..network.name_lookup import canonical_names
-from ..network.turns import Turns
+from ..observe import catalogue as metric
+from ..observe.registry import MetricsRegistry
+from ..observe.snapshot import Observed
+from ..runtime.deadline import Deadline
+from ..runtime.name_lookup import canonical_names
+from ..runtime.turns import Turns
 from .outages import Outages
 
 T = TypeVar("T")

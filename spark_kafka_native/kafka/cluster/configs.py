@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from ..errors import BrokerError
-from ..network.deadline import Deadline
 from ..protocol.api.configs import (
     BROKER_RESOURCE,
     TOPIC_RESOURCE,
@@ -13,6 +12,7 @@ from ..protocol.api.configs import (
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
+from ..runtime.deadline import Deadline
 from .router import Router
 
 Configs = dict[str, str | None]

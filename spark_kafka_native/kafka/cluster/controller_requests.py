@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from ..error_code import ErrorCode
 from ..errors import BrokerError, KafkaError, NetworkError
-from ..network.deadline import Deadline
 from ..protocol.message import Request, Response
+from ..runtime.deadline import Deadline
 from .router import Router
 
 R = TypeVar("R", bound=Response)

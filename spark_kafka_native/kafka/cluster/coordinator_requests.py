@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ..errors import BrokerError, IncompleteResponseError
-from ..network.deadline import Deadline
 from ..protocol.api.find_coordinator import FindCoordinatorRequest
 from ..protocol.message import Request, Response
+from ..runtime.deadline import Deadline
 from .coordinators import CoordinatorKey
 from .router import Router
 

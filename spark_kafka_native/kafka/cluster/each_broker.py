@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from ..errors import KafkaError
 from ..network.connection import Connection
-from ..network.deadline import Deadline
+from ..runtime.deadline import Deadline
 from .router import Router
 
 P = TypeVar("P")

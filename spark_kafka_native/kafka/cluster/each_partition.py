@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from ..errors import ClientClosedError, KafkaError
 from ..model import TopicPartition
-from ..network.deadline import Deadline
+from ..runtime.deadline import Deadline
 from .router import Router
 
 A = TypeVar("A")

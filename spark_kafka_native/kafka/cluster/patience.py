@@ -10,11 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from ..config import ClientConfig
+from ..config.client_config import ClientConfig
 from ..error_code import ErrorCode
 from ..errors import BrokerError, HandshakeClosedError, KafkaError, UnreachableError
-from ..network.deadline import Deadline
-from ..network.retry import is_retriable
+from ..runtime.deadline import Deadline
+from ..runtime.retry import is_retriable
 from .metadata import ClusterMetadata
 
 _LOG = logging.getLogger("spark_kafka_native")

@@ -17,20 +17,20 @@ from dataclasses import fields
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
-from ..config import ClientConfig
+from ..config.client_config import ClientConfig
 from ..error_code import ErrorCode
 from ..errors import BrokerError, ClientClosedError, ConfigError, KafkaError, NetworkError
-from ..metrics import catalogue as metric
-from ..metrics.error_tag import error_tag
-from ..metrics.registry import MetricsRegistry
-from ..metrics.snapshot import Observed
 from ..model import Broker, TopicPartition
 from ..network.connection import Connection
-from ..network.deadline import Deadline
-from ..network.retry import Backoff, retry
-from ..network.turns import Turns
+from ..observe import catalogue as metric
+from ..observe.error_tag import error_tag
+from ..observe.registry import MetricsRegistry
+from ..observe.snapshot import Observed
 from ..protocol.api.metadata import MetadataRequest, MetadataRequestTopic
 from ..protocol.message import Request, Response
+from ..runtime.deadline import Deadline
+from ..runtime.retry import Backoff, retry
+from ..runtime.turns import Turns
 from .brokers import Brokers
 from .coordinators import Coordinators
 from .metadata import ClusterMetadata, leader_changes

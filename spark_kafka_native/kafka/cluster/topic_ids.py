@@ -8,9 +8,9 @@ from uuid import UUID
 
 from ..errors import BrokerError, IncompleteResponseError, KafkaError, NetworkError
 from ..model import TopicPartition
-from ..network.deadline import Deadline
-from ..network.retry import Backoff, retry
 from ..protocol.api.metadata import MetadataRequest, MetadataRequestTopic
+from ..runtime.deadline import Deadline
+from ..runtime.retry import Backoff, retry
 from .metadata import NO_TOPIC_ID, ClusterMetadata
 from .router import Router
 

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
 from ..errors import ConsumerClosedError
-from ..metrics.snapshot import MetricsSnapshot
 from ..model import Record, TopicPartition
-from ..network.deadline import Deadline
-from ..telemetry.event_stream import EventStream
+from ..observe.event_stream import EventStream
+from ..observe.snapshot import MetricsSnapshot
+from ..runtime.deadline import Deadline
 from .consumer import LOOK_MS, Consumer
 from .fetched_records import FetchedRecords
 from .places import Place, Whence

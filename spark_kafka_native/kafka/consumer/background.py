@@ -12,8 +12,8 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from ..errors import KafkaError
-from ..network.deadline import Deadline
-from ..network.wakeup import Wakeup
+from ..runtime.deadline import Deadline
+from ..runtime.wakeup import Wakeup
 
 T = TypeVar("T")
 SHARED_WAIT_MS = 100

@@ -9,14 +9,14 @@ from typing import Any, Self
 
 from ..cluster.metadata import Topic
 from ..cluster.router import Router, check_shared
-from ..config_from import Bootstrap, configs_from
+from ..config.config_from import Bootstrap, configs_from
 from ..errors import ConsumerClosedError
-from ..metrics.snapshot import MetricsSnapshot
 from ..model import OffsetAt, Record, TopicPartition
-from ..network.deadline import Deadline
-from ..network.retry import is_retriable
+from ..observe.event_stream import EventStream
+from ..observe.snapshot import MetricsSnapshot
 from ..records.decode import ALL_COLUMNS
-from ..telemetry.event_stream import EventStream
+from ..runtime.deadline import Deadline
+from ..runtime.retry import is_retriable
 from .fetched_records import FetchedRecords
 from .offsets import list_offsets, list_places_of_each, try_places
 from .partition_reader import PartitionReader

@@ -19,10 +19,10 @@ from ..errors import (
     LogTruncatedError,
     OffsetOutOfRangeError,
 )
-from ..network.retry import Backoff, is_retriable
-from ..network.sparingly import Sparingly
 from ..protocol.api.fetch import PartitionData
 from ..records.batch import first_offset, offset_after
+from ..runtime.log_throttle import Sparingly
+from ..runtime.retry import Backoff, is_retriable
 from .partition_state import PartitionState
 
 _SPARINGLY = Sparingly(logging.getLogger("spark_kafka_native.consumer"))

@@ -15,7 +15,7 @@ from ..error_code import ErrorCode
 from ..errors import BrokerError, KafkaError, OffsetOutOfRangeError, TopicRecreatedError
 from ..model import TopicPartition
 from ..network.connection import Connection
-from ..network.deadline import Deadline
+from ..runtime.deadline import Deadline
 from .background import Background
 from .fetch_answers import FetchRules, fail
 from .offsets import with_bounds

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from uuid import UUID
 
-from ..config import ConsumerConfig
+from ..config.client_config import ConsumerConfig
 from ..model import IsolationLevel, TopicPartition
 from ..protocol.api.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from .partition_state import PartitionState

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..cluster.router import Leader, Router
-from ..config import ConsumerConfig
+from ..config.client_config import ConsumerConfig
 from ..error_code import ErrorCode
 from ..errors import (
     BrokerError,
@@ -18,11 +18,11 @@ from ..errors import (
     OffsetOutOfRangeError,
 )
 from ..model import AbortedTransaction, IsolationLevel, TopicPartition
-from ..network.deadline import Deadline
 from ..protocol.api.fetch import FetchRequest, FetchResponse, PartitionData
 from ..records.batch import has_valid_crc, read_batch_headers
 from ..records.columns import RecordColumns
 from ..records.decode import DecodedRecordSet, decode_record_set
+from ..runtime.deadline import Deadline
 from .fetch_messages import NAMES_UNTIL, build_fetch, read_fetch
 from .offsets import with_bounds
 from .partition_state import ENDLESS, PartitionState

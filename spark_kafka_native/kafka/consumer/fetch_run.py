@@ -16,20 +16,20 @@ from dataclasses import replace
 from uuid import UUID
 
 from ..cluster.router import Router
-from ..config import ConsumerConfig
+from ..config.client_config import ConsumerConfig
 from ..errors import (
     BrokerError,
     CorruptRecordError,
     KafkaError,
 )
-from ..metrics import catalogue as metric
-from ..metrics.registry import MetricsRegistry
 from ..model import IsolationLevel, TopicPartition
 from ..network.connection import Connection
-from ..network.deadline import Deadline
-from ..network.retry import Backoff
 from ..network.wait import wait_for_any
+from ..observe import catalogue as metric
+from ..observe.registry import MetricsRegistry
 from ..protocol.api.fetch import FetchRequest, PartitionData
+from ..runtime.deadline import Deadline
+from ..runtime.retry import Backoff
 from .background import Background
 from .fetch_answers import Answer, FetchRules, fail, left_out, overdue, say_overdue, take_in
 from .fetch_lookups import Connections, FetchLookups, unbounded

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from ..config import ConsumerConfig
+from ..config.client_config import ConsumerConfig
 from ..errors import CorruptRecordError
 from ..model import AbortedTransaction, IsolationLevel, TopicPartition
 from ..protocol.api.fetch import PartitionData

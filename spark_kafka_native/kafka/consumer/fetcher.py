@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from uuid import UUID
 
 from ..cluster.router import Router
-from ..config import ConsumerConfig
+from ..config.client_config import ConsumerConfig
 from ..model import TopicPartition
 from .fetch_run import FetchRun
 from .fetched_records import FetchedRecords

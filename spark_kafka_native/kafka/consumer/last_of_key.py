@@ -15,14 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..cluster.router import Router
-from ..config import ConsumerConfig
+from ..config.client_config import ConsumerConfig
 from ..errors import DeadlineExceededError, KafkaError
 from ..model import TopicPartition
-from ..network.deadline import Deadline
 from ..protocol.api.fetch import PartitionData
 from ..records.batch import CONTROL, TRANSACTIONAL, read_batch_headers
 from ..records.bodies import read_body
 from ..records.control import ControlType, read_marker
+from ..runtime.deadline import Deadline
 from .fetch_once import ask_leader, decode_answer
 from .offsets import list_bounds
 

@@ -20,7 +20,6 @@ from ..errors import (
 )
 from ..model import IsolationLevel, OffsetAt, TopicPartition
 from ..network.connection import Connection
-from ..network.deadline import Deadline
 from ..network.pending import Pending
 from ..protocol.api.list_offsets import (
     EARLIEST_TIMESTAMP,
@@ -32,6 +31,7 @@ from ..protocol.api.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from ..runtime.deadline import Deadline
 
 MAX_TIMESTAMP_SINCE = 7
 MISSING_MS = 5_000

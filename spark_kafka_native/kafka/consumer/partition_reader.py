@@ -14,12 +14,12 @@ from uuid import UUID
 
 from ..cluster.router import Router
 from ..errors import ConsumerClosedError
-from ..metrics import catalogue as metric
-from ..metrics.registry import MetricsRegistry
-from ..metrics.snapshot import MetricsSnapshot, Observed
 from ..model import IsolationLevel, Record, TopicPartition
-from ..network.deadline import Deadline
-from ..telemetry.event_source import EventSource
+from ..observe import catalogue as metric
+from ..observe.event_source import EventSource
+from ..observe.registry import MetricsRegistry
+from ..observe.snapshot import MetricsSnapshot, Observed
+from ..runtime.deadline import Deadline
 from .fetched_records import FetchedRecords
 from .one_reader import one_reader
 from .prefetched import Prefetched

@@ -8,7 +8,7 @@ from typing import Literal
 
 from ..cluster.router import Router
 from ..model import IsolationLevel, OffsetAt, TopicPartition
-from ..network.deadline import Deadline
+from ..runtime.deadline import Deadline
 from .offsets import list_places
 
 Place = int | str | OffsetAt | datetime | timedelta

@@ -19,13 +19,13 @@ from ..errors import (
     OffsetOutOfRangeError,
     TopicRecreatedError,
 )
-from ..metrics import catalogue as metric
-from ..metrics.registry import MetricsRegistry
-from ..metrics.snapshot import Observed
 from ..model import TopicPartition
-from ..network.naps import Naps
-from ..network.wakeup import Wakeup
-from ..telemetry.event_source import EventSource
+from ..observe import catalogue as metric
+from ..observe.event_source import EventSource
+from ..observe.registry import MetricsRegistry
+from ..observe.snapshot import Observed
+from ..runtime.naps import Naps
+from ..runtime.wakeup import Wakeup
 from .fetched_records import FetchedRecords
 from .work_unit import WorkStatus, WorkUnit
 

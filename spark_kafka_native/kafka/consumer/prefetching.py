@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from ..cluster.brokers import Brokers
 from ..cluster.router import Router
 from ..errors import KafkaError, OffsetOutOfRangeError, TopicRecreatedError
-from ..metrics import catalogue as metric
-from ..metrics.error_tag import error_tag
 from ..model import TopicPartition
 from ..network.connection import Connection
-from ..network.deadline import Deadline
 from ..network.transport import READ, wait_for_streams
+from ..observe import catalogue as metric
+from ..observe.error_tag import error_tag
+from ..runtime.deadline import Deadline
 from .background import Background
 from .fetch_run import FetchRun
 from .fetched_records import FetchedRecords

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..config import ConsumerConfig
-from ..properties import INT32_MAX, property_field
+from ..config.client_config import ConsumerConfig
+from ..config.properties import INT32_MAX, property_field
 from .offset_reset import OffsetReset
 
 

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 
-from ..network.deadline import Clock
+from ..runtime.deadline import Clock
 
 
 class RunClock:

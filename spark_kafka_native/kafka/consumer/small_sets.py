@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from ..config import ConsumerConfig
+from ..config.client_config import ConsumerConfig
 from ..records.small_sets import DecodedSmallSet, SmallSet, decode_small_sets
 from .flight import Taken
 

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from ..consumer.partition_reader import PartitionReader
 from ..errors import KafkaError
 from ..model import TopicPartition
-from ..network.deadline import Deadline
+from ..runtime.deadline import Deadline
 from .commits import Commits
 from .errors import CommitFailedError
 from .group_config import GroupConfig

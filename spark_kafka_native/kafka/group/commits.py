@@ -19,14 +19,14 @@ from ..cluster.router import Router
 from ..consumer.work_unit import WorkStatus, WorkUnit
 from ..error_code import ErrorCode
 from ..errors import BrokerError, KafkaError
-from ..metrics import catalogue as metric
-from ..metrics.error_tag import error_tag
-from ..metrics.registry import MetricsRegistry
 from ..model import TopicPartition
-from ..network.deadline import Deadline
-from ..network.naps import Naps
-from ..network.retry import Backoff, is_retriable, retry
-from ..telemetry.event_source import EventSource
+from ..observe import catalogue as metric
+from ..observe.error_tag import error_tag
+from ..observe.event_source import EventSource
+from ..observe.registry import MetricsRegistry
+from ..runtime.deadline import Deadline
+from ..runtime.naps import Naps
+from ..runtime.retry import Backoff, is_retriable, retry
 from .committing import build_offset_commit, read_offset_commit
 from .errors import CommitFailedError
 from .membership import Identity

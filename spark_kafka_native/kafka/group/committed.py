@@ -11,13 +11,13 @@ from ..cluster.router import Router
 from ..error_code import ErrorCode
 from ..errors import BrokerError, IncompleteResponseError
 from ..model import OffsetToCommit, TopicPartition
-from ..network.deadline import Deadline
 from ..protocol.api.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
+from ..runtime.deadline import Deadline
 
 
 def committed_offsets(

@@ -10,13 +10,13 @@ from ..cluster.coordinators import CoordinatorKey
 from ..cluster.router import Router
 from ..errors import BrokerError, IncompleteResponseError
 from ..model import OffsetToCommit, TopicPartition
-from ..network.deadline import Deadline
 from ..protocol.api.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
+from ..runtime.deadline import Deadline
 from .membership import Identity
 
 

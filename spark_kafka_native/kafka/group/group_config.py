@@ -5,10 +5,10 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from ..config.properties import INT32_MAX, property_field
 from ..consumer.offset_reset import OffsetReset
 from ..consumer.reader_config import ReaderConfig
 from ..errors import ConfigError
-from ..properties import INT32_MAX, property_field
 from .assignor import Assignor, RangeAssignor, RoundRobinAssignor
 from .sticky_assignor import CooperativeStickyAssignor, StickyAssignor
 

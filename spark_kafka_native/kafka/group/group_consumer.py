@@ -18,17 +18,17 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from ..cluster.router import Router
-from ..config_from import Bootstrap, configs_from
+from ..config.config_from import Bootstrap, configs_from
 from ..consumer.fetched_records import FetchedRecords
 from ..consumer.one_reader import one_reader
 from ..consumer.partition_reader import PartitionReader
 from ..consumer.work_unit import WorkUnit
 from ..errors import ConfigError, ConsumerClosedError
-from ..metrics import catalogue as metric
-from ..metrics.snapshot import MetricsSnapshot, Observed
 from ..model import Record, TopicPartition
-from ..network.deadline import Deadline
-from ..telemetry.event_stream import EventStream
+from ..observe import catalogue as metric
+from ..observe.event_stream import EventStream
+from ..observe.snapshot import MetricsSnapshot, Observed
+from ..runtime.deadline import Deadline
 from .auto_commit import AutoCommit
 from .callbacks import Callbacks, OnPartitions
 from .commits import Commits

@@ -9,7 +9,7 @@ from ..consumer.fetched_records import FetchedRecords
 from ..consumer.offsets import list_offsets
 from ..consumer.partition_reader import PartitionReader
 from ..model import OffsetAt, Record, TopicPartition
-from ..network.deadline import Deadline
+from ..runtime.deadline import Deadline
 from .auto_commit import AutoCommit
 from .callbacks import shown
 from .commits import Commits

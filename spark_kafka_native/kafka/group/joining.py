@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from ..cluster.router import Router
-from ..network.retry import Backoff
+from ..runtime.retry import Backoff
 from .classic_membership import ClassicMembership
 from .consumer_membership import ConsumerMembership
 from .group_config import ASSIGNORS, GroupConfig, GroupProtocol

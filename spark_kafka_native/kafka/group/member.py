@@ -16,9 +16,9 @@ from ..cluster.router import Router
 from ..error_code import ErrorCode
 from ..errors import BrokerError, DeadlineExceededError, KafkaError, RequestTimedOutError
 from ..network.connection import Connection
-from ..network.deadline import Deadline
-from ..network.naps import Naps
-from ..network.retry import is_retriable
+from ..runtime.deadline import Deadline
+from ..runtime.naps import Naps
+from ..runtime.retry import is_retriable
 from .membership import NEVER, Ask, Change, FindPartitions, Identity, Membership
 from .subscription import Subscription
 

@@ -19,8 +19,8 @@ from uuid import UUID
 
 from ..errors import BrokerError, KafkaError
 from ..model import TopicPartition
-from ..network.retry import Backoff
 from ..protocol.message import Request
+from ..runtime.retry import Backoff
 
 NEVER = float("inf")
 

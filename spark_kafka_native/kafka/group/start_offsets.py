@@ -19,10 +19,10 @@ from ..consumer.offsets import list_places, try_places
 from ..consumer.partition_reader import PartitionReader
 from ..errors import DeadlineExceededError, KafkaError
 from ..model import OffsetAt, TopicPartition
-from ..network.deadline import Deadline
-from ..network.retry import Backoff, is_retriable
-from ..network.sparingly import Sparingly
 from ..network.transport import READ, wait_for_streams
+from ..runtime.deadline import Deadline
+from ..runtime.log_throttle import Sparingly
+from ..runtime.retry import Backoff, is_retriable
 from .auto_commit import AutoCommit
 from .callbacks import shown
 from .committed import committed_offsets

@@ -12,16 +12,16 @@ import functools
 import logging
 from typing import Final
 
+from ..config.security_config import SecurityConfig
 from ..error_code import ErrorCode
 from ..errors import AuthenticationError, HandshakeClosedError, NetworkError, RequestTimedOutError
 from ..protocol.api.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest
 from ..protocol.versions import VersionRanges, negotiate
-from ..sasl.mechanism import Mechanism
-from ..security_config import SecurityConfig
-from .credentials import mechanism_for
-from .deadline import Deadline
+from ..runtime.deadline import Deadline
+from ..security.credentials import mechanism_for
+from ..security.mechanism import Mechanism
+from ..security.tokens import forget_token
 from .peer import Peer
-from .tokens import forget_token
 
 MAX_ROUNDS: Final = 8
 """Messages of ours in one authentication; SCRAM takes two."""

@@ -10,13 +10,13 @@ import logging
 import time
 from typing import Any, TypeVar
 
-from ..config import ClientConfig, split_address
+from ..config.client_config import ClientConfig, split_address
 from ..errors import KafkaError, NetworkError
 from ..protocol.message import Request, Response
 from ..protocol.session import Session
 from ..protocol.versions import negotiate
+from ..runtime.deadline import Deadline
 from .connection_errors import explained_hang_up
-from .deadline import Deadline
 from .exchange import Exchange
 from .handshake import Negotiated, shake_hands
 from .pending import Pending

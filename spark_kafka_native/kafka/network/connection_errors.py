@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from functools import partial
 
+from ..config.security_config import SecurityConfig
 from ..errors import HandshakeClosedError, KafkaError, NetworkError
-from ..security_config import SecurityConfig
-from .sparingly import Sparingly
+from ..runtime.log_throttle import Sparingly
 
 _LOG = logging.getLogger("spark_kafka_native.network")
 _SPARINGLY = Sparingly(_LOG)

@@ -15,10 +15,10 @@ from collections import deque
 from types import TracebackType
 from typing import Final, Self
 
-from ..config import ClientConfig
+from ..config.client_config import ClientConfig
 from ..errors import ConfigError, NetworkError, UnreachableError
-from .deadline import Deadline
-from .name_lookup import AddressInfo
+from ..runtime.deadline import Deadline
+from ..runtime.name_lookup import AddressInfo
 
 _UNDER_WAY: Final = (0, errno.EINPROGRESS, errno.EINTR, errno.EWOULDBLOCK)
 _KEEP_IDLE: Final = getattr(socket, "TCP_KEEPIDLE", getattr(socket, "TCP_KEEPALIVE", None))

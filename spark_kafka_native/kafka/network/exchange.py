@@ -19,19 +19,19 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ..errors import KafkaError, NetworkError, RequestTimedOutError
-from ..metrics import catalogue as metric
-from ..metrics.error_tag import error_tag
-from ..metrics.registry import MetricsRegistry
+from ..observe import catalogue as metric
+from ..observe.error_tag import error_tag
+from ..observe.registry import MetricsRegistry
 from ..protocol.frame import PREFIX_BYTES
 from ..protocol.message import Request, Response
 from ..protocol.session import Session
+from ..runtime.deadline import Deadline
+from ..runtime.naps import Naps
+from ..runtime.released import is_held
 from .connection_errors import error_for, log_end, own_copy
-from .deadline import Deadline
 from .frames import FrameBuffers, FrameReader
-from .naps import Naps
 from .pending import Pending
 from .quota import Quota
-from .released import is_held
 from .transport import READ, WRITE, Transport
 from .write_queue import WriteQueue
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ...version import __version__
-from ..config import ClientConfig
+from ..config.client_config import ClientConfig
 from ..error_code import ErrorCode
 from ..errors import BrokerError, HandshakeClosedError, NetworkError, RequestTimedOutError
 from ..protocol.api.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ..protocol.message import Request
 from ..protocol.versions import VersionRanges, choose_version, lower_api_versions, read_version_ranges
-from .deadline import Deadline
+from ..runtime.deadline import Deadline
 from .peer import Peer
 
 INT16_MAX: Final = 32_767

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol, TypeVar
 
 from ..protocol.message import Request, Response
-from .deadline import Deadline
+from ..runtime.deadline import Deadline
 
 R = TypeVar("R", bound=Response)
 

@@ -7,7 +7,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 from ..errors import KafkaError, NetworkError
 from ..protocol.message import Response
-from .deadline import Deadline
+from ..runtime.deadline import Deadline
 from .frames import FrameBuffers
 
 R = TypeVar("R", bound=Response)

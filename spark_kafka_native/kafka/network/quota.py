@@ -6,8 +6,8 @@ import logging
 import time
 
 from ..errors import NetworkError
-from .deadline import Deadline
-from .sparingly import Sparingly
+from ..runtime.deadline import Deadline
+from ..runtime.log_throttle import Sparingly
 
 _SPARINGLY = Sparingly(logging.getLogger("spark_kafka_native.network"))
 

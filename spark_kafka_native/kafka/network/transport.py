@@ -12,7 +12,8 @@ import ssl
 import threading
 from collections.abc import Sequence
 
-from ..config import ClientConfig
+from ..config.client_config import ClientConfig
+from ..config.security_config import SecurityConfig
 from ..errors import (
     AuthenticationError,
     HandshakeClosedError,
@@ -20,10 +21,9 @@ from ..errors import (
     NetworkError,
     SecurityError,
 )
-from ..security_config import SecurityConfig
-from .deadline import Deadline
+from ..runtime.deadline import Deadline
+from ..runtime.name_lookup import look_up
 from .dialing import Dialing
-from .name_lookup import look_up
 
 Buffer = bytes | bytearray | memoryview
 
@@ -275,7 +275,7 @@ def _stream_failure(error: OSError, address: str, doing: str) -> KafkaError:
 
 
 def _tls_context(security: SecurityConfig) -> ssl.SSLContext:
-    from .tls import tls_context  # late: whoever speaks plaintext does not wait for its import
+    from ..security.tls import tls_context  # late: whoever speaks plaintext does not wait for its import
 
     return tls_context(security)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .deadline import Deadline
+from ..runtime.deadline import Deadline
+from ..runtime.wakeup import Wakeup
 from .pending import Pending
 from .transport import READ, wait_for_streams
-from .wakeup import Wakeup
 
 
 def wait_for_any(

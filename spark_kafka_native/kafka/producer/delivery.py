@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import KafkaError
-from ..metrics import catalogue as metric
 from ..model import NO_TIMESTAMP_MS, TopicPartition
-from ..network.deadline import Deadline
+from ..observe import catalogue as metric
+from ..runtime.deadline import Deadline
 from .errors import DeliveryError, DeliveryStatus
 from .waiters import Waiters
 

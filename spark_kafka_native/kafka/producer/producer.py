@@ -18,15 +18,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..cluster.router import Router, check_shared
-from ..config import ProducerConfig
-from ..config_from import Bootstrap, configs_from
+from ..config.client_config import ProducerConfig
+from ..config.config_from import Bootstrap, configs_from
 from ..errors import DeadlineExceededError
-from ..metrics import catalogue as metric
-from ..metrics.snapshot import MetricsSnapshot, Observed
-from ..network.deadline import Deadline, Timeout
-from ..network.released import released
+from ..observe import catalogue as metric
+from ..observe.event_stream import EventStream
+from ..observe.snapshot import MetricsSnapshot, Observed
 from ..records.columns import RecordColumns
-from ..telemetry.event_stream import EventStream
+from ..runtime.deadline import Deadline, Timeout
+from ..runtime.released import released
 from .accumulating.column_input import Columns, TopicColumns, columns_by_topic
 from .accumulating.encoder import BatchEncoder
 from .accumulating.many_records import Sendable, columns_of

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..metrics import catalogue as metric
-from ..metrics.error_tag import error_tag
-from ..metrics.histogram import NOTHING, Distribution
-from ..metrics.registry import MetricsRegistry
-from ..metrics.snapshot import Observed
 from ..model import TopicPartition
-from ..telemetry.event_source import EventSource
+from ..observe import catalogue as metric
+from ..observe.error_tag import error_tag
+from ..observe.event_source import EventSource
+from ..observe.histogram import NOTHING, Distribution
+from ..observe.registry import MetricsRegistry
+from ..observe.snapshot import Observed
 from .acknowledgement import Acknowledgement
 from .errors import DeliveryError
 

@@ -11,12 +11,12 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from ..cluster.router import Router
-from ..config import ProducerConfig, TransactionConfig
-from ..config_from import Bootstrap, configs_from
+from ..config.client_config import ProducerConfig, TransactionConfig
+from ..config.config_from import Bootstrap, configs_from
 from ..error_code import ErrorCode
 from ..errors import BrokerError, ConfigError, DeadlineExceededError, KafkaError
 from ..model import GroupMembership, OffsetToCommit, TopicPartition
-from ..network.deadline import Deadline, Timeout
+from ..runtime.deadline import Deadline, Timeout
 from .accumulating.partitioner import PartitionFunction
 from .errors import ProducerClosedError, TransactionAbortableError, TransactionFatalError
 from .sending.producer_id import ProducerId, ProducerIdentity

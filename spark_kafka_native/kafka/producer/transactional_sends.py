@@ -9,7 +9,7 @@ from typing import Any
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..config import TransactionConfig
+from ..config.client_config import TransactionConfig
 from ..errors import KafkaError
 from .accumulating.column_input import Columns
 from .accumulating.many_records import Sendable

@@ -7,9 +7,9 @@ import os
 import threading
 from collections.abc import Callable
 
-from ..metrics.registry import MetricsRegistry
-from ..network.deadline import Deadline
-from ..network.naps import Naps
+from ..observe.registry import MetricsRegistry
+from ..runtime.deadline import Deadline
+from ..runtime.naps import Naps
 from .errors import ProducerClosedError
 
 

@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from ...kafka.config import unknown_properties
-from ...kafka.properties import Properties
+from ...kafka.config.client_config import unknown_properties
+from ...kafka.config.properties import Properties
 
 MEANINGLESS: Final = {
     "group.remote.assignor",

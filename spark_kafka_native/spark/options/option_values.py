@@ -11,9 +11,9 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any, Final, Self
 
-from ...kafka.config import JAVA_ONLY, ClientConfig, ConsumerConfig, ProducerConfig
+from ...kafka.config.client_config import JAVA_ONLY, ClientConfig, ConsumerConfig, ProducerConfig
+from ...kafka.config.properties import Properties
 from ...kafka.errors import ConfigError
-from ...kafka.properties import Properties
 from .kafka_properties import NO_EFFECT, describe_unread
 from .option import Option, Scope
 from .table import OPTIONS

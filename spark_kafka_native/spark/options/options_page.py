@@ -10,8 +10,14 @@ import textwrap
 from dataclasses import Field, fields
 from typing import Any, Final
 
-from ...kafka.config import JAVA_ONLY, ClientConfig, ConsumerConfig, ProducerConfig, SecurityConfig
-from ...kafka.properties import Properties
+from ...kafka.config.client_config import (
+    JAVA_ONLY,
+    ClientConfig,
+    ConsumerConfig,
+    ProducerConfig,
+    SecurityConfig,
+)
+from ...kafka.config.properties import Properties
 from ..read.read_options import REFUSED as READ_REFUSED
 from ..write.write_options import MEANINGLESS as WRITE_MEANINGLESS
 from ..write.write_options import REFUSED as WRITE_REFUSED

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from ...kafka.network.references import read_file
-from ...kafka.properties_file import parse_properties
+from ...kafka.config.properties_file import parse_properties
+from ...kafka.security.references import read_file
 from .table import OPTIONS
 
 _OWN: Final = frozenset(option.name.lower() for option in OPTIONS)

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from ...kafka.cluster.router import Router, router_for
-from ...kafka.config import ClientConfig, ConsumerConfig
+from ...kafka.config.client_config import ClientConfig, ConsumerConfig
 from ...kafka.consumer.fetcher import Fetcher
 from ...kafka.errors import (
     BrokerError,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ...kafka.config import ClientConfig, ConsumerConfig
+from ...kafka.config.client_config import ClientConfig, ConsumerConfig
 from ...kafka.errors import ConfigError
 from ...kafka.model import TopicPartition
 from ..conditions import KafkaConditionError

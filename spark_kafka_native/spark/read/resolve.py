@@ -12,8 +12,8 @@ from ...kafka.consumer.offsets import list_offsets
 from ...kafka.error_code import ErrorCode
 from ...kafka.errors import BrokerError, ConfigError, KafkaError
 from ...kafka.model import IsolationLevel, OffsetAt, TopicPartition
-from ...kafka.network.deadline import Deadline
-from ...kafka.network.retry import Backoff, is_retriable, retry
+from ...kafka.runtime.deadline import Deadline
+from ...kafka.runtime.retry import Backoff, is_retriable, retry
 from ..conditions import KafkaConditionError
 from .bounds import At, Earliest, EndBound, FirstAtOrAfter, Latest, StartBound
 from .offsets import (

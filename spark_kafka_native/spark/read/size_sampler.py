@@ -15,7 +15,7 @@ from typing import Final, cast
 from uuid import UUID
 
 from ...kafka.cluster.router import Router
-from ...kafka.config import ConsumerConfig
+from ...kafka.config.client_config import ConsumerConfig
 from ...kafka.consumer.fetched_records import FetchedRecords
 from ...kafka.consumer.fetcher import Fetcher
 from ...kafka.errors import (

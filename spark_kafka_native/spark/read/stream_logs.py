@@ -11,8 +11,8 @@ from ...kafka.cluster.router import Router
 from ...kafka.cluster.topic_ids import find_recreated
 from ...kafka.errors import BrokerError, ConfigError, DeadlineExceededError, KafkaError
 from ...kafka.model import IsolationLevel, OffsetAt, TopicPartition
-from ...kafka.network.deadline import Deadline
-from ...kafka.network.retry import Backoff, retry
+from ...kafka.runtime.deadline import Deadline
+from ...kafka.runtime.retry import Backoff, retry
 from .batch_plan import offset_now
 from .late_bounds import is_about_missing
 from .offsets import OffsetLimit, Specific, format_topic_partitions

@@ -16,7 +16,6 @@ from typing import Any, Protocol
 from ...kafka.cluster.router import Router
 from ...kafka.group.committed import all_committed_offsets, committed_offsets
 from ...kafka.model import GroupMembership, OffsetToCommit, TopicPartition
-from ...kafka.network.deadline import Deadline
 from ...kafka.producer.errors import TransactionAbortableError
 from ...kafka.producer.sending.transaction_requests import (
     OpenTransaction,
@@ -26,6 +25,7 @@ from ...kafka.producer.sending.transaction_requests import (
     find_version,
     init_producer_id,
 )
+from ...kafka.runtime.deadline import Deadline
 from .commit_marker import find_offsets, read_all
 
 

@@ -16,7 +16,7 @@ from ...kafka.cluster.router import Router
 from ...kafka.errors import KafkaError
 from ...kafka.group.committed import all_committed_offsets, committed_offsets
 from ...kafka.model import OffsetToCommit, TopicPartition
-from ...kafka.network.deadline import Deadline
+from ...kafka.runtime.deadline import Deadline
 
 M = TypeVar("M")
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import pyarrow as pa
 
 from ...kafka.cluster.router import router_for
-from ...kafka.config import TransactionConfig
+from ...kafka.config.client_config import TransactionConfig
 from ...kafka.errors import ConfigError, KafkaError
 from ...kafka.model import TopicPartition
 from ...kafka.producer.transactional_producer import TransactionalProducer

@@ -13,8 +13,8 @@ from typing import Final
 from ...kafka.admin import Admin
 from ...kafka.cluster.router import Router
 from ...kafka.errors import KafkaError, UnsupportedVersionError
-from ...kafka.network.deadline import Deadline
 from ...kafka.producer.sending.transaction_requests import init_producer_id
+from ...kafka.runtime.deadline import Deadline
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
 _AT_ONCE: Final = 16

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ...kafka.cluster.configs import describe_topic_configs
 from ...kafka.cluster.router import Router
-from ...kafka.config import ClientConfig, TransactionConfig
+from ...kafka.config.client_config import ClientConfig, TransactionConfig
 from ...kafka.consumer.last_of_key import last_of_key
 from ...kafka.error_code import ErrorCode
 from ...kafka.errors import BrokerError, ConfigError, DeadlineExceededError, KafkaError
 from ...kafka.model import TopicPartition
-from ...kafka.network.deadline import Deadline
 from ...kafka.producer.errors import DeliveryError, TransactionAbortableError
+from ...kafka.runtime.deadline import Deadline
 from .batch_intent import BatchIntent, Intents, drivers_name, replaced
 from .commit_marker import CommitMarker, ReplayError
 from .write_options import WriteOptions

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ...kafka.cluster.router import Router
 from ...kafka.model import TopicPartition
-from ...kafka.network.deadline import Deadline
+from ...kafka.runtime.deadline import Deadline
 from .batch_intent import GroupIntents, Intents
 from .commit_marker import CommitMarker
 from .write_options import WriteOptions

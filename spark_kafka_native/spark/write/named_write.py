@@ -23,10 +23,9 @@ import pyarrow as pa
 
 from ...kafka.admin import Admin
 from ...kafka.cluster.router import Router, router_for
-from ...kafka.config import TransactionConfig
+from ...kafka.config.client_config import TransactionConfig
 from ...kafka.errors import KafkaError
 from ...kafka.model import TopicPartition
-from ...kafka.network.deadline import Deadline
 from ...kafka.producer.errors import TransactionAbortableError, TransactionFatalError
 from ...kafka.producer.sending.transaction_requests import (
     OpenTransaction,
@@ -35,6 +34,7 @@ from ...kafka.producer.sending.transaction_requests import (
     init_producer_id,
 )
 from ...kafka.producer.transactional_producer import TransactionalProducer
+from ...kafka.runtime.deadline import Deadline
 from ..notice import tell
 from .commit_marker import CommitMarker, ReplayError
 from .commit_message import KafkaCommitMessage

@@ -12,7 +12,6 @@ from typing import Final
 from ...kafka.cluster.router import Router, router_for
 from ...kafka.errors import KafkaError
 from ...kafka.model import TopicPartition
-from ...kafka.network.deadline import Deadline
 from ...kafka.producer.errors import TransactionAbortableError, TransactionFatalError
 from ...kafka.producer.sending.transaction_requests import (
     OpenTransaction,
@@ -20,6 +19,7 @@ from ...kafka.producer.sending.transaction_requests import (
     end_transaction,
     init_producer_id,
 )
+from ...kafka.runtime.deadline import Deadline
 from .batch_intent import BatchIntent
 from .commit_marker import ReplayError
 from .commit_message import KafkaCommitMessage, hash_of_tasks

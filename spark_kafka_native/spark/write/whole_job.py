@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ...kafka.admin import Admin
 from ...kafka.cluster.router import Router, router_for
-from ...kafka.config import TransactionConfig
+from ...kafka.config.client_config import TransactionConfig
 from ...kafka.errors import ConfigError, IncompleteResponseError, KafkaError
 from ...kafka.producer.errors import TransactionAbortableError, TransactionFatalError
 from ...kafka.producer.sending.transaction_requests import (

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ...kafka.config import ClientConfig, ProducerConfig
+from ...kafka.config.client_config import ClientConfig, ProducerConfig
 from ...kafka.errors import ConfigError
-from ...kafka.network.references import allowed_path
 from ...kafka.producer.accumulating.partitioner import partitioner_name
+from ...kafka.security.references import allowed_path
 from ..options.option_values import OptionValues
 
 LINGER_MS: Final = 1_000

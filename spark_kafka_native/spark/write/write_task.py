@@ -16,11 +16,11 @@ from ...kafka.admin import Admin, NewTopic
 from ...kafka.cluster.router import Router, router_for
 from ...kafka.error_code import ErrorCode
 from ...kafka.errors import BrokerError, ConfigError, KafkaError
-from ...kafka.network.deadline import Deadline
 from ...kafka.producer.delivery import ColumnsDelivery
 from ...kafka.producer.errors import RecordError
 from ...kafka.producer.producer import Producer
 from ...kafka.protocol.api.produce import ProduceRequest
+from ...kafka.runtime.deadline import Deadline
 from ..worker import settle_worker
 from .commit_message import KafkaCommitMessage
 from .rows import RowColumns

@@ -18,7 +18,7 @@ from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsReques
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 
 UNNEEDED = (
-    "spark_kafka_native.kafka.producer_config",
+    "spark_kafka_native.kafka.config.producer_config",
     "spark_kafka_native.kafka.protocol.api.offset_for_leader_epoch",
     "hmac",
     "json",

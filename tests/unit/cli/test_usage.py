@@ -287,8 +287,8 @@ def test_tail_imports_nothing_that_only_others_need() -> None:
     others = (
         "pandas",
         "pyarrow.compute",
-        "spark_kafka_native.kafka.network.tls",
-        "spark_kafka_native.kafka.sasl",
+        "spark_kafka_native.kafka.security.tls",
+        "spark_kafka_native.kafka.security",
     )
     with MockBroker() as broker:
         broker.create_topic("tailed")

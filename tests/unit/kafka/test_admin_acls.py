@@ -9,13 +9,13 @@ import pytest
 from spark_kafka_native.kafka.admin.acls import Acl, AclAdmin, AclFilter
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError
-from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.protocol.api.acls import (
     DeleteAclsFilterResult,
     DeleteAclsMatchingAcl,
     DeleteAclsRequest,
     DeleteAclsResponse,
 )
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 NONE, DENIED = ErrorCode.NONE, ErrorCode.SECURITY_DISABLED
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kafka_native.kafka.config import ClientConfig, ConsumerConfig, unknown_properties
-from spark_kafka_native.kafka.errors import ConfigError
-from spark_kafka_native.kafka.jaas import (
+from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig, unknown_properties
+from spark_kafka_native.kafka.config.jaas import (
     OAUTHBEARER_MODULE,
     PLAIN_MODULE,
     SCRAM_MODULE,
     parse_jaas,
 )
-from spark_kafka_native.kafka.network.client_credentials import client_credentials
-from spark_kafka_native.kafka.security_config import SecurityConfig
+from spark_kafka_native.kafka.config.security_config import SecurityConfig
+from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.kafka.security.client_credentials import client_credentials
 
 _SECURED = "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler"
 _MSK = "software.amazon.msk.auth.iam"

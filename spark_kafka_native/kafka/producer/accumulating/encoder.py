@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ...config import ProducerConfig
+from ...config.client_config import ProducerConfig
 from ...errors import ConfigError
 from ...records.columns import RecordColumns
 from ...records.compression import Codec, compress

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import threading
 
-from ...metrics import catalogue as metric
-from ...metrics.registry import MetricsRegistry
-from ...network.deadline import Deadline
+from ...observe import catalogue as metric
+from ...observe.registry import MetricsRegistry
+from ...runtime.deadline import Deadline
 from ..errors import BufferFullError, ProducerClosedError
 
 MAX_NAP_S = 0.5

@@ -20,7 +20,7 @@ from uuid import UUID
 import numpy as np
 import numpy.typing as npt
 
-from ...config import ProducerConfig
+from ...config.client_config import ProducerConfig
 from ...model import TopicPartition
 from ...records.arrow_arrays import build_index
 from ...records.columns import RecordColumns

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from ...cluster.configs import describe_topic_configs
 from ...cluster.router import Router
 from ...errors import KafkaError
-from ...network.deadline import Deadline
+from ...runtime.deadline import Deadline
 
 _LOG = logging.getLogger("spark_kafka_native")
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...config import ProducerConfig
+from ...config.client_config import ProducerConfig
 from ...records.columns import RecordColumns
 from ..delivery import DeliveryBlock, Rows
 from ..errors import RecordError

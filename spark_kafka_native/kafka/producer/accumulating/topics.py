@@ -13,10 +13,10 @@ import numpy as np
 
 from ...cluster.metadata import Topic
 from ...cluster.router import Router
-from ...config import ProducerConfig
+from ...config.client_config import ProducerConfig
 from ...error_code import ErrorCode
 from ...errors import BrokerError
-from ...network.deadline import Deadline
+from ...runtime.deadline import Deadline
 from ..errors import ProducerClosedError
 from ..settling.replay import Replay
 from .partitioner import ExplicitPartitioner, Targets

@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection
 from ...cluster.metadata import ClusterMetadata
 from ...errors import BrokerError, ConfigError, KafkaError, SecurityError
 from ...network.connection import Connection
-from ...network.deadline import Deadline
 from ...protocol.api.init_producer_id import InitProducerIdRequest
+from ...runtime.deadline import Deadline
 from ..settling.failed_batches import FailedBatches
 from .broker_connection import BrokerConnection
 from .partition_sending import PartitionSending

@@ -7,8 +7,8 @@ import logging
 
 from ...error_code import ErrorCode
 from ...errors import BrokerError, KafkaError
-from ...metrics import catalogue as metric
-from ...network.sparingly import Sparingly
+from ...observe import catalogue as metric
+from ...runtime.log_throttle import Sparingly
 from ..accumulating.batch import Batch
 from ..settling.failed_batches import FailedBatches
 from ..settling.spill import SpillError

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...errors import BrokerError, KafkaError, ProtocolError
-from ...metrics import catalogue as metric
 from ...model import Acks
+from ...observe import catalogue as metric
 from ...protocol.api.produce import PartitionProduceResponse
 from ..accumulating.batch import Batch
 from ..errors import DeliveryStatus

@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable, Collection
 
 from ...errors import KafkaError
-from ...network.deadline import Deadline
 from ...network.transport import READ, wait_for_streams
-from ...network.wakeup import Wakeup
+from ...runtime.deadline import Deadline
+from ...runtime.wakeup import Wakeup
 from ..accumulating.batch import Batch
 from ..accumulating.topic_buffer import TopicBuffer
 from ..accumulating.waiting_rows import WaitingRows

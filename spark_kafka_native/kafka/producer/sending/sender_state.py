@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from ...cluster.router import Router
-from ...config import ProducerConfig
+from ...config.client_config import ProducerConfig
 from ...errors import KafkaError
 from ...model import Acks, TopicPartition
-from ...network.retry import Backoff
+from ...runtime.retry import Backoff
 from ..accumulating.batch import Batch
 from ..accumulating.encoder import BatchEncoder
 from ..accumulating.topic_buffer import TopicBuffer

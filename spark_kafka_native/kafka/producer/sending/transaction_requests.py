@@ -23,7 +23,6 @@ from ...errors import (
     UnsupportedVersionError,
 )
 from ...model import GroupMembership, OffsetToCommit, TopicPartition
-from ...network.deadline import Deadline
 from ...protocol.api.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ...protocol.api.transactions import (
     LAST_END_TXN_OF_VERSION_1,
@@ -40,6 +39,7 @@ from ...protocol.api.transactions import (
     TxnOffsetCommitResponse,
 )
 from ...protocol.message import Request, Response
+from ...runtime.deadline import Deadline
 from ..errors import TransactionAbortableError, TransactionFatalError
 from .producer_id import ProducerIdentity
 from .transaction import Meaning, is_open, judge_answer

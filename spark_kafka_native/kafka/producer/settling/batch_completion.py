@@ -15,8 +15,8 @@ from uuid import UUID
 
 from ...error_code import ErrorCode
 from ...errors import BrokerError
-from ...metrics import catalogue as metric
 from ...model import TopicPartition
+from ...observe import catalogue as metric
 from ...records.columns import RecordColumns
 from ..accumulating.batch import Batch
 from ..accumulating.memory import BufferMemory

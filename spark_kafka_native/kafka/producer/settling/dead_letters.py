@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ...config import ProducerConfig
+from ...config.client_config import ProducerConfig
 from ...errors import ProtocolError
 from ...model import NO_TIMESTAMP_MS, Record
 from ...records.columns import RecordColumns

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 
 from ...model import TopicPartition
-from ...network.retry import Backoff
+from ...runtime.retry import Backoff
 from ..accumulating.batch import Batch
 from ..sending.sender_state import SenderState
 from .backlogs import Backlog

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ...config import ProducerConfig
-from ...metrics import catalogue as metric
+from ...config.client_config import ProducerConfig
 from ...model import Record, TopicPartition
-from ...network.sparingly import Sparingly
+from ...observe import catalogue as metric
 from ...records.columns import RecordColumns
+from ...runtime.log_throttle import Sparingly
 from ..accumulating.batch import Batch, Origin
 from ..accumulating.column_input import TopicColumns
 from ..accumulating.encoder import BatchEncoder, max_record_sizes

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from ...errors import KafkaError
-from ...network.deadline import Deadline
+from ...runtime.deadline import Deadline
 from ..accumulating.batch import Batch
 from ..accumulating.topic_buffer import TopicBuffer
 from ..waiters import Waiters

@@ -12,15 +12,15 @@ from scripted_broker import HangUp, ScriptedCluster, Silence
 
 from spark_kafka_native.kafka.admin.admin import Admin
 from spark_kafka_native.kafka.cluster.router import Router
-from spark_kafka_native.kafka.config import ConsumerConfig
-from spark_kafka_native.kafka.config_from import configs_from
+from spark_kafka_native.kafka.config.client_config import ConsumerConfig
+from spark_kafka_native.kafka.config.config_from import configs_from
 from spark_kafka_native.kafka.connected_cluster import Cluster
 from spark_kafka_native.kafka.errors import ClientClosedError, DeadlineExceededError, KafkaError
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
 from spark_kafka_native.kafka.protocol.api.list_transactions import ListTransactionsRequest
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 A0 = TopicPartition("a", 0)
 WITHIN_S = 60

@@ -11,10 +11,10 @@ import pytest
 
 from spark_kafka_native.kafka.cluster.brokers import Brokers
 from spark_kafka_native.kafka.cluster.router import Router
-from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import AuthenticationError, NetworkError, UnreachableError
 from spark_kafka_native.kafka.model import Broker
-from spark_kafka_native.kafka.network.deadline import Deadline
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 SOON = 60_000.0
 

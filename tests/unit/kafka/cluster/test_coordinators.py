@@ -12,7 +12,7 @@ from scripted_broker import HangUp, ScriptedCluster, properties
 from spark_kafka_native.kafka.cluster.coordinator_requests import send_to_coordinator
 from spark_kafka_native.kafka.cluster.coordinators import CoordinatorKey
 from spark_kafka_native.kafka.cluster.router import Router
-from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, DeadlineExceededError
 from spark_kafka_native.kafka.protocol.api.find_coordinator import (

@@ -20,7 +20,7 @@ from spark_kafka_native.kafka.cluster import patience
 from spark_kafka_native.kafka.cluster import router as router_module
 from spark_kafka_native.kafka.cluster.metadata import ClusterMetadata
 from spark_kafka_native.kafka.cluster.router import Router, router_for
-from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.consumer.offsets import list_offsets
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
@@ -32,7 +32,6 @@ from spark_kafka_native.kafka.errors import (
     UnreachableError,
 )
 from spark_kafka_native.kafka.model import OffsetAt, TopicPartition
-from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.protocol.api.api_versions import ApiVersionsRequest
 from spark_kafka_native.kafka.protocol.api.list_offsets import (
     ListOffsetsPartitionResponse,
@@ -47,6 +46,7 @@ from spark_kafka_native.kafka.protocol.api.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 pytestmark = pytest.mark.timed(0.1)
 

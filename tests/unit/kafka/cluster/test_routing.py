@@ -10,11 +10,10 @@ from uuid import UUID
 import pytest
 
 from spark_kafka_native.kafka.cluster.router import Leader, Router
-from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, DeadlineExceededError, NetworkError, SecurityError
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.protocol.api.metadata import (
     MetadataRequest,
     MetadataResponse,
@@ -22,6 +21,7 @@ from spark_kafka_native.kafka.protocol.api.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 ID = UUID(int=5)
 REQUEST = MetadataRequest(topics=[])

@@ -9,7 +9,7 @@ import pytest
 from scripted_broker import ScriptedCluster
 
 from spark_kafka_native.kafka import Admin, Cluster, ConfigResource, Consumer, Producer, Router
-from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, ConfigError
 

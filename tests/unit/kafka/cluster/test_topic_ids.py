@@ -9,7 +9,7 @@ from scripted_broker import ScriptedCluster, properties
 from spark_kafka_native.kafka.cluster import topic_ids
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.cluster.topic_ids import find_recreated
-from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import DeadlineExceededError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest

@@ -24,10 +24,10 @@ from spark_kafka_native.kafka.errors import (
     OffsetOutOfRangeError,
 )
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.network.retry import Backoff
 from spark_kafka_native.kafka.protocol.api.fetch import EpochEndOffset, PartitionData
 from spark_kafka_native.kafka.records.columns import RecordColumns
 from spark_kafka_native.kafka.records.encode import encode_record_batch
+from spark_kafka_native.kafka.runtime.retry import Backoff
 
 TP = TopicPartition("orders", 0)
 BACKOFF = Backoff(first_ms=100, max_ms=1_000)

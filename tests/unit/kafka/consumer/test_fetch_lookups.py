@@ -18,7 +18,7 @@ from scripted_broker import ScriptedCluster, offsets_of, properties
 from silent_address import silent_listener
 
 from spark_kafka_native.kafka.cluster.router import Leader, Router
-from spark_kafka_native.kafka.config import ClientConfig, ConsumerConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig
 from spark_kafka_native.kafka.consumer.fetch_run import FetchRun
 from spark_kafka_native.kafka.consumer.offset_reset import OffsetReset
 from spark_kafka_native.kafka.consumer.partition_reader import PartitionReader
@@ -31,9 +31,9 @@ from spark_kafka_native.kafka.errors import (
     OffsetOutOfRangeError,
 )
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 AWAY = "away.example"
 SOON_S = 60.0

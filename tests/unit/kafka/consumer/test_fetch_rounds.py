@@ -10,7 +10,7 @@ from fetch_world import ID, ONE, THREE, TWO, FakePending, World, asked, records,
 from scripted_broker import offsets_of
 
 from spark_kafka_native.kafka.cluster.router import Leader
-from spark_kafka_native.kafka.config import ConsumerConfig
+from spark_kafka_native.kafka.config.client_config import ConsumerConfig
 from spark_kafka_native.kafka.consumer import fetch_answers, fetch_run
 from spark_kafka_native.kafka.consumer.fetch_run import FRAME_OVERHEAD
 from spark_kafka_native.kafka.error_code import ErrorCode
@@ -22,11 +22,11 @@ from spark_kafka_native.kafka.errors import (
     SecurityError,
     TopicRecreatedError,
 )
-from spark_kafka_native.kafka.network.deadline import Deadline
-from spark_kafka_native.kafka.network.sparingly import Sparingly
 from spark_kafka_native.kafka.protocol.api.fetch import (
     FetchResponse,
 )
+from spark_kafka_native.kafka.runtime.deadline import Deadline
+from spark_kafka_native.kafka.runtime.log_throttle import Sparingly
 
 
 def test_each_round_asks_from_behind_what_came_before_it_is_handed_out(world: World) -> None:

@@ -13,7 +13,7 @@ import pytest
 from scripted_broker import HangUp, Late, ScriptedCluster, offsets_of, properties, refusal, values_of
 
 from spark_kafka_native.kafka.cluster.router import Router
-from spark_kafka_native.kafka.config import ClientConfig, ConsumerConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig
 from spark_kafka_native.kafka.consumer import fetch_run
 from spark_kafka_native.kafka.consumer.fetch_run import FetchRun
 from spark_kafka_native.kafka.error_code import ErrorCode
@@ -25,7 +25,6 @@ from spark_kafka_native.kafka.errors import (
     ProtocolError,
 )
 from spark_kafka_native.kafka.model import IsolationLevel, TopicPartition
-from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest, FetchResponse, PartitionData
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.kafka.protocol.api.offset_for_leader_epoch import (
@@ -34,6 +33,7 @@ from spark_kafka_native.kafka.protocol.api.offset_for_leader_epoch import (
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
 )
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 pytestmark = [
     pytest.mark.timed(0.1),

@@ -21,7 +21,7 @@ from spark_kafka_native.kafka.errors import (
     SecurityError,
 )
 from spark_kafka_native.kafka.model import IsolationLevel
-from spark_kafka_native.kafka.network.deadline import Deadline
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 
 def test_a_broker_that_asked_to_be_left_alone_is(world: World) -> None:

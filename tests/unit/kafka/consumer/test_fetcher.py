@@ -25,7 +25,7 @@ from scripted_broker import (
 )
 
 from spark_kafka_native.kafka.cluster.router import Router
-from spark_kafka_native.kafka.config import ClientConfig, ConsumerConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig
 from spark_kafka_native.kafka.consumer import fetched_records
 from spark_kafka_native.kafka.consumer.fetcher import Fetcher
 from spark_kafka_native.kafka.error_code import ErrorCode

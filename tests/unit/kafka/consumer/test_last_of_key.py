@@ -17,8 +17,8 @@ from spark_kafka_native.kafka.consumer.last_of_key import UndecidedError, last_o
 from spark_kafka_native.kafka.consumer.offsets import LogBounds
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.protocol.api.fetch import PartitionData
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 WHERE = TopicPartition("markers", 0)
 TRANSACTIONAL = 0x10

@@ -13,12 +13,12 @@ from spark_kafka_native.kafka.consumer.offsets import (
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, IncompleteResponseError, ProtocolError
 from spark_kafka_native.kafka.model import IsolationLevel, OffsetAt, TopicPartition
-from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.protocol.api.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 

@@ -21,7 +21,7 @@ from held_lock import held_by_another_thread
 from scripted_broker import HangUp, Late, ScriptedCluster, offsets_of, properties, refusal
 
 from spark_kafka_native.kafka.cluster.router import Router
-from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.consumer import partition_reader, prefetching
 from spark_kafka_native.kafka.consumer.consumer import Consumer
 from spark_kafka_native.kafka.consumer.offset_reset import OffsetReset
@@ -38,10 +38,10 @@ from spark_kafka_native.kafka.errors import (
     TopicRecreatedError,
 )
 from spark_kafka_native.kafka.model import OffsetAt, TopicPartition
-from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 pytestmark = [
     pytest.mark.timed(0.1),

@@ -13,7 +13,7 @@ from spark_kafka_native.kafka.errors import UnreachableError
 from spark_kafka_native.kafka.group import member
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.network.deadline import Deadline
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 A0 = TopicPartition("a", 0)
 WITHIN_S = 120

@@ -21,7 +21,6 @@ from spark_kafka_native.kafka.group.membership import (
 )
 from spark_kafka_native.kafka.group.sticky_assignor import CooperativeStickyAssignor, by_topic
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.network.retry import Backoff
 from spark_kafka_native.kafka.protocol.api.group_membership import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -39,6 +38,7 @@ from spark_kafka_native.kafka.protocol.consumer_protocol import (
     read_versioned,
     write_versioned,
 )
+from spark_kafka_native.kafka.runtime.retry import Backoff
 
 A0, A1, A2 = (TopicPartition("a", number) for number in range(3))
 

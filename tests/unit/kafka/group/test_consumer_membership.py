@@ -12,13 +12,13 @@ from spark_kafka_native.kafka.errors import BrokerError, NetworkError
 from spark_kafka_native.kafka.group.consumer_membership import ConsumerMembership
 from spark_kafka_native.kafka.group.membership import Ask, Change, FindPartitions, MembershipRules, Wait
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.network.retry import Backoff
 from spark_kafka_native.kafka.protocol.api.consumer_group import (
     Assignment,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
+from spark_kafka_native.kafka.runtime.retry import Backoff
 
 A = UUID(int=7)
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)

@@ -23,8 +23,8 @@ from spark_kafka_native.kafka.group.errors import CommitFailedError
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.group.membership import Change
 from spark_kafka_native.kafka.model import Record, TopicPartition
-from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.records.columns import RecordColumns
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 B0, C0 = TopicPartition("b", 0), TopicPartition("c", 0)

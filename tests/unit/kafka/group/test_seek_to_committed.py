@@ -16,9 +16,9 @@ from spark_kafka_native.kafka.errors import ConfigError, KafkaError
 from spark_kafka_native.kafka.group.errors import CommitFailedError
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.model import GroupMembership, Record, TopicPartition
-from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.protocol.api.offset_commit import OffsetCommitRequest
 from spark_kafka_native.kafka.protocol.api.offset_fetch import OffsetFetchRequest
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 WITHIN_S = 120

@@ -15,7 +15,6 @@ from spark_kafka_native.kafka.group import classic_membership
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.group.membership import NEVER, Ask
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.protocol.api.consumer_group import ConsumerGroupHeartbeatRequest
 from spark_kafka_native.kafka.protocol.api.group_membership import (
     HeartbeatRequest,
@@ -23,6 +22,7 @@ from spark_kafka_native.kafka.protocol.api.group_membership import (
     SyncGroupRequest,
 )
 from spark_kafka_native.kafka.protocol.message import Request
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 A0 = TopicPartition("a", 0)
 WITHIN_S = 120

@@ -14,7 +14,7 @@ from produce_cluster import ProduceCluster
 from scripted_broker import HangUp, Late, Raw, ScriptedBroker, ScriptedCluster, Silence, properties
 
 from spark_kafka_native.kafka.cluster.router import Router
-from spark_kafka_native.kafka.config import ClientConfig, ProducerConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     AuthenticationError,
@@ -27,9 +27,7 @@ from spark_kafka_native.kafka.errors import (
 )
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.network.connection import Connection
-from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.network.session_lifetime import SessionLifetime
-from spark_kafka_native.kafka.network.tokens import register_token_provider
 from spark_kafka_native.kafka.producer.errors import DeliveryError, DeliveryStatus
 from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
@@ -39,6 +37,8 @@ from spark_kafka_native.kafka.protocol.api.sasl import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
+from spark_kafka_native.kafka.runtime.deadline import Deadline
+from spark_kafka_native.kafka.security.tokens import register_token_provider
 
 pytestmark = pytest.mark.timed(0.1)
 

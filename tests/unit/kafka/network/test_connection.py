@@ -25,7 +25,7 @@ from scripted_broker import (
     properties,
 )
 
-from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     HandshakeClosedError,
@@ -36,7 +36,6 @@ from spark_kafka_native.kafka.errors import (
     UnsupportedVersionError,
 )
 from spark_kafka_native.kafka.network.connection import Connection
-from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.network.frames import KEPT_BYTES, FrameBuffers
 from spark_kafka_native.kafka.protocol.api.api_versions import (
     ApiVersion,
@@ -46,6 +45,7 @@ from spark_kafka_native.kafka.protocol.api.api_versions import (
 from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 pytestmark = pytest.mark.timed(0.1)
 

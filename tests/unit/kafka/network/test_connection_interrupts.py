@@ -12,11 +12,11 @@ import pytest
 from interrupting import repeat_until_interrupted
 from scripted_broker import ScriptedBroker, ScriptedCluster, Silence, properties
 
-from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import NetworkError, RequestTimedOutError
 from spark_kafka_native.kafka.network.connection import Connection
-from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 # One in a destructor.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -9,10 +9,10 @@ import pytest
 from scripted_broker import HangUp, ScriptedBroker, ScriptedCluster, Silence, properties
 
 from spark_kafka_native.kafka.cluster.router import Router
-from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, NetworkError, RequestTimedOutError
-from spark_kafka_native.kafka.metrics.snapshot import MetricsSnapshot
+from spark_kafka_native.kafka.observe.snapshot import MetricsSnapshot
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
 
 METADATA = MetadataRequest(topics=[])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from scripted_broker import Asked, build_frame
 
-from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import (
     HandshakeClosedError,
     NetworkError,
@@ -18,11 +18,11 @@ from spark_kafka_native.kafka.errors import (
     RequestTimedOutError,
 )
 from spark_kafka_native.kafka.network.connection import Connection
-from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.network.handshake import Negotiated
 from spark_kafka_native.kafka.network.session_lifetime import SessionLifetime
 from spark_kafka_native.kafka.network.transport import READ, WRITE
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 REQUEST = MetadataRequest(topics=[])
 VERSION = 9

@@ -10,10 +10,9 @@ from collections.abc import Iterator
 import pytest
 from scripted_broker import ScriptedBroker, ScriptedCluster, Silence, properties
 
-from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import NetworkError, RequestTimedOutError
 from spark_kafka_native.kafka.network.connection import Connection
-from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.network.transport import READ, WRITE, Transport, wait_for_streams
 from spark_kafka_native.kafka.protocol.api.metadata import (
     MetadataRequest,
@@ -25,6 +24,7 @@ from spark_kafka_native.kafka.protocol.api.produce import (
     ProduceRequest,
     TopicProduceData,
 )
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 pytestmark = [
     pytest.mark.timed(0.1),

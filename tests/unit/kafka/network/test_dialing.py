@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from silent_address import silent_listener
 
-from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import ConfigError, NetworkError, UnreachableError
-from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.network.dialing import Dialing
 from spark_kafka_native.kafka.network.transport import Transport
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 SOON = 60_000.0
 

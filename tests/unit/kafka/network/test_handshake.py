@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     BrokerError,
@@ -15,7 +15,6 @@ from spark_kafka_native.kafka.errors import (
     NetworkError,
     RequestTimedOutError,
 )
-from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.network.handshake import shake_hands
 from spark_kafka_native.kafka.protocol.api.api_versions import (
     ApiVersion,
@@ -23,6 +22,7 @@ from spark_kafka_native.kafka.protocol.api.api_versions import (
     ApiVersionsResponse,
 )
 from spark_kafka_native.kafka.protocol.message import Request
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 HIGHEST = ApiVersionsRequest.versions[1]
 

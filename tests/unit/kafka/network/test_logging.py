@@ -8,14 +8,16 @@ from collections.abc import Iterator
 import pytest
 from scripted_broker import HangUp, ScriptedBroker, properties
 
-from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import DeadlineExceededError, NetworkError
-from spark_kafka_native.kafka.network import quota, retry, sparingly
+from spark_kafka_native.kafka.network import quota
 from spark_kafka_native.kafka.network.connection import Connection
-from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.network.quota import Quota
-from spark_kafka_native.kafka.network.sparingly import Sparingly
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
+from spark_kafka_native.kafka.runtime import log_throttle as sparingly
+from spark_kafka_native.kafka.runtime import retry
+from spark_kafka_native.kafka.runtime.deadline import Deadline
+from spark_kafka_native.kafka.runtime.log_throttle import Sparingly
 
 NETWORK = "spark_kafka_native.network"
 

@@ -6,8 +6,8 @@ import ssl
 import pytest
 
 from spark_kafka_native.kafka.errors import HandshakeClosedError
-from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.network.transport import READ, Transport, _handshake_failure, wait_for_streams
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 
 def test_a_shut_stream_still_encrypts_what_another_thread_writes():

@@ -12,7 +12,7 @@ from interrupting import repeat_until_interrupted
 from produce_cluster import ProduceCluster
 from scripted_broker import properties
 
-from spark_kafka_native.kafka.config import ClientConfig, ProducerConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.accumulating import topic_buffer
 from spark_kafka_native.kafka.producer.producer import Producer

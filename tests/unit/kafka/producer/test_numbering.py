@@ -8,7 +8,7 @@ from produce_cluster import (
 )
 from producing import TP, numbers, producing, send, wait_until
 
-from spark_kafka_native.kafka.config import ProducerConfig
+from spark_kafka_native.kafka.config.client_config import ProducerConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     ConfigError,

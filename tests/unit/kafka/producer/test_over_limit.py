@@ -8,7 +8,7 @@ import pytest
 from produce_cluster import refused
 from producing import TP, producing, wait_until
 
-from spark_kafka_native.kafka.config import ClientConfig, ProducerConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, ConfigError, DeadlineExceededError
 from spark_kafka_native.kafka.model import TopicPartition

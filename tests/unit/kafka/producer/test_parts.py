@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_kafka_native.kafka.config import ProducerConfig
+from spark_kafka_native.kafka.config.client_config import ProducerConfig
 from spark_kafka_native.kafka.errors import ConfigError
-from spark_kafka_native.kafka.metrics.histogram import Histogram
 from spark_kafka_native.kafka.model import Acks, TopicPartition
+from spark_kafka_native.kafka.observe.histogram import Histogram
 from spark_kafka_native.kafka.producer.accumulating.column_input import columns_by_topic
 from spark_kafka_native.kafka.producer.accumulating.gather import concat_columns, take_columns
 from spark_kafka_native.kafka.producer.delivery import ColumnsDelivery, Delivery, DeliveryBlock, Outcome

@@ -12,7 +12,7 @@ from closing_at_any_step import run_at, steps_of
 from produce_cluster import ProduceCluster
 from transaction_cluster import TransactionCluster
 
-from spark_kafka_native.kafka.config import TransactionConfig
+from spark_kafka_native.kafka.config.client_config import TransactionConfig
 from spark_kafka_native.kafka.errors import KafkaError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.errors import ProducerClosedError

@@ -14,7 +14,7 @@ import pytest
 from produce_cluster import LOST_ANSWER, NO_ANSWER, ProduceCluster, refused
 from scripted_broker import properties
 
-from spark_kafka_native.kafka.config import ClientConfig, ProducerConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import TopicPartition
@@ -426,7 +426,7 @@ def test_what_would_be_refused_again_is_not_kept(cluster, tmp_path):
 KILLED = """
 import sys, time
 sys.path[:0] = {paths!r}
-from spark_kafka_native.kafka.config import ClientConfig, ProducerConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.producer.producer import Producer
 
 config = ClientConfig.from_properties({properties!r})

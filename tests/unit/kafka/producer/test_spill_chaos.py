@@ -8,7 +8,7 @@ import pytest
 from produce_cluster import LOST_ANSWER, LOST_REQUEST, ProduceCluster, Step, refused
 from scripted_broker import properties
 
-from spark_kafka_native.kafka.config import ClientConfig, ProducerConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.producer import Producer

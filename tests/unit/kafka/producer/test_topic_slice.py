@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_kafka_native.kafka.config import ProducerConfig
+from spark_kafka_native.kafka.config.client_config import ProducerConfig
 from spark_kafka_native.kafka.producer.accumulating.column_input import TopicColumns
 from spark_kafka_native.kafka.producer.accumulating.topic_slice import slice_rows
 from spark_kafka_native.kafka.producer.errors import RecordError

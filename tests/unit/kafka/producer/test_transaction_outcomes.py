@@ -15,7 +15,7 @@ from produce_cluster import refused
 from scripted_broker import properties
 from transaction_cluster import TransactionCluster
 
-from spark_kafka_native.kafka.config import ClientConfig, ProducerConfig, TransactionConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig, TransactionConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import DeadlineExceededError, KafkaError
 from spark_kafka_native.kafka.model import TopicPartition

@@ -14,7 +14,7 @@ from scripted_broker import HangUp, Silence, properties
 from transaction_cluster import TransactionCluster
 
 from spark_kafka_native.kafka.cluster.router import Router
-from spark_kafka_native.kafka.config import ClientConfig, ProducerConfig, TransactionConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig, TransactionConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     ConfigError,
@@ -23,7 +23,6 @@ from spark_kafka_native.kafka.errors import (
     UnsupportedVersionError,
 )
 from spark_kafka_native.kafka.model import GroupMembership, OffsetToCommit, TopicPartition
-from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.producer.errors import (
     ProducerClosedError,
     RecordError,
@@ -47,6 +46,7 @@ from spark_kafka_native.kafka.protocol.api.transactions import (
     EndTxnResponse,
     TxnOffsetCommitRequest,
 )
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 pytestmark = pytest.mark.timed(0.1)
 

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from spark_kafka_native.kafka.network import naps as module
-from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.producer.errors import ProducerClosedError
 from spark_kafka_native.kafka.producer.waiters import Waiters
+from spark_kafka_native.kafka.runtime import naps as module
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 
 def test_who_waits_is_woken(monkeypatch):

@@ -1,4 +1,4 @@
-from spark_kafka_native.kafka.config import ClientConfig, ConsumerConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig
 from spark_kafka_native.spark.options.kafka_properties import describe_unread
 
 CONFIGS = (ClientConfig, ConsumerConfig)

@@ -8,9 +8,14 @@ import pytest
 
 import spark_kafka_native
 from spark_kafka_native import options_from_properties
-from spark_kafka_native.kafka.config import ClientConfig, ConsumerConfig, ProducerConfig, unknown_properties
+from spark_kafka_native.kafka.config.client_config import (
+    ClientConfig,
+    ConsumerConfig,
+    ProducerConfig,
+    unknown_properties,
+)
 from spark_kafka_native.kafka.errors import ConfigError
-from spark_kafka_native.kafka.network import references
+from spark_kafka_native.kafka.security import references
 
 CONF = sorted(Path(__file__).parents[4].glob("conf/*.properties"))
 CLIENT_FILES = [path for path in CONF if path.stem != "test-broker"]

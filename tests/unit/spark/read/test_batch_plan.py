@@ -8,7 +8,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan
 from scripted_broker import properties
 
 from spark_kafka_native.kafka.cluster.router import Router
-from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.spark.conditions import KafkaConditionError
 from spark_kafka_native.spark.options.option import Scope

@@ -8,7 +8,7 @@ import pytest
 from scripted_broker import ScriptedCluster, properties
 
 from spark_kafka_native.kafka.cluster.router import Router
-from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import LogTruncatedError, TopicRecreatedError
 from spark_kafka_native.kafka.model import IsolationLevel
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest

@@ -8,7 +8,7 @@ from planning_cluster import PlanningCluster
 from scripted_broker import properties
 
 from spark_kafka_native.kafka.cluster.router import Router
-from spark_kafka_native.kafka.config import ClientConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, DeadlineExceededError, NetworkError
 from spark_kafka_native.kafka.model import IsolationLevel, TopicPartition

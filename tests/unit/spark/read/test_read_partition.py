@@ -7,7 +7,7 @@ from pyspark.sql.types import StructType
 from scripted_broker import ScriptedCluster, properties
 
 from spark_kafka_native.kafka.cluster.router import router_for
-from spark_kafka_native.kafka.config import ClientConfig, ConsumerConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig
 from spark_kafka_native.kafka.errors import DeadlineExceededError
 from spark_kafka_native.spark.conditions import KafkaConditionError
 from spark_kafka_native.spark.read.bounds import At, Earliest, Inner, Latest

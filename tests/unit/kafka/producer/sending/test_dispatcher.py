@@ -9,15 +9,15 @@ from produce_cluster import ProduceCluster
 from scripted_broker import properties
 
 from spark_kafka_native.kafka.cluster.router import Router
-from spark_kafka_native.kafka.config import ClientConfig, ProducerConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.network.connection import Connection
-from spark_kafka_native.kafka.network.deadline import Deadline
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus
 from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.producer.sending.broker_connection import BrokerConnection
 from spark_kafka_native.kafka.producer.sending.dispatcher import Dispatcher
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 
 @pytest.fixture

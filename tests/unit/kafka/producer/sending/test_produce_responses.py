@@ -6,7 +6,7 @@ import pytest
 from produce_cluster import ProduceCluster
 from scripted_broker import properties
 
-from spark_kafka_native.kafka.config import ClientConfig, ProducerConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.producer.sending.broker_connection import BrokerConnection

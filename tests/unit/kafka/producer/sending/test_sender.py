@@ -10,7 +10,7 @@ from held_lock import held_by_another_thread
 from produce_cluster import ProduceCluster
 from scripted_broker import properties
 
-from spark_kafka_native.kafka.config import ClientConfig, ProducerConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.errors import DeadlineExceededError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.producer import Producer

@@ -1,0 +1,285 @@
+"""What a caller may set: frozen, hashable, picklable values, parsed once from Kafka's own (Java's) property
+names.
+
+Nothing here opens a file or a socket: a `ClientConfig` is plain data that Spark ships to executors.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import re
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from ..errors import ConfigError
+from ..model import HeaderKeys, IsolationLevel
+from .properties import INT32_MAX, Properties, boolean, property_field, text
+from .security_config import MSK_IAM, SecurityConfig, SecurityProtocol
+
+if TYPE_CHECKING:
+    from .producer_config import COMPRESSION_TYPES, ProducerConfig, TransactionConfig
+
+__all__ = [
+    "COMPRESSION_TYPES",
+    "JAVA_ONLY",
+    "ClientConfig",
+    "ConsumerConfig",
+    "ProducerConfig",
+    "SecurityConfig",
+    "SecurityProtocol",
+    "TransactionConfig",
+    "split_address",
+    "unknown_properties",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Late: who reads does not wait for what a producer may be told.
+    if name in ("COMPRESSION_TYPES", "ProducerConfig", "TransactionConfig"):
+        from . import producer_config
+
+        return getattr(producer_config, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+MAX_RESPONSE_BYTES = 100 * 1024 * 1024
+"""No response is larger, whatever its length prefix says; librdkafka's ``receive.message.max.bytes`` is the
+same.
+"""
+CANONICAL = "resolve_canonical_bootstrap_servers_only"
+DNS_LOOKUPS = ("use_all_dns_ips", CANONICAL)
+ADDRESS_FAMILIES = ("any", "v4", "v6")
+MAX_BATCH_BYTES = 256 * 1024 * 1024
+"""No record batch is decompressed to more: 1 MiB of zstd can claim 32 GiB."""
+
+
+def _isolation_level(text: str) -> IsolationLevel:
+    try:
+        return IsolationLevel[text.strip().upper()]
+    except KeyError:
+        raise ValueError("must be read_uncommitted or read_committed") from None
+
+
+def _dns_lookup(text: str) -> str:
+    if text.strip().lower() not in DNS_LOOKUPS:
+        raise ValueError(f"must be {' or '.join(DNS_LOOKUPS)}")
+    return text.strip().lower()
+
+
+def _address_family(text: str) -> str:
+    if text.strip().lower() not in ADDRESS_FAMILIES:
+        raise ValueError(f"must be one of {', '.join(ADDRESS_FAMILIES)}")
+    return text.strip().lower()
+
+
+def _source_address(text: str) -> str:
+    try:
+        ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        raise ValueError("must be an IP address of this machine") from None
+    return text
+
+
+def _addresses(text: str) -> tuple[str, ...]:
+    return tuple(address.strip() for address in text.split(",") if address.strip())
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientConfig(Properties):
+    """Everything that reaching a cluster takes. Two equal configs share their connections within a
+    process.
+    """
+
+    bootstrap_servers: tuple[str, ...] = property_field(
+        "bootstrap.servers", (), _addresses, aliases=("metadata.broker.list",)
+    )
+    """``host:port`` of some brokers, comma-separated; IPv6 hosts in brackets. Required."""
+    client_id: str = property_field("client.id", "spark-kafka-native", text)
+    """The name of this client in the brokers' logs, metrics and quotas."""
+    client_rack: str = property_field("client.rack", "", text)
+    """Fetch from a replica in this rack where there is one (KIP-392). Empty: always from the leader."""
+    request_timeout_ms: int = property_field("request.timeout.ms", 30_000, min_value=1, max_value=INT32_MAX)
+    """A request without an answer for so long closes its connection, and is sent again where that is safe."""
+    default_api_timeout_ms: int = property_field(
+        "default.api.timeout.ms", 60_000, min_value=1, max_value=INT32_MAX
+    )
+    """Limit of an operation with all its retries, first contact included."""
+    connection_setup_timeout_ms: int = property_field(
+        "socket.connection.setup.timeout.ms", 10_000, min_value=1, max_value=INT32_MAX
+    )
+    """Limit of a name lookup, of a TCP connect to one address, and again of TLS and the first answer."""
+    client_dns_lookup: str = property_field("client.dns.lookup", DNS_LOOKUPS[0], _dns_lookup)
+    """``use_all_dns_ips``: any address of a name will do. With ``resolve_canonical_bootstrap_servers_only``
+    each address of a bootstrap server is a server of its own, under the name that the name server has for it.
+    """
+    broker_address_family: str = property_field("broker.address.family", "any", _address_family)
+    """``any``, or only addresses of IPv4 (``v4``) or IPv6 (``v6``)."""
+    connection_attempt_delay_ms: int = property_field(
+        "connection.attempt.delay.ms", 250, min_value=-1, max_value=INT32_MAX
+    )
+    """How long one address of a broker has a start before the next is tried beside it (RFC 8305). -1: one
+    after the other, each within its share of the time."""
+    source_address: str | None = property_field("source.address", None, _source_address)
+    """The address of this machine that connections come from. Default: the system chooses."""
+    keepalive: bool = property_field("socket.keepalive.enable", True, boolean)
+    """Whether the system probes idle connections (SO_KEEPALIVE)."""
+    keepalive_idle_ms: int = property_field("socket.keepalive.idle.ms", -1, min_value=-1, max_value=INT32_MAX)
+    """After how long without traffic it does, in whole seconds (TCP_KEEPIDLE): less than that after which a
+    firewall between forgets a connection. -1 leaves it to the system, two hours as a rule."""
+    resolver: Callable[[str, int], Sequence[Any]] | None = None
+    """A function of host and port that returns what `socket.getaddrinfo` does, instead of the system's
+    resolver. No property sets it. It is called in a thread; for Spark it must be one that can be pickled."""
+    socket_factory: Callable[[Any], socket.socket] | None = None
+    """A function that gets one of those addresses and returns the socket for it, to be connected or
+    connected already (through a proxy, say). No property sets it."""
+    connections_max_idle_ms: int = property_field("connections.max.idle.ms", 540_000, min_value=1)
+    """A connection unused for so long is closed."""
+    retry_backoff_ms: int = property_field("retry.backoff.ms", 100, min_value=0, max_value=INT32_MAX)
+    """First wait before something is tried again; it doubles with each try."""
+    retry_backoff_max_ms: int = property_field(
+        "retry.backoff.max.ms", 1_000, min_value=0, max_value=INT32_MAX
+    )
+    """Longest wait before something is tried again."""
+    metadata_max_age_ms: int = property_field("metadata.max.age.ms", 300_000, min_value=0)
+    """Metadata older than this (leaders, partitions) are asked for again."""
+    receive_buffer_bytes: int = property_field("receive.buffer.bytes", -1, min_value=-1, max_value=INT32_MAX)
+    """SO_RCVBUF. -1 leaves it to the system, which sizes it as the connection goes."""
+    send_buffer_bytes: int = property_field("send.buffer.bytes", -1, min_value=-1, max_value=INT32_MAX)
+    """SO_SNDBUF. -1 leaves it to the system."""
+    max_response_bytes: int = property_field(
+        "receive.message.max.bytes", MAX_RESPONSE_BYTES, min_value=1_000, max_value=INT32_MAX
+    )
+    """A response that claims to be longer closes its connection before anything is allocated."""
+    security: SecurityConfig = SecurityConfig()  # noqa: RUF009 - it is frozen
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, Any], **values: Any) -> Self:
+        """As `Properties.from_properties`, the ``security`` part included."""
+        if "security" not in values:
+            values["security"] = SecurityConfig.from_properties(properties)
+        return cls(**(cls._parse(properties) | values))
+
+    @classmethod
+    def property_names(cls) -> frozenset[str]:
+        """As `Properties.property_names`, the ``security`` part included."""
+        return super().property_names() | SecurityConfig.property_names()
+
+    def __post_init__(self) -> None:
+        given: object = self.bootstrap_servers
+        if isinstance(given, str):  # which would pass for a tuple of one-letter addresses
+            raise ConfigError(
+                f"bootstrap_servers must be a tuple, as ({given!r},); "
+                'ClientConfig.from_properties({"bootstrap.servers": ...}) takes a string'
+            )
+        super().__post_init__()
+        if not self.bootstrap_servers:
+            raise ConfigError("bootstrap.servers must name at least one broker as host:port")
+        for address in self.bootstrap_servers:
+            split_address(address)
+        if self.security.token_provider == MSK_IAM and self.security.aws_region is None:
+            region = _region_of(self.bootstrap_servers)
+            object.__setattr__(self, "security", replace(self.security, aws_region=region))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerConfig(Properties):
+    """How records are fetched."""
+
+    fetch_min_bytes: int = property_field("fetch.min.bytes", 1, min_value=0, max_value=INT32_MAX)
+    """The broker answers a fetch once it has so much, or after ``fetch.max.wait.ms``."""
+    fetch_max_wait_ms: int = property_field("fetch.max.wait.ms", 500, min_value=0, max_value=INT32_MAX)
+    """How long the broker may wait for ``fetch.min.bytes``."""
+    fetch_max_bytes: int = property_field(
+        "fetch.max.bytes", 50 * 1024 * 1024, min_value=1, max_value=INT32_MAX
+    )
+    """Limit of one response, all its partitions together."""
+    max_partition_fetch_bytes: int = property_field(
+        "max.partition.fetch.bytes",
+        4 * 1024 * 1024,
+        min_value=1,
+        max_value=INT32_MAX,
+        aliases=("fetch.message.max.bytes",),
+    )
+    """Limit of one partition in a response; a single larger batch comes nevertheless."""
+    isolation_level: IsolationLevel = property_field(  # noqa: RUF009 - it returns a field
+        "isolation.level", IsolationLevel.READ_UNCOMMITTED, _isolation_level
+    )
+    """``read_committed`` hides records of open and aborted transactions."""
+    check_crcs: bool = property_field("check.crcs", True, boolean)
+    """Whether the checksum of each record batch is checked."""
+    header_keys: HeaderKeys = HeaderKeys.REPLACE
+    """What becomes of a header key that is not UTF-8. No property sets it: Java's consumer has no choice."""
+    max_batch_bytes: int = property_field(
+        "max.decompressed.batch.bytes", MAX_BATCH_BYTES, min_value=1, max_value=INT32_MAX
+    )
+    """A record batch that decompresses to more is refused."""
+    poll_timeout_ms: int = property_field("poll.timeout.ms", 120_000, min_value=1, max_value=INT32_MAX)
+    """A partition that makes no progress for so long fails with its offset."""
+    end_of_log_wait_ms: int = property_field("end.of.log.wait.ms", 5_000, min_value=0, max_value=INT32_MAX)
+    """How long a range may wait at the log's end for records that it was promised.
+
+    A new leader's high watermark can lag behind the one that a range was planned with, for about a second."""
+
+
+def _region_of(addresses: Iterable[str]) -> str | None:
+    """The region in the names of an MSK cluster's brokers; None where they have other names."""
+    found = re.search(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com", ",".join(addresses))
+    return None if found is None else found[1]
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """``host:port`` or ``[v6]:port`` as its parts; a leading ``LISTENER://`` is dropped, as Java does."""
+    rest = address.partition("://")[2] or address
+    host, colon, port = rest.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ConfigError(f"bootstrap.servers: {address!r} looks like IPv6; write it as [{host}]:{port}")
+    if not host or not colon or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ConfigError(f"bootstrap.servers: {address!r} is not host:port")
+    return host, int(port)
+
+
+JAVA_ONLY = frozenset(
+    (
+        "allow.auto.create.topics",
+        "auto.commit.interval.ms",
+        "auto.include.jmx.reporter",
+        "enable.metrics.push",
+        "exclude.internal.topics",
+        "group.id",
+        "group.instance.id",
+        "group.protocol",
+        "heartbeat.interval.ms",
+        "max.poll.interval.ms",
+        "max.poll.records",
+        "metric.reporters",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
+        "partition.assignment.strategy",
+        "reconnect.backoff.max.ms",
+        "reconnect.backoff.ms",
+        "security.providers",
+        "session.timeout.ms",
+        "socket.connection.setup.timeout.max.ms",
+        "ssl.protocol",
+        "ssl.provider",
+    )
+)
+"""Properties of Java's consumer that are legal and mean nothing here: no warning for those."""
+
+
+def unknown_properties(names: Iterable[str], *configs: type[Properties]) -> dict[str, str | None]:
+    """Names that none of ``configs`` reads and Java's consumer does not know either, each with the nearest
+    known one.
+    """
+    known = sorted(frozenset[str]().union(*(config.property_names() for config in configs)))
+    unknown: dict[str, str | None] = {}
+    for name in names:
+        if name not in known and name not in JAVA_ONLY:
+            unknown[name] = next(iter(difflib.get_close_matches(name, known, n=1)), None)
+    return unknown

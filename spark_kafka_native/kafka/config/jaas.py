@@ -1,0 +1,157 @@
+"""Java's ``sasl.jaas.config``, parsed strictly: one login module of a closed list, its options by name.
+
+In Java the value names a class to load, which has been used to run an attacker's (CVE-2023-25194). Here it
+is text: anything but the modules below, or an option that they do not have, is refused. No error shows a
+value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from ..errors import ConfigError
+from .secret import Secret
+
+MAX_JAAS_CHARACTERS: Final = 64 * 1024
+"""Several times a token and its extensions; what is longer is not read at all."""
+
+_PACKAGE: Final = "org.apache.kafka.common.security"
+PLAIN_MODULE: Final = f"{_PACKAGE}.plain.PlainLoginModule"
+SCRAM_MODULE: Final = f"{_PACKAGE}.scram.ScramLoginModule"
+OAUTHBEARER_MODULE: Final = f"{_PACKAGE}.oauthbearer.OAuthBearerLoginModule"
+IAM_MODULE: Final = "software.amazon.msk.auth.iam.IAMLoginModule"
+"""Of Amazon's ``aws-msk-iam-auth``."""
+_SHADED: Final = ("kafkashaded.", "shadedmskiam.")
+"""What Databricks puts in front of the packages that it brings along."""
+_AWS: Final = (
+    "awsProfileName", "awsRoleArn", "awsRoleSessionName", "awsStsRegion", "awsDebugCreds", "awsMaxRetries",
+    "awsMaxBackOffTimeMs",
+)  # fmt: skip
+UNSECURED: Final = "unsecuredLogin"
+"""How the options begin of which Java makes an unsigned token."""
+_PREFIXES: Final = (
+    "extension_", f"{UNSECURED}StringClaim_", f"{UNSECURED}NumberClaim_", f"{UNSECURED}ListClaim_",
+)  # fmt: skip
+
+_OPTIONS: Final = {
+    PLAIN_MODULE: ("username", "password"),
+    SCRAM_MODULE: ("username", "password", "tokenauth"),
+    OAUTHBEARER_MODULE: (
+        "clientId", "clientSecret", "scope", "ssl.protocol", *_AWS, f"{UNSECURED}PrincipalClaimName",
+        f"{UNSECURED}ScopeClaimName", f"{UNSECURED}LifetimeSeconds",
+    ),
+    IAM_MODULE: _AWS,
+}  # fmt: skip
+_FLAGS: Final = ("required", "requisite", "sufficient", "optional")
+_NAME: Final = "sasl.jaas.config"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JaasConfig:
+    """One login module with its options; ``extension_...`` options of OAUTHBEARER are among them."""
+
+    module: str
+    options: tuple[tuple[str, Secret], ...]
+
+    def option(self, name: str) -> Secret | None:
+        """What was given for an option."""
+        return dict(self.options).get(name)
+
+    @property
+    def is_unsecured(self) -> bool:
+        """Whether an unsigned token is to be made of its options."""
+        return any(name.startswith(UNSECURED) for name, _ in self.options)
+
+
+def without_shading(name: str) -> str:
+    """The name of a Java class as its library has it."""
+    for prefix in _SHADED:
+        name = name.removeprefix(prefix)
+    return name
+
+
+def parse_jaas(text: str) -> JaasConfig:
+    """Parse ``module flag name=value ... ;``. Raises `ConfigError` that names what is wrong, never a
+    value.
+    """
+    if len(text) > MAX_JAAS_CHARACTERS:
+        raise ConfigError(f"{_NAME} is longer than {MAX_JAAS_CHARACTERS} characters")
+    words = _words(text)
+    module = without_shading(next(words, ""))
+    if module not in _OPTIONS:
+        known = ", ".join(_OPTIONS)
+        raise ConfigError(f"{_NAME} must begin with one of these login modules: {known}")
+    if next(words, "").lower() not in _FLAGS:
+        raise ConfigError(f"{_NAME}: the login module must be followed by one of {', '.join(_FLAGS)}")
+    options: dict[str, Secret] = {}
+    for name in words:
+        if name == ";":
+            if next(words, None) is not None:
+                raise ConfigError(f"{_NAME} must hold one login module and end with its semicolon")
+            return JaasConfig(module=module, options=tuple(options.items()))
+        _check_option(module, name, options)
+        options[name] = _value(name, words)
+    raise ConfigError(f"{_NAME} must end with a semicolon")
+
+
+def _value(name: str, words: Iterator[str]) -> Secret:
+    if next(words, "") != "=":
+        raise ConfigError(f'{_NAME}: an option must be written name="value"')
+    value = next(words, ";")
+    if value in (";", "="):
+        raise ConfigError(f"{_NAME}: the option {name} has no value")
+    return Secret(value.removeprefix('"'))
+
+
+def _check_option(module: str, name: str, given: dict[str, Secret]) -> None:
+    known = _OPTIONS[module]
+    if name not in known and not (module == OAUTHBEARER_MODULE and name.startswith(_PREFIXES)):
+        # What is not known may be a value that lost its quotes: it is not shown.
+        short = module.rpartition(".")[2]
+        raise ConfigError(f"{_NAME}: an option of {short} is not known; it may have {', '.join(known)}")
+    if name in given:
+        raise ConfigError(f"{_NAME}: the option {name} is given twice")
+
+
+def _words(text: str) -> Iterator[str]:
+    """Words, ``=`` and ``;``; a quoted word keeps its opening quote, so that it can be none of the two."""
+    at = 0
+    while at < len(text):
+        letter = text[at]
+        if letter.isspace():
+            at += 1
+        elif letter in "=;":
+            yield letter
+            at += 1
+        elif letter in "\"'":
+            word, at = _quoted(text, at)
+            yield '"' + word
+        else:
+            end = at
+            while end < len(text) and not text[end].isspace() and text[end] not in "=;\"'":
+                end += 1
+            yield text[at:end]
+            at = end
+
+
+def _quoted(text: str, at: int) -> tuple[str, int]:
+    """The quoted word that begins at ``at``, and where it ends. A backslash makes the next character
+    plain.
+    """
+    quote = text[at]
+    letters: list[str] = []
+    at += 1
+    while at < len(text):
+        letter = text[at]
+        if letter == quote:
+            return "".join(letters), at + 1
+        if letter in "\r\n":
+            break
+        if letter == "\\" and at + 1 < len(text):
+            at += 1
+            letter = text[at]
+        letters.append(letter)
+        at += 1
+    raise ConfigError(f"{_NAME}: a quote is not closed")

@@ -1,0 +1,86 @@
+"""Java's ``.properties`` files, as Kafka's own tools take them. Pure: text in, names and values out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from ..errors import ConfigError
+
+_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_PLACEHOLDER: Final = re.compile(r"\$\{([^{}:]{0,100}):([^{}]{0,1000})\}")
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Names and values, by the rules of ``java.util.Properties``: comments, continued lines, escapes.
+
+    A value that is ``${env:NAME}`` becomes the reference ``env:NAME``; other configuration providers of
+    Kafka's
+    are a `ConfigError`, which names the property and shows no value.
+    """
+    found: dict[str, str] = {}
+    for line in _logical_lines(text):
+        name, value = _split(line)
+        found[name] = _resolvable(name, value)
+    return found
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    """Lines without comments; one that ends in an odd number of backslashes goes on in the next."""
+    kept = ""
+    for natural in re.split(r"\r\n|\r|\n", text):
+        line = natural.lstrip(" \t\f")
+        if not kept and (not line or line[0] in "#!"):
+            continue
+        slashes = len(line) - len(line.rstrip("\\"))
+        if slashes % 2:
+            kept += line[:-1]
+            continue
+        yield kept + line
+        kept = ""
+    if kept:
+        yield kept
+
+
+def _split(line: str) -> tuple[str, str]:
+    at = 0
+    while at < len(line) and line[at] not in "=: \t\f":
+        at += 2 if line[at] == "\\" else 1
+    rest = line[at:].lstrip(" \t\f")
+    if rest and rest[0] in "=:":
+        rest = rest[1:].lstrip(" \t\f")
+    return _unescaped(line[:at]), _unescaped(rest)
+
+
+def _unescaped(text: str) -> str:
+    letters: list[str] = []
+    at = 0
+    while at < len(text):
+        letter = text[at]
+        at += 1
+        if letter == "\\" and at < len(text):
+            letter = text[at]
+            at += 1
+            if letter == "u":
+                digits, at = text[at : at + 4], at + 4
+                if not re.fullmatch("[0-9A-Fa-f]{4}", digits):
+                    raise ConfigError("a properties file has a \\u that four hexadecimal digits don't follow")
+                letter = chr(int(digits, 16))
+            else:
+                letter = _ESCAPES.get(letter, letter)
+        letters.append(letter)
+    # Characters beyond 16 bits are written as two escapes.
+    return "".join(letters).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _resolvable(name: str, value: str) -> str:
+    placeholder = _PLACEHOLDER.search(value)
+    if placeholder is None:
+        return value
+    if placeholder.group(1) == "env" and placeholder.group(0) == value.strip():
+        return f"env:{placeholder.group(2)}"
+    raise ConfigError(
+        f"{name}: Kafka's configuration providers are not known here; write env:NAME or file:/path for "
+        f"the whole value"
+    )

@@ -1,0 +1,426 @@
+"""`SecurityConfig`: how connections are encrypted and both ends proven. Plain data: nothing is read or
+asked here.
+
+Java's property names, and librdkafka's as aliases. What contradicts itself is refused at once, on the
+driver; files,
+references and tokens are read where they are used (`network`).
+"""
+
+# ruff: noqa: RUF009 - property_field and secret_field return fields
+
+from __future__ import annotations
+
+import difflib
+import enum
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final, Self
+from urllib.parse import urlsplit
+
+from ..errors import ConfigError
+from .jaas import (
+    IAM_MODULE,
+    OAUTHBEARER_MODULE,
+    PLAIN_MODULE,
+    SCRAM_MODULE,
+    JaasConfig,
+    parse_jaas,
+    without_shading,
+)
+from .properties import Properties, boolean, property_field, secret_field, text
+from .secret import Secret, is_reference
+
+
+class SecurityProtocol(enum.Enum):
+    """How a listener is spoken to; Kafka's names."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+
+MECHANISMS: Final[Mapping[str, str]] = {
+    "PLAIN": PLAIN_MODULE,
+    "SCRAM-SHA-256": SCRAM_MODULE,
+    "SCRAM-SHA-512": SCRAM_MODULE,
+    "OAUTHBEARER": OAUTHBEARER_MODULE,
+}
+"""The mechanisms that there are, each with its login module in Java."""
+_AWS_MECHANISM: Final = "AWS_MSK_IAM"
+"""Of Amazon's Java library: the same credentials as with OAUTHBEARER, which MSK takes as well."""
+MSK_IAM: Final = "aws-msk-iam"
+"""The token provider that stands for it."""
+_MSK: Final = "software.amazon.msk.auth.iam"
+_OIDC_HANDLERS: Final = (
+    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
+    "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
+)
+_MSK_HANDLERS: Final = (f"{_MSK}.IAMClientCallbackHandler", f"{_MSK}.IAMOAuthBearerLoginCallbackHandler")
+_TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
+LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
+
+
+def _security_protocol(text: str) -> SecurityProtocol:
+    try:
+        return SecurityProtocol[text.strip().upper()]
+    except KeyError:
+        raise ValueError(f"must be one of {', '.join(p.name for p in SecurityProtocol)}") from None
+
+
+def _mechanism(text: str) -> str:
+    name = text.strip().upper()
+    if name == "GSSAPI":
+        raise ValueError(
+            "is GSSAPI, and Kerberos is not supported: use SCRAM, OAUTHBEARER, or SSL with a client "
+            "certificate"
+        )
+    if name not in MECHANISMS and name != _AWS_MECHANISM:
+        raise ValueError(f"must be one of {', '.join(MECHANISMS)}")
+    return name
+
+
+def _handler(text: str) -> str:
+    name = without_shading(text.strip())
+    if name not in (*_OIDC_HANDLERS, *_MSK_HANDLERS):
+        raise ValueError(
+            "must be a class that stands for a token endpoint or for MSK, as no other can be loaded outside "
+            "Java (sasl.oauthbearer.token.provider=module:function is the way here)"
+        )
+    return name
+
+
+def _checks_hostname(text: str) -> bool:
+    """``ssl.endpoint.identification.algorithm``: https checks the broker's name, empty (or none) does not."""
+    if text.strip().lower() not in ("", "none", "https"):
+        raise ValueError("must be https, or empty to accept a certificate of any host name")
+    return text.strip().lower() == "https"
+
+
+def _store_type(text: str) -> str:
+    if text.strip().upper() not in ("PEM", "PKCS12", "JKS"):
+        raise ValueError("must be PEM or PKCS12")
+    return text.strip().upper()
+
+
+def _tls_versions(text: str) -> tuple[str, ...]:
+    asked = {version.strip() for version in text.split(",") if version.strip()}
+    # Java's clients list older ones that they refuse to speak as well.
+    found = tuple(version for version in _TLS_VERSIONS if version in asked)
+    if not found or any(not version.startswith(("TLSv1", "SSLv")) for version in asked):
+        raise ValueError(f"must name {' or '.join(_TLS_VERSIONS)} (older ones are not spoken)")
+    return found
+
+
+def _extensions(text: str) -> tuple[tuple[str, str], ...]:
+    pairs = [part.strip().partition("=") for part in text.split(",") if part.strip()]
+    if any(not equals or not name for name, equals, _ in pairs):
+        raise ValueError("must be name=value, comma-separated")
+    return tuple((name.strip(), value.strip()) for name, _, value in pairs)
+
+
+def _oauth_method(text: str) -> str:
+    if text.strip().lower() not in ("default", "oidc"):
+        raise ValueError("must be default or oidc")
+    return text.strip().lower()
+
+
+def _cipher_suites(text: str) -> tuple[str, ...]:
+    names = tuple(name for name in re.split(r"[,:\s]+", text) if name)
+    if not all(re.fullmatch(r"[A-Za-z0-9_-]+", name) for name in names):
+        raise ValueError("must be names of cipher suites, comma-separated")
+    return names
+
+
+_PROTOCOL: Final = "security.protocol"
+_OIDC: Final = "sasl.oauthbearer.client.credentials"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecurityConfig(Properties):
+    """Texts may be references, ``env:NAME`` or ``file:/path``; locations are paths on every machine that
+    connects.
+    """
+
+    protocol: SecurityProtocol = property_field(_PROTOCOL, SecurityProtocol.PLAINTEXT, _security_protocol)
+    """``PLAINTEXT``, ``SSL``, ``SASL_PLAINTEXT`` or ``SASL_SSL``: what the listener of
+    ``bootstrap.servers`` speaks."""
+    ca_location: str | None = property_field(
+        "ssl.truststore.location", None, text, aliases=("ssl.ca.location",)
+    )
+    """File of the certificates to trust, PEM or PKCS12. Default: those that the system trusts."""
+    ca_pem: str | None = property_field("ssl.truststore.certificates", None, text, aliases=("ssl.ca.pem",))
+    """The same, as PEM text (KIP-651)."""
+    truststore_password: Secret | None = secret_field("ssl.truststore.password")
+    """Password of a PKCS12 truststore."""
+    truststore_type: str | None = property_field("ssl.truststore.type", None, _store_type)
+    """``PEM`` or ``PKCS12``. Default: told from the file."""
+    keystore_location: str | None = property_field("ssl.keystore.location", None, text)
+    """File with the client's certificate chain and private key, PEM or PKCS12."""
+    keystore_password: Secret | None = secret_field("ssl.keystore.password")
+    """Password of a PKCS12 keystore."""
+    keystore_type: str | None = property_field("ssl.keystore.type", None, _store_type)
+    """``PEM`` or ``PKCS12``. Default: told from the file."""
+    certificate_location: str | None = property_field("ssl.certificate.location", None, text)
+    """File with the client's certificate chain alone, PEM (librdkafka's name)."""
+    key_location: str | None = property_field("ssl.key.location", None, text)
+    """File with the client's private key alone, PEM (librdkafka's name)."""
+    certificate_pem: str | None = property_field(
+        "ssl.keystore.certificate.chain", None, text, aliases=("ssl.certificate.pem",)
+    )
+    """The client's certificate chain, as PEM text."""
+    key_pem: Secret | None = secret_field(
+        "ssl.keystore.key", aliases=("ssl.keystore.key.secret", "ssl.key.pem")
+    )
+    """The client's private key, as PEM text."""
+    key_password: Secret | None = secret_field("ssl.key.password")
+    """Password of the client's private key."""
+    tls_versions: tuple[str, ...] = property_field("ssl.enabled.protocols", _TLS_VERSIONS, _tls_versions)
+    """Versions of TLS that may be used, comma-separated."""
+    cipher_suites: tuple[str, ...] = property_field("ssl.cipher.suites", (), _cipher_suites)
+    """Cipher suites that may be used, by IANA's or OpenSSL's names, comma-separated. One of TLS 1.3 allows
+    all of TLS 1.3; without one, TLS 1.2 is spoken."""
+    check_hostname: bool = property_field("ssl.endpoint.identification.algorithm", True, _checks_hostname)
+    """``https`` verifies that the certificate belongs to the broker's host; empty accepts any host name."""
+    verify_certificate: bool = property_field("enable.ssl.certificate.verification", True, boolean)
+    """``false`` (librdkafka) accepts any certificate: whoever can redirect the connection can read and
+    change everything."""
+    mechanism: str | None = property_field("sasl.mechanism", None, _mechanism, aliases=("sasl.mechanisms",))
+    """How to authenticate on a SASL listener: ``PLAIN``, ``SCRAM-SHA-256``, ``SCRAM-SHA-512`` or
+    ``OAUTHBEARER``. ``AWS_MSK_IAM`` is ``OAUTHBEARER`` with the token provider ``aws-msk-iam``."""
+    username: str | None = property_field("sasl.username", None, text)
+    """User name, for PLAIN and SCRAM."""
+    password: Secret | None = secret_field("sasl.password")
+    """Password, for PLAIN and SCRAM."""
+    jaas_config: Secret | None = secret_field("sasl.jaas.config", aliases=("sasl.jaas.config.secret",))
+    """User name and password, or OAuth settings, as Java's clients take them: one login module with its
+    options."""
+    login_handler: str | None = property_field("sasl.login.callback.handler.class", None, _handler)
+    """Java's class for OIDC client credentials, or MSK's. It is not loaded: its name says where the
+    token comes from."""
+    client_handler: str | None = property_field("sasl.client.callback.handler.class", None, _handler)
+    """MSK's ``IAMClientCallbackHandler``: its name says the same."""
+    token: Secret | None = secret_field("sasl.oauthbearer.token")
+    """The OAuth token itself; ``file:/path`` is read for each connection."""
+    token_provider: str | None = property_field("sasl.oauthbearer.token.provider", None, text)
+    """``module:function``, a name given to `register_token_provider`, or ``aws-msk-iam``."""
+    aws_region: str | None = property_field("sasl.oauthbearer.aws.region", None, text)
+    """Region of the MSK cluster, for ``aws-msk-iam``."""
+    token_endpoint_url: str | None = property_field("sasl.oauthbearer.token.endpoint.url", None, text)
+    """Where OIDC client credentials are exchanged for a token."""
+    client_id: str | None = property_field(
+        f"{_OIDC}.client.id", None, text, aliases=("sasl.oauthbearer.client.id",)
+    )
+    """OIDC client id."""
+    client_secret: Secret | None = secret_field(
+        f"{_OIDC}.client.secret", aliases=("sasl.oauthbearer.client.secret",)
+    )
+    """OIDC client secret."""
+    scope: str | None = property_field("sasl.oauthbearer.scope", None, text)
+    """OAuth scope to ask for."""
+    extensions: tuple[tuple[str, str], ...] = property_field("sasl.oauthbearer.extensions", (), _extensions)
+    """SASL extensions to send with the token, ``name=value``, comma-separated (KIP-342)."""
+    oauth_method: str = property_field("sasl.oauthbearer.method", "default", _oauth_method)
+    """``oidc`` gets tokens with client credentials (librdkafka's name); ``default`` follows from the other
+    properties."""
+    https_ca_location: str | None = property_field("https.ca.location", None, text)
+    """File of PEM certificates to trust for the token endpoint. Default: those that the system trusts."""
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, Any], **values: Any) -> Self:
+        """As `Properties.from_properties`; a slip of the finger in ``security.protocol`` is refused, as
+        PLAINTEXT would be its meaning.
+        """
+        for name in properties:
+            if name != _PROTOCOL and difflib.get_close_matches(str(name).lower(), [_PROTOCOL], cutoff=0.9):
+                raise ConfigError(f"unknown property {name}: did you mean {_PROTOCOL}?")
+        return super().from_properties(properties, **values)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _settle_msk(self)
+        _check_stores(self)
+        if self.uses_sasl:
+            _check_sasl(self)
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether connections speak TLS."""
+        return self.protocol in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def uses_sasl(self) -> bool:
+        """Whether connections authenticate with a SASL mechanism."""
+        return self.protocol in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
+    @property
+    def presents_certificate(self) -> bool:
+        """Whether the client has a certificate to show."""
+        return bool(self.keystore_location or self.certificate_location or self.certificate_pem)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What to tell at every start: settings that weaken the protection, or do nothing."""
+        found = []
+        if self.encrypted and not self.verify_certificate:
+            found.append(
+                "enable.ssl.certificate.verification=false: ANY certificate is accepted. Whoever can "
+                "redirect a "
+                "connection can read and change everything on it, passwords and records alike; never in "
+                "production"
+            )
+        elif self.encrypted and not self.check_hostname:
+            found.append(
+                "ssl.endpoint.identification.algorithm is empty: a broker's certificate may be for any "
+                "host name, as long as a trusted authority issued it"
+            )
+        if self.uses_sasl and not self.encrypted and self.mechanism in ("PLAIN", "OAUTHBEARER"):
+            found.append(
+                f"security.protocol=SASL_PLAINTEXT with {self.mechanism} sends credentials that "
+                f"everybody on the way can read and use; set SASL_SSL"
+            )
+        if self.mechanism is not None and not self.uses_sasl:
+            found.append(
+                f"sasl.mechanism={self.mechanism} does nothing with "
+                f"security.protocol={self.protocol.name}; set SASL_SSL"
+            )
+        if self.uses_sasl and (jaas := _jaas_of(self)) is not None and jaas.is_unsecured:
+            found.append(
+                "sasl.jaas.config makes an unsigned token (unsecuredLogin...): with a broker that takes it, "
+                "anybody can be anyone; for tests only"
+            )
+        found += _without_effect(self)
+        return tuple(found)
+
+
+def _without_effect(config: SecurityConfig) -> list[str]:
+    """A warning where the connection is open and properties of TLS were given: somebody expects it."""
+    given = [
+        f.metadata["property"]
+        for f in fields(config)
+        if f.metadata["property"].startswith("ssl.") and getattr(config, f.name) != f.default
+    ]
+    if config.encrypted or not given:
+        return []
+    return [
+        f"{', '.join(given)} without effect: security.protocol={config.protocol.name} does not encrypt; set "
+        f"{config.protocol.name.replace('PLAINTEXT', 'SSL')}"
+    ]
+
+
+def _check_stores(config: SecurityConfig) -> None:
+    for name, location, kind in (
+        ("truststore", config.ca_location, config.truststore_type),
+        ("keystore", config.keystore_location, config.keystore_type),
+    ):
+        if kind == "JKS" or (kind is None and location and location.lower().endswith(".jks")):
+            source = location or f"{name}.jks"
+            raise ConfigError(
+                f"ssl.{name}.location={source} is a Java keystore (JKS), which only Java reads; convert it: "
+                f"keytool -importkeystore -srckeystore {source} -destkeystore {name}.p12 -deststoretype "
+                f"PKCS12, then openssl pkcs12 -in {name}.p12 -out {name}.pem -nodes, and give {name}.pem"
+            )
+    if (config.certificate_pem is None) != (config.key_pem is None):
+        raise ConfigError("ssl.keystore.certificate.chain and ssl.keystore.key must be given together")
+    if config.key_location and not config.certificate_location:
+        raise ConfigError("ssl.key.location needs ssl.certificate.location, the certificate of that key")
+    ways = {
+        "ssl.keystore.location": config.keystore_location,
+        "ssl.certificate.location": config.certificate_location,
+        "ssl.keystore.certificate.chain": config.certificate_pem,
+    }
+    given = [name for name, value in ways.items() if value is not None]
+    if len(given) > 1:
+        raise ConfigError(f"{' and '.join(given)} each name a client certificate: give one of them")
+    if config.ca_location is not None and config.ca_pem is not None:
+        raise ConfigError("ssl.truststore.location and ssl.truststore.certificates: give one of them")
+
+
+def _check_sasl(config: SecurityConfig) -> None:
+    if config.mechanism is None:
+        raise ConfigError(
+            f"security.protocol={config.protocol.name} needs sasl.mechanism: one of {', '.join(MECHANISMS)}"
+        )
+    jaas = _jaas_of(config)
+    if jaas is not None:
+        check_module(jaas, config)
+    if config.mechanism == "OAUTHBEARER":
+        _check_token_source(config, jaas)
+        return
+    direct = config.username is not None or config.password is not None
+    if direct and config.jaas_config is not None:
+        raise ConfigError("sasl.jaas.config and sasl.username with sasl.password: give one of them")
+    if config.jaas_config is None and (config.username is None or config.password is None):
+        raise ConfigError(
+            f"sasl.mechanism={config.mechanism} needs sasl.username and sasl.password, or sasl.jaas.config"
+        )
+    if jaas is not None and (jaas.option("username") is None or jaas.option("password") is None):
+        raise ConfigError("sasl.jaas.config lacks username or password")
+
+
+def _jaas_of(config: SecurityConfig) -> JaasConfig | None:
+    """``sasl.jaas.config``; None where it is a reference, which is looked up where it is used."""
+    if config.jaas_config is None or is_reference(config.jaas_config.reveal()):
+        return None
+    return parse_jaas(config.jaas_config.reveal())
+
+
+def _settle_msk(config: SecurityConfig) -> None:
+    """What MSK's Java library calls its mechanism and classes means here."""
+    if config.mechanism == _AWS_MECHANISM or config.login_handler in _MSK_HANDLERS:
+        object.__setattr__(config, "mechanism", "OAUTHBEARER")
+        if config.token_provider is None:
+            object.__setattr__(config, "token_provider", MSK_IAM)
+
+
+def check_module(jaas: JaasConfig, config: SecurityConfig) -> None:
+    """`ConfigError` where the login module is another mechanism's."""
+    mechanism = config.mechanism or ""
+    modules = [MECHANISMS[mechanism], *([IAM_MODULE] if config.token_provider == MSK_IAM else [])]
+    if jaas.module not in modules:
+        raise ConfigError(
+            f"sasl.jaas.config has the {jaas.module.rpartition('.')[2]}, but sasl.mechanism={mechanism} "
+            f"goes with {' or '.join(modules)}"
+        )
+
+
+def _check_token_source(config: SecurityConfig, jaas: JaasConfig | None) -> None:
+    ways = {
+        "sasl.oauthbearer.token": config.token,
+        "sasl.oauthbearer.token.provider": config.token_provider,
+        "sasl.oauthbearer.token.endpoint.url": config.token_endpoint_url,
+    }
+    given = [name for name, value in ways.items() if value is not None]
+    if jaas is not None and jaas.is_unsecured:
+        given.append("sasl.jaas.config with unsecuredLogin...")
+    if len(given) != 1:
+        told = "none is given" if not given else f"given are {' and '.join(given)}"
+        raise ConfigError(f"sasl.mechanism=OAUTHBEARER takes its token from one of {', '.join(ways)}; {told}")
+    if config.token_endpoint_url is None:
+        return
+    check_token_url(config.token_endpoint_url)
+    if config.jaas_config is None and (config.client_id is None or config.client_secret is None):
+        raise ConfigError(
+            f"sasl.oauthbearer.token.endpoint.url needs {_OIDC}.client.id and {_OIDC}.client.secret"
+        )
+
+
+def check_token_url(url: str) -> None:
+    """`ConfigError` unless ``url`` is https, or http to this very machine; no error shows more than its
+    scheme.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise ConfigError("sasl.oauthbearer.token.endpoint.url is not a URL") from None
+    if parts.scheme not in ("https", "http") or not parts.hostname or port == 0:
+        raise ConfigError("sasl.oauthbearer.token.endpoint.url must be https://host/path")
+    if parts.username or parts.password or any(letter.isspace() or ord(letter) < 32 for letter in url):
+        raise ConfigError("sasl.oauthbearer.token.endpoint.url must have no credentials and no spaces in it")
+    if parts.scheme == "http" and parts.hostname not in LOCAL_HOSTS:
+        raise ConfigError(
+            f"sasl.oauthbearer.token.endpoint.url: http sends the client secret in clear to "
+            f"{parts.hostname}; use https"
+        )

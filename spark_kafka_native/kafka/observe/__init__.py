@@ -1,0 +1,1 @@
+"""Metrics, events and their exporters. Others report to them; they ask for nothing."""

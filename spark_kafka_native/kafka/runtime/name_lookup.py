@@ -1,0 +1,214 @@
+"""`look_up`: the addresses of a name, within a deadline.
+
+The system's resolver takes no time limit and can't be told to stop. So a thread of its own asks it, and
+whoever wants the answer waits for as long as there is time. A lookup that nobody waits for any more goes on,
+and the next who asks the same joins it: a name that is never answered costs one thread, however often it is
+asked for, and holds up no other name.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Final
+
+from ..config.client_config import ClientConfig
+from ..errors import NetworkError, UnreachableError
+from .deadline import Deadline
+from .naps import Naps
+
+MAX_LOOKUPS: Final = 256
+"""Threads that may ask at the same time, one per name: more than a cluster has brokers, so that names which
+are never answered don't use them up. A resolver that answers nobody must not collect them without end.
+"""
+_FAMILIES: Final = {"any": socket.AF_UNSPEC, "v4": socket.AF_INET, "v6": socket.AF_INET6}
+
+AddressInfo = tuple[int, int, int, str, tuple[Any, ...]]
+"""Family, type, protocol, canonical name, address: as `socket.getaddrinfo` returns it."""
+
+
+class _NotAskedError(Exception):
+    """A question that had no chance."""
+
+
+class _Lookup:
+    """A question under way, and its answer."""
+
+    def __init__(self, question: Callable[[], Sequence[Any]]) -> None:
+        self.question = question
+        self.answer: Sequence[Any] = ()
+        self.failure: BaseException | None = None
+        self.done = False
+
+
+class Lookups:
+    """The questions under way in a process. Any thread may use it."""
+
+    def __init__(self, max_lookups: int = MAX_LOOKUPS) -> None:
+        self._max_lookups = max_lookups
+        self._lock = threading.Lock()
+        self._under_way: dict[Hashable, _Lookup] = {}
+        self._naps = Naps()
+
+    def ask(
+        self, key: Hashable, question: Callable[[], Sequence[Any]], deadline: Deadline
+    ) -> Sequence[Any] | None:
+        """The answer to ``question``, or to the same (by ``key``) that is under way already; None when
+        ``deadline`` came first. Raises what the question raised, and `_NotAskedError` when too many others
+        were not answered all the time.
+        """
+        joined: list[_Lookup] = []
+
+        def join() -> bool:
+            joined.extend(self._join(key, question))
+            return bool(joined)
+
+        if not self._naps.wait(join, deadline):
+            raise _NotAskedError(f"not asked, as {self._max_lookups} other lookups are not answered")
+        if not self._naps.wait(lambda: joined[0].done, deadline):
+            return None
+        if joined[0].failure is not None:
+            raise joined[0].failure.with_traceback(None)
+        return joined[0].answer
+
+    def _join(self, key: Hashable, question: Callable[[], Sequence[Any]]) -> list[_Lookup]:
+        """The lookup for ``key``, started if need be; nothing while too many are under way."""
+        lookup = _Lookup(question)
+        try:
+            # Within the try: an interrupt as the lock is given back would leave a lookup that nobody runs.
+            with self._lock:
+                if (found := self._under_way.get(key)) is not None:
+                    return [found]
+                if len(self._under_way) >= self._max_lookups:
+                    return []
+                self._under_way[key] = lookup
+            threading.Thread(target=self._run, args=(key, lookup), name="kafka-lookup", daemon=True).start()
+        except RuntimeError:
+            # None can be started while the interpreter ends (3.12 on), or where there are too many.
+            self._run(key, lookup)
+        except BaseException as interrupt:  # nobody knows whether it runs, and others may wait for it
+            lookup.failure = OSError(f"interrupted by {interrupt!r}")
+            self._end(key, lookup)
+            raise
+        return [lookup]
+
+    def _run(self, key: Hashable, lookup: _Lookup) -> None:
+        try:
+            lookup.answer = lookup.question()
+        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+            lookup.failure = error
+        finally:
+            self._end(key, lookup)
+
+    def _end(self, key: Hashable, lookup: _Lookup) -> None:
+        with self._lock:
+            if self._under_way.get(key) is lookup:
+                del self._under_way[key]
+        lookup.done = True
+        self._naps.wake()
+
+
+_lookups = Lookups()
+
+
+def look_up(host: str, port: int, config: ClientConfig, deadline: Deadline) -> list[AddressInfo]:
+    """The addresses of ``host``, of the family that is to be used, in the order in which to try them.
+
+    Raises `UnreachableError` when it has none, and `NetworkError` when nobody said so in time.
+    """
+    return _interleaved(_answer(host, port, config, deadline))
+
+
+def canonical_names(host: str, port: int, config: ClientConfig, deadline: Deadline) -> list[str]:
+    """The name of each address of ``host``, as the name server has it (or the address, where it has none):
+    ``client.dns.lookup=resolve_canonical_bootstrap_servers_only``. Raises as `look_up`.
+    """
+    targets = [info[4] for info in _answer(host, port, config, deadline)]
+
+    def question() -> list[str]:
+        return [socket.getnameinfo(target, socket.NI_NUMERICSERV)[0] for target in targets]
+
+    return list(dict.fromkeys(_asked(("names", *targets), question, f"{host}:{port}", config, deadline)))
+
+
+def resolved(host: str, port: int, deadline: Deadline) -> list[AddressInfo]:
+    """The addresses of a host that is no broker, by the system's resolver. Raises as `look_up`."""
+    key = (None, host, port, socket.AF_UNSPEC)
+    return _asked(key, lambda: _system(host, port, socket.AF_UNSPEC), f"{host}:{port}", None, deadline)
+
+
+def _answer(host: str, port: int, config: ClientConfig, deadline: Deadline) -> list[AddressInfo]:
+    family = _FAMILIES[config.broker_address_family]
+    if config.source_address is not None:
+        family = socket.AF_INET6 if ":" in config.source_address else socket.AF_INET
+    own = config.resolver
+
+    def question() -> list[AddressInfo]:
+        if own is None:
+            return _system(host, port, family)
+        return [info for info in own(host, port) if family in (socket.AF_UNSPEC, info[0])]
+
+    where = f"{host}:{port}"
+    key = None if own is None and _is_literal(host) else (own, host, port, family)
+    found: list[AddressInfo] = _asked(key, question, where, config, deadline)
+    if not found:
+        raise UnreachableError(f"cannot resolve the host of {where} (no address of the family to be used)")
+    return found
+
+
+def _asked(
+    key: Hashable,
+    question: Callable[[], list[Any]],
+    where: str,
+    config: ClientConfig | None,
+    deadline: Deadline,
+) -> list[Any]:
+    """The answer to ``question``; without a ``key`` it asks nobody else, and needs no thread."""
+    limit = deadline if config is None else deadline.within_ms(config.connection_setup_timeout_ms)
+    waits_ms = limit.remaining_ms
+    try:
+        found = question() if key is None else _lookups.ask(key, question, limit)
+    except _NotAskedError as error:
+        raise NetworkError(f"cannot resolve the host of {where} ({error}; is the name server up?)") from None
+    except (OSError, UnicodeError) as error:
+        cause = error.strerror if isinstance(error, OSError) else error
+        raise UnreachableError(f"cannot resolve the host of {where} ({cause or error})") from error
+    if found is None:
+        raise NetworkError(
+            f"cannot resolve the host of {where} (no answer in {waits_ms:.0f} ms; is the name server up?)"
+        )
+    return list(found)
+
+
+def _system(host: str, port: int, family: int) -> list[Any]:
+    if family == socket.AF_UNSPEC:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return socket.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
+
+
+def _is_literal(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _interleaved(found: list[AddressInfo]) -> list[AddressInfo]:
+    """The families in turn, beginning with that of the first address (RFC 8305, section 4)."""
+    by_family: dict[int, list[AddressInfo]] = {}
+    for info in found:
+        by_family.setdefault(info[0], []).append(info)
+    longest = max((len(infos) for infos in by_family.values()), default=0)
+    return [infos[i] for i in range(longest) for infos in by_family.values() if i < len(infos)]
+
+
+def _after_fork() -> None:
+    global _lookups
+    _lookups = Lookups()  # threads of the parent ask for it, not for us; its lock may have been held
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,94 @@
+"""`retry`: the one retry loop of the client. Nobody else sleeps between attempts."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ..errors import BrokerError, DeadlineExceededError, IncompleteResponseError, KafkaError, NetworkError
+from .deadline import Deadline
+from .log_throttle import Sparingly
+
+T = TypeVar("T")
+_SPARINGLY = Sparingly(logging.getLogger("spark_kafka_native.network"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backoff:
+    """Exponential backoff with jitter of 20 % (KIP-580): ``first_ms``, doubled per attempt up to
+    ``max_ms``.
+    """
+
+    first_ms: int
+    max_ms: int
+
+    def delay_ms(self, attempt: int, uniform: Callable[[float, float], float] = random.uniform) -> float:
+        """Milliseconds to wait after the ``attempt``-th failure (from 0)."""
+        # 2**30 of the smallest first_ms is beyond any cap: the bound keeps the power from growing without
+        # end.
+        return min(self.max_ms, self.first_ms * 2.0 ** min(attempt, 30)) * uniform(0.8, 1.2)
+
+
+def is_retriable(error: KafkaError) -> bool:
+    """Whether the same request may succeed later: the network's fault, an error code that Kafka calls
+    retriable, or an answer that leaves something out.
+    """
+    if isinstance(error, BrokerError):
+        return error.error_code.retriable or error.error_code.stale_metadata
+    return isinstance(error, NetworkError | IncompleteResponseError)
+
+
+def retry(  # noqa: PLR0913 - time and randomness come in as arguments
+    operation: Callable[[], T],
+    *,
+    what: str,
+    deadline: Deadline,
+    backoff: Backoff,
+    retriable: Callable[[KafkaError], bool] = is_retriable,
+    between: Callable[[KafkaError], None] | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+    uniform: Callable[[float, float], float] = random.uniform,
+) -> T:
+    """Call ``operation`` until it returns, fails for good, or ``deadline`` passes.
+
+    ``between`` is told each retriable failure before the wait (to refresh what the failure proved stale); an
+    error of its own counts as a failed attempt. Raises what ``operation`` raised when that is not retriable,
+    else `DeadlineExceededError` that names ``what`` and whose cause is the last failure that was not merely
+    for want of time.
+    """
+    attempt = 0
+    telling: KafkaError | None = None
+    while True:
+        try:
+            return operation()
+        except KafkaError as error:
+            failure = error
+        telling = _more_telling(telling, failure, deadline)
+        if not retriable(failure):
+            raise failure
+        try:
+            if between is not None:
+                between(failure)
+        except KafkaError as error:
+            if not retriable(error):
+                raise
+            telling = _more_telling(telling, error, deadline)
+        delay_ms = backoff.delay_ms(attempt, uniform)
+        attempt += 1
+        if delay_ms >= deadline.remaining_ms:
+            tries = "1 attempt" if attempt == 1 else f"{attempt} attempts"
+            raise DeadlineExceededError(
+                f"{what} did not succeed in time ({tries}); the last: {telling}"
+            ) from telling
+        _SPARINGLY.info(what, "%s: attempt %d failed, another in %d ms: %s", what, attempt, delay_ms, failure)
+        sleep(delay_ms / 1000)
+
+
+def _more_telling(earlier: KafkaError | None, later: KafkaError, deadline: Deadline) -> KafkaError:
+    """The one of two failures that says why. An attempt that the deadline cut short does not."""
+    cut_short = deadline.expired and isinstance(later, NetworkError)
+    return later if earlier is None or not cut_short else earlier

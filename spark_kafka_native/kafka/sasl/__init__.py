@@ -1,1 +1,0 @@
-"""SASL mechanisms, client side: challenge in, response out. No I/O, no clock, no thread."""

@@ -1,0 +1,1 @@
+"""SASL mechanisms, TLS contexts, credentials and tokens: everything that holds a secret."""

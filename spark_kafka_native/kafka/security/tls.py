@@ -1,0 +1,230 @@
+"""TLS contexts out of a `SecurityConfig`. The system's defaults stay on: verified chain, checked host
+name, TLS 1.2+.
+
+Files are read for each connection, so that rotated ones are picked up by the next; the context is built
+anew only when
+their contents have changed.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import ssl
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ..config.secret import Secret
+from ..config.security_config import SecurityConfig
+from ..errors import ConfigError
+from .pkcs12 import read_pkcs12
+from .references import read_file, resolve
+
+_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Material:
+    """Everything that a context is made of, read and resolved. ``truststore``: None trusts the system's."""
+
+    versions: tuple[str, ...]
+    cipher_suites: tuple[str, ...]
+    check_hostname: bool
+    verify: bool
+    truststore: Secret | None
+    truststore_name: str
+    identity: Secret | None
+    """Private key and certificate chain, PEM."""
+    identity_name: str
+    key_password: Secret | None
+
+
+def tls_context(security: SecurityConfig) -> ssl.SSLContext:
+    """The context for a connection under ``security`` that is made now.
+
+    Raises `ConfigError` that names the file or property that can't be used, never its contents.
+    """
+    truststore, truststore_name = _truststore(security)
+    identity, identity_name = _identity(security)
+    password = security.key_password
+    return _build(
+        _Material(
+            versions=security.tls_versions,
+            cipher_suites=security.cipher_suites,
+            check_hostname=security.check_hostname,
+            verify=security.verify_certificate,
+            truststore=truststore,
+            truststore_name=truststore_name,
+            identity=identity,
+            identity_name=identity_name,
+            key_password=None if password is None else Secret(resolve("ssl.key.password", password)),
+        )
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _build(material: _Material) -> ssl.SSLContext:
+    if material.truststore is None:
+        context = ssl.create_default_context()
+    else:  # the same checks, but trusting nobody yet: a given truststore replaces the system's
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        _trust(context, material.truststore_name, material.truststore)
+    context.minimum_version = min(_VERSIONS[version] for version in material.versions)
+    context.maximum_version = max(_VERSIONS[version] for version in material.versions)
+    if material.cipher_suites:
+        _choose_ciphers(context, material.cipher_suites)
+    context.check_hostname = material.check_hostname and material.verify
+    if not material.verify:
+        context.verify_mode = ssl.CERT_NONE
+    if material.identity is not None:
+        _present(context, material.identity_name, material.identity, material.key_password)
+    return context
+
+
+def _choose_ciphers(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
+    """OpenSSL drops names that it does not know in silence; here each must be one that it has."""
+    ours = {name: name for name in (cipher["name"] for cipher in context.get_ciphers())}
+    of_iana = {_compact(name): name for name in ours}
+    chosen = [ours.get(name) or of_iana.get(_compact(name)) for name in names]
+    if None in chosen:
+        raise ConfigError(
+            f"ssl.cipher.suites: {names[chosen.index(None)]} is not a cipher suite that this client has; it "
+            f"has {', '.join(ours)}"
+        )
+    # Python can't choose among the suites of TLS 1.3: a version none of whose suites is named is not spoken.
+    older = [name for name in chosen if name is not None and not name.startswith("TLS_")]
+    if older:
+        context.set_ciphers(":".join(older))
+    else:
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+    if len(older) == len(chosen):
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+    if context.minimum_version > context.maximum_version:
+        raise ConfigError("ssl.cipher.suites has none for the versions in ssl.enabled.protocols")
+
+
+def _compact(name: str) -> str:
+    """What IANA's and OpenSSL's names of a suite of TLS 1.2 have in common.
+
+    TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 is ECDHE-RSA-AES128-GCM-SHA256; OpenSSL leaves CBC out, and the hash
+    of CHACHA20-POLY1305.
+    """
+    found = name.upper().removeprefix("TLS_").replace("_WITH_", "_").replace("_", "-")
+    found = re.sub(r"(AES|CAMELLIA|ARIA)-(128|256)", r"\1\2", found).removeprefix("RSA-")
+    return re.sub(r"-CBC(?=-SHA)|(?<=CHACHA20-POLY1305)-SHA256$", "", found)
+
+
+def _truststore(security: SecurityConfig) -> tuple[Secret | None, str]:
+    if security.ca_pem is not None:
+        name = "ssl.truststore.certificates"
+        return Secret(resolve(name, security.ca_pem)), name
+    name = "ssl.truststore.location"
+    if security.ca_location is None:
+        return None, name
+    content = read_file(name, security.ca_location)
+    shown = f"{name}: {security.ca_location}"
+    if _is_pkcs12(security.ca_location, security.truststore_type):
+        password = _store_password("ssl.truststore.password", security.truststore_password)
+        return read_pkcs12(shown, content, password).certificates, shown
+    return _pem_text(shown, content), shown
+
+
+def _store_password(name: str, given: Secret | None) -> Secret | None:
+    return given and Secret(resolve(name, given))
+
+
+def _identity(security: SecurityConfig) -> tuple[Secret | None, str]:
+    name = "ssl.keystore.key"
+    if security.certificate_pem is not None and security.key_pem is not None:
+        chain = resolve("ssl.keystore.certificate.chain", security.certificate_pem)
+        return Secret(resolve(name, security.key_pem) + "\n" + chain), name
+    if security.certificate_location is not None:
+        shown = f"ssl.certificate.location: {security.certificate_location}"
+        content = read_file("ssl.certificate.location", security.certificate_location)
+        if security.key_location is not None:
+            content = read_file("ssl.key.location", security.key_location) + b"\n" + content
+        return _pem_text(shown, content), shown
+    name = "ssl.keystore.location"
+    if security.keystore_location is None:
+        return None, name
+    content = read_file(name, security.keystore_location)
+    shown = f"{name}: {security.keystore_location}"
+    if _is_pkcs12(security.keystore_location, security.keystore_type):
+        password = _store_password("ssl.keystore.password", security.keystore_password)
+        return read_pkcs12(shown, content, password).identity(shown), shown
+    return _pem_text(shown, content), shown
+
+
+def _is_pkcs12(location: str, kind: str | None) -> bool:
+    return kind == "PKCS12" or (kind is None and location.lower().endswith((".p12", ".pfx")))
+
+
+def _pem_text(shown: str, content: bytes) -> Secret:
+    try:
+        return Secret(content.decode())
+    except UnicodeDecodeError:
+        raise ConfigError(f"{shown} is not PEM that can be used (not a text)") from None
+
+
+def _trust(context: ssl.SSLContext, name: str, pem: Secret) -> None:
+    try:
+        # OpenSSL skips what is around certificates in a file, but not in memory: comments, for instance.
+        found = "\n".join(_certificates(pem.reveal()))
+        context.load_verify_locations(cadata=found)
+    except (ValueError, ssl.SSLError):
+        raise ConfigError(f"{name} is not PEM that can be used (no certificate that can be read)") from None
+
+
+def _certificates(pem: str) -> Iterator[str]:
+    begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+    at = pem.find(begin)
+    while at >= 0 and (until := pem.find(end, at)) >= 0:
+        yield pem[at : until + len(end)] + "\n"
+        at = pem.find(begin, until)
+
+
+def _present(context: ssl.SSLContext, name: str, pem: Secret, password: Secret | None) -> None:
+    def ask() -> str:
+        # Without a callable OpenSSL would prompt on the terminal of whoever runs this.
+        if password is None:
+            raise ConfigError(f"{name}: the key is encrypted: set ssl.key.password")
+        return password.reveal()
+
+    try:
+        with _private_file(pem) as path:
+            context.load_cert_chain(path, password=ask)
+    except (OSError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"{name} is not PEM that can be used ({_reason(error, password)})") from None
+
+
+def _reason(error: Exception, password: Secret | None) -> str:
+    reason = error.reason if isinstance(error, ssl.SSLError) else None
+    if reason == "KEY_VALUES_MISMATCH":
+        return "the private key is not the certificate's"
+    if password is not None and reason != "NO_START_LINE":
+        return "ssl.key.password is wrong, or the key can't be read"
+    return "it must hold a private key and its certificate chain"
+
+
+@contextmanager
+def _private_file(content: Secret) -> Iterator[str]:
+    """A path that OpenSSL can read ``content`` from: in memory where the system can, else a file only we
+    can read.
+    """
+    if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
+        descriptor = os.memfd_create("pykafka", os.MFD_CLOEXEC)
+        with open(descriptor, "wb") as file:
+            file.write(content.reveal().encode())
+            file.flush()
+            yield f"/proc/self/fd/{descriptor}"
+        return
+    with tempfile.TemporaryDirectory(prefix="spark-kafka-native-") as folder:  # 0700
+        path = os.path.join(folder, "client.pem")
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content.reveal().encode())
+        yield path

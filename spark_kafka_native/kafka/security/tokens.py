@@ -1,0 +1,263 @@
+"""`current_token`: the OAUTHBEARER token to authenticate with now; fetched once for all who want one, and
+kept until four fifths of its lifetime are over.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import json
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..config.secret import Secret
+from ..config.security_config import MSK_IAM, SecurityConfig
+from ..errors import AuthenticationError, ConfigError, KafkaError
+from ..runtime.deadline import Deadline
+from .client_credentials import client_credentials, jaas_of, revealed
+from .references import resolve
+from .unsecured_token import unsecured_token
+
+TokenProvider = Callable[[], "str | tuple[str, int]"]
+"""Returns a token, or a token and when it expires, in milliseconds since 1970."""
+
+ALLOWED_MODULES: Final = "PYKAFKA_ALLOWED_MODULES"
+"""Names of modules, comma-separated: when set, no other is imported for a token. Set it on driver and
+executors.
+"""
+_REFRESH_FROM, _REFRESH_TO = 0.75, 0.8
+"""Below 80 - 90 % of a session's lifetime, when a connection is renewed: that one should get a new token."""
+MAX_SOURCES: Final = 64
+"""Configurations whose tokens are kept; the oldest one's goes first."""
+_LOG: Final = logging.getLogger("spark_kafka_native")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Token:
+    """A token; both times are seconds of `time.time`, None where its lifetime is not known."""
+
+    value: Secret
+    refresh_at: float | None
+    expires_at: float | None
+
+
+class TokenSource:
+    """Where the tokens of one configuration come from. Any thread may ask; one fetches while the others
+    wait.
+    """
+
+    def __init__(
+        self,
+        fetch: Callable[[Deadline], tuple[str, float | None]],
+        clock: Callable[[], float] = time.time,
+        uniform: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        self._fetch = fetch
+        self._clock = clock
+        self._uniform = uniform
+        self._lock = threading.Lock()
+        self._token: Token | None = None
+
+    def token(self, deadline: Deadline) -> Secret:
+        """A token that is good for a while. Raises what fetching a new one raised, unless the old one
+        still holds.
+        """
+        if not self._lock.acquire(timeout=deadline.remaining_ms / 1000):
+            raise AuthenticationError("OAUTHBEARER: no token came in time")
+        try:
+            known, now = self._token, self._clock()
+            if known is not None and known.refresh_at is not None and now < known.refresh_at:
+                return known.value
+            try:
+                self._token = self._new(deadline)
+            except KafkaError as error:
+                if known is None or known.expires_at is None or now >= known.expires_at:
+                    raise
+                _LOG.warning(
+                    "OAUTHBEARER: no new token (%s); the present one is used until it expires", error
+                )
+                return known.value
+            return self._token.value
+        finally:
+            self._lock.release()
+
+    def _new(self, deadline: Deadline) -> Token:
+        began = self._clock()
+        text, expires_at = self._fetch(deadline)
+        expires_at = _expiry(text) if expires_at is None else expires_at
+        refresh_at = None
+        if expires_at is not None:
+            if expires_at <= self._clock():
+                raise AuthenticationError(
+                    "OAUTHBEARER: the token has expired already; is its source up to date?"
+                )
+            refresh_at = began + (expires_at - began) * self._uniform(_REFRESH_FROM, _REFRESH_TO)
+        return Token(value=Secret(text), refresh_at=refresh_at, expires_at=expires_at)
+
+
+_registered: dict[str, TokenProvider] = {}
+_sources: dict[SecurityConfig, TokenSource] = {}
+_sources_lock = threading.Lock()
+
+
+def register_token_provider(name: str, provider: TokenProvider) -> None:
+    """Let ``sasl.oauthbearer.token.provider=name`` call ``provider`` in this process. Configs stay plain
+    data so.
+
+    A Spark executor is another process: give it ``module:function`` instead.
+    """
+    if not name or ":" in name or name == MSK_IAM:
+        raise ValueError(f"a token provider's name must have no colon and not be {MSK_IAM}, as {name!r}")
+    _registered[name] = provider
+
+
+def current_token(security: SecurityConfig, deadline: Deadline) -> Secret:
+    """The token for a connection that is made now. Raises `AuthenticationError`, `ConfigError`,
+    `NetworkError`.
+    """
+    if security.token is not None:  # reading it again costs nothing, and a rotated file counts at once
+        return TokenSource(_fetcher(security)).token(deadline)
+    with _sources_lock:
+        source = _sources.get(security)
+        if source is None:
+            source = _sources[security] = TokenSource(_fetcher(security))
+            if len(_sources) > MAX_SOURCES:
+                del _sources[next(iter(_sources))]
+    return source.token(deadline)
+
+
+def forget_token(security: SecurityConfig) -> None:
+    """Fetch a new token for the next connection: a broker has refused the present one."""
+    with _sources_lock:
+        _sources.pop(security, None)
+
+
+def _fetcher(security: SecurityConfig) -> Callable[[Deadline], tuple[str, float | None]]:
+    given, provider, url = security.token, security.token_provider, security.token_endpoint_url
+    if given is not None:
+        return lambda _deadline: (resolve("sasl.oauthbearer.token", given).strip(), None)
+    if provider is not None:
+        return lambda _deadline: _call(provider, security)
+    if url is None:  # SecurityConfig has seen to it that sasl.jaas.config has what it takes
+        return lambda _deadline: unsecured_token(jaas_of(security))
+
+    def fetch(deadline: Deadline) -> tuple[str, float | None]:
+        from .oidc import ClientCredentials, fetch_token  # http.client, for those who need it
+
+        client_id, client_secret, scope = client_credentials(security)
+        credentials = ClientCredentials(
+            url=url,
+            client_id=client_id,
+            client_secret=client_secret,
+            scope=scope,
+            ca_location=security.https_ca_location,
+        )
+        asked_at = time.time()
+        token, lifetime_s = fetch_token(credentials, deadline)
+        return token, None if lifetime_s is None else asked_at + lifetime_s
+
+    return fetch
+
+
+def _call(name: str, security: SecurityConfig) -> tuple[str, float | None]:
+    provider = _provider(name, security)
+    try:
+        found: Any = provider()
+    except KafkaError:
+        raise
+    except Exception as error:  # noqa: BLE001 - it is the user's; its words may hold the token, and are not shown
+        raise AuthenticationError(f"the token provider {name} failed with {type(error).__name__}") from None
+    token, expires_ms = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
+    if not isinstance(token, str) or not isinstance(expires_ms, int | float | None):
+        raise AuthenticationError(
+            f"the token provider {name} must return a str, or a tuple of a str and milliseconds since 1970"
+        )
+    return token, None if expires_ms is None else expires_ms / 1000
+
+
+def _provider(name: str, security: SecurityConfig) -> TokenProvider:
+    if name == MSK_IAM:
+        return lambda: _msk_token(security)
+    if name in _registered:
+        return _registered[name]
+    module, colon, function = name.partition(":")
+    if not colon:
+        raise ConfigError(
+            f"sasl.oauthbearer.token.provider={name}: nothing was registered under this name in this "
+            f"process; on Spark executors it must be module:function"
+        )
+    allowed = os.environ.get(ALLOWED_MODULES)
+    if allowed is not None and module not in [entry.strip() for entry in allowed.split(",")]:
+        raise ConfigError(
+            f"sasl.oauthbearer.token.provider: the module {module} is not among {ALLOWED_MODULES}"
+        )
+    try:
+        found: Any = importlib.import_module(module)
+        for part in function.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"sasl.oauthbearer.token.provider={name} can't be imported ({type(error).__name__}); is the "
+            f"module on the executors too?"
+        ) from None
+    if not callable(found):
+        raise ConfigError(f"sasl.oauthbearer.token.provider={name} is no function")
+    return found  # type: ignore[no-any-return]
+
+
+def _msk_token(security: SecurityConfig) -> tuple[str, int]:
+    region = security.aws_region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if not region:
+        raise ConfigError(f"{MSK_IAM} needs the cluster's region: sasl.oauthbearer.aws.region or AWS_REGION")
+    try:
+        from aws_msk_iam_sasl_signer import MSKAuthTokenProvider  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        raise ConfigError(
+            f"{MSK_IAM} takes the package aws-msk-iam-sasl-signer-python: pip install "
+            f"'spark-kafka-native[msk]'"
+        ) from None
+    jaas = jaas_of(security)
+    profile, role = revealed(jaas, "awsProfileName"), revealed(jaas, "awsRoleArn")
+    if profile is not None and role is not None:
+        raise ConfigError("sasl.jaas.config: awsProfileName and awsRoleArn: give one of them")
+    signer = MSKAuthTokenProvider
+    if profile is not None:
+        token, expires_ms = signer.generate_auth_token_from_profile(region, profile)
+    elif role is not None:
+        session = revealed(jaas, "awsRoleSessionName")
+        names = (role,) if session is None else (role, session)
+        token, expires_ms = signer.generate_auth_token_from_role_arn(region, *names)
+    else:
+        token, expires_ms = signer.generate_auth_token(region)
+    return token, int(expires_ms)
+
+
+def _expiry(token: str) -> float | None:
+    """``exp`` of a JWT; None for any other token. It only says when to fetch a new one: the broker judges
+    it.
+    """
+    parts = token.split(".")
+    if len(parts) != 3:
+        return None
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except (ValueError, RecursionError):
+        return None
+    expires_at = claims.get("exp") if isinstance(claims, dict) else None
+    known = isinstance(expires_at, int | float) and not isinstance(expires_at, bool)
+    return float(expires_at) if known else None  # type: ignore[arg-type]
+
+
+def _after_fork() -> None:
+    global _sources_lock
+    _sources_lock = threading.Lock()
+    _sources.clear()  # a lock of theirs may have been held
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,267 @@
+"""Java's property names become checked, frozen values; what is wrong is named."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_kafka_native.kafka.cluster.router import router_for
+from spark_kafka_native.kafka.config.client_config import (
+    ClientConfig,
+    ConsumerConfig,
+    ProducerConfig,
+    SecurityConfig,
+    SecurityProtocol,
+    split_address,
+    unknown_properties,
+)
+from spark_kafka_native.kafka.config.secret import Secret
+from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.kafka.model import Acks, IsolationLevel
+
+BOOTSTRAP = {"bootstrap.servers": "a:9092"}
+
+
+def test_a_string_of_bootstrap_servers_says_what_to_write() -> None:
+    with pytest.raises(ConfigError, match=r"must be a tuple, as \('a:9092',\)"):
+        ClientConfig(bootstrap_servers="a:9092")  # type: ignore[arg-type]
+
+
+def test_properties_are_parsed_and_others_left_alone() -> None:
+    properties = BOOTSTRAP | {
+        "request.timeout.ms": "1234",
+        "client.rack": "r1",
+        "security.protocol": "ssl",
+        "ssl.truststore.location": "/ca.pem",
+        "ssl.endpoint.identification.algorithm": "",
+        "fetch.max.bytes": "99",
+        "isolation.level": "READ_COMMITTED",
+        "check.crcs": "False",
+        "max.poll.records": "7",
+    }
+    client, consumer = ClientConfig.from_properties(properties), ConsumerConfig.from_properties(properties)
+    assert (client.bootstrap_servers, client.request_timeout_ms, client.client_rack) == (
+        ("a:9092",),
+        1234,
+        "r1",
+    )
+    assert client.security.protocol is SecurityProtocol.SSL
+    assert (client.security.ca_location, client.security.check_hostname) == ("/ca.pem", False)
+    assert (consumer.fetch_max_bytes, consumer.check_crcs) == (99, False)
+    assert consumer.isolation_level is IsolationLevel.READ_COMMITTED
+
+
+def test_defaults_are_javas() -> None:
+    client, consumer = ClientConfig.from_properties(BOOTSTRAP), ConsumerConfig()
+    assert (client.request_timeout_ms, client.default_api_timeout_ms) == (30_000, 60_000)
+    assert (client.retry_backoff_ms, client.retry_backoff_max_ms) == (100, 1_000)
+    assert (consumer.fetch_min_bytes, consumer.fetch_max_wait_ms, consumer.check_crcs) == (1, 500, True)
+    assert client.security.check_hostname
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("request.timeout.ms", "soon", "must be a whole number, not 'soon'"),
+        ("request.timeout.ms", "0", "must be between 1 and 2147483647, not 0"),
+        ("fetch.max.bytes", "1e6", "must be a whole number"),
+        ("isolation.level", "serializable", "must be read_uncommitted or read_committed, not 'serializable'"),
+        ("check.crcs", "yes", "must be true or false"),
+        ("security.protocol", "TLS", "must be one of PLAINTEXT, SSL"),
+        ("security.protocol", "SASL_SSL", "SASL_SSL needs sasl.mechanism"),
+        ("ssl.endpoint.identification.algorithm", "ldaps", "must be https"),
+        ("ssl.truststore.location", "a.JKS", "keytool"),
+        ("ssl.keystore.key", "secret", "must be given together"),
+        ("bootstrap.servers", "", "must name at least one"),
+        ("bootstrap.servers", "a", "'a' is not host:port"),
+        ("bootstrap.servers", "a:1,b:x", "'b:x' is not host:port"),
+        ("bootstrap.servers", "a:65536", "is not host:port"),
+        ("bootstrap.servers", "::1:9092", r"write it as \[::1\]:9092"),
+    ],
+)
+def test_what_is_wrong_is_named(name: str, value: str, says: str) -> None:
+    properties = BOOTSTRAP | {name: value}
+    with pytest.raises(ConfigError, match=says):
+        (ClientConfig.from_properties(properties), ConsumerConfig.from_properties(properties))
+
+
+def test_addresses() -> None:
+    assert split_address("[::1]:9092") == ("::1", 9092)
+    assert split_address("PLAINTEXT://host:1") == ("host", 1)
+    assert ClientConfig.from_properties({"bootstrap.servers": " a:1 , b:2,"}).bootstrap_servers == (
+        "a:1",
+        "b:2",
+    )
+
+
+def test_configs_are_plain_values() -> None:
+    first, second = (ClientConfig.from_properties(BOOTSTRAP | {"client.id": "x"}) for _ in range(2))
+    assert first == second
+    assert hash(first) == hash(second)
+    assert pickle.loads(pickle.dumps(first)) == first
+
+
+def test_secrets_stay_out_of_texts() -> None:
+    secrets = {
+        "ssl.key.password": "hunter2",
+        "ssl.keystore.key": "KEY",
+        "ssl.keystore.certificate.chain": "C",
+    }
+    config = ClientConfig.from_properties(BOOTSTRAP | secrets)
+    assert config.security.key_password == Secret("hunter2")
+    assert "hunter2" not in repr(config)
+    assert "KEY" not in repr(config)
+
+
+def test_unknown_names_come_with_the_nearest() -> None:
+    known = (ClientConfig, SecurityConfig, ConsumerConfig, ProducerConfig)
+    assert unknown_properties(["fetch.max.byte", "zzz", "session.timeout.ms", "fetch.max.bytes"], *known) == {
+        "fetch.max.byte": "fetch.max.bytes",
+        "zzz": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("config", "given", "field", "found"),
+    [
+        (SecurityConfig, {"protocol": "SSL"}, "protocol", SecurityProtocol.SSL),
+        (SecurityConfig, {"protocol": "ssl", "verify_certificate": "false"}, "verify_certificate", False),
+        (SecurityConfig, {"mechanism": "scram-sha-256"}, "mechanism", "SCRAM-SHA-256"),
+        (SecurityConfig, {"password": "hunter2"}, "password", Secret("hunter2")),
+        (SecurityConfig, {"ca_location": Path("/ca.pem")}, "ca_location", "/ca.pem"),
+        (SecurityConfig, {"tls_versions": "TLSv1.3"}, "tls_versions", ("TLSv1.3",)),
+        (SecurityConfig, {"tls_versions": ["TLSv1.3"]}, "tls_versions", ("TLSv1.3",)),
+        (SecurityConfig, {"extensions": (("a", "b,c"),)}, "extensions", (("a", "b,c"),)),
+        (ClientConfig, {"bootstrap_servers": ["a:1", "b:2"]}, "bootstrap_servers", ("a:1", "b:2")),
+        (ConsumerConfig, {"check_crcs": "false"}, "check_crcs", False),
+        (ConsumerConfig, {"fetch_max_bytes": np.int64(7)}, "fetch_max_bytes", 7),
+        (
+            ConsumerConfig,
+            {"isolation_level": "read_committed"},
+            "isolation_level",
+            IsolationLevel.READ_COMMITTED,
+        ),
+        (ProducerConfig, {"acks": -1}, "acks", Acks.ALL),
+        (ProducerConfig, {"acks": "all"}, "acks", Acks.ALL),
+        (ProducerConfig, {"acks": 1}, "acks", Acks.LEADER),
+        (ProducerConfig, {"linger_ms": "12"}, "linger_ms", 12),
+        (ProducerConfig, {"compression_type": "ZSTD"}, "compression_type", "zstd"),
+        (ProducerConfig, {"enable_idempotence": "False"}, "enable_idempotence", False),
+    ],
+)
+def test_words_become_what_they_stand_for(
+    config: Any, given: dict[str, Any], field: str, found: object
+) -> None:
+    value = getattr(config(**given), field)
+    assert value == found
+    assert type(value) is type(found)
+
+
+@pytest.mark.parametrize(
+    ("config", "given", "says"),
+    [
+        (SecurityConfig, {"protocol": "TLS"}, "security.protocol must be one of PLAINTEXT, SSL.*not 'TLS'"),
+        (
+            SecurityConfig,
+            {"protocol": None},
+            "security.protocol must be of the type SecurityProtocol, not None",
+        ),
+        (SecurityConfig, {"protocol": True}, "security.protocol must be of the type"),
+        (SecurityConfig, {"check_hostname": "false"}, "ssl.endpoint.identification.algorithm must be https"),
+        (
+            SecurityConfig,
+            {"verify_certificate": 0},
+            "enable.ssl.certificate.verification must be of the type bool",
+        ),
+        (SecurityConfig, {"mechanism": "GSSAPI"}, r"sasl.mechanism is GSSAPI, .* client certificate$"),
+        (SecurityConfig, {"tls_versions": ()}, "ssl.enabled.protocols must name TLSv1.2"),
+        (SecurityConfig, {"username": 5}, "sasl.username must be of the type str, not 5"),
+        (
+            SecurityConfig,
+            {"password": b"marked"},
+            "sasl.password must be a Secret or a str, not of the type bytes",
+        ),
+        (ClientConfig, {"bootstrap_servers": ("a:1", 5)}, "bootstrap.servers must be of the type|is not"),
+        (ClientConfig, {"bootstrap_servers": ("a:1",), "security": "SSL"}, "security must be of the type"),
+        (ClientConfig, {"bootstrap_servers": ("a:1",), "request_timeout_ms": 1.5}, "must be of the type int"),
+        (
+            ClientConfig,
+            {"bootstrap_servers": ("a:1",), "request_timeout_ms": True},
+            "must be of the type int",
+        ),
+        (ClientConfig, {"bootstrap_servers": ("a:1",), "request_timeout_ms": "0"}, "must be between 1 and"),
+        (ConsumerConfig, {"isolation_level": 1}, "must be read_uncommitted or read_committed, not 1"),
+        (ConsumerConfig, {"check_crcs": 1}, "check.crcs must be of the type bool"),
+        (ConsumerConfig, {"header_keys": "strict"}, "header_keys must be of the type HeaderKeys"),
+        (ProducerConfig, {"acks": 2}, r"acks must be all \(or -1\), 1 or 0, not 2"),
+        (ProducerConfig, {"acks": "most"}, "acks must be all"),
+        (ProducerConfig, {"compression_type": "brotli"}, "compression.type must be one of none, gzip"),
+        (ProducerConfig, {"linger_ms": None}, "linger.ms must be of the type int"),
+        (ProducerConfig, {"linger_ms": "soon"}, "linger.ms must be a whole number"),
+    ],
+)
+def test_what_stands_for_nothing_is_refused(config: Any, given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        config(**given)
+    assert "marked" not in str(caught.value)
+
+
+def test_a_secret_among_properties_is_itself() -> None:
+    names = ClientConfig.from_properties(BOOTSTRAP | {"sasl.password": Secret("hunter2")})  # type: ignore[dict-item]
+    assert names.security.password == Secret("hunter2")
+    for bad in (None, b"hunter2"):
+        with pytest.raises(ConfigError, match=r"sasl.password must be a str, not of the type") as caught:
+            ClientConfig.from_properties(BOOTSTRAP | {"sasl.password": bad})  # type: ignore[dict-item]
+        assert "hunter2" not in str(caught.value)
+    both = {"ssl.keystore.key": Secret("a"), "ssl.key.pem": Secret("b")}
+    with pytest.raises(ConfigError, match="mean the same and differ"):
+        ClientConfig.from_properties(BOOTSTRAP | both)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "name", ["security.protocl", "security_protocol", "Security.Protocol", "security.protocols"]
+)
+def test_a_slip_in_security_protocol_is_not_plaintext(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"unknown property {name}: did you mean security.protocol\?"):
+        ClientConfig.from_properties(BOOTSTRAP | {name: "SSL"})
+    ClientConfig.from_properties(BOOTSTRAP | {"security.providers": "x"})
+
+
+def test_users_with_different_passwords_are_different_configs() -> None:
+    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "alice"}
+    configs = {
+        ClientConfig.from_properties(BOOTSTRAP | login | {"sasl.password": text}) for text in ("a", "b")
+    }
+    assert len(configs) == 2
+    first, second = (router_for(config) for config in configs)
+    assert first is not second
+
+
+def test_librdkafkas_names_mean_the_same():
+    given = {
+        "queue.buffering.max.ms": "7",
+        "message.send.max.retries": "3",
+        "message.timeout.ms": "9000",
+        "request.required.acks": "-1",
+        "compression.codec": "lz4",
+        "max.in.flight": "2",
+    }
+    found = ProducerConfig.from_properties(given)
+    assert (found.linger_ms, found.retries, found.delivery_timeout_ms) == (7, 3, 9_000)
+    assert (found.acks, found.compression_type, found.max_in_flight) == (Acks.ALL, "lz4", 2)
+    both = {"linger.ms": "5", "queue.buffering.max.ms": "7"}
+    with pytest.raises(ConfigError, match=r"linger\.ms and queue\.buffering\.max\.ms mean the same"):
+        ProducerConfig.from_properties(both)
+    reader = {"metadata.broker.list": "a:1", "fetch.message.max.bytes": "100"}
+    assert ClientConfig.from_properties(reader).bootstrap_servers == ("a:1",)
+    assert ConsumerConfig.from_properties(reader).max_partition_fetch_bytes == 100
+
+
+def test_records_are_not_given_up_while_they_linger():
+    assert ProducerConfig(linger_ms=100, delivery_timeout_ms=100).linger_ms == 100
+    with pytest.raises(ConfigError, match=r"linger\.ms=101 is longer than delivery\.timeout\.ms=100"):
+        ProducerConfig(linger_ms=101, delivery_timeout_ms=100)

@@ -1,0 +1,69 @@
+"""Java's sasl.jaas.config: three modules, their options, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_native.kafka.config.jaas import OAUTHBEARER_MODULE, PLAIN_MODULE, SCRAM_MODULE, parse_jaas
+from spark_kafka_native.kafka.errors import ConfigError
+
+
+def options(text: str) -> dict[str, str]:
+    return {name: value.reveal() for name, value in parse_jaas(text).options}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (f'{PLAIN_MODULE} required username="a" password="b";', {"username": "a", "password": "b"}),
+        (f"{PLAIN_MODULE}  required\n username='a'  password=b ;", {"username": "a", "password": "b"}),
+        (
+            f'{PLAIN_MODULE} required username="$ConnectionString" '
+            r'password="Endpoint=sb://x/;Key=a\"b\\c=";',
+            {"username": "$ConnectionString", "password": 'Endpoint=sb://x/;Key=a"b\\c='},
+        ),
+        (
+            f'{SCRAM_MODULE} required username="id" password="hmac" tokenauth="true";',
+            {"username": "id", "password": "hmac", "tokenauth": "true"},
+        ),
+        (
+            f'{OAUTHBEARER_MODULE} required clientId="i" clientSecret="s" scope="x y" '
+            'extension_logicalCluster="l";',
+            {"clientId": "i", "clientSecret": "s", "scope": "x y", "extension_logicalCluster": "l"},
+        ),
+        (f'{PLAIN_MODULE} REQUIRED username="" password=";";', {"username": "", "password": ";"}),
+        (f"{OAUTHBEARER_MODULE} required;", {}),
+    ],
+)
+def test_what_java_reads(text: str, found: dict[str, str]) -> None:
+    assert options(text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            'com.sun.security.auth.module.JndiLoginModule required user.provider.url="ldap://x";',
+            "must begin with one",
+        ),
+        ("com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true;", "must begin with one"),
+        ("", "must begin with one"),
+        (f'"{PLAIN_MODULE}" required;', "must begin with one"),
+        (f'{PLAIN_MODULE} username="marked-1" password="marked-2";', "must be followed by one of required"),
+        (f'{PLAIN_MODULE} required username="a" password="marked-1"', "must end with a semicolon"),
+        (f'{PLAIN_MODULE} required password="marked-1', "a quote is not closed"),
+        (f'{PLAIN_MODULE} required password="marked\n-1";', "a quote is not closed"),
+        (f'{PLAIN_MODULE} required password "marked-1";', 'must be written name="value"'),
+        (f"{PLAIN_MODULE} required password=;", "password has no value"),
+        (f'{PLAIN_MODULE} required password="a" password="marked-1";', "password is given twice"),
+        (f'{PLAIN_MODULE} required marked-1="a";', "an option of PlainLoginModule is not known"),
+        (f'{SCRAM_MODULE} required extension_a="marked-1";', "an option of ScramLoginModule is not known"),
+        (f'{OAUTHBEARER_MODULE} required unsecuredLogin_sub="marked-1";', "is not known"),
+        (f'{PLAIN_MODULE} required username="a"; {PLAIN_MODULE} required;', "must hold one login module"),
+        (f'{PLAIN_MODULE} required password="{"x" * 70000}";', "longer than 65536"),
+    ],
+)
+def test_everything_else_is_refused_without_showing_a_value(text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        parse_jaas(text)
+    assert "marked" not in str(caught.value)

@@ -1,0 +1,47 @@
+"""Properties files as java.util.Properties reads them."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_native.kafka.config.properties_file import parse_properties
+from spark_kafka_native.kafka.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a=b", {"a": "b"}),
+        (" a = b ", {"a": "b "}),
+        ("a:b\r\nc d\re", {"a": "b", "c": "d", "e": ""}),
+        ("# x=y\n! z=1\n\n  # w\na=#b", {"a": "#b"}),
+        ("a=b=c:d", {"a": "b=c:d"}),
+        ("a=b\\\n   c\\\n  d\ne=f", {"a": "bcd", "e": "f"}),
+        ("a=b\\\\\nc=d", {"a": "b\\", "c": "d"}),
+        (r"a\=b\ c\:=d\te\n\u00e4\q", {"a=b c:": "d\te\nä" + "q"}),
+        ("a=\\uD83D\\uDE00", {"a": "😀"}),
+        ("a=b\na=c", {"a": "c"}),
+        ("a==b", {"a": "=b"}),
+        ("a=x\\", {"a": "x"}),
+        ("a=${env:KAFKA_PASSWORD}", {"a": "env:KAFKA_PASSWORD"}),
+        ("a=$ConnectionString", {"a": "$ConnectionString"}),
+    ],
+)
+def test_what_java_reads(text: str, found: dict[str, str]) -> None:
+    assert parse_properties(text) == found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a=${file:/etc/marked:key}",
+        "a=x${env:marked}",
+        "a=${vault:marked:b}",
+        "a=marked\\u12",
+        "a=marked\\uzzzz",
+    ],
+)
+def test_what_can_not_be_is_refused_without_its_value(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_properties(text)
+    assert "marked" not in str(caught.value)

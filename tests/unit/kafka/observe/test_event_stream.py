@@ -1,0 +1,164 @@
+"""A window over what happens, that never holds up what makes it happen."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from held_lock import held_by_another_thread
+
+from spark_kafka_native.kafka.observe.event_source import EventSource
+from spark_kafka_native.kafka.observe.event_stream import EventStream
+from spark_kafka_native.kafka.runtime.deadline import Deadline
+
+
+@dataclass(frozen=True)
+class Step:
+    number: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"event": "step", "number": self.number}
+
+
+@pytest.fixture
+def source() -> EventSource[Step]:
+    return EventSource()
+
+
+def eventually(holds: Any) -> None:
+    until = Deadline.after_ms(60_000)
+    while not holds():
+        assert not until.expired
+        time.sleep(0.005)
+
+
+def test_events_come_in_order_and_end_with_the_client(source: EventSource[Step]) -> None:
+    stream = source.subscribe(10)
+    for number in range(3):
+        source.emit(Step(number))
+    source.close()
+    source.emit(Step(9))
+    assert [event.number for event in stream] == [0, 1, 2]
+    assert (stream.seen, stream.dropped, stream.closed) == (3, 0, True)
+    assert stream.take() is None
+
+
+def test_an_event_just_before_the_end_is_not_missed(source: EventSource[Step]) -> None:
+    stream = source.subscribe(10)
+    looked = stream.lock
+
+    class Looked:
+        """Once the reader has found nothing, the last event and the end come."""
+
+        def __enter__(self) -> None:
+            looked.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            looked.release()
+            stream.lock = looked
+            source.emit(Step(7))
+            source.close()
+
+    stream.lock = Looked()  # type: ignore[assignment]
+    assert [event.number for event in stream] == [7]
+
+
+def test_the_oldest_are_dropped_and_counted(source: EventSource[Step]) -> None:
+    stream = source.subscribe(2)
+    for number in range(5):
+        source.emit(Step(number))
+    assert (stream.seen, stream.dropped, len(stream)) == (5, 3, 2)
+    assert [event.number for event in stream.drain()] == [3, 4]
+    assert stream.drain() == []
+    assert repr(stream) == "<EventStream: 5 seen, 0 waiting, 3 dropped>"
+
+
+def test_each_subscriber_has_its_own_window(source: EventSource[Step]) -> None:
+    slow, fast = source.subscribe(1), source.subscribe(10)
+    for number in range(3):
+        source.emit(Step(number))
+    assert [event.number for event in slow.drain()] == [2]
+    assert [event.number for event in fast.drain()] == [0, 1, 2]
+
+
+def test_nobody_who_listens_costs_nothing(source: EventSource[Step]) -> None:
+    assert not source.listening
+    stream = source.subscribe(1)
+    assert source.listening
+    del stream
+    gc.collect()
+    source.emit(Step(0))
+    assert not source.listening
+    with source.subscribe(1) as closed:
+        assert source.listening
+    source.emit(Step(1))
+    assert not source.listening
+    assert len(closed) == 0
+
+
+def test_a_stream_of_what_has_ended_is_at_its_end(source: EventSource[Step]) -> None:
+    source.close()
+    assert list(source.subscribe(1)) == []
+
+
+def test_it_waits_no_longer_than_it_was_told(source: EventSource[Step]) -> None:
+    assert source.subscribe(1).take(timeout=0.001) is None
+
+
+@pytest.mark.parametrize("ends", ["an event", "the client", "the subscriber"])
+def test_whoever_waits_hears_of_it(source: EventSource[Step], ends: str) -> None:
+    stream, found = source.subscribe(1), []
+    waiting = threading.Thread(target=lambda: found.append(stream.take()))
+    waiting.start()
+    eventually(lambda: bool(stream._naps._waiting))
+    {"an event": lambda: source.emit(Step(7)), "the client": source.close, "the subscriber": stream.close}[
+        ends
+    ]()
+    waiting.join(60)
+    assert found == ([Step(7)] if ends == "an event" else [None])
+
+
+def test_threads_lose_no_event(source: EventSource[Step]) -> None:
+    stream = source.subscribe(100)
+    taken: list[Step] = []
+
+    def take() -> None:
+        taken.extend(stream)
+
+    def emit() -> None:
+        for number in range(1_000):
+            source.emit(Step(number))
+
+    takers = [threading.Thread(target=take) for _ in range(2)]
+    emitters = [threading.Thread(target=emit) for _ in range(3)]
+    for thread in takers + emitters:
+        thread.start()
+    for thread in emitters:
+        thread.join(60)
+    source.close()
+    for thread in takers:
+        thread.join(60)
+    assert stream.seen == len(taken) + stream.dropped == 3_000
+
+
+def test_a_forked_child_gets_none_and_waits_for_none(source: EventSource[Step]) -> None:
+    stream = source.subscribe(5)
+    source.emit(Step(0))
+    with held_by_another_thread(stream.lock):
+        child = os.fork()
+        if not child:
+            source.emit(Step(1))
+            empty = stream.take() is None and stream.drain() == [] and list(stream) == [] and stream.closed
+            os._exit(0 if empty else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert stream.drain() == [Step(0)]
+
+
+def test_a_window_has_room_for_something() -> None:
+    with pytest.raises(ValueError, match="at least 1, not 0"):
+        EventStream(0)

@@ -1,0 +1,236 @@
+"""Metrics on their way out: now and then, or when OpenTelemetry asks."""
+
+from __future__ import annotations
+
+import gc
+import queue
+import sys
+import threading
+import weakref
+from typing import Any
+
+import pytest
+
+from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.kafka.observe import catalogue
+from spark_kafka_native.kafka.observe.metrics_exporter import MetricsExporter
+from spark_kafka_native.kafka.observe.opentelemetry_bridge import export_to_opentelemetry
+from spark_kafka_native.kafka.observe.registry import MetricsRegistry
+from spark_kafka_native.kafka.observe.snapshot import MetricsSnapshot, Observed
+
+
+class Client:
+    def __init__(self) -> None:
+        self.registry = MetricsRegistry()
+        self.connections = 0
+
+    def metrics(self) -> MetricsSnapshot:
+        return self.registry.snapshot([Observed(catalogue.CONNECTIONS, self.connections)])
+
+    def request(self, seconds: float) -> None:
+        self.registry.count(catalogue.REQUESTS, 1, "Fetch")
+        self.registry.measure(catalogue.REQUEST_DURATION, seconds, "Fetch")
+
+
+def test_it_tells_the_total_and_what_is_new_and_once_more_at_the_end() -> None:
+    client, told = Client(), queue.Queue[tuple[float, float]]()
+
+    def to(total: MetricsSnapshot, last: MetricsSnapshot) -> None:
+        told.put((total.value("kafka.client.requests"), last.value("kafka.client.requests")))
+
+    client.request(1.0)
+    exporter = MetricsExporter(client, every=0.01, to=to)
+    assert told.get(timeout=60) == (1, 1)
+    client.request(1.0)
+    while (found := told.get(timeout=60)) == (1, 0):
+        pass
+    assert found == (2, 1)
+    exporter.close()
+    exporter.close()
+    while not told.empty():
+        assert told.get() == (2, 0)
+    with MetricsExporter(client, every=3600, to=to):
+        client.request(1.0)
+    assert told.get(timeout=60) == (3, 3)
+    assert told.empty()
+
+
+def test_a_function_that_raises_is_called_again() -> None:
+    client, calls = Client(), queue.Queue[int]()
+
+    def to(total: MetricsSnapshot, last: MetricsSnapshot) -> None:
+        calls.put(1)
+        raise RuntimeError("no")
+
+    with MetricsExporter(client, every=0.01, to=to) as exporter:
+        for _ in range(3):
+            calls.get(timeout=60)
+    assert exporter.failures >= 3
+
+
+def test_it_ends_with_its_client_and_does_not_keep_it() -> None:
+    client, calls = Client(), queue.Queue[int]()
+    exporter = MetricsExporter(client, every=0.01, to=lambda _, __: calls.put(1))
+    calls.get(timeout=60)
+    del client
+    gc.collect()
+    exporter._thread.join(60)
+    assert not exporter._thread.is_alive()
+
+
+def test_a_function_that_takes_its_time_does_not_keep_the_client() -> None:
+    client, called, done = Client(), threading.Event(), threading.Event()
+    alive = weakref.ref(client)
+
+    def to(_: MetricsSnapshot, __: MetricsSnapshot) -> None:
+        called.set()
+        done.wait(60)
+
+    exporter = MetricsExporter(client, every=0.01, to=to)
+    try:
+        assert called.wait(60)
+        del client
+        gc.collect()
+        assert alive() is None
+    finally:
+        done.set()
+        exporter.close()
+
+
+def test_it_may_be_closed_by_what_it_calls() -> None:
+    client, made, ready, done = Client(), list[MetricsExporter](), threading.Event(), threading.Event()
+
+    def to(_: MetricsSnapshot, __: MetricsSnapshot) -> None:
+        assert ready.wait(60)
+        made[0].close()
+        done.set()
+
+    exporter = MetricsExporter(client, every=0.01, to=to)
+    made.append(exporter)
+    ready.set()
+    assert done.wait(60)
+    exporter._thread.join(60)
+    assert not exporter._thread.is_alive()
+
+
+@pytest.mark.parametrize("every", [0, -1.0, float("nan")])
+def test_it_needs_a_period(every: float) -> None:
+    with pytest.raises(ValueError, match="above 0"):
+        MetricsExporter(Client(), every=every, to=print)
+
+
+def collected(reader: Any) -> dict[tuple[str, frozenset[Any]], Any]:
+    """Of the real SDK: name and attributes -> value."""
+    data = reader.get_metrics_data()
+    if data is None:
+        return {}
+    return {
+        (one.name, frozenset(point.attributes.items())): point.value
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for one in scope.metrics
+        for point in one.data.data_points
+    }
+
+
+def key(name: str, **attributes: str) -> tuple[str, frozenset[Any]]:
+    return name, frozenset(attributes.items())
+
+
+def test_opentelemetry_reads_them_when_it_collects() -> None:
+    pytest.importorskip("opentelemetry.sdk.metrics")
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+    client, reader = Client(), InMemoryMetricReader()
+    provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
+    export_to_opentelemetry(client, provider.get_meter("test"), {"client": "a"})
+    client.request(8.0)
+    client.connections = 2
+    told = collected(reader)
+    assert told[key("kafka.client.requests", client="a", api="Fetch")] == 1
+    assert told[key("kafka.client.connections", client="a")] == 2
+    assert told[key("kafka.client.request.duration.count", client="a", api="Fetch")] == 1
+    assert told[key("kafka.client.request.duration.sum", client="a", api="Fetch")] == 8.0
+    client.request(1.0)
+    told = collected(reader)
+    assert told[key("kafka.client.requests", client="a", api="Fetch")] == 2
+    # Percentiles are of the time since the last collection.
+    percentile = told[key("kafka.client.request.duration", client="a", api="Fetch", quantile="0.5")]
+    assert percentile == pytest.approx(1.0, rel=0.1)
+    units = {
+        one.name: one.unit
+        for resource in reader.get_metrics_data().resource_metrics
+        for scope in resource.scope_metrics
+        for one in scope.metrics
+    }
+    assert units["kafka.client.request.duration.sum"] == "s"
+    del client
+    gc.collect()
+    assert not collected(reader) or all(not name.startswith("kafka") for name, _ in collected(reader))
+    provider.shutdown()
+
+
+class Meter:
+    """As little of a meter as the bridge uses."""
+
+    def __init__(self) -> None:
+        self.callbacks: dict[str, Any] = {}
+
+    def create_observable_counter(self, name: str, callbacks: Any, unit: str, description: str) -> None:
+        assert name not in self.callbacks
+        assert unit
+        assert description
+        self.callbacks[name] = callbacks[0]
+
+    create_observable_gauge = create_observable_counter
+
+    def collect(self) -> dict[tuple[str, frozenset[Any]], float]:
+        return {
+            (name, frozenset(attributes.items())): value
+            for name, callback in self.callbacks.items()
+            for value, attributes in callback(None)
+        }
+
+
+class Api:
+    """As little of ``opentelemetry.metrics`` as the bridge uses."""
+
+    @staticmethod
+    def Observation(value: float, attributes: dict[str, str]) -> tuple[float, dict[str, str]]:
+        return value, attributes
+
+
+def test_each_collection_is_one_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.metrics", Api)
+    monkeypatch.setitem(sys.modules, "opentelemetry", Api)
+    client, meter, taken = Client(), Meter(), 0
+    told_by = client.metrics
+
+    def metrics() -> MetricsSnapshot:
+        nonlocal taken
+        taken += 1
+        return told_by()
+
+    client.metrics = metrics  # type: ignore[method-assign]
+    export_to_opentelemetry(client, meter)
+    assert {one.name for one in catalogue.ALL_METRICS} <= meter.callbacks.keys()
+    client.request(8.0)
+    assert meter.collect()[key("kafka.client.requests", api="Fetch")] == 1
+    assert taken == 1
+    client.request(1.0)
+    told = meter.collect()
+    assert taken == 2
+    assert told[key("kafka.client.requests", api="Fetch")] == 2
+    assert told[key("kafka.client.request.duration.count", api="Fetch")] == 2
+    assert told[key("kafka.client.request.duration", api="Fetch", quantile="1")] == pytest.approx(
+        1.0, rel=0.2
+    )
+    assert not [name for name, _ in meter.collect() if name == "kafka.client.request.duration"]  # nothing new
+
+
+def test_without_opentelemetry_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    monkeypatch.setitem(sys.modules, "opentelemetry.metrics", None)
+    with pytest.raises(ConfigError, match=r"spark-kafka-native\[otel\]"):
+        export_to_opentelemetry(Client())

@@ -1,0 +1,161 @@
+"""What is counted is in the snapshot: from any thread, within bounds, in a forked child from zero."""
+
+import json
+import os
+import re
+import threading
+
+import pytest
+from held_lock import held_by_another_thread
+
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import BrokerError, NetworkError
+from spark_kafka_native.kafka.observe import catalogue, registry
+from spark_kafka_native.kafka.observe.error_tag import error_tag
+from spark_kafka_native.kafka.observe.metric import Kind
+from spark_kafka_native.kafka.observe.registry import MetricsRegistry
+from spark_kafka_native.kafka.observe.snapshot import MetricKey, Observed
+
+REQUESTS, DURATION, CONNECTIONS = catalogue.REQUESTS, catalogue.REQUEST_DURATION, catalogue.CONNECTIONS
+
+
+def test_what_was_counted_is_told_by_its_tags_and_in_all():
+    metrics = MetricsRegistry()
+    metrics.count(REQUESTS, 1, "Fetch")
+    metrics.count(REQUESTS, 2, "Fetch")
+    metrics.count(REQUESTS, 4, "Produce")
+    metrics.measure(DURATION, 0.5, "Fetch")
+    metrics.measure(DURATION, 1.5, "Produce")
+    told = metrics.snapshot([Observed(CONNECTIONS, 2), Observed(CONNECTIONS, 3)])
+    assert told.values[MetricKey(REQUESTS.name, (("api", "Fetch"),))] == 3
+    assert told.value(REQUESTS.name) == metrics.total(REQUESTS) == 7
+    assert told.value(REQUESTS.name, api="Produce") == 4
+    assert told.value(REQUESTS.name, api="Heartbeat") == 0
+    assert told.value(CONNECTIONS.name) == 5
+    assert told.distribution(DURATION.name).count == metrics.distribution(DURATION).count == 2
+    assert told.distribution(DURATION.name, api="Fetch").max == 0.5
+    assert told.value(DURATION.name) == 2.0
+    assert str(next(iter(told))[0]) == "kafka.client.connections"
+    assert str(MetricKey(REQUESTS.name, (("api", "Fetch"),))) == "kafka.client.requests{api=Fetch}"
+
+
+def test_since_tells_what_happened_in_between():
+    metrics = MetricsRegistry()
+    metrics.count(REQUESTS, 5, "Fetch")
+    metrics.measure(DURATION, 9.0, "Fetch")
+    before = metrics.snapshot([Observed(CONNECTIONS, 3)])
+    metrics.count(REQUESTS, 2, "Fetch")
+    metrics.count(REQUESTS, 1, "Produce")
+    metrics.measure(DURATION, 1.0, "Fetch")
+    now = metrics.snapshot([Observed(CONNECTIONS, 1)])
+    between = now.since(before)
+    assert between.value(REQUESTS.name, api="Fetch") == 2
+    assert between.value(REQUESTS.name, api="Produce") == 1
+    assert between.value(CONNECTIONS.name) == 1
+    assert between.distribution(DURATION.name).count == 1
+    assert between.distribution(DURATION.name).p50 == pytest.approx(1.0, rel=0.1)
+    assert between.seconds == pytest.approx(now.seconds - before.seconds)
+    assert before.since(now).value(REQUESTS.name) == 5  # counted anew, as in a forked child
+
+
+def test_parts_of_a_client_are_told_together():
+    one, other = MetricsRegistry(), MetricsRegistry()
+    for metrics in (one, other):
+        metrics.count(REQUESTS, 1, "Fetch")
+        metrics.measure(DURATION, 1.0, "Fetch")
+    told = one.snapshot(others=[other, one])
+    assert told.value(REQUESTS.name) == 2
+    assert told.distribution(DURATION.name).count == 2
+
+
+def test_a_snapshot_is_plain_json():
+    metrics = MetricsRegistry()
+    metrics.count(REQUESTS, 1, "Fetch")
+    metrics.measure(catalogue.FETCH_SIZE, 100)
+    told = json.loads(metrics.snapshot().to_json())
+    assert {"name", "kind", "unit", "tags", "value"} == set(told["metrics"][0])
+    by_name = {one["name"]: one for one in told["metrics"]}
+    assert by_name[REQUESTS.name]["tags"] == {"api": "Fetch"}
+    assert by_name[REQUESTS.name]["value"] == 1
+    assert by_name["kafka.consumer.fetch.size"]["value"]["max"] == 100
+
+
+def test_threads_lose_no_count():
+    metrics = MetricsRegistry()
+
+    def work() -> None:
+        for _ in range(2_000):
+            metrics.count(REQUESTS, 1, "Fetch")
+            metrics.measure(DURATION, 0.1, "Fetch")
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        metrics.snapshot()
+    for thread in threads:
+        thread.join(60)
+    told = metrics.snapshot()
+    assert told.value(REQUESTS.name) == told.distribution(DURATION.name).count == 8_000
+
+
+def test_topics_without_end_take_no_memory_without_end(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(registry, "MAX_SERIES", 10)
+    metrics = MetricsRegistry()
+    for number in range(50):
+        metrics.count(catalogue.CONSUMED_RECORDS, 1, f"topic-{number}")
+        metrics.measure(DURATION, 1.0, f"api-{number}")
+    metrics.count(catalogue.SPLITS)
+    told = metrics.snapshot()
+    assert len(told.values) == 11 + 11 + 1
+    assert told.value("kafka.consumer.records") == told.distribution(DURATION.name).count == 50
+    assert told.value("kafka.consumer.records", topic="other") == 40
+    assert told.value("kafka.producer.splits") == 1
+
+
+def test_many_topics_do_not_hide_why_commits_fail():
+    metrics = MetricsRegistry()
+    for number in range(3_000):
+        metrics.count(catalogue.CONSUMED_RECORDS, 1, f"topic-{number}")
+        metrics.count(catalogue.CONSUMED_BYTES, 1, f"topic-{number}")
+    metrics.count(catalogue.COMMITS, 1, "committed")
+    metrics.count(catalogue.COMMITS, 2, "ILLEGAL_GENERATION")
+    told = metrics.snapshot()
+    assert told.value(catalogue.COMMITS.name, outcome="committed") == 1
+    assert told.value(catalogue.COMMITS.name, outcome="ILLEGAL_GENERATION") == 2
+
+
+def test_a_forked_child_counts_from_zero_whoever_holds_the_lock():
+    metrics = MetricsRegistry()
+    metrics.count(REQUESTS, 1, "Fetch")
+    with held_by_another_thread(metrics.lock):
+        child = os.fork()
+        if not child:
+            metrics.count(REQUESTS, 1, "Produce")
+            os._exit(0 if metrics.snapshot().value(REQUESTS.name) == 1 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert metrics.snapshot().value(REQUESTS.name) == 1
+
+
+def test_counting_within_counting_does_not_wait():
+    """As where the handler of a signal closes the client that was just counting."""
+    metrics = MetricsRegistry()
+    with metrics.lock, metrics.timed(DURATION, "Fetch"):
+        metrics.count(REQUESTS, 1, "Fetch")
+    assert metrics.snapshot().distribution(DURATION.name).count == 1
+
+
+def test_a_failure_has_the_name_of_its_kind():
+    assert error_tag(BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "t-0")) == "NOT_LEADER_OR_FOLLOWER"
+    assert error_tag(NetworkError("gone")) == "NetworkError"
+    assert error_tag(None) == "none"
+
+
+def test_names_are_unique_and_alike():
+    names = [one.name for one in catalogue.ALL_METRICS]
+    assert len(names) == len(set(names)) > 30
+    for one in catalogue.ALL_METRICS:
+        assert re.fullmatch(r"kafka\.(client|producer|consumer|group)(\.[a-z]+(_[a-z]+)*)+", one.name)
+        assert one.unit in {"s", "By"} or re.fullmatch(r"\{[a-z]+\}", one.unit)
+        assert one.name.endswith(".duration") == (one.unit == "s")
+        assert one.kind is not Kind.DISTRIBUTION or one.unit in {"s", "By", "{record}"}

@@ -1,0 +1,141 @@
+"""A deadline that comes early: nothing below it waits on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from scripted_broker import ScriptedBroker, Silence
+
+from spark_kafka_native.kafka.config.client_config import ClientConfig
+from spark_kafka_native.kafka.errors import NetworkError
+from spark_kafka_native.kafka.network.connection import Connection
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
+from spark_kafka_native.kafka.runtime.deadline import Deadline
+from spark_kafka_native.kafka.runtime.wakeup import Wakeup
+
+HOUR_MS = 3_600_000.0
+
+
+@pytest.fixture
+def wakeup() -> Iterator[Wakeup]:
+    made = Wakeup()
+    yield made
+    made.close()
+
+
+def test_it_comes_with_the_wakeup_to_all_that_were_made_of_it(wakeup: Wakeup) -> None:
+    whole = Deadline.after_ms(HOUR_MS).or_when(wakeup)
+    parts = [whole, whole.within_ms(1e9), whole.from_now_ms(2 * HOUR_MS)]
+    assert [one.expired or one.called_off for one in parts] == [False] * 3
+    assert [round(one.remaining_ms / HOUR_MS) for one in parts] == [1, 1, 2]
+    wakeup.set()
+    assert [one.expired and one.called_off for one in parts] == [True] * 3
+    assert [one.remaining_ms for one in parts] == [0.0] * 3
+    assert not Deadline.after_ms(0).called_off
+
+
+def test_a_wait_for_sockets_ends_and_tells_of_them_alone(wakeup: Wakeup) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        deadline = Deadline.after_ms(HOUR_MS).or_when(wakeup)
+        theirs.send(b"x")
+        assert deadline.poll(poller_of(ours)) == [(ours.fileno(), select.POLLIN)]
+        ours.recv(1)
+        found: list[Any] = []
+        thread = threading.Thread(target=lambda: found.append(deadline.poll(poller_of(ours))), daemon=True)
+        thread.start()
+        wakeup.set()
+        thread.join(60)
+        assert found == [[]]
+
+
+def poller_of(sock: socket.socket) -> select.poll:
+    poller = select.poll()
+    poller.register(sock, select.POLLIN)
+    return poller
+
+
+def test_whoever_waits_for_an_answer_leaves_the_connection_to_others(wakeup: Wakeup) -> None:
+    with ScriptedBroker() as broker:
+        broker.on(MetadataRequest, Silence)
+        config = ClientConfig(bootstrap_servers=(broker.address,), request_timeout_ms=int(HOUR_MS))
+        connection = Connection.open(broker.address, config=config)
+        failures: list[NetworkError] = []
+
+        def ask() -> None:
+            try:
+                connection.send(
+                    MetadataRequest(topics=None), deadline=Deadline.after_ms(HOUR_MS).or_when(wakeup)
+                )
+            except NetworkError as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=ask, daemon=True)
+        thread.start()
+        wakeup.set()
+        thread.join(60)
+        assert [str(error).endswith("nobody waits for the answer any more") for error in failures] == [True]
+        assert not connection.closed
+        connection.close()
+
+
+def test_a_handshake_is_called_off(wakeup: Wakeup) -> None:
+    """The broker has accepted, and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        where = f"127.0.0.1:{listener.getsockname()[1]}"
+        config = ClientConfig(bootstrap_servers=(where,), connection_setup_timeout_ms=int(HOUR_MS))
+        failures: list[NetworkError] = []
+
+        def dial() -> None:
+            try:
+                Connection.open(where, config=config, deadline=Deadline.after_ms(HOUR_MS).or_when(wakeup))
+            except NetworkError as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=dial, daemon=True)
+        thread.start()
+        sock, _ = listener.accept()
+        with sock:
+            wakeup.set()
+            thread.join(60)
+            assert len(failures) == 1
+            sock.settimeout(60)
+            while sock.recv(4096):  # the request, and then the end of it
+                pass
+
+
+@pytest.mark.parametrize("interrupted", [True, False])
+def test_whoever_is_woken_knows_why_before_it_is_said(
+    wakeup: Wakeup, monkeypatch: pytest.MonkeyPatch, *, interrupted: bool
+) -> None:
+    """The pipe is written to, and who sets it has not come to note that; an interrupt keeps it from that."""
+    seen: list[bool] = []
+    deadline = Deadline.after_ms(HOUR_MS).or_when(wakeup)
+
+    def wait() -> None:
+        assert deadline.poll(select.poll()) == []
+        seen.append(deadline.called_off)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    write: Callable[..., int] = os.write
+
+    def write_and_stop(*how: Any) -> int:
+        written = write(*how)
+        if interrupted:
+            raise KeyboardInterrupt
+        thread.join(0.2)
+        return written
+
+    thread.start()
+    monkeypatch.setattr("spark_kafka_native.kafka.runtime.wakeup.os.write", write_and_stop)
+    with contextlib.suppress(KeyboardInterrupt):
+        wakeup.set()
+    thread.join(60)
+    assert seen == [True]

@@ -1,0 +1,255 @@
+"""Names are looked up within a deadline, whatever the resolver does."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from spark_kafka_native.kafka.config.client_config import ClientConfig
+from spark_kafka_native.kafka.errors import NetworkError, UnreachableError
+from spark_kafka_native.kafka.runtime import name_lookup
+from spark_kafka_native.kafka.runtime.deadline import Deadline
+from spark_kafka_native.kafka.runtime.name_lookup import Lookups, canonical_names, look_up
+
+SOON = 60_000.0
+
+
+def config(**changed: Any) -> ClientConfig:
+    return ClientConfig(bootstrap_servers=("kafka.example:9092",), **changed)
+
+
+def v4(host: str, port: int) -> tuple[Any, ...]:
+    return (socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port))
+
+
+def v6(host: str, port: int) -> tuple[Any, ...]:
+    return (socket.AF_INET6, socket.SOCK_STREAM, 6, "", (host, port, 0, 0))
+
+
+class Stuck:
+    """A resolver that answers once its gate is opened."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.asked: list[str] = []
+
+    def __call__(self, host: str, port: int, **_: Any) -> list[Any]:
+        if host == "127.0.0.1":  # a thread that another test has left behind, on its way to a broker
+            return [v4(host, port)]
+        self.asked.append(host)
+        assert self.gate.wait(120)
+        return [v4("127.0.0.1", port)]
+
+
+@pytest.fixture
+def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stuck]:
+    resolver = Stuck()
+    monkeypatch.setattr(name_lookup, "_lookups", Lookups())
+    monkeypatch.setattr(socket, "getaddrinfo", resolver)
+    yield resolver
+    resolver.gate.set()
+
+
+def wait_until(ended: Callable[[], bool]) -> None:
+    until = Deadline.after_ms(SOON)
+    while not ended():
+        assert not until.expired
+        time.sleep(0.005)
+
+
+def in_thread(work: Any) -> tuple[threading.Thread, list[Any]]:
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(work()), daemon=True)
+    thread.start()
+    return thread, results
+
+
+def test_a_resolver_that_does_not_answer_ends_with_the_deadline(stuck: Stuck) -> None:
+    with pytest.raises(NetworkError, match=r"cannot resolve the host of kafka.example:9092 \(no answer"):
+        look_up("kafka.example", 9092, config(), Deadline.after_ms(50))
+    # It may answer the next time: that is not the word of somebody who knows that there is no such host.
+    with pytest.raises(NetworkError) as raised:
+        look_up("kafka.example", 9092, config(connection_setup_timeout_ms=50), Deadline.after_ms(SOON))
+    assert not isinstance(raised.value, UnreachableError)
+
+
+def test_the_same_lookup_under_way_is_joined_and_its_answer_shared(stuck: Stuck) -> None:
+    with pytest.raises(NetworkError):
+        look_up("kafka.example", 9092, config(), Deadline.after_ms(20))
+    threads = [
+        in_thread(lambda: look_up("kafka.example", 9092, config(), Deadline.after_ms(SOON))) for _ in range(3)
+    ]
+    wait_until(lambda: len(name_lookup._lookups._naps._waiting) == 3)
+    stuck.gate.set()
+    for thread, results in threads:
+        thread.join(60)
+        assert results == [[v4("127.0.0.1", 9092)]]
+    assert stuck.asked == ["kafka.example"]
+
+
+def test_names_that_are_never_answered_hold_up_no_other_name(
+    stuck: Stuck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a cluster whose brokers are in a zone that nobody answers for."""
+    names = [f"stuck-{number}" for number in range(100)]
+    for name in names * 2:
+        with pytest.raises(NetworkError, match="no answer"):
+            look_up(name, 9092, config(), Deadline.after_ms(0))
+    asked: list[str] = []
+
+    def resolve(host: str, port: int, **_: Any) -> list[Any]:
+        asked.append(host)
+        return [v4("127.0.0.1", port)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    assert look_up("new", 9092, config(), Deadline.after_ms(SOON)) == [v4("127.0.0.1", 9092)]
+    assert asked == ["new"]
+    assert sorted(stuck.asked) == sorted(names)  # one thread each, however often
+
+
+def test_threads_are_bounded_and_the_one_too_many_says_so(
+    stuck: Stuck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(name_lookup, "_lookups", Lookups(max_lookups=2))
+    for name in ("a", "b", "a"):
+        with pytest.raises(NetworkError, match="no answer"):
+            look_up(name, 9092, config(), Deadline.after_ms(20))
+    refused = r"cannot resolve the host of c:9092 \(not asked, as 2 other lookups are not answered; is"
+    with pytest.raises(NetworkError, match=refused):
+        look_up("c", 9092, config(), Deadline.after_ms(20))
+    assert sorted(stuck.asked) == ["a", "b"]
+    waiting = in_thread(lambda: look_up("e", 9092, config(), Deadline.after_ms(SOON)))
+    stuck.gate.set()
+    waiting[0].join(60)
+    assert waiting[1] == [[v4("127.0.0.1", 9092)]]
+
+
+def test_an_address_needs_no_lookup(stuck: Stuck, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(name_lookup, "_lookups", Lookups(max_lookups=0))
+    assert look_up("127.0.0.1", 9092, config(), Deadline.after_ms(0))[0][4] == ("127.0.0.1", 9092)
+    assert look_up("::1", 9092, config(), Deadline.after_ms(0))[0][4][:2] == ("::1", 9092)
+
+
+def test_a_failure_is_told_to_everybody_who_waits_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[Any] = [socket.gaierror(-2, "Name or service not known"), [v4("127.0.0.1", 1)]]
+
+    def resolve(host: str, port: int, **_: Any) -> list[Any]:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    with pytest.raises(UnreachableError, match="Name or service not known"):
+        look_up("kafka.example", 9092, config(), Deadline.after_ms(SOON))
+    assert look_up("kafka.example", 9092, config(), Deadline.after_ms(SOON)) == [v4("127.0.0.1", 1)]
+
+
+def test_without_threads_it_asks_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, port, **_: [v4(host, port)])
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert look_up("kafka.example", 1, config(), Deadline.after_ms(SOON)) == [v4("kafka.example", 1)]
+
+
+def test_an_interrupt_at_the_start_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    lookups = Lookups(max_lookups=1)
+    with monkeypatch.context() as patched:
+
+        def interrupt(_: threading.Thread) -> None:
+            raise KeyboardInterrupt
+
+        patched.setattr(threading.Thread, "start", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            lookups.ask("key", lambda: [1], Deadline.after_ms(SOON))
+    assert lookups.ask("key", lambda: [2], Deadline.after_ms(SOON)) == [2]
+
+
+def test_an_interrupt_as_it_is_noted_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    lookups = Lookups(max_lookups=1)
+
+    class Lock:
+        """Ctrl-C comes just as the lock is given back."""
+
+        def __enter__(self) -> None: ...
+
+        def __exit__(self, *_: object) -> None:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(lookups, "_lock", Lock())
+    with pytest.raises(KeyboardInterrupt):
+        lookups.ask("key", lambda: [1], Deadline.after_ms(SOON))
+    assert lookups.ask("key", lambda: [2], Deadline.after_ms(1_000)) == [2]
+
+
+def test_a_child_of_a_fork_asks_anew(stuck: Stuck, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NetworkError):
+        look_up("kafka.example", 9092, config(), Deadline.after_ms(20))
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            socket.getaddrinfo = lambda _host, port, **_: [v4("127.0.0.2", port)]  # type: ignore[assignment]
+            found = look_up("kafka.example", 9092, config(), Deadline.after_ms(SOON))
+            os.write(writing, str(found[0][4][0]).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        assert answer.read() == "127.0.0.2"
+    os.waitpid(child, 0)
+
+
+def test_families_take_turns_beginning_with_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [v6("::1", 1), v6("::2", 1), v6("::3", 1), v4("10.0.0.1", 1), v4("10.0.0.2", 1)]
+    given = config(resolver=lambda _host, _port: found)
+    hosts = [info[4][0] for info in look_up("kafka.example", 1, given, Deadline.after_ms(SOON))]
+    assert hosts == ["::1", "10.0.0.1", "::2", "10.0.0.2", "::3"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "hosts"),
+    [
+        ({"broker_address_family": "v4"}, ["10.0.0.1"]),
+        ({"broker_address_family": "v6"}, ["::1"]),
+        ({"source_address": "127.0.0.1"}, ["10.0.0.1"]),
+        ({"source_address": "::1"}, ["::1"]),
+    ],
+)
+def test_only_one_family(changed: dict[str, str], hosts: list[str]) -> None:
+    given = config(resolver=lambda _host, _port: [v4("10.0.0.1", 1), v6("::1", 1)], **changed)
+    assert [info[4][0] for info in look_up("kafka.example", 1, given, Deadline.after_ms(SOON))] == hosts
+    given = config(resolver=lambda _host, _port: [], **changed)
+    with pytest.raises(UnreachableError, match="no address of the family"):
+        look_up("kafka.example", 1, given, Deadline.after_ms(SOON))
+
+
+def test_the_family_is_what_the_system_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def resolve(host: str, port: int, **how: Any) -> list[Any]:
+        asked.append(how.get("family"))
+        return [v4(host, port)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    look_up("kafka.example", 1, config(broker_address_family="v4"), Deadline.after_ms(SOON))
+    look_up("kafka.example", 1, config(), Deadline.after_ms(SOON))
+    assert asked == [socket.AF_INET, None]
+
+
+def test_canonical_names_are_those_of_each_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"10.0.0.1": "one.example", "10.0.0.2": "two.example", "10.0.0.3": "one.example"}
+    monkeypatch.setattr(socket, "getaddrinfo", lambda _host, port, **_: [v4(name, port) for name in names])
+    monkeypatch.setattr(socket, "getnameinfo", lambda target, _flags: (names[target[0]], str(target[1])))
+    found = canonical_names("kafka.example", 9092, config(), Deadline.after_ms(SOON))
+    assert found == ["one.example", "two.example"]

@@ -1,0 +1,266 @@
+"""A token endpoint is an option, and so a stranger: what is sent to it, and what is believed of it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trustme
+
+from spark_kafka_native.kafka.config.secret import Secret
+from spark_kafka_native.kafka.errors import AuthenticationError, ConfigError, NetworkError
+from spark_kafka_native.kafka.runtime.deadline import Deadline
+from spark_kafka_native.kafka.security import oidc, references
+from spark_kafka_native.kafka.security.oidc import ClientCredentials, fetch_token
+
+pytestmark = pytest.mark.timed(0.1)
+
+MARKED = "marked-client-secret"
+
+
+class Endpoint:
+    """An HTTPS server on this machine that answers every request with the same bytes."""
+
+    def __init__(self, folder: Path, *, tls: bool = True) -> None:
+        authority = trustme.CA()
+        self.ca = folder / "ca.pem"
+        authority.cert_pem.write_to_path(str(self.ca))
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert("localhost").configure_cert(self._context)
+        self._tls = tls
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.url = f"http{'s' if tls else ''}://localhost:{self.port}/token"
+        self.asked: list[bytes] = []
+        self.answer: Callable[[], bytes] = lambda: answer({"access_token": "abc", "expires_in": 300})
+        self.piece_s = 0.0
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+                if self._tls:
+                    sock = self._context.wrap_socket(sock, server_side=True)
+                asked = sock.recv(65536)
+                while asked and b"grant_type" not in asked:
+                    asked += sock.recv(65536)
+                self.asked.append(asked)
+                reply = self.answer()
+                if self.piece_s:
+                    for at in range(len(reply)):
+                        sock.sendall(reply[at : at + 1])
+                        time.sleep(self.piece_s)
+                sock.sendall(b"" if self.piece_s else reply)
+                sock.close()
+            except OSError:
+                if self._listener.fileno() < 0:
+                    return
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def fetch(self, timeout_ms: float = 60_000, **changed: str | None) -> tuple[str, float | None]:
+        given = {"url": self.url, "client_id": "me", "scope": None, "ca_location": str(self.ca)} | changed
+        credentials = ClientCredentials(client_secret=Secret(MARKED), **given)  # type: ignore[arg-type]
+        return fetch_token(credentials, Deadline.after_ms(timeout_ms))
+
+
+def answer(body: object, status: str = "200 OK", headers: str = "") -> bytes:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(content)}\r\n{headers}\r\n".encode() + content
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path) -> Iterator[Endpoint]:
+    made = Endpoint(tmp_path)
+    yield made
+    made.close()
+
+
+def test_client_credentials_become_a_token(endpoint: Endpoint) -> None:
+    assert endpoint.fetch(scope="kafka read") == ("abc", 300.0)
+    head, _, body = endpoint.asked[0].partition(b"\r\n\r\n")
+    assert head.startswith(b"POST /token HTTP/1.1\r\n")
+    login = base64.b64encode(f"me:{MARKED}".encode())
+    assert b"Authorization: Basic " + login in head
+    assert body == b"grant_type=client_credentials&scope=kafka+read"
+
+
+@pytest.mark.parametrize("lifetime", [None, "300", True, -1, 0])
+def test_a_lifetime_that_is_none_is_not_known(endpoint: Endpoint, lifetime: object) -> None:
+    endpoint.answer = lambda: answer({"access_token": "abc", "expires_in": lifetime})
+    assert endpoint.fetch() == ("abc", None)
+
+
+@pytest.mark.parametrize(
+    ("reply", "error", "says"),
+    [
+        (
+            answer({"error": "invalid_client", "error_description": MARKED}, "401 No"),
+            AuthenticationError,
+            "HTTP status 401 (invalid_client)",
+        ),
+        (answer({"error": MARKED}, "400 No"), AuthenticationError, "HTTP status 400"),
+        (answer(MARKED.encode(), "403 No"), AuthenticationError, "HTTP status 403"),
+        (answer({"access_token": ""}), AuthenticationError, "has no access_token"),
+        (answer({"access_token": 5}), AuthenticationError, "has no access_token"),
+        (answer([1]), AuthenticationError, "has no access_token"),
+        (answer(b"<html>" + MARKED.encode()), AuthenticationError, "has no access_token"),
+        (answer(b"[" * 60_000), AuthenticationError, "has no access_token"),
+        (answer(b"x" * 70_000), AuthenticationError, "longer than 65536 bytes"),
+        (answer({}, "500 No"), NetworkError, "HTTP status 500"),
+        (answer({}, "429 No"), NetworkError, "HTTP status 429"),
+        (b"nonsense\r\n\r\n", NetworkError, "can't be asked"),
+        (b"", NetworkError, "can't be asked"),
+        (
+            answer({}, "307 Go", "Location: https://example.org/token\r\n"),
+            AuthenticationError,
+            "redirects to another host",
+        ),
+        (
+            answer({}, "308 Go", "Location: http://localhost/token\r\n"),
+            AuthenticationError,
+            "redirects to another host",
+        ),
+        (answer({}, "307 Go"), AuthenticationError, "redirects again and again"),
+        (answer({}, "302 Go", "Location: https://localhost/x\r\n"), AuthenticationError, "HTTP status 302"),
+    ],
+)
+def test_any_other_answer_is_refused_and_not_shown(
+    endpoint: Endpoint, reply: bytes, error: type[Exception], says: str
+) -> None:
+    endpoint.answer = lambda: reply
+    with pytest.raises(error) as caught:
+        endpoint.fetch()
+    assert says in str(caught.value)
+    assert MARKED not in str(caught.value)
+
+
+def test_a_redirect_on_the_same_host_is_followed(endpoint: Endpoint) -> None:
+    replies = [answer({}, "307 Go", "Location: /other\r\n"), answer({"access_token": "abc"})]
+    endpoint.answer = lambda: replies.pop(0)
+    assert endpoint.fetch() == ("abc", None)
+    assert endpoint.asked[1].startswith(b"POST /other ")
+
+
+def test_an_endpoint_that_dribbles_is_cut_off_in_time(endpoint: Endpoint) -> None:
+    endpoint.piece_s = 0.05
+    began = time.monotonic()
+    with pytest.raises(NetworkError, match="no answer in time"):
+        endpoint.fetch(timeout_ms=300)
+    assert time.monotonic() - began < 5
+
+
+def test_nobody_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    credentials = ClientCredentials(
+        url=f"https://127.0.0.1:{port}/", client_id="a", client_secret=Secret(MARKED)
+    )
+    with pytest.raises(NetworkError, match=r"can't be asked \(ConnectionRefusedError\)"):
+        fetch_token(credentials, Deadline.after_ms(2_000))
+
+
+def test_a_certificate_of_nobody_we_trust_is_refused(endpoint: Endpoint) -> None:
+    with pytest.raises(AuthenticationError, match="the token endpoint's certificate is not trusted"):
+        endpoint.fetch(ca_location=None)
+    assert not endpoint.asked
+    with pytest.raises(ConfigError, match=r"https.ca.location: .* holds no PEM certificate"):
+        endpoint.fetch(ca_location=__file__)
+
+
+def test_http_is_for_this_machine_and_only_if_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Endpoint(tmp_path, tls=False)
+    with pytest.raises(ConfigError, match="set PYKAFKA_ALLOW_HTTP_LOCALHOST=true for it"):
+        plain.fetch()
+    assert not plain.asked
+    monkeypatch.setenv(oidc.ALLOW_HTTP, "true")
+    assert plain.fetch() == ("abc", 300.0)
+    with pytest.raises(ConfigError, match=r"http sends the client secret in clear to example.org"):
+        plain.fetch(url="http://example.org/token")
+    plain.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "file:///etc/passwd",
+        "ftp://localhost/",
+        "https://",
+        "//localhost/x",
+        "https://a:b@localhost/",
+        "https://localhost:99999/",
+        "https://local host/",
+        "https://localhost/\r\nHost: evil",
+        "gopher://localhost",
+        "",
+    ],
+)
+def test_what_is_no_https_url_is_not_asked(endpoint: Endpoint, url: str) -> None:
+    with pytest.raises(ConfigError, match=r"sasl\.oauthbearer\.token\.endpoint\.url"):
+        endpoint.fetch(url=url)
+
+
+def test_the_metadata_service_of_a_cloud_is_not_asked(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match=r"169.254.169.254 is a link-local address"):
+        endpoint.fetch(url="https://169.254.169.254/latest/api/token")
+    monkeypatch.setenv(references.ALLOWED_URLS, "https://a/token")
+    with pytest.raises(ConfigError, match="this URL is not among PYKAFKA_ALLOWED_URLS"):
+        endpoint.fetch()
+    monkeypatch.setenv(references.ALLOWED_URLS, f"https://a/token,{endpoint.url}")
+    assert endpoint.fetch()[0] == "abc"
+
+
+def test_an_address_in_the_dress_of_another_family_is_not_asked(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::ffff:169.254.169.254", 443, 0, 0))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_kwargs: [target])
+    with pytest.raises(ConfigError, match="is a link-local address"):
+        endpoint.fetch()
+
+
+def test_a_watchdog_that_came_between_two_sockets_has_still_come(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could cut neither; a byte now and then would hold the connection up for ever."""
+    monkeypatch.setattr(oidc, "_cut", lambda _sock: None)
+    connect = oidc._connect
+
+    def late(host: str, port: int, deadline: Deadline) -> socket.socket:
+        sock = connect(host, port, deadline)
+        threading.Event().wait(deadline.remaining_ms / 1000)
+        sock.settimeout(5)
+        return sock
+
+    monkeypatch.setattr(oidc, "_connect", late)
+    with pytest.raises(NetworkError, match="no answer in time"):
+        endpoint.fetch(timeout_ms=100)
+    assert not b"".join(endpoint.asked)
+
+
+def test_a_redirect_does_not_take_tls_away(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(oidc.ALLOW_HTTP, "true")
+    endpoint.answer = lambda: answer({}, "307 Go", f"Location: http://localhost:{endpoint.port}/token\r\n")
+    with pytest.raises(AuthenticationError, match="redirects to another host"):
+        endpoint.fetch()
+    assert len(endpoint.asked) == 1
+
+
+def test_redirects_are_counted(endpoint: Endpoint) -> None:
+    endpoint.answer = lambda: answer({}, "307 Go", "Location: /again\r\n")
+    with pytest.raises(AuthenticationError, match="redirects again and again"):
+        endpoint.fetch()
+    assert len(endpoint.asked) == 4

@@ -1,0 +1,138 @@
+"""Files, references and what the process's environment allows; no error shows what was read."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from spark_kafka_native.kafka.config.secret import Secret
+from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.kafka.security import references
+from spark_kafka_native.kafka.security.references import MAX_VALUE_BYTES, check_url, read_file, resolve
+
+MARKED = "marked-content"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "in" / "secret"
+    path.parent.mkdir()
+    path.write_text(f"{MARKED}\r\n")
+    return path
+
+
+def test_values_and_references(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_VARIABLE", MARKED)
+    assert resolve("x", Secret("plain")) == "plain"
+    assert resolve("x", "env:SOME_VARIABLE") == MARKED
+    assert resolve("x", Secret(f"file:{file}")) == MARKED
+    assert resolve("x", "file:relative") == "file:relative"  # no reference: the value itself
+
+
+@pytest.mark.parametrize("allowed", ["exact", "folder", "second"])
+def test_an_allowed_file_is_read(file: Path, monkeypatch: pytest.MonkeyPatch, allowed: str) -> None:
+    entries = {"exact": str(file), "folder": str(file.parent), "second": f"/nowhere:{file.parent}/"}
+    monkeypatch.setenv(references.ALLOWED_FILES, entries[allowed])
+    assert read_file("x", str(file)).startswith(MARKED.encode())
+
+
+@pytest.mark.parametrize("allowed", ["", "/nowhere", "sibling", "prefix"])
+def test_any_other_is_not(file: Path, monkeypatch: pytest.MonkeyPatch, allowed: str) -> None:
+    sibling = file.parent.with_name("in2")
+    sibling.mkdir()
+    entries = {"sibling": str(sibling), "prefix": str(file)[:-1]}
+    monkeypatch.setenv(references.ALLOWED_FILES, entries.get(allowed, allowed))
+    with pytest.raises(ConfigError, match=r"ssl.ca.location: .* is not among PYKAFKA_ALLOWED_FILES"):
+        read_file("ssl.ca.location", str(file))
+
+
+@pytest.mark.parametrize("way", ["link", "dots"])
+def test_there_is_no_way_out_of_an_allowed_folder(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    folder = tmp_path / "allowed"
+    folder.mkdir()
+    (folder / "link").symlink_to(file)
+    path = folder / "link" if way == "link" else folder / ".." / "in" / "secret"
+    monkeypatch.setenv(references.ALLOWED_FILES, str(folder))
+    with pytest.raises(ConfigError, match="is not among"):
+        read_file("x", str(path))
+
+
+def test_what_can_not_be_read_is_named_with_the_host(tmp_path: Path) -> None:
+    host = socket.gethostname()
+    with pytest.raises(ConfigError, match=rf"x: /no/such on {host} can't be read \(No such file"):
+        read_file("x", "/no/such")
+    with pytest.raises(ConfigError, match=r"is not a regular file|can't be read"):
+        read_file("x", str(tmp_path))
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="is not a regular file"):
+        read_file("x", str(tmp_path / "pipe"))
+    with pytest.raises(ConfigError, match="is not a regular file"):
+        read_file("x", "/dev/zero")
+    with pytest.raises(ConfigError, match="not a path"):
+        read_file("x", "a\0b")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"x" * (MAX_VALUE_BYTES + 1), "is larger than 65536 bytes"),
+        (b"\xff" + MARKED.encode(), "is not UTF-8 text"),
+        (b"\n", "is empty"),
+    ],
+)
+def test_a_referenced_file_is_a_short_text(tmp_path: Path, content: bytes, says: str) -> None:
+    path = tmp_path / "value"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=says) as caught:
+        resolve("sasl.password", f"file:{path}")
+    assert MARKED not in str(caught.value)
+
+
+def test_environment_variables_within_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", MARKED)
+    monkeypatch.setenv("KAFKA_PASSWORD", "p")
+    monkeypatch.setenv(references.ALLOWED_VARIABLES, "OTHER, KAFKA_PASSWORD")
+    assert resolve("x", "env:KAFKA_PASSWORD") == "p"
+    with pytest.raises(ConfigError, match="AWS_SECRET_ACCESS_KEY is not among PYKAFKA_ALLOWED_VARIABLES"):
+        resolve("x", "env:AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("KAFKA_PASSWORD", "")
+    with pytest.raises(ConfigError, match="KAFKA_PASSWORD is not set on"):
+        resolve("x", "env:KAFKA_PASSWORD")
+
+
+def test_urls_within_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_url("x", "https://any/where")
+    monkeypatch.setenv(references.ALLOWED_URLS, "https://a/token, https://b/token")
+    check_url("x", "https://b/token")
+    for other in ("https://b/token/", "https://b.evil/token", "https://b/token?x=1", ""):
+        with pytest.raises(ConfigError, match="is not among PYKAFKA_ALLOWED_URLS"):
+            check_url("x", other)
+
+
+def test_files_of_processes_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(references.ALLOWED_VARIABLES, "NOTHING")
+    for path in ("/proc/self/environ", "/proc/self/../self/environ", "/proc/self/cmdline"):
+        with pytest.raises(ConfigError, match="is not a regular file"):
+            resolve("sasl.password", f"file:{path}")
+
+
+def test_a_link_put_there_meanwhile_is_not_followed(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(file)
+    monkeypatch.setattr(references.os.path, "realpath", str)
+    with pytest.raises(ConfigError, match="can't be read"):
+        read_file("x", str(link))
+
+
+def test_what_is_not_utf8_never_gets_as_far_as_an_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environ, "LATIN", os.fsdecode(b"p\xe4ss" + MARKED.encode()))
+    for value in ("env:LATIN", Secret(f"\ud800{MARKED}")):
+        with pytest.raises(ConfigError, match=r"^sasl.password is not UTF-8 text$"):
+            resolve("sasl.password", value)

@@ -1,0 +1,643 @@
+"""TLS against listeners of this machine: whom we believe, what we show, and how each mistake is named."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import logging
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import pkcs12
+from cryptography.x509 import load_pem_x509_certificate
+from scripted_broker import properties
+
+from spark_kafka_native.kafka.config.client_config import ClientConfig, SecurityConfig
+from spark_kafka_native.kafka.config.secret import Secret
+from spark_kafka_native.kafka.errors import AuthenticationError, ConfigError, KafkaError, SecurityError
+from spark_kafka_native.kafka.network import authentication
+from spark_kafka_native.kafka.network.transport import Transport
+from spark_kafka_native.kafka.runtime.deadline import Deadline
+from spark_kafka_native.kafka.security import references, tls
+from spark_kafka_native.kafka.security.tls import tls_context
+
+PASSWORD = "marked-passphrase"
+DAY = datetime.timedelta(days=1)
+NOW = datetime.datetime.now(datetime.UTC)
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def folder(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("tls")
+    authority.cert_pem.write_to_path(str(made / "ca.pem"))
+    client = authority.issue_cert("client@example.org", common_name="client")
+    chain = b"".join(blob.bytes() for blob in client.cert_chain_pems)
+    key = serialization.load_pem_private_key(client.private_key_pem.bytes(), None)
+    plain = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    locked = serialization.BestAvailableEncryption(PASSWORD.encode())
+    (made / "chain.pem").write_bytes(chain)
+    (made / "key.pem").write_bytes(plain)
+    (made / "both.pem").write_bytes(plain + chain)
+    (made / "locked.pem").write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked) + chain
+    )
+    other = authority.issue_cert("other@example.org")
+    (made / "mismatch.pem").write_bytes(other.private_key_pem.bytes() + chain)
+    (made / "store.p12").write_bytes(
+        pkcs12.serialize_key_and_certificates(
+            b"client",
+            key,
+            load_pem_x509_certificate(chain),
+            None,
+            locked,  # type: ignore[arg-type]
+        )
+    )
+    ca = load_pem_x509_certificate(authority.cert_pem.bytes())
+    (made / "trust.p12").write_bytes(
+        pkcs12.serialize_java_truststore([pkcs12.PKCS12Certificate(ca, b"ca")], locked)
+    )
+    return made
+
+
+class Listener:
+    """A TLS server: greets each client whose handshake succeeds with one byte."""
+
+    def __init__(self, prepare: Callable[[ssl.SSLContext], Any]) -> None:
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        prepare(self._context)
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        self.clients: list[Any] = []
+        self.server_names: list[str | None] = []
+        self._context.sni_callback = lambda _sock, name, _context: self.server_names.append(name)
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                accepted, _ = self._socket.accept()
+            except OSError:
+                return
+            try:
+                encrypted = self._context.wrap_socket(accepted, server_side=True)
+                self.clients.append(encrypted.getpeercert())
+                encrypted.sendall(b"!")
+                encrypted.recv(1)
+                encrypted.close()
+            except OSError:
+                accepted.close()
+
+    def close(self) -> None:
+        # Closed alone, it would leave the thread in accept(), on a number that the next socket gets.
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
+@pytest.fixture
+def listen() -> Iterator[Callable[..., Listener]]:
+    made: list[Listener] = []
+
+    def start(prepare: Callable[[ssl.SSLContext], Any]) -> Listener:
+        made.append(Listener(prepare))
+        return made[-1]
+
+    yield start
+    for listener in made:
+        listener.close()
+
+
+def greet(listener: Listener, folder: Path, host: str = "localhost", **changed: Any) -> None:
+    """Connect and take the greeting."""
+    trust = {} if "ssl_truststore_certificates" in changed else {"ssl_truststore_location": folder / "ca.pem"}
+    names = {"security_protocol": "SSL"} | trust | changed
+    names = {name: value for name, value in names.items() if value is not None}
+    config = ClientConfig.from_properties(properties("a:1", **names))
+    limit = Deadline.after_ms(60_000)
+    transport = Transport.connect(host, listener.port, config, limit)
+    try:
+        byte = memoryview(bytearray(1))
+        while not transport.read_into(byte):
+            assert transport.wait(transport.read_waits_for, limit)
+        assert bytes(byte) == b"!"
+    finally:
+        transport.close()
+
+
+def server(authority: trustme.CA, *names: str, **options: Any) -> Callable[[ssl.SSLContext], Any]:
+    def prepare(context: ssl.SSLContext) -> None:
+        authority.issue_cert(*(names or ("localhost", "127.0.0.1")), **options).configure_cert(context)
+
+    return prepare
+
+
+def wanting_client(authority: trustme.CA) -> Callable[[ssl.SSLContext], Any]:
+    def prepare(context: ssl.SSLContext) -> None:
+        server(authority)(context)
+        authority.configure_trust(context)
+        context.verify_mode = ssl.CERT_REQUIRED
+
+    return prepare
+
+
+def test_a_trusted_broker_is_greeted_under_its_name(
+    listen: Any, authority: trustme.CA, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *a, **k: found(host.rstrip("."), *a, **k))
+    listener = listen(server(authority))
+    greet(listener, folder)
+    greet(listener, folder, host="localhost.")  # many resolvers take it, certificates never carry it
+    greet(listener, folder, host="127.0.0.1")
+    assert listener.server_names == ["localhost", "localhost", None]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"not_before": NOW - 9 * DAY, "not_after": NOW - DAY}, "certificate has expired"),
+        ({"not_before": NOW + DAY, "not_after": NOW + 9 * DAY}, "certificate is not yet valid"),
+    ],
+)
+def test_a_certificate_out_of_its_time_is_refused(
+    listen: Any, authority: trustme.CA, folder: Path, options: Any, says: str
+) -> None:
+    with pytest.raises(
+        SecurityError, match=rf"localhost:\d+: the broker's certificate is not trusted: {says}"
+    ):
+        greet(listen(server(authority, **options)), folder)
+
+
+def test_a_certificate_for_another_host_is_refused(listen: Any, authority: trustme.CA, folder: Path) -> None:
+    with pytest.raises(SecurityError, match="Hostname mismatch, certificate is not valid for 'localhost'"):
+        greet(listen(server(authority, "kafka.example.org")), folder)
+    with pytest.raises(SecurityError, match="IP address mismatch"):
+        greet(listen(server(authority, "localhost")), folder, host="127.0.0.1")
+
+
+def test_a_certificate_of_an_unknown_authority_is_refused(listen: Any, folder: Path) -> None:
+    with pytest.raises(SecurityError, match=r"not trusted: (unable to get local issuer|self-signed)"):
+        greet(listen(server(trustme.CA())), folder)
+
+
+def test_a_given_truststore_replaces_the_systems(listen: Any, authority: trustme.CA, folder: Path) -> None:
+    with pytest.raises(SecurityError, match="not trusted"):
+        greet(listen(server(authority)), folder, ssl_truststore_location=None)
+
+
+def test_a_self_signed_certificate_is_refused(listen: Any, folder: Path, tmp_path: Path) -> None:
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    files = ["-keyout", str(tmp_path / "k"), "-out", str(tmp_path / "c"), "-nodes", "-days", "2"]
+    made = subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", *files, *subject], capture_output=True
+    )
+    if made.returncode:
+        pytest.skip("no openssl here")
+    listener = listen(lambda context: context.load_cert_chain(tmp_path / "c", tmp_path / "k"))
+    with pytest.raises(SecurityError, match="self-signed certificate"):
+        greet(listener, folder)
+
+
+def test_only_the_name_check_goes_with_an_empty_algorithm(
+    listen: Any, authority: trustme.CA, folder: Path
+) -> None:
+    greet(listen(server(authority, "other")), folder, ssl_endpoint_identification_algorithm="")
+    with pytest.raises(SecurityError, match="not trusted"):
+        greet(listen(server(trustme.CA(), "other")), folder, ssl_endpoint_identification_algorithm="")
+
+
+def test_verification_switched_off_takes_anybody(listen: Any, folder: Path) -> None:
+    greet(listen(server(trustme.CA(), "other")), folder, enable_ssl_certificate_verification="false")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"enable_ssl_certificate_verification": "false"}, "ANY certificate is accepted"),
+        ({"ssl_endpoint_identification_algorithm": ""}, "may be for any host name"),
+        ({"security_protocol": "PLAINTEXT", "sasl_mechanism": "PLAIN"}, "sasl.mechanism=PLAIN does nothing"),
+        (
+            {
+                "security_protocol": "SASL_PLAINTEXT",
+                "sasl_mechanism": "PLAIN",
+                "sasl_username": "a",
+                "sasl_password": "b",
+            },
+            "everybody on the way can read and use",
+        ),
+    ],
+)
+def test_what_weakens_the_protection_is_said_at_every_start(
+    caplog: pytest.LogCaptureFixture, given: dict[str, str], says: str
+) -> None:
+    security = ClientConfig.from_properties(
+        properties("a:1", **{"security_protocol": "SSL"} | given)
+    ).security
+    authentication.warn_of.cache_clear()  # a new process
+    with caplog.at_level(logging.WARNING):
+        authentication.warn_of(security)
+        authentication.warn_of(security)
+    assert caplog.text.count(says) == 1
+
+
+def test_the_defaults_warn_of_nothing() -> None:
+    for protocol in ("PLAINTEXT", "SSL"):
+        config = ClientConfig.from_properties(properties("a:1", security_protocol=protocol))
+        assert config.security.warnings == ()
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_broker_that_speaks_only_old_tls_is_refused(
+    listen: Any, authority: trustme.CA, folder: Path, version: ssl.TLSVersion
+) -> None:
+    def prepare(context: ssl.SSLContext) -> None:
+        server(authority)(context)
+        context.minimum_version = context.maximum_version = version
+        context.set_ciphers("ALL:@SECLEVEL=0")
+
+    with pytest.raises(KafkaError, match=r"TLS handshake failed|during the TLS handshake"):
+        greet(listen(prepare), folder)
+
+
+@pytest.mark.parametrize(
+    ("asked", "spoken", "works"),
+    [
+        ("TLSv1.3", "TLSv1_2", False),
+        ("TLSv1.2", "TLSv1_3", False),
+        ("TLSv1.2", "TLSv1_2", True),
+        ("TLSv1.2,TLSv1.3", "TLSv1_3", True),
+    ],
+)
+def test_enabled_protocols_are_obeyed(
+    listen: Any, authority: trustme.CA, folder: Path, asked: str, spoken: str, works: bool
+) -> None:
+    def prepare(context: ssl.SSLContext) -> None:
+        server(authority)(context)
+        context.minimum_version = context.maximum_version = ssl.TLSVersion[spoken]
+
+    listener = listen(prepare)
+    if works:
+        greet(listener, folder, ssl_enabled_protocols=asked)
+        return
+    with pytest.raises(KafkaError, match=r"TLS handshake failed|during the TLS handshake"):
+        greet(listener, folder, ssl_enabled_protocols=asked)
+
+
+IDENTITIES = {
+    "one file": {"ssl_keystore_location": "both.pem"},
+    "two files": {"ssl_certificate_location": "chain.pem", "ssl_key_location": "key.pem"},
+    "encrypted": {"ssl_keystore_location": "locked.pem", "ssl_key_password": PASSWORD},
+    "PKCS12": {"ssl_keystore_location": "store.p12", "ssl_keystore_password": PASSWORD},
+    "PKCS12 by type": {
+        "ssl_keystore_location": "store.p12",
+        "ssl_keystore_type": "pkcs12",
+        "ssl_keystore_password": PASSWORD,
+    },
+    "PKCS12 trust": {
+        "ssl_keystore_location": "both.pem",
+        "ssl_truststore_location": "trust.p12",
+        "ssl_truststore_password": PASSWORD,
+    },
+}
+
+
+@pytest.mark.parametrize("given", IDENTITIES.values(), ids=IDENTITIES)
+def test_a_client_certificate_is_shown(
+    listen: Any, authority: trustme.CA, folder: Path, given: dict[str, str]
+) -> None:
+    listener = listen(wanting_client(authority))
+    located = {name: folder / value if "location" in name else value for name, value in given.items()}
+    greet(listener, folder, **located)
+    assert dict(pair[0] for pair in listener.clients[0]["subject"])["commonName"] == "client"
+
+
+@pytest.mark.parametrize("name", ["ssl_keystore_key", "ssl_keystore_key_secret", "ssl_key_pem"])
+def test_inline_pem_and_references(listen: Any, authority: trustme.CA, folder: Path, name: str) -> None:
+    listener = listen(wanting_client(authority))
+    inline = {
+        "ssl_truststore_certificates": "Bag Attributes\n" + (folder / "ca.pem").read_text() + "trailing text",
+        "ssl_keystore_certificate_chain": (folder / "chain.pem").read_text(),
+        name: (folder / "key.pem").read_text(),
+    }
+    greet(listener, folder, **inline)
+    greet(
+        listener,
+        folder,
+        **inline
+        | {name: f"file:{folder / 'key.pem'}", "ssl_truststore_certificates": f"file:{folder / 'ca.pem'}"},
+    )
+    assert len(listener.clients) == 2
+
+
+@pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_3"])
+@pytest.mark.parametrize("shown", [None, "foreign"])
+def test_a_missing_or_foreign_client_certificate_is_an_authentication_error(
+    listen: Any, authority: trustme.CA, folder: Path, tmp_path: Path, version: str, shown: str | None
+) -> None:
+    def prepare(context: ssl.SSLContext) -> None:
+        wanting_client(authority)(context)
+        context.maximum_version = ssl.TLSVersion[version]
+
+    given = {}
+    if shown:
+        foreign = trustme.CA().issue_cert("x@example.org")
+        chain = b"".join(blob.bytes() for blob in foreign.cert_chain_pems)
+        (tmp_path / "foreign.pem").write_bytes(foreign.private_key_pem.bytes() + chain)
+        given = {"ssl_keystore_location": tmp_path / "foreign.pem"}
+    # OpenSSL 1.2 servers call a missing certificate a handshake failure.
+    with pytest.raises(SecurityError, match=r"refused the client's certificate|handshake failure") as caught:
+        greet(listen(prepare), folder, **given)
+    if version == "TLSv1_3":
+        assert isinstance(caught.value, AuthenticationError)
+        assert "ssl.keystore.location" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"ssl_keystore_location": "locked.pem"}, "the key is encrypted: set ssl.key.password"),
+        ({"ssl_keystore_location": "locked.pem", "ssl_key_password": "wrong"}, "ssl.key.password is wrong"),
+        ({"ssl_keystore_location": "mismatch.pem"}, "the private key is not the certificate's"),
+        ({"ssl_keystore_location": "chain.pem"}, "must hold a private key and its certificate chain"),
+        ({"ssl_keystore_location": "key.pem"}, "must hold a private key and its certificate chain"),
+        ({"ssl_keystore_location": "none.pem"}, "none.pem on .* can't be read"),
+        (
+            {"ssl_certificate_location": "chain.pem", "ssl_key_location": "none.pem"},
+            "ssl.key.location: .*none.pem",
+        ),
+        ({"ssl_truststore_location": "key.pem"}, "no certificate that can be read"),
+        ({"ssl_truststore_location": "store.p12"}, "not a PKCS12 store that this password opens"),
+        (
+            {"ssl_keystore_location": "store.p12", "ssl_keystore_password": "wrong"},
+            "not a PKCS12 store that this",
+        ),
+        ({"ssl_keystore_location": "trust.p12", "ssl_keystore_password": PASSWORD}, "holds no private key"),
+        (
+            {"ssl_keystore_location": "store.p12", "ssl_keystore_type": "PEM"},
+            r"not PEM that can be used \(not a text",
+        ),
+    ],
+)
+def test_what_can_not_be_used_is_named_and_never_shown(
+    folder: Path, given: dict[str, str], says: str
+) -> None:
+    located = {name: folder / value if "location" in name else value for name, value in given.items()}
+    config = ClientConfig.from_properties(properties("a:1", security_protocol="SSL", **located))
+    with pytest.raises(ConfigError, match=says) as caught:
+        tls_context(config.security)
+    shown = str(caught.value)
+    assert PASSWORD not in shown
+    assert "PRIVATE KEY" not in shown
+
+
+def test_a_wrong_passphrase_does_not_ask_at_the_terminal(folder: Path) -> None:
+    program = (
+        "from spark_kafka_native.kafka.config.security_config import SecurityConfig\n"
+        "from spark_kafka_native.kafka.security.tls import tls_context\n"
+        f"tls_context(SecurityConfig(keystore_location={str(folder / 'locked.pem')!r}))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+    )
+    assert "set ssl.key.password" in ran.stderr
+    assert "Enter PEM pass phrase" not in ran.stdout + ran.stderr
+
+
+def test_without_cryptography_pkcs12_says_what_to_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives", None)
+    given = {"security_protocol": "SSL", "ssl_keystore_location": folder / "store.p12"}
+    with pytest.raises(ConfigError, match="pip install cryptography, or convert it to PEM: openssl pkcs12"):
+        tls_context(ClientConfig.from_properties(properties("a:1", **given)).security)
+
+
+@pytest.mark.parametrize("name", ["truststore", "keystore"])
+@pytest.mark.parametrize("given", [{"location": "/etc/my.jks"}, {"location": "/etc/my", "type": "JKS"}])
+def test_a_java_keystore_is_refused_with_the_conversion(name: str, given: dict[str, str]) -> None:
+    names = {f"ssl.{name}.{part}": value for part, value in given.items()}
+    with pytest.raises(ConfigError) as caught:
+        ClientConfig.from_properties(dict(properties("a:1")) | names)
+    location = given["location"]
+    assert (
+        f"keytool -importkeystore -srckeystore {location} -destkeystore {name}.p12 -deststoretype "
+        f"PKCS12, then "
+        f"openssl pkcs12 -in {name}.p12 -out {name}.pem -nodes"
+    ) in str(caught.value)
+
+
+def test_rotated_files_count_at_the_next_connect(listen: Any, authority: trustme.CA, tmp_path: Path) -> None:
+    ca = tmp_path / "ca.pem"
+    trustme.CA().cert_pem.write_to_path(str(ca))
+    listener = listen(server(authority))
+    config = ClientConfig.from_properties(
+        properties("a:1", security_protocol="SSL", ssl_truststore_location=ca)
+    )
+    with pytest.raises(SecurityError, match="not trusted"):
+        greet(listener, tmp_path)
+    authority.cert_pem.write_to_path(str(ca))
+    greet(listener, tmp_path)
+    # And a context is built once for as long as nothing changes.
+    assert tls_context(config.security) is tls_context(config.security)
+
+
+def test_files_of_options_are_read_within_what_is_allowed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(references.ALLOWED_FILES, str(folder / "sub"))
+    for name in ("ssl_truststore_location", "ssl_keystore_location", "ssl_certificate_location"):
+        given = {"security_protocol": "SSL", name: folder / "both.pem"}
+        with pytest.raises(
+            ConfigError, match=rf"{name.replace('_', '.')}: .* is not among PYKAFKA_ALLOWED_FILES"
+        ):
+            tls_context(ClientConfig.from_properties(properties("a:1", **given)).security)
+
+
+def test_a_key_is_never_written_to_a_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not hasattr(os, "memfd_create"):
+        pytest.skip("files in memory are Linux's")
+    monkeypatch.setattr(tls.tempfile, "TemporaryDirectory", lambda *_a, **_k: pytest.fail("a file was made"))
+    tls._build.cache_clear()
+    given = {"security_protocol": "SSL", "ssl_keystore_location": folder / "both.pem"}
+    tls_context(ClientConfig.from_properties(properties("a:1", **given)).security)
+
+
+def test_without_files_in_memory_a_private_one_is_gone_at_once(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    monkeypatch.setattr(tls.tempfile, "tempdir", str(tmp_path))
+    tls._build.cache_clear()
+    given = {"security_protocol": "SSL", "ssl_keystore_location": folder / "both.pem"}
+    tls_context(ClientConfig.from_properties(properties("a:1", **given)).security)
+    assert list(tmp_path.iterdir()) == []
+    with tls._private_file(Secret("key")) as path:
+        modes = [found.stat().st_mode & 0o777 for found in (Path(path), Path(path).parent)]
+    assert modes == [0o600, 0o700]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tls_client_on_a_plain_port_is_told(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as plain:
+        port = plain.getsockname()[1]
+
+        def answer() -> None:
+            accepted, _ = plain.accept()
+            accepted.recv(100)
+            accepted.sendall(b"\0\0\0\x04none")
+            accepted.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        config = ClientConfig.from_properties(properties("a:1", security_protocol="SSL"))
+        with pytest.raises(SecurityError, match=r"does not speak TLS; set security.protocol=PLAINTEXT"):
+            Transport.connect("127.0.0.1", port, config, Deadline.after_ms(60_000))
+
+
+def test_a_broker_with_no_cipher_in_common_is_refused(
+    listen: Any, authority: trustme.CA, folder: Path
+) -> None:
+    def prepare(context: ssl.SSLContext) -> None:
+        server(authority)(context)
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        context.set_ciphers("ECDHE-ECDSA-AES128-SHA:@SECLEVEL=0")
+
+    # Named, as which ciphers a Python offers by itself depends on who has built it.
+    ciphers = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"
+    with pytest.raises(SecurityError, match=r"TLS handshake failed: .*handshake failure"):
+        greet(listen(prepare), folder, ssl_cipher_suites=ciphers)
+
+
+def test_a_key_that_is_too_weak_is_refused(listen: Any, folder: Path, tmp_path: Path) -> None:
+    key = rsa.generate_private_key(65537, 1024)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 7, NOW - DAY, NOW + DAY)
+    names = x509.SubjectAlternativeName([x509.DNSName("localhost")])
+    certificate = builder.add_extension(names, critical=False).sign(key, hashes.SHA256())
+    pem = serialization.Encoding.PEM
+    plain = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (tmp_path / "weak.pem").write_bytes(plain + certificate.public_bytes(pem))
+
+    def prepare(context: ssl.SSLContext) -> None:
+        context.set_ciphers("ALL:@SECLEVEL=0")
+        context.load_cert_chain(tmp_path / "weak.pem")
+
+    with pytest.raises(SecurityError, match="key too weak"):
+        greet(listen(prepare), folder, ssl_truststore_location=tmp_path / "weak.pem")
+
+
+def test_a_stream_that_is_cut_without_a_goodbye_is_an_error(
+    listen: Any, authority: trustme.CA, folder: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as plain:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        server(authority)(context)
+
+        def cut() -> None:
+            accepted, _ = plain.accept()
+            encrypted = context.wrap_socket(accepted, server_side=True)
+            encrypted.sendall(b"\0\0")
+            socket.socket.shutdown(encrypted, socket.SHUT_RDWR)  # no close_notify
+
+        threading.Thread(target=cut, daemon=True).start()
+        names = {"security_protocol": "SSL", "ssl_truststore_location": folder / "ca.pem"}
+        config = ClientConfig.from_properties(properties("a:1", **names))
+        limit = Deadline.after_ms(60_000)
+        transport = Transport.connect("localhost", plain.getsockname()[1], config, limit)
+
+        def read_on() -> None:
+            while not limit.expired:
+                transport.read_into(memoryview(bytearray(4)))
+                transport.wait(transport.read_waits_for, limit)
+
+        with pytest.raises(KafkaError, match=r"closed the connection|connection lost while reading"):
+            read_on()
+        transport.close()
+
+
+@pytest.mark.parametrize(
+    ("suites", "version", "cipher"),
+    [
+        ("ECDHE-ECDSA-AES128-GCM-SHA256", "TLSv1.2", "ECDHE-ECDSA-AES128-GCM-SHA256"),
+        ("TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA384", "TLSv1.2", "ECDHE-ECDSA-AES256-SHA384"),
+        ("TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256", "TLSv1.2", "ECDHE-ECDSA-CHACHA20-POLY1305"),
+        ("TLS_AES_128_GCM_SHA256", "TLSv1.3", None),
+        ("TLS_AES_256_GCM_SHA384,TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "TLSv1.3", None),
+    ],
+)
+def test_chosen_cipher_suites_are_spoken_and_no_others(
+    listen: Any, authority: trustme.CA, folder: Path, suites: str, version: str, cipher: str | None
+) -> None:
+    listener = listen(server(authority, key_type=trustme.KeyType.ECDSA))
+    config = ClientConfig.from_properties(
+        properties(
+            "a:1",
+            security_protocol="SSL",
+            ssl_truststore_location=folder / "ca.pem",
+            ssl_cipher_suites=suites,
+        )
+    )
+    transport = Transport.connect("localhost", listener.port, config, Deadline.after_ms(60_000))
+    spoken: ssl.SSLSocket = transport._socket  # type: ignore[assignment]
+    assert spoken.version() == version
+    assert cipher is None or spoken.cipher()[0] == cipher  # type: ignore[index]
+    transport.close()
+
+
+@pytest.mark.parametrize(
+    ("suites", "versions", "says"),
+    [
+        (
+            "TLS_RSA_WITH_RC4_128_MD5",
+            "TLSv1.2",
+            "TLS_RSA_WITH_RC4_128_MD5 is not a cipher suite that this client has",
+        ),
+        ("ECDHE-RSA-AES128-GCM-SHA256,aNULL", "TLSv1.2", "aNULL is not a cipher suite"),
+        ("ALL:!DH", "TLSv1.2", "must be names of cipher suites"),
+        ("ECDHE-RSA-AES128-GCM-SHA256", "TLSv1.3", "has none for the versions in ssl.enabled.protocols"),
+        ("TLS_AES_128_GCM_SHA256", "TLSv1.2", "has none for the versions in ssl.enabled.protocols"),
+    ],
+)
+def test_cipher_suites_that_can_not_be_chosen_are_named(suites: str, versions: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        tls_context(
+            SecurityConfig.from_properties(
+                {"ssl.cipher.suites": suites, "ssl.enabled.protocols": versions, "security.protocol": "SSL"}
+            )
+        )
+
+
+def test_properties_of_tls_on_an_open_connection_are_warned_of() -> None:
+    for protocol, better in (("PLAINTEXT", "SSL"), ("SASL_PLAINTEXT", "SASL_SSL")):
+        config = SecurityConfig.from_properties(
+            {
+                "security.protocol": protocol,
+                "ssl.ca.location": "/ca.pem",
+                "sasl.mechanism": "SCRAM-SHA-256",
+                "sasl.username": "a",
+                "sasl.password": "b",
+            }
+        )
+        assert any(
+            "ssl.truststore.location without effect" in warning and warning.endswith(f"set {better}")
+            for warning in config.warnings
+        )
+    encrypted = {"security.protocol": "SSL", "ssl.ca.location": "/ca.pem"}
+    assert SecurityConfig.from_properties(encrypted).warnings == ()

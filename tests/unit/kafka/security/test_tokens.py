@@ -1,0 +1,272 @@
+"""When a token is fetched, by whom, and what becomes of one that can't be."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from spark_kafka_native.kafka.config.security_config import SecurityConfig
+from spark_kafka_native.kafka.errors import AuthenticationError, ConfigError, NetworkError
+from spark_kafka_native.kafka.runtime.deadline import Deadline
+from spark_kafka_native.kafka.security import tokens
+from spark_kafka_native.kafka.security.tokens import TokenSource, current_token, register_token_provider
+
+MARKED = "marked-token"
+
+
+def jwt(**claims: object) -> str:
+    def part(value: object) -> str:
+        return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+
+    return f"{part({'alg': 'none'})}.{part(claims)}."
+
+
+def security(**given: str) -> SecurityConfig:
+    names = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+    return SecurityConfig.from_properties(
+        names | {f"sasl.oauthbearer.{name.replace('_', '.')}": value for name, value in given.items()}
+    )
+
+
+def soon() -> Deadline:
+    return Deadline.after_ms(2_000)
+
+
+class Fetches:
+    """A source of numbered tokens on a clock of its own."""
+
+    def __init__(self, lifetime_s: float | None = 100) -> None:
+        self.now = 1_000.0
+        self.count = 0
+        self.lifetime_s = lifetime_s
+        self.failure: Exception | None = None
+        self.source = TokenSource(self.fetch, clock=lambda: self.now, uniform=lambda _low, high: high)
+
+    def fetch(self, _deadline: Deadline) -> tuple[str, float | None]:
+        if self.failure is not None:
+            raise self.failure
+        self.count += 1
+        return f"token{self.count}", None if self.lifetime_s is None else self.now + self.lifetime_s
+
+    def token(self) -> str:
+        return self.source.token(soon()).reveal()
+
+
+def test_a_token_is_kept_for_four_fifths_of_its_life() -> None:
+    fetches = Fetches()
+    assert fetches.token() == "token1"
+    fetches.now += 79.9
+    assert fetches.token() == "token1"
+    fetches.now += 0.2
+    assert fetches.token() == "token2"
+
+
+def test_a_token_without_a_lifetime_is_fetched_each_time() -> None:
+    fetches = Fetches(None)
+    assert [fetches.token(), fetches.token()] == ["token1", "token2"]
+
+
+def test_the_old_token_serves_while_no_new_one_comes(caplog: pytest.LogCaptureFixture) -> None:
+    fetches = Fetches()
+    fetches.token()
+    fetches.now += 90
+    fetches.failure = NetworkError("the endpoint is down")
+    with caplog.at_level(logging.WARNING):
+        assert fetches.token() == "token1"
+    assert "no new token (the endpoint is down)" in caplog.text
+    fetches.now += 10
+    with pytest.raises(NetworkError, match="the endpoint is down"):
+        fetches.token()
+
+
+def test_an_expired_token_is_not_even_sent() -> None:
+    with pytest.raises(AuthenticationError, match="the token has expired already"):
+        Fetches(0).token()
+    expired = jwt(sub="a", exp=int(time.time()) - 1)
+    with pytest.raises(AuthenticationError, match="the token has expired already") as caught:
+        current_token(security(token=expired), soon())
+    assert expired not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "token", ["a.b.c", "opaque", jwt(sub="x"), jwt(exp="soon"), jwt(exp=True), "a..b", "a.WzFd.c"]
+)
+def test_any_token_that_tells_no_expiry_is_the_brokers_to_judge(token: str) -> None:
+    assert current_token(security(token=token), soon()).reveal() == token
+
+
+def test_many_who_want_one_share_one_fetch() -> None:
+    calls = []
+    release = threading.Event()
+
+    def fetch(_deadline: Deadline) -> tuple[str, float | None]:
+        calls.append(1)
+        release.wait(5)
+        return "t", time.time() + 100
+
+    source = TokenSource(fetch)
+    found: list[str] = []
+    threads = [threading.Thread(target=lambda: found.append(source.token(soon()).reveal())) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    with pytest.raises(AuthenticationError, match="no token came in time"):
+        source.token(Deadline.after_ms(50))
+    release.set()
+    for thread in threads:
+        thread.join(60)
+    assert found == ["t"] * 8
+    assert len(calls) == 1
+
+
+def test_a_token_file_is_read_for_each_connection(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    config = security(token=f"file:{path}")
+    for text in ("first", "second"):
+        path.write_text(text + "\n")
+        assert current_token(config, soon()).reveal() == text
+
+
+def test_a_registered_function_gives_tokens() -> None:
+    register_token_provider("mine", lambda: ("abc", int(time.time() * 1000) + 60_000))
+    config = security(token_provider="mine")
+    assert current_token(config, soon()).reveal() == "abc"
+    assert config == security(token_provider="mine")  # plain data
+    for bad in ("", "a:b", tokens.MSK_IAM):
+        with pytest.raises(ValueError, match="no colon"):
+            register_token_provider(bad, lambda: "x")
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    made = ModuleType("token_maker")
+    monkeypatch.setitem(sys.modules, "token_maker", made)
+    return made
+
+
+def test_a_function_of_a_module_gives_tokens(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    module.make = lambda: "from-module"  # type: ignore[attr-defined]
+    config = security(token_provider="token_maker:make")
+    assert current_token(config, soon()).reveal() == "from-module"
+    monkeypatch.setenv(tokens.ALLOWED_MODULES, "other, token_maker")
+    assert current_token(config, soon()).reveal() == "from-module"
+
+
+@pytest.mark.parametrize("allowed", ["", "other", "token_maker.sub", "token"])
+def test_a_module_that_is_not_allowed_is_not_imported(monkeypatch: pytest.MonkeyPatch, allowed: str) -> None:
+    monkeypatch.setenv(tokens.ALLOWED_MODULES, allowed)
+    with pytest.raises(ConfigError, match="the module antigravity is not among PYKAFKA_ALLOWED_MODULES"):
+        current_token(security(token_provider="antigravity:make", scope=allowed), soon())
+    assert "antigravity" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("provider", "says"),
+    [
+        ("nobody", "nothing was registered under this name"),
+        ("no_such_module_here:f", "can't be imported (ModuleNotFoundError)"),
+        ("token_maker:missing", "can't be imported (AttributeError)"),
+        ("token_maker:text", "is no function"),
+        ("token_maker:number", "must return a str"),
+        ("token_maker:odd", "must return a str"),
+        ("token_maker:fails", "failed with RuntimeError"),
+    ],
+)
+def test_a_provider_that_fails_is_named_and_its_words_are_not_shown(
+    module: ModuleType, provider: str, says: str
+) -> None:
+    def fails() -> str:
+        raise RuntimeError(MARKED)
+
+    module.text, module.fails = MARKED, fails  # type: ignore[attr-defined]
+    module.number, module.odd = lambda: 5, lambda: (MARKED, "later")  # type: ignore[attr-defined]
+    with pytest.raises((ConfigError, AuthenticationError)) as caught:
+        current_token(security(token_provider=provider), soon())
+    assert says in str(caught.value)
+    assert MARKED not in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__ or provider == "nobody" or "return" in says or "function" in says
+
+
+def test_msk_iam_takes_region_and_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_REGION", raising=False)
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    with pytest.raises(ConfigError, match="needs the cluster's region"):
+        current_token(security(token_provider="aws-msk-iam"), soon())
+    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", None)
+    with pytest.raises(ConfigError, match=r"pip install 'spark-kafka-native\[msk\]'"):
+        current_token(security(token_provider="aws-msk-iam", aws_region="eu-west-1"), soon())
+    signer = ModuleType("aws_msk_iam_sasl_signer")
+
+    class MSKAuthTokenProvider:
+        @staticmethod
+        def generate_auth_token(region: str) -> tuple[str, int]:
+            return f"signed-for-{region}", int(time.time() * 1000) + 900_000
+
+    signer.MSKAuthTokenProvider = MSKAuthTokenProvider  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", signer)
+    config = security(token_provider="aws-msk-iam", aws_region="eu-central-1")
+    assert current_token(config, soon()).reveal() == "signed-for-eu-central-1"
+
+
+@pytest.mark.parametrize(
+    ("options", "token"),
+    [
+        ("", "default eu-west-1"),
+        ('awsProfileName="p" awsDebugCreds="true"', "profile eu-west-1 p"),
+        ('awsRoleArn="arn:r" awsStsRegion="eu-west-1"', "role eu-west-1 arn:r"),
+        ('awsRoleArn="arn:r" awsRoleSessionName="s"', "role eu-west-1 arn:r s"),
+    ],
+)
+def test_msk_takes_profile_and_role_from_the_login_module(
+    monkeypatch: pytest.MonkeyPatch, options: str, token: str
+) -> None:
+    def made(kind: str) -> Callable[..., tuple[str, int]]:
+        return lambda *names: (" ".join((kind, *names)), int(time.time() * 1000) + 900_000)
+
+    signer = ModuleType("aws_msk_iam_sasl_signer")
+    signer.MSKAuthTokenProvider = SimpleNamespace(  # type: ignore[attr-defined]
+        generate_auth_token=made("default"),
+        generate_auth_token_from_profile=made("profile"),
+        generate_auth_token_from_role_arn=made("role"),
+    )
+    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", signer)
+    given = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "AWS_MSK_IAM",
+        "sasl.jaas.config": f"software.amazon.msk.auth.iam.IAMLoginModule required {options};",
+        "sasl.oauthbearer.aws.region": "eu-west-1",
+    }
+    assert current_token(SecurityConfig.from_properties(given), soon()).reveal() == token
+    both = 'software.amazon.msk.auth.iam.IAMLoginModule required awsProfileName="p" awsRoleArn="r";'
+    with pytest.raises(ConfigError, match="awsProfileName and awsRoleArn: give one of them"):
+        current_token(SecurityConfig.from_properties(given | {"sasl.jaas.config": both}), soon())
+
+
+def test_a_file_of_jwts_is_read_for_each_connection(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    config = security(token=f"file:{path}")
+    for name in ("old", "new"):  # the old one holds for an hour yet, and may be revoked
+        text = jwt(sub=name, exp=time.time() + 3600)
+        path.write_text(text)
+        assert current_token(config, soon()).reveal() == text
+    path.write_text(jwt(exp=time.time() - 1))
+    with pytest.raises(AuthenticationError, match="has expired already"):
+        current_token(config, soon())
+
+
+def test_tokens_of_configurations_gone_by_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "MAX_SOURCES", 3)
+    monkeypatch.setattr(tokens, "_sources", {})
+    register_token_provider("many", lambda: ("abc", int(time.time() * 1000) + 60_000))
+    for number in range(10):
+        current_token(security(token_provider="many", scope=str(number)), soon())
+    assert [config.scope for config in tokens._sources] == ["7", "8", "9"]

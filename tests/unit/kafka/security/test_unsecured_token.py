@@ -1,0 +1,60 @@
+"""The unsigned token that is made of options of sasl.jaas.config, like Java's."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from typing import Any
+
+import pytest
+
+from spark_kafka_native.kafka.config.jaas import OAUTHBEARER_MODULE
+from spark_kafka_native.kafka.config.security_config import SecurityConfig
+from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.kafka.runtime.deadline import Deadline
+from spark_kafka_native.kafka.security.tokens import current_token
+
+
+def token_of(options: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Header and claims."""
+    properties = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.jaas.config": f"{OAUTHBEARER_MODULE} required {options};",
+    }
+    token = current_token(SecurityConfig.from_properties(properties), Deadline.after_ms(10_000)).reveal()
+    header, claims, signature = token.split(".")
+    assert signature == ""
+    return tuple(json.loads(base64.urlsafe_b64decode(part + "==")) for part in (header, claims))  # type: ignore[return-value]
+
+
+def test_claims_of_each_kind() -> None:
+    header, claims = token_of(
+        'unsecuredLoginStringClaim_sub="alice" unsecuredLoginNumberClaim_level="7" '
+        'unsecuredLoginListClaim_scope="|read|write" unsecuredLoginLifetimeSeconds="60" extension_a="b"'
+    )
+    assert header == {"alg": "none"}
+    assert claims.pop("exp") - claims["iat"] == pytest.approx(60)
+    assert abs(claims.pop("iat") - time.time()) < 600
+    assert claims == {"sub": "alice", "level": 7, "scope": ["read", "write"]}
+
+
+def test_another_claim_may_be_the_principal() -> None:
+    _, claims = token_of('unsecuredLoginStringClaim_user="bob" unsecuredLoginPrincipalClaimName="user"')
+    assert claims["user"] == "bob"
+    assert claims["exp"] - claims["iat"] == pytest.approx(3600)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ('unsecuredLoginNumberClaim_level="1"', "unsecuredLoginStringClaim_sub must name the principal"),
+        ('unsecuredLoginStringClaim_sub="a" unsecuredLoginNumberClaim_x="marked"', "a number of"),
+        ('unsecuredLoginStringClaim_sub="a" unsecuredLoginLifetimeSeconds="marked"', "a number of"),
+    ],
+)
+def test_what_makes_no_token_is_said_without_values(options: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        token_of(options)
+    assert "marked" not in str(caught.value)
