@@ -1,263 +1,150 @@
-"""A Kafka client for columns: it fetches records into Arrow and numpy arrays, and produces from them.
+"""The public names of the Kafka client, which fetches records into Arrow and numpy arrays and produces them.
 
-Never imports pyspark. What is not in ``__all__`` may change without notice. Names are imported when they are
-first used: to read an option must not cost the import of pyarrow.
+Never imports pyspark. A name that is not in ``__all__`` may change without notice. A module is imported when
+one of its names is first used: reading an option must not cost the import of pyarrow.
+
+A new name goes into `_MODULES` and into the imports above it, which are for type checkers: they cannot follow
+a table. A test compares the two.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from .admin.acls import Acl, AclFilter, AclOperation, AclPattern, AclPermission, AclResource
-    from .admin.admin import Admin
-    from .admin.cluster import ClusterDescription, LogDir, Reassignment, Replica
-    from .admin.configs import ConfigEntry, ConfigResource, ConfigSource
-    from .admin.group_descriptions import GroupDescription, GroupListing, GroupMember, PartitionLag
-    from .admin.quotas import Quota
-    from .admin.topics import NewTopic
-    from .admin.transactions import (
-        ActiveProducer,
-        HangingTransaction,
-        TransactionDescription,
-        TransactionListing,
-    )
-    from .cluster.metadata import ClusterMetadata
-    from .cluster.router import Router, router_for
-    from .config.client_config import (
-        ClientConfig,
-        ConsumerConfig,
-        ProducerConfig,
-        SecurityConfig,
-        SecurityProtocol,
-        TransactionConfig,
-    )
-    from .config.secret import Secret
-    from .connected_cluster import Cluster
-    from .consumer.async_consumer import AsyncConsumer
-    from .consumer.consumer import Consumer
-    from .consumer.fetch_once import FetchedOnce
-    from .consumer.fetched_records import FetchedRecords
-    from .consumer.fetcher import Fetcher
-    from .consumer.offset_reset import OffsetReset
-    from .consumer.offsets import FoundOffset, LogBounds, list_offsets
-    from .consumer.reader_config import ReaderConfig
-    from .consumer.work_unit import WorkStatus, WorkUnit
-    from .error_code import ErrorCode
-    from .errors import (
-        AuthenticationError,
-        BrokerError,
-        ClientClosedError,
-        ConfigError,
-        ConsumerClosedError,
-        CorruptRecordError,
-        DeadlineExceededError,
-        EndOfLogError,
-        KafkaError,
-        LogTruncatedError,
-        NetworkError,
-        OffsetOutOfRangeError,
-        PartialAnswerError,
-        ProtocolError,
-        RequestTimedOutError,
-        SecurityError,
-        TopicRecreatedError,
-        UnsupportedVersionError,
-    )
-    from .group.committed import committed_offsets
-    from .group.errors import CommitFailedError, NoCommittedOffsetError
-    from .group.group_config import GroupConfig, GroupProtocol
-    from .group.group_consumer import GroupConsumer
-    from .model import (
-        Acks,
-        Broker,
-        GroupMembership,
-        HeaderKeys,
-        IsolationLevel,
-        OffsetAt,
-        OffsetToCommit,
-        Record,
-        TimestampType,
-        TopicPartition,
-    )
-    from .network.connection import Connection
-    from .observe.event_stream import EventStream
-    from .observe.histogram import Distribution
-    from .observe.json_lines import JsonLines
-    from .observe.metrics_exporter import MetricsExporter
-    from .observe.opentelemetry_bridge import export_to_opentelemetry
-    from .observe.snapshot import MetricKey, MetricsSnapshot
-    from .producer.accumulating.partitioner import per_record
-    from .producer.acknowledgement import Acknowledgement
-    from .producer.delivery import (
-        ColumnsDelivery,
-        DeliveredColumns,
-        Delivery,
-        PartlyTakenError,
-        RecordMetadata,
-    )
-    from .producer.errors import (
-        BufferFullError,
-        DeadLetteredError,
-        DeliveryError,
-        DeliveryStatus,
-        ProducerClosedError,
-        RecordError,
-        RecordSkippedError,
-        RecordTooLargeError,
-        TransactionAbortableError,
-        TransactionFatalError,
-        TransactionStateError,
-    )
-    from .producer.producer import Producer
-    from .producer.sending.transaction_requests import OpenTransaction, end_transaction
-    from .producer.shared_producers import producer_for
-    from .producer.stats import AcknowledgedOffsets, ProducerStats
-    from .producer.transactional_producer import TransactionalProducer
-    from .records.columns import RecordColumns
-    from .records.compression import register_codec
-    from .runtime.deadline import Deadline
-    from .security.tokens import register_token_provider
+    from .admin.acls import Acl as Acl
+    from .admin.acls import AclFilter as AclFilter
+    from .admin.acls import AclOperation as AclOperation
+    from .admin.acls import AclPattern as AclPattern
+    from .admin.acls import AclPermission as AclPermission
+    from .admin.acls import AclResource as AclResource
+    from .admin.admin import Admin as Admin
+    from .admin.cluster import ClusterDescription as ClusterDescription
+    from .admin.cluster import LogDir as LogDir
+    from .admin.cluster import Reassignment as Reassignment
+    from .admin.cluster import Replica as Replica
+    from .admin.configs import ConfigEntry as ConfigEntry
+    from .admin.configs import ConfigResource as ConfigResource
+    from .admin.configs import ConfigSource as ConfigSource
+    from .admin.group_descriptions import GroupDescription as GroupDescription
+    from .admin.group_descriptions import GroupListing as GroupListing
+    from .admin.group_descriptions import GroupMember as GroupMember
+    from .admin.group_descriptions import PartitionLag as PartitionLag
+    from .admin.quotas import Quota as Quota
+    from .admin.topics import NewTopic as NewTopic
+    from .admin.transactions import ActiveProducer as ActiveProducer
+    from .admin.transactions import HangingTransaction as HangingTransaction
+    from .admin.transactions import TransactionDescription as TransactionDescription
+    from .admin.transactions import TransactionListing as TransactionListing
+    from .cluster.metadata import ClusterMetadata as ClusterMetadata
+    from .cluster.router import Router as Router
+    from .cluster.router import router_for as router_for
+    from .config.client_config import ClientConfig as ClientConfig
+    from .config.client_config import ConsumerConfig as ConsumerConfig
+    from .config.client_config import ProducerConfig as ProducerConfig
+    from .config.client_config import SecurityConfig as SecurityConfig
+    from .config.client_config import SecurityProtocol as SecurityProtocol
+    from .config.client_config import TransactionConfig as TransactionConfig
+    from .config.secret import Secret as Secret
+    from .connected_cluster import Cluster as Cluster
+    from .consumer.async_consumer import AsyncConsumer as AsyncConsumer
+    from .consumer.consumer import Consumer as Consumer
+    from .consumer.fetch_once import FetchedOnce as FetchedOnce
+    from .consumer.fetched_records import FetchedRecords as FetchedRecords
+    from .consumer.fetcher import Fetcher as Fetcher
+    from .consumer.offset_reset import OffsetReset as OffsetReset
+    from .consumer.offsets import FoundOffset as FoundOffset
+    from .consumer.offsets import LogBounds as LogBounds
+    from .consumer.offsets import list_offsets as list_offsets
+    from .consumer.reader_config import ReaderConfig as ReaderConfig
+    from .consumer.work_unit import WorkStatus as WorkStatus
+    from .consumer.work_unit import WorkUnit as WorkUnit
+    from .error_code import ErrorCode as ErrorCode
+    from .errors import AuthenticationError as AuthenticationError
+    from .errors import BrokerError as BrokerError
+    from .errors import ClientClosedError as ClientClosedError
+    from .errors import ConfigError as ConfigError
+    from .errors import ConsumerClosedError as ConsumerClosedError
+    from .errors import CorruptRecordError as CorruptRecordError
+    from .errors import DeadlineExceededError as DeadlineExceededError
+    from .errors import EndOfLogError as EndOfLogError
+    from .errors import KafkaError as KafkaError
+    from .errors import LogTruncatedError as LogTruncatedError
+    from .errors import NetworkError as NetworkError
+    from .errors import OffsetOutOfRangeError as OffsetOutOfRangeError
+    from .errors import PartialAnswerError as PartialAnswerError
+    from .errors import ProtocolError as ProtocolError
+    from .errors import RequestTimedOutError as RequestTimedOutError
+    from .errors import SecurityError as SecurityError
+    from .errors import TopicRecreatedError as TopicRecreatedError
+    from .errors import UnsupportedVersionError as UnsupportedVersionError
+    from .group.committed import committed_offsets as committed_offsets
+    from .group.errors import CommitFailedError as CommitFailedError
+    from .group.errors import NoCommittedOffsetError as NoCommittedOffsetError
+    from .group.group_config import GroupConfig as GroupConfig
+    from .group.group_config import GroupProtocol as GroupProtocol
+    from .group.group_consumer import GroupConsumer as GroupConsumer
+    from .model import Acks as Acks
+    from .model import Broker as Broker
+    from .model import GroupMembership as GroupMembership
+    from .model import HeaderKeys as HeaderKeys
+    from .model import IsolationLevel as IsolationLevel
+    from .model import OffsetAt as OffsetAt
+    from .model import OffsetToCommit as OffsetToCommit
+    from .model import Record as Record
+    from .model import TimestampType as TimestampType
+    from .model import TopicPartition as TopicPartition
+    from .network.connection import Connection as Connection
+    from .observe.event_stream import EventStream as EventStream
+    from .observe.histogram import Distribution as Distribution
+    from .observe.json_lines import JsonLines as JsonLines
+    from .observe.metrics_exporter import MetricsExporter as MetricsExporter
+    from .observe.opentelemetry_bridge import export_to_opentelemetry as export_to_opentelemetry
+    from .observe.snapshot import MetricKey as MetricKey
+    from .observe.snapshot import MetricsSnapshot as MetricsSnapshot
+    from .producer.accumulating.partitioner import per_record as per_record
+    from .producer.acknowledgement import Acknowledgement as Acknowledgement
+    from .producer.delivery import ColumnsDelivery as ColumnsDelivery
+    from .producer.delivery import DeliveredColumns as DeliveredColumns
+    from .producer.delivery import Delivery as Delivery
+    from .producer.delivery import PartlyTakenError as PartlyTakenError
+    from .producer.delivery import RecordMetadata as RecordMetadata
+    from .producer.errors import BufferFullError as BufferFullError
+    from .producer.errors import DeadLetteredError as DeadLetteredError
+    from .producer.errors import DeliveryError as DeliveryError
+    from .producer.errors import DeliveryStatus as DeliveryStatus
+    from .producer.errors import ProducerClosedError as ProducerClosedError
+    from .producer.errors import RecordError as RecordError
+    from .producer.errors import RecordSkippedError as RecordSkippedError
+    from .producer.errors import RecordTooLargeError as RecordTooLargeError
+    from .producer.errors import TransactionAbortableError as TransactionAbortableError
+    from .producer.errors import TransactionFatalError as TransactionFatalError
+    from .producer.errors import TransactionStateError as TransactionStateError
+    from .producer.producer import Producer as Producer
+    from .producer.sending.transaction_requests import OpenTransaction as OpenTransaction
+    from .producer.sending.transaction_requests import end_transaction as end_transaction
+    from .producer.shared_producers import producer_for as producer_for
+    from .producer.stats import AcknowledgedOffsets as AcknowledgedOffsets
+    from .producer.stats import ProducerStats as ProducerStats
+    from .producer.transactional_producer import TransactionalProducer as TransactionalProducer
+    from .records.columns import RecordColumns as RecordColumns
+    from .records.compression import register_codec as register_codec
+    from .runtime.deadline import Deadline as Deadline
+    from .security.tokens import register_token_provider as register_token_provider
 
-__all__ = [
-    "AcknowledgedOffsets",
-    "Acknowledgement",
-    "Acks",
-    "Acl",
-    "AclFilter",
-    "AclOperation",
-    "AclPattern",
-    "AclPermission",
-    "AclResource",
-    "ActiveProducer",
-    "Admin",
-    "AsyncConsumer",
-    "AuthenticationError",
-    "Broker",
-    "BrokerError",
-    "BufferFullError",
-    "ClientClosedError",
-    "ClientConfig",
-    "Cluster",
-    "ClusterDescription",
-    "ClusterMetadata",
-    "ColumnsDelivery",
-    "CommitFailedError",
-    "ConfigEntry",
-    "ConfigError",
-    "ConfigResource",
-    "ConfigSource",
-    "Connection",
-    "Consumer",
-    "ConsumerClosedError",
-    "ConsumerConfig",
-    "CorruptRecordError",
-    "DeadLetteredError",
-    "Deadline",
-    "DeadlineExceededError",
-    "DeliveredColumns",
-    "Delivery",
-    "DeliveryError",
-    "DeliveryStatus",
-    "Distribution",
-    "EndOfLogError",
-    "ErrorCode",
-    "EventStream",
-    "FetchedOnce",
-    "FetchedRecords",
-    "Fetcher",
-    "FoundOffset",
-    "GroupConfig",
-    "GroupConsumer",
-    "GroupDescription",
-    "GroupListing",
-    "GroupMember",
-    "GroupMembership",
-    "GroupProtocol",
-    "HangingTransaction",
-    "HeaderKeys",
-    "IsolationLevel",
-    "JsonLines",
-    "KafkaError",
-    "LogBounds",
-    "LogDir",
-    "LogTruncatedError",
-    "MetricKey",
-    "MetricsExporter",
-    "MetricsSnapshot",
-    "NetworkError",
-    "NewTopic",
-    "NoCommittedOffsetError",
-    "OffsetAt",
-    "OffsetOutOfRangeError",
-    "OffsetReset",
-    "OffsetToCommit",
-    "OpenTransaction",
-    "PartialAnswerError",
-    "PartitionLag",
-    "PartlyTakenError",
-    "Producer",
-    "ProducerClosedError",
-    "ProducerConfig",
-    "ProducerStats",
-    "ProtocolError",
-    "Quota",
-    "ReaderConfig",
-    "Reassignment",
-    "Record",
-    "RecordColumns",
-    "RecordError",
-    "RecordMetadata",
-    "RecordSkippedError",
-    "RecordTooLargeError",
-    "Replica",
-    "RequestTimedOutError",
-    "Router",
-    "Secret",
-    "SecurityConfig",
-    "SecurityError",
-    "SecurityProtocol",
-    "TimestampType",
-    "TopicPartition",
-    "TopicRecreatedError",
-    "TransactionAbortableError",
-    "TransactionConfig",
-    "TransactionDescription",
-    "TransactionFatalError",
-    "TransactionListing",
-    "TransactionStateError",
-    "TransactionalProducer",
-    "UnsupportedVersionError",
-    "WorkStatus",
-    "WorkUnit",
-    "committed_offsets",
-    "end_transaction",
-    "export_to_opentelemetry",
-    "list_offsets",
-    "per_record",
-    "producer_for",
-    "register_codec",
-    "register_token_provider",
-    "router_for",
-]
-
-_MODULES = {
-    "Admin": "admin.admin",
-    "ActiveProducer": "admin.transactions",
-    "HangingTransaction": "admin.transactions",
-    "TransactionDescription": "admin.transactions",
-    "TransactionListing": "admin.transactions",
-    "ClusterDescription": "admin.cluster",
-    "LogDir": "admin.cluster",
-    "Reassignment": "admin.cluster",
-    "Replica": "admin.cluster",
+_MODULES: Final = {
     "Acl": "admin.acls",
     "AclFilter": "admin.acls",
     "AclOperation": "admin.acls",
     "AclPattern": "admin.acls",
     "AclPermission": "admin.acls",
     "AclResource": "admin.acls",
+    "Admin": "admin.admin",
+    "ClusterDescription": "admin.cluster",
+    "LogDir": "admin.cluster",
+    "Reassignment": "admin.cluster",
+    "Replica": "admin.cluster",
     "ConfigEntry": "admin.configs",
     "ConfigResource": "admin.configs",
     "ConfigSource": "admin.configs",
@@ -267,6 +154,10 @@ _MODULES = {
     "PartitionLag": "admin.group_descriptions",
     "Quota": "admin.quotas",
     "NewTopic": "admin.topics",
+    "ActiveProducer": "admin.transactions",
+    "HangingTransaction": "admin.transactions",
+    "TransactionDescription": "admin.transactions",
+    "TransactionListing": "admin.transactions",
     "ClusterMetadata": "cluster.metadata",
     "Router": "cluster.router",
     "router_for": "cluster.router",
@@ -275,29 +166,26 @@ _MODULES = {
     "ProducerConfig": "config.client_config",
     "SecurityConfig": "config.client_config",
     "SecurityProtocol": "config.client_config",
-    "committed_offsets": "group.committed",
-    "AsyncConsumer": "consumer.async_consumer",
+    "TransactionConfig": "config.client_config",
+    "Secret": "config.secret",
     "Cluster": "connected_cluster",
-    "Connection": "network.connection",
+    "AsyncConsumer": "consumer.async_consumer",
     "Consumer": "consumer.consumer",
     "FetchedOnce": "consumer.fetch_once",
-    "LogBounds": "consumer.offsets",
-    "OffsetReset": "consumer.offset_reset",
-    "ReaderConfig": "consumer.reader_config",
-    "CommitFailedError": "group.errors",
-    "NoCommittedOffsetError": "group.errors",
-    "GroupConfig": "group.group_config",
-    "GroupProtocol": "group.group_config",
-    "GroupConsumer": "group.group_consumer",
     "FetchedRecords": "consumer.fetched_records",
     "Fetcher": "consumer.fetcher",
+    "OffsetReset": "consumer.offset_reset",
     "FoundOffset": "consumer.offsets",
+    "LogBounds": "consumer.offsets",
     "list_offsets": "consumer.offsets",
+    "ReaderConfig": "consumer.reader_config",
+    "WorkStatus": "consumer.work_unit",
+    "WorkUnit": "consumer.work_unit",
     "ErrorCode": "error_code",
     "AuthenticationError": "errors",
     "BrokerError": "errors",
-    "ConfigError": "errors",
     "ClientClosedError": "errors",
+    "ConfigError": "errors",
     "ConsumerClosedError": "errors",
     "CorruptRecordError": "errors",
     "DeadlineExceededError": "errors",
@@ -312,29 +200,32 @@ _MODULES = {
     "SecurityError": "errors",
     "TopicRecreatedError": "errors",
     "UnsupportedVersionError": "errors",
+    "committed_offsets": "group.committed",
+    "CommitFailedError": "group.errors",
+    "NoCommittedOffsetError": "group.errors",
+    "GroupConfig": "group.group_config",
+    "GroupProtocol": "group.group_config",
+    "GroupConsumer": "group.group_consumer",
     "Acks": "model",
     "Broker": "model",
+    "GroupMembership": "model",
     "HeaderKeys": "model",
     "IsolationLevel": "model",
     "OffsetAt": "model",
+    "OffsetToCommit": "model",
     "Record": "model",
     "TimestampType": "model",
-    "Distribution": "observe.histogram",
-    "MetricKey": "observe.snapshot",
-    "MetricsSnapshot": "observe.snapshot",
-    "WorkStatus": "consumer.work_unit",
-    "WorkUnit": "consumer.work_unit",
-    "Acknowledgement": "producer.acknowledgement",
+    "TopicPartition": "model",
+    "Connection": "network.connection",
     "EventStream": "observe.event_stream",
+    "Distribution": "observe.histogram",
     "JsonLines": "observe.json_lines",
     "MetricsExporter": "observe.metrics_exporter",
     "export_to_opentelemetry": "observe.opentelemetry_bridge",
-    "TopicPartition": "model",
-    "Deadline": "runtime.deadline",
-    "register_token_provider": "security.tokens",
-    "RecordColumns": "records.columns",
-    "register_codec": "records.compression",
-    "Secret": "config.secret",
+    "MetricKey": "observe.snapshot",
+    "MetricsSnapshot": "observe.snapshot",
+    "per_record": "producer.accumulating.partitioner",
+    "Acknowledgement": "producer.acknowledgement",
     "ColumnsDelivery": "producer.delivery",
     "DeliveredColumns": "producer.delivery",
     "Delivery": "producer.delivery",
@@ -348,26 +239,29 @@ _MODULES = {
     "RecordError": "producer.errors",
     "RecordSkippedError": "producer.errors",
     "RecordTooLargeError": "producer.errors",
-    "per_record": "producer.accumulating.partitioner",
-    "producer_for": "producer.shared_producers",
-    "AcknowledgedOffsets": "producer.stats",
-    "Producer": "producer.producer",
-    "ProducerStats": "producer.stats",
-    "GroupMembership": "model",
-    "OffsetToCommit": "model",
-    "OpenTransaction": "producer.sending.transaction_requests",
-    "end_transaction": "producer.sending.transaction_requests",
     "TransactionAbortableError": "producer.errors",
     "TransactionFatalError": "producer.errors",
     "TransactionStateError": "producer.errors",
-    "TransactionConfig": "config.client_config",
+    "Producer": "producer.producer",
+    "OpenTransaction": "producer.sending.transaction_requests",
+    "end_transaction": "producer.sending.transaction_requests",
+    "producer_for": "producer.shared_producers",
+    "AcknowledgedOffsets": "producer.stats",
+    "ProducerStats": "producer.stats",
     "TransactionalProducer": "producer.transactional_producer",
+    "RecordColumns": "records.columns",
+    "register_codec": "records.compression",
+    "Deadline": "runtime.deadline",
+    "register_token_provider": "security.tokens",
 }
+"""The module of each public name."""
 
+if not TYPE_CHECKING:  # type checkers see the imports above alone, so that they reject any other name
+    __all__ = sorted(_MODULES)
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".{_MODULES[name]}", __name__), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f".{_MODULES[name]}", __name__), name)
+        globals()[name] = value
+        return value
