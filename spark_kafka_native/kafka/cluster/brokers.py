@@ -25,7 +25,7 @@ from ..observe.registry import MetricsRegistry
 from ..observe.snapshot import Observed
 from ..runtime.deadline import Deadline
 from ..runtime.name_lookup import canonical_names
-from ..runtime.turns import Turns
+from ..runtime.waiting import DeadlineLock
 from .outages import Outages
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class Brokers:
         self._pid = os.getpid()
         self._connections: dict[tuple[int, str], tuple[Connection, str, int]] = {}
         self._bootstrapped: Connection | None = None
-        self._connecting: dict[tuple[int, str], Turns] = {}
+        self._connecting: dict[tuple[int, str], DeadlineLock] = {}
         self.outages = Outages()
         """The brokers that can't be connected to."""
 
@@ -107,8 +107,8 @@ class Brokers:
 
     def _in_turn(self, key: tuple[int, str], work: Callable[[], T], deadline: Deadline) -> T:
         # One at a time for each connection: a broker that does not answer must not hold up the way to others.
-        turns = self._connecting.setdefault(key, Turns())
-        return turns.run(work, deadline, f"connecting to broker {key[0]}")
+        lock = self._connecting.setdefault(key, DeadlineLock())
+        return lock.run(work, deadline, f"connecting to broker {key[0]}")
 
     def leave(self) -> list[threading.RLock]:
         """Close the connections that this thread is in the middle of using, as the handler of a signal may

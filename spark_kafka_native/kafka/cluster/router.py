@@ -30,7 +30,7 @@ from ..protocol.api.metadata import MetadataRequest, MetadataRequestTopic
 from ..protocol.message import Request, Response
 from ..runtime.deadline import Deadline
 from ..runtime.retry import Backoff, retry
-from ..runtime.turns import Turns
+from ..runtime.waiting import DeadlineLock
 from .brokers import Brokers
 from .coordinators import Coordinators
 from .metadata import ClusterMetadata, leader_changes
@@ -67,7 +67,7 @@ class Router:
 
     def _start_empty(self) -> None:
         self._pid = os.getpid()
-        self._refreshes = Turns()
+        self._refreshes = DeadlineLock()
         self._metadata = ClusterMetadata()
         self._fetched_at: dict[str | None, float] = {}  # by topic; None: all of them
         self.coordinators = Coordinators()

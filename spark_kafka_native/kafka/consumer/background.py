@@ -12,8 +12,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from ..errors import KafkaError
-from ..runtime.deadline import Deadline
-from ..runtime.wakeup import Wakeup
+from ..runtime.deadline import Deadline, Wakeup
 
 T = TypeVar("T")
 SHARED_WAIT_MS = 100

@@ -21,11 +21,11 @@ from ..errors import (
 )
 from ..protocol.api.fetch import PartitionData
 from ..records.batch import first_offset, offset_after
-from ..runtime.log_throttle import Sparingly
+from ..runtime.log_throttle import LogThrottle
 from ..runtime.retry import Backoff, is_retriable
 from .partition_state import PartitionState
 
-_SPARINGLY = Sparingly(logging.getLogger("spark_kafka_native.consumer"))
+_THROTTLED_LOG = LogThrottle(logging.getLogger("spark_kafka_native.consumer"))
 _GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID)
 _RETRIED = (
     ErrorCode.UNKNOWN_TOPIC_ID,
@@ -110,7 +110,7 @@ def fail(state: PartitionState, error: KafkaError, now: float, rules: FetchRules
         if now - state.failing_since > limit_ms / 1000:
             state.break_off(error)
             return
-    _SPARINGLY.info(
+    _THROTTLED_LOG.info(
         (state.node_id, type(error), code),
         "%s: fetching at offset %d is tried again: %s",
         state.topic_partition,
@@ -136,7 +136,7 @@ def overdue(state: PartitionState, limit_ms: float) -> KafkaError:
 
 def say_overdue(state: PartitionState, limit_ms: float) -> None:
     """As `overdue`, of a partition that is read without an end: brokers come back."""
-    _SPARINGLY.warning(("overdue", state.node_id), "%s. It is tried on and on", overdue(state, limit_ms))
+    _THROTTLED_LOG.warning(("overdue", state.node_id), "%s. It is tried on and on", overdue(state, limit_ms))
 
 
 def _take_in(state: PartitionState, data: PartitionData, answer: Answer, rules: FetchRules) -> bool:

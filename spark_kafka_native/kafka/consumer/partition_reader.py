@@ -259,14 +259,14 @@ class PartitionReader:
             self._shared.closed = True
         else:
             self._shared.close()
-            self._shared.naps.wait(lambda: self._shared.ended, Deadline.after_ms(CLOSE_MS))
+            self._shared.condition.wait_for(lambda: self._shared.ended, Deadline.after_ms(CLOSE_MS))
 
     def _wait(self, deadline: Deadline | None) -> bool:
         """Wait for something to hand out; False when ``deadline`` comes first."""
         self._check_open()
         self._shared.check(again=True)
         began = time.monotonic()
-        found = self._shared.naps.wait(lambda: self._shared.has_news, deadline)
+        found = self._shared.condition.wait_for(lambda: self._shared.has_news, deadline)
         self._waited_s += time.monotonic() - began
         if found:  # reads that ended before in vain waited for the same
             self._shared.metrics.measure(metric.CONSUMER_WAIT, self._waited_s)

@@ -24,8 +24,8 @@ from ..observe import catalogue as metric
 from ..observe.event_source import EventSource
 from ..observe.registry import MetricsRegistry
 from ..observe.snapshot import Observed
-from ..runtime.naps import Naps
-from ..runtime.wakeup import Wakeup
+from ..runtime.deadline import Wakeup
+from ..runtime.waiting import LocklessCondition
 from .fetched_records import FetchedRecords
 from .work_unit import WorkStatus, WorkUnit
 
@@ -83,7 +83,7 @@ class Prefetched:
         self._changed: set[TopicPartition] = set()
         self.wakeup = Wakeup()
         """Set when the fetching thread has something new to look at."""
-        self.naps = Naps()
+        self.condition = LocklessCondition()
         """Readers that wait for records."""
         self.metrics = MetricsRegistry()
         """What the consumer counts, on both sides."""
@@ -102,7 +102,7 @@ class Prefetched:
 
     def wake_readers(self) -> None:
         """Let those that wait look again."""
-        self.naps.wake()
+        self.condition.notify_all()
         if self.listener is not None:
             self.listener()
 

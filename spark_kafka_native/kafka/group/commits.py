@@ -25,8 +25,8 @@ from ..observe.error_tag import error_tag
 from ..observe.event_source import EventSource
 from ..observe.registry import MetricsRegistry
 from ..runtime.deadline import Deadline
-from ..runtime.naps import Naps
 from ..runtime.retry import Backoff, is_retriable, retry
+from ..runtime.waiting import LocklessCondition
 from .committing import build_offset_commit, read_offset_commit
 from .errors import CommitFailedError
 from .membership import Identity
@@ -81,7 +81,7 @@ class Commits:
         """Where they are told."""
         self._wanted: deque[_Wanted] = deque()
         self._last: Future[None] | None = None
-        self._naps = Naps()
+        self._condition = LocklessCondition()
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
@@ -99,7 +99,7 @@ class Commits:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="kafka-group-commits", daemon=True)
                 self._thread.start()
-        self._naps.wake()
+        self._condition.notify_all()
         return wanted.done
 
     def drain(self, deadline: Deadline) -> None:
@@ -111,7 +111,7 @@ class Commits:
     def abandon(self) -> None:
         """End, once what was asked for has ended."""
         self._stopping = True
-        self._naps.wake()
+        self._condition.notify_all()
 
     def stop(self) -> None:
         """End; what is tried again is not any more."""
@@ -121,7 +121,7 @@ class Commits:
 
     def _work(self) -> None:
         while True:
-            self._naps.wait(lambda: bool(self._wanted) or self._stopping, None)
+            self._condition.wait_for(lambda: bool(self._wanted) or self._stopping, None)
             if self._stopping and not self._wanted:
                 return
             wanted = self._wanted.popleft()

@@ -17,8 +17,8 @@ from ..error_code import ErrorCode
 from ..errors import BrokerError, DeadlineExceededError, KafkaError, RequestTimedOutError
 from ..network.connection import Connection
 from ..runtime.deadline import Deadline
-from ..runtime.naps import Naps
 from ..runtime.retry import is_retriable
+from ..runtime.waiting import LocklessCondition
 from .membership import NEVER, Ask, Change, FindPartitions, Identity, Membership
 from .subscription import Subscription
 
@@ -43,7 +43,7 @@ class Member:
         self._subscription = subscription
         self._key = CoordinatorKey.group(membership.rules.group_id)
         self._lock = threading.Lock()  # guards the membership; never held while waiting
-        self._naps = Naps()
+        self._condition = LocklessCondition()
         self._news = False
         self._stopping = False
         self._connection: Connection | None = None
@@ -111,7 +111,7 @@ class Member:
     def wake(self) -> None:
         """There may be something to do."""
         self._news = True
-        self._naps.wake()
+        self._condition.notify_all()
 
     def abandon(self) -> None:
         """End without a word: nobody holds the consumer any more."""
@@ -156,7 +156,7 @@ class Member:
 
     def _step(self) -> None:
         if self._subscription.empty:
-            self._naps.wait(lambda: self._news or self._stopping, Deadline(NEVER))
+            self._condition.wait_for(lambda: self._news or self._stopping, Deadline(NEVER))
             return
         now = time.monotonic()
         if now >= self._look_at:
@@ -171,7 +171,7 @@ class Member:
                 self._find(step.topics)
             case _:
                 until = min(step.until, self._look_at)
-                self._naps.wait(lambda: self._news or self._stopping, Deadline(until))
+                self._condition.wait_for(lambda: self._news or self._stopping, Deadline(until))
 
     def _ask(self, ask: Ask) -> None:
         before = repr(self._membership)

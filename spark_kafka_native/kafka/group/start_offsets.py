@@ -21,7 +21,7 @@ from ..errors import DeadlineExceededError, KafkaError
 from ..model import OffsetAt, TopicPartition
 from ..network.transport import READ, wait_for_streams
 from ..runtime.deadline import Deadline
-from ..runtime.log_throttle import Sparingly
+from ..runtime.log_throttle import LogThrottle
 from ..runtime.retry import Backoff, is_retriable
 from .auto_commit import AutoCommit
 from .callbacks import shown
@@ -30,7 +30,7 @@ from .errors import NoCommittedOffsetError
 from .group_config import GroupConfig
 from .progress import Progress
 
-_SPARINGLY = Sparingly(logging.getLogger("spark_kafka_native.group"))
+_THROTTLED_LOG = LogThrottle(logging.getLogger("spark_kafka_native.group"))
 
 WAIT_MS = 1_000
 """A read waits so long for start offsets before it goes on without them, or it would hardly ever find any."""
@@ -218,7 +218,7 @@ class StartOffsets:
                 f"the last failure: {error}"
             ) from error
         if waited_s >= SAY_AFTER_S:
-            _SPARINGLY.warning(
+            _THROTTLED_LOG.warning(
                 self._config.group_id,
                 "Nothing is read yet of %s in group %s, where to begin was not found in %.0f s: %s. It is "
                 "tried again, and the other partitions are read meanwhile",

@@ -7,10 +7,10 @@ from functools import partial
 
 from ..config.security_config import SecurityConfig
 from ..errors import HandshakeClosedError, KafkaError, NetworkError
-from ..runtime.log_throttle import Sparingly
+from ..runtime.log_throttle import LogThrottle
 
 _LOG = logging.getLogger("spark_kafka_native.network")
-_SPARINGLY = Sparingly(_LOG)
+_THROTTLED_LOG = LogThrottle(_LOG)
 
 
 def own_copy(error: KafkaError) -> KafkaError:
@@ -45,5 +45,5 @@ def explained_hang_up(error: KafkaError, security: SecurityConfig) -> KafkaError
 
 def log_end(address: str, in_flight: int, error: KafkaError, *, expected: bool) -> None:
     """One line for the end of a connection: for everybody where nobody wanted it."""
-    say = _LOG.debug if expected else partial(_SPARINGLY.info, address)
+    say = _LOG.debug if expected else partial(_THROTTLED_LOG.info, address)
     say("%s: disconnected, %d requests in flight: %s", address, in_flight, error)

@@ -26,8 +26,7 @@ from ..protocol.frame import PREFIX_BYTES
 from ..protocol.message import Request, Response
 from ..protocol.session import Session
 from ..runtime.deadline import Deadline
-from ..runtime.naps import Naps
-from ..runtime.released import is_held
+from ..runtime.waiting import LocklessCondition, is_held
 from .connection_errors import error_for, log_end, own_copy
 from .frames import FrameBuffers, FrameReader
 from .pending import Pending
@@ -63,7 +62,7 @@ class Exchange:
         self._reader: _Use | None = None
         self._writer: _Use | None = None
         self._death: KafkaError | None = None
-        self._naps = Naps()
+        self._condition = LocklessCondition()
         self._quota = Quota(transport.address)
         self._used_at = time.monotonic()
         self.request_timeout_ms = request_timeout_ms
@@ -106,7 +105,7 @@ class Exchange:
         """Read until ``pending`` is done; False when ``deadline`` came first."""
         # A dead connection's requests are done, or are about to be.
         self._read(
-            lambda me: self._naps.wait(lambda: pending.done or self._may_read(me), deadline),
+            lambda me: self._condition.wait_for(lambda: pending.done or self._may_read(me), deadline),
             lambda: self._read_until(pending, deadline),
         )
         return pending.done
@@ -185,7 +184,7 @@ class Exchange:
         # Whoever writes has a deadline of its own, and goes before this one does; but for one whose signal's
         # handler has closed the connection, and may itself be waiting for us.
         def take_turn(me: _Use) -> bool:
-            self._naps.wait(lambda: self._may_write(me) or self._death is not None, None)
+            self._condition.wait_for(lambda: self._may_write(me) or self._death is not None, None)
             return self._writer is me
 
         self._write(take_turn, write)
@@ -243,7 +242,7 @@ class Exchange:
         )
 
     def _turn_passed(self) -> None:
-        self._naps.wake()
+        self._condition.notify_all()
         if self._death is not None:
             self._close_if_unused()
 
@@ -301,7 +300,7 @@ class Exchange:
         self._served = True
         size = len(frame) + PREFIX_BYTES
         pending.complete(response, frame)
-        self._naps.wake()
+        self._condition.notify_all()
         self._note_answer(pending, size, throttle_time_ms)
         return True
 
@@ -331,10 +330,10 @@ class Exchange:
             self._in_flight.clear()
         self._transport.shut()
         self._close_if_unused()
-        self._naps.wake()
+        self._condition.notify_all()
         for waiter, pending in enumerate(left):
             pending.fail(error_for(waiter, error, self.address))
-        self._naps.wake()
+        self._condition.notify_all()
         if not expected and self.metrics is not None:
             self.metrics.count(metric.DISCONNECTS, 1, error_tag(error))
         log_end(self.address, len(left), error, expected=expected)

@@ -7,9 +7,9 @@ import time
 
 from ..errors import NetworkError
 from ..runtime.deadline import Deadline
-from ..runtime.log_throttle import Sparingly
+from ..runtime.log_throttle import LogThrottle
 
-_SPARINGLY = Sparingly(logging.getLogger("spark_kafka_native.network"))
+_THROTTLED_LOG = LogThrottle(logging.getLogger("spark_kafka_native.network"))
 
 MAX_MUTED_MS = 60_000
 """A broker's throttle time is obeyed up to this: a corrupt or hostile one must not mute us for days."""
@@ -31,7 +31,7 @@ class Quota:
         """A response carries this throttle time; 0 says nothing about the ones before."""
         if throttle_time_ms > 0:
             self._muted_until = time.monotonic() + min(throttle_time_ms, MAX_MUTED_MS) / 1000
-            _SPARINGLY.info(
+            _THROTTLED_LOG.info(
                 self._address,
                 "%s: throttled for %d ms, as a quota is exceeded",
                 self._address,

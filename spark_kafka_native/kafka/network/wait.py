@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..runtime.deadline import Deadline
-from ..runtime.wakeup import Wakeup
+from ..runtime.deadline import Deadline, Wakeup
 from .pending import Pending
 from .transport import READ, wait_for_streams
 

@@ -8,7 +8,7 @@ from collections import deque
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from ..runtime.deadline import Deadline
-from ..runtime.naps import Naps
+from ..runtime.waiting import LocklessCondition
 
 
 class Event(Protocol):
@@ -41,7 +41,7 @@ class EventStream(Generic[E]):
         self._process_id = os.getpid()
         self.lock = threading.RLock()  # reentrant: the handler of a signal may close the client
         self._events: deque[E] = deque()
-        self._naps = Naps()
+        self._condition = LocklessCondition()
         self._closed = False
 
     def __repr__(self) -> str:
@@ -82,7 +82,7 @@ class EventStream(Generic[E]):
             with self.lock:
                 if self._events:
                     return self._events.popleft()
-            if closed or not self._naps.wait(lambda: bool(self._events) or self.closed, deadline):
+            if closed or not self._condition.wait_for(lambda: bool(self._events) or self.closed, deadline):
                 return None
 
     def drain(self) -> list[E]:
@@ -97,7 +97,7 @@ class EventStream(Generic[E]):
     def close(self) -> None:
         """Take in no more. May be called twice."""
         self._closed = True
-        self._naps.wake()
+        self._condition.notify_all()
 
     def offer(self, event: E) -> None:
         """The client's word: this has happened. It never waits for whoever reads."""
@@ -109,4 +109,4 @@ class EventStream(Generic[E]):
                 self._events.popleft()
                 self.dropped += 1
             self._events.append(event)
-        self._naps.wake()
+        self._condition.notify_all()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Protocol, Self
 
 from ..runtime.deadline import Deadline
-from ..runtime.naps import Naps
+from ..runtime.waiting import LocklessCondition
 from .snapshot import MetricsSnapshot
 
 _LOG = logging.getLogger("spark_kafka_native.telemetry")
@@ -49,7 +49,7 @@ class MetricsExporter:
         self._every = every
         self._to = to
         self._last: MetricsSnapshot | None = None
-        self._naps = Naps()
+        self._condition = LocklessCondition()
         self._stopping = False
         self._process_id = os.getpid()
         self._thread = threading.Thread(target=self._work, name="kafka-metrics-exporter", daemon=True)
@@ -69,13 +69,13 @@ class MetricsExporter:
         if self._process_id != os.getpid():
             return
         self._stopping = True
-        self._naps.wake()
+        self._condition.notify_all()
         if self._thread is not threading.current_thread():
             self._thread.join(CLOSE_S)
 
     def _work(self) -> None:
         while self._client() is not None:
-            last = self._naps.wait(lambda: self._stopping, Deadline.after_ms(self._every * 1000))
+            last = self._condition.wait_for(lambda: self._stopping, Deadline.after_ms(self._every * 1000))
             self._export()
             if last:
                 return

@@ -108,7 +108,7 @@ class DeliveryBlock:
             if self._callbacks:
                 waiting = [row for row in rows.tolist() if row in self._callbacks]
                 called = [(row, self._callbacks.pop(row)) for row in waiting]
-        self._waiters.wake()
+        self._waiters.notify_all()
         for row, callbacks in called:
             for callback in callbacks:
                 _call_from_sender(callback, Delivery(self, row))
@@ -175,7 +175,9 @@ class DeliveryBlock:
             return True
         self._hurry()
         with self._waiters.metrics.timed(metric.PRODUCER_WAIT, "delivery"):
-            return self._waiters.wait(ended, None if timeout_ms is None else Deadline.after_ms(timeout_ms))
+            return self._waiters.wait_for(
+                ended, None if timeout_ms is None else Deadline.after_ms(timeout_ms)
+            )
 
 
 class Delivery:

@@ -26,7 +26,7 @@ from ..observe.event_stream import EventStream
 from ..observe.snapshot import MetricsSnapshot, Observed
 from ..records.columns import RecordColumns
 from ..runtime.deadline import Deadline, Timeout
-from ..runtime.released import released
+from ..runtime.waiting import released
 from .accumulating.column_input import Columns, TopicColumns, columns_by_topic
 from .accumulating.encoder import BatchEncoder
 from .accumulating.many_records import Sendable, columns_of
@@ -486,7 +486,9 @@ class Producer:
             return False
         now, buffers = time.monotonic(), list(self._buffers.values())
         self._sender.hurry()
-        if not self._waiters.wait(lambda: not any(buffer.holds_since(now) for buffer in buffers), deadline):
+        if not self._waiters.wait_for(
+            lambda: not any(buffer.holds_since(now) for buffer in buffers), deadline
+        ):
             return False
         # In this order: a batch is incomplete before it leaves the inbox.
         awaited = [*self._sender.inbox.copy(), *list(self._completion.incomplete)]
@@ -496,7 +498,7 @@ class Producer:
                 awaited.pop()
             return not awaited or not self._sender.running
 
-        return self._waiters.wait(ended, deadline)
+        return self._waiters.wait_for(ended, deadline)
 
     def _open_for_replay(self, topic: str) -> None:
         self._prepare(self._topics.open((topic,), for_replay=True))

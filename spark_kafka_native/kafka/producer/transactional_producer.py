@@ -201,7 +201,7 @@ class TransactionalProducer(TransactionalSends):
             with self._holding(self._gate, "abort", deadline):
                 self._transaction.move(Event.ABORT)
             # What is in flight must not arrive after the transaction has ended.
-            if not (self._flush(deadline) and self._waiters.wait(lambda: self._sender.quiet, deadline)):
+            if not (self._flush(deadline) and self._waiters.wait_for(lambda: self._sender.quiet, deadline)):
                 raise DeadlineExceededError("abort: some records are still under way; call it again")
             if self._transaction.version == 1 and self._transaction.uncertain:
                 self._fence(deadline)

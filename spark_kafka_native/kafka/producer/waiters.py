@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 from ..observe.registry import MetricsRegistry
 from ..runtime.deadline import Deadline
-from ..runtime.naps import Naps
+from ..runtime.waiting import LocklessCondition
 from .errors import ProducerClosedError
 
 
-class Waiters(Naps):
+class Waiters(LocklessCondition):
     """Who waits for the sender."""
 
     def __init__(self, metrics: MetricsRegistry | None = None) -> None:
@@ -35,13 +35,13 @@ class Waiters(Naps):
                 "the producer was made in another process (before a fork); make one in this process"
             )
 
-    def wait(self, ended: Callable[[], bool], deadline: Deadline | None) -> bool:
-        """Wait until ``ended``; False when ``deadline`` came first. Raises as `check_process`."""
+    def wait_for(self, predicate: Callable[[], bool], deadline: Deadline | None) -> bool:
+        """Wait until ``predicate`` is true; False if ``deadline`` passed first. Raises as `check_process`."""
 
         def look() -> bool:
-            if ended():
+            if predicate():
                 return True
             self.check_process()
             return False
 
-        return super().wait(look, deadline)
+        return super().wait_for(look, deadline)

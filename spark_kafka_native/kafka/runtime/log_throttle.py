@@ -1,4 +1,4 @@
-"""`Sparingly`: log lines of what may happen a thousand times a second, such as another attempt."""
+"""`LogThrottle`: log lines of what may happen a thousand times a second, such as another attempt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ the interval count as one.
 _OTHERS: Final = object()
 
 
-class Sparingly:
+class LogThrottle:
     """Writes to ``log``. Any thread may use it; at worst a line comes twice."""
 
     def __init__(

@@ -18,7 +18,7 @@ from typing import Any, Final
 from ..config.client_config import ClientConfig
 from ..errors import NetworkError, UnreachableError
 from .deadline import Deadline
-from .naps import Naps
+from .waiting import LocklessCondition
 
 MAX_LOOKUPS: Final = 256
 """Threads that may ask at the same time, one per name: more than a cluster has brokers, so that names which
@@ -51,7 +51,7 @@ class Lookups:
         self._max_lookups = max_lookups
         self._lock = threading.Lock()
         self._under_way: dict[Hashable, _Lookup] = {}
-        self._naps = Naps()
+        self._condition = LocklessCondition()
 
     def ask(
         self, key: Hashable, question: Callable[[], Sequence[Any]], deadline: Deadline
@@ -66,9 +66,9 @@ class Lookups:
             joined.extend(self._join(key, question))
             return bool(joined)
 
-        if not self._naps.wait(join, deadline):
+        if not self._condition.wait_for(join, deadline):
             raise _NotAskedError(f"not asked, as {self._max_lookups} other lookups are not answered")
-        if not self._naps.wait(lambda: joined[0].done, deadline):
+        if not self._condition.wait_for(lambda: joined[0].done, deadline):
             return None
         if joined[0].failure is not None:
             raise joined[0].failure.with_traceback(None)
@@ -108,7 +108,7 @@ class Lookups:
             if self._under_way.get(key) is lookup:
                 del self._under_way[key]
         lookup.done = True
-        self._naps.wake()
+        self._condition.notify_all()
 
 
 _lookups = Lookups()

@@ -11,10 +11,10 @@ from typing import TypeVar
 
 from ..errors import BrokerError, DeadlineExceededError, IncompleteResponseError, KafkaError, NetworkError
 from .deadline import Deadline
-from .log_throttle import Sparingly
+from .log_throttle import LogThrottle
 
 T = TypeVar("T")
-_SPARINGLY = Sparingly(logging.getLogger("spark_kafka_native.network"))
+_THROTTLED_LOG = LogThrottle(logging.getLogger("spark_kafka_native.network"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,9 @@ def retry(  # noqa: PLR0913 - time and randomness come in as arguments
             raise DeadlineExceededError(
                 f"{what} did not succeed in time ({tries}); the last: {telling}"
             ) from telling
-        _SPARINGLY.info(what, "%s: attempt %d failed, another in %d ms: %s", what, attempt, delay_ms, failure)
+        _THROTTLED_LOG.info(
+            what, "%s: attempt %d failed, another in %d ms: %s", what, attempt, delay_ms, failure
+        )
         sleep(delay_ms / 1000)
 
 

@@ -8,7 +8,7 @@ import logging
 from ...error_code import ErrorCode
 from ...errors import BrokerError, KafkaError
 from ...observe import catalogue as metric
-from ...runtime.log_throttle import Sparingly
+from ...runtime.log_throttle import LogThrottle
 from ..accumulating.batch import Batch
 from ..settling.failed_batches import FailedBatches
 from ..settling.spill import SpillError
@@ -21,7 +21,7 @@ from .sending_step import Load, NeedProducerId, Send
 from .transaction_partitions import TransactionPartitions
 
 _LOG = logging.getLogger("spark_kafka_native")
-_SPARINGLY = Sparingly(logging.getLogger("spark_kafka_native.producer"))
+_THROTTLED_LOG = LogThrottle(logging.getLogger("spark_kafka_native.producer"))
 
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
 """One request, where max.request.size does not say; brokers take up to 100 MiB (socket.request.max.bytes)."""
@@ -221,5 +221,5 @@ class Dispatcher:
         if again := len(batches) - len(first_tries):
             one = next(batch for batch in batches if batch.attempts > 1)
             told = (one.topic_partition, again, broker.node_id, one.last_error or "no answer")
-            _SPARINGLY.info(broker.node_id, "%s: %d batches are sent again, to broker %d: %s", *told)
+            _THROTTLED_LOG.info(broker.node_id, "%s: %d batches are sent again, to broker %d: %s", *told)
         return first_tries

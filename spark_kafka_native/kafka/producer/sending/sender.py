@@ -15,8 +15,7 @@ from collections.abc import Callable, Collection
 
 from ...errors import KafkaError
 from ...network.transport import READ, wait_for_streams
-from ...runtime.deadline import Deadline
-from ...runtime.wakeup import Wakeup
+from ...runtime.deadline import Deadline, Wakeup
 from ..accumulating.batch import Batch
 from ..accumulating.topic_buffer import TopicBuffer
 from ..accumulating.waiting_rows import WaitingRows
@@ -131,7 +130,7 @@ class Sender:
         if not self.is_current_thread:
             # Not with `Thread.join`: one that is interrupted takes the thread for ended (in 3.11).
             patience = Deadline.after_ms(deadline.remaining_ms + CALLBACKS_S * 1000)
-            self._state.completion.waiters.wait(lambda: self._ended, patience)
+            self._state.completion.waiters.wait_for(lambda: self._ended, patience)
 
     def _run(self) -> None:
         try:
@@ -150,7 +149,7 @@ class Sender:
                 # by the thread that has used it: whatever ends it, and whoever waits for it or does not
                 self._release()
                 self._ended = True
-                self._state.completion.waiters.wake()
+                self._state.completion.waiters.notify_all()
 
     def _end(self) -> None:
         """Nothing is accepted any more, and what is here is given up."""
@@ -238,7 +237,7 @@ class Sender:
         if reached_all:
             self._hurried = wanted
         if hurry:
-            self._state.completion.waiters.wake()  # a flush waits for this first
+            self._state.completion.waiters.notify_all()  # a flush waits for this first
 
     def _close_buffer(
         self, buffer: TopicBuffer, due: Callable[[WaitingRows], bool], now: float, reason: object

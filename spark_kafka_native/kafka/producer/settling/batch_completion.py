@@ -264,7 +264,7 @@ class BatchCompletion:
         batch.report(outcome)
         batch.data = b""  # an ended batch that is still in flight must not keep its memory
         self.incomplete.pop(batch, None)
-        self.waiters.wake()
+        self.waiters.notify_all()
 
     def _emit(self, batch: Batch, outcome: Outcome) -> None:
         source = self._stats.acknowledgements

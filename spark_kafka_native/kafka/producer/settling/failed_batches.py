@@ -73,7 +73,7 @@ class FailedBatches:
         why = f"its transaction is aborted: {transaction.failure or 'abort() was called'}"
         for partition in list(self._state.active):
             self.fail(list(partition.waiting), why, transaction.failure)
-        self._state.completion.waiters.wake()
+        self._state.completion.waiters.notify_all()
 
     def fail_all(self, reason: str, cause: BaseException | None) -> None:
         """Give up everything that has not ended, batches that an error left without an owner included."""

@@ -17,7 +17,7 @@ from ...config.client_config import ProducerConfig
 from ...model import Record, TopicPartition
 from ...observe import catalogue as metric
 from ...records.columns import RecordColumns
-from ...runtime.log_throttle import Sparingly
+from ...runtime.log_throttle import LogThrottle
 from ..accumulating.batch import Batch, Origin
 from ..accumulating.column_input import TopicColumns
 from ..accumulating.encoder import BatchEncoder, max_record_sizes
@@ -56,7 +56,7 @@ class OverLimit:
         self._topic = config.dead_letter_topic or ""
         self._writer = DeadLetterWriter(self._topic, config, encoder, buffers)
         self._encoder = encoder
-        self._sparingly = Sparingly(_LOG)
+        self._throttled_log = LogThrottle(_LOG)
 
     @property
     def skips(self) -> bool:
@@ -174,7 +174,7 @@ class OverLimit:
         error = RecordSkippedError(where, 1, status, f"it was skipped: {cause}", retriable=False)
         error.__cause__ = cause
         self._stats.metrics.count(metric.SKIPPED_RECORDS)
-        self._sparingly.warning(("skipped", where.topic), "a record over a limit is skipped: %s", error)
+        self._throttled_log.warning(("skipped", where.topic), "a record over a limit is skipped: %s", error)
         return error
 
     def _told(
@@ -196,7 +196,7 @@ class OverLimit:
             reason = f"it went to the dead-letter topic, as {cause}"
             error = DeadLetteredError(where, 1, status, reason, letter, offset)
             self._stats.metrics.count(metric.DEAD_LETTERED_RECORDS)
-            self._sparingly.warning(("dead letter", where.topic), "a record over a limit: %s", error)
+            self._throttled_log.warning(("dead letter", where.topic), "a record over a limit: %s", error)
         error.__cause__ = cause
         return error
 

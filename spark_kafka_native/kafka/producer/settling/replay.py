@@ -61,7 +61,7 @@ class Replay:
 
     def wait(self, deadline: Deadline | None) -> bool:
         """Wait until all topics were opened, or could not be; False when ``deadline`` came first."""
-        return self._waiters.wait(lambda: not self._running, deadline)
+        return self._waiters.wait_for(lambda: not self._running, deadline)
 
     def raise_if_left(self) -> None:
         """Raise `SpillError` for batches that can't be sent as things are."""
@@ -107,7 +107,7 @@ class Replay:
                     self._fail(topic, str(error), self._left[topic])
         finally:
             self._running = False
-            self._waiters.wake()
+            self._waiters.notify_all()
 
     def _fail(self, topic: str, reason: str, left: list[tuple[int, SpilledBatch]]) -> None:
         if self._failures.get(topic) != reason:

@@ -13,7 +13,7 @@ import pytest
 
 from spark_kafka_native.kafka.consumer.background import SHARED_WAIT_MS, Background
 from spark_kafka_native.kafka.errors import NetworkError
-from spark_kafka_native.kafka.runtime.wakeup import Wakeup
+from spark_kafka_native.kafka.runtime.deadline import Wakeup
 
 
 @pytest.fixture

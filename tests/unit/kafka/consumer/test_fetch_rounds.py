@@ -26,7 +26,7 @@ from spark_kafka_native.kafka.protocol.api.fetch import (
     FetchResponse,
 )
 from spark_kafka_native.kafka.runtime.deadline import Deadline
-from spark_kafka_native.kafka.runtime.log_throttle import Sparingly
+from spark_kafka_native.kafka.runtime.log_throttle import LogThrottle
 
 
 def test_each_round_asks_from_behind_what_came_before_it_is_handed_out(world: World) -> None:
@@ -65,7 +65,7 @@ def test_a_partition_without_an_end_outlives_an_outage(
         return world.wait_for_any(pendings, until, wakeup)
 
     monkeypatch.setattr(fetch_run, "wait_for_any", wait_a_second)
-    monkeypatch.setattr(fetch_answers, "_SPARINGLY", Sparingly(logging.getLogger()))
+    monkeypatch.setattr(fetch_answers, "_THROTTLED_LOG", LogThrottle(logging.getLogger()))
     run = start(world)
     run.add(ONE, 10)
     assert round_of(run) is None

@@ -425,7 +425,7 @@ def test_close_ends_a_read_that_another_thread_waits_in(cluster: ScriptedCluster
 
     thread = threading.Thread(target=read)
     thread.start()
-    eventually(lambda: bool(reader._shared.naps._waiting))
+    eventually(lambda: reader._shared.condition.waiting > 0)
     reader.close()
     reader.close()
     thread.join(60)
@@ -786,7 +786,7 @@ def test_reads_that_end_in_vain_are_one_wait_together(cluster: ScriptedCluster, 
     found: list[Any] = []
     waiting = threading.Thread(target=lambda: found.extend(reader.poll(1, soon())))
     waiting.start()
-    eventually(lambda: bool(reader._shared.naps._waiting))
+    eventually(lambda: reader._shared.condition.waiting > 0)
     reader.add(tp, 0)
     waiting.join(60)
     assert len(found) == 1

@@ -14,10 +14,9 @@ from spark_kafka_native.kafka.network import quota
 from spark_kafka_native.kafka.network.connection import Connection
 from spark_kafka_native.kafka.network.quota import Quota
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
-from spark_kafka_native.kafka.runtime import log_throttle as sparingly
-from spark_kafka_native.kafka.runtime import retry
+from spark_kafka_native.kafka.runtime import log_throttle, retry
 from spark_kafka_native.kafka.runtime.deadline import Deadline
-from spark_kafka_native.kafka.runtime.log_throttle import Sparingly
+from spark_kafka_native.kafka.runtime.log_throttle import LogThrottle
 
 NETWORK = "spark_kafka_native.network"
 
@@ -34,7 +33,7 @@ def broker() -> Iterator[ScriptedBroker]:
 
 def test_a_flood_has_a_line_now_and_then_that_counts_the_others(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
-    log = Sparingly(logging.getLogger("spark_kafka_native.test"), clock=lambda: now[0])
+    log = LogThrottle(logging.getLogger("spark_kafka_native.test"), clock=lambda: now[0])
     with caplog.at_level(logging.INFO, "spark_kafka_native.test"):
         for number in range(100):
             log.info("a", "a %d of 100%%", number)
@@ -50,19 +49,19 @@ def test_a_flood_has_a_line_now_and_then_that_counts_the_others(caplog: pytest.L
 
 def test_kinds_are_not_collected_without_end(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
-    log = Sparingly(logging.getLogger("spark_kafka_native.test"), clock=lambda: now[0])
+    log = LogThrottle(logging.getLogger("spark_kafka_native.test"), clock=lambda: now[0])
     with caplog.at_level(logging.INFO, "spark_kafka_native.test"):
         for number in [*range(1_000)] * 3:  # nor has each a line as it was forgotten meanwhile
             log.info(number, "%d", number)
-        assert caplog.messages == [str(number) for number in range(sparingly.MAX_KINDS + 1)]
-        assert len(log._said) == sparingly.MAX_KINDS
+        assert caplog.messages == [str(number) for number in range(log_throttle.MAX_KINDS + 1)]
+        assert len(log._said) == log_throttle.MAX_KINDS
         now[0] = 10.0
         log.info("new", "new")
     assert caplog.messages[-1] == "new"
 
 
 def test_nothing_is_counted_where_nobody_listens() -> None:
-    log = Sparingly(logging.getLogger("spark_kafka_native.test"))
+    log = LogThrottle(logging.getLogger("spark_kafka_native.test"))
     log.info("a", "a")
     assert not log._said
 
@@ -81,7 +80,7 @@ def test_a_connection_that_is_lost_is_told(broker: ScriptedBroker, caplog: pytes
 
 
 def test_another_attempt_is_told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "_SPARINGLY", Sparingly(logging.getLogger(NETWORK)))
+    monkeypatch.setattr(retry, "_THROTTLED_LOG", LogThrottle(logging.getLogger(NETWORK)))
 
     def fail() -> None:
         raise NetworkError("the broker is gone")
@@ -106,7 +105,7 @@ def test_another_attempt_is_told(caplog: pytest.LogCaptureFixture, monkeypatch: 
 
 
 def test_throttling_is_told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quota, "_SPARINGLY", Sparingly(logging.getLogger(NETWORK)))
+    monkeypatch.setattr(quota, "_THROTTLED_LOG", LogThrottle(logging.getLogger(NETWORK)))
     with caplog.at_level(logging.INFO, NETWORK):
         Quota("b:1").learn(0)
         Quota("b:1").learn(120)

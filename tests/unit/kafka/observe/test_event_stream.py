@@ -115,7 +115,7 @@ def test_whoever_waits_hears_of_it(source: EventSource[Step], ends: str) -> None
     stream, found = source.subscribe(1), []
     waiting = threading.Thread(target=lambda: found.append(stream.take()))
     waiting.start()
-    eventually(lambda: bool(stream._naps._waiting))
+    eventually(lambda: stream._condition.waiting > 0)
     {"an event": lambda: source.emit(Step(7)), "the client": source.close, "the subscriber": stream.close}[
         ends
     ]()

@@ -163,7 +163,7 @@ def test_a_commit_that_the_coordinator_confirms_is_one_whatever_else_has_ended_t
 
         def end(request: EndTxnRequest, version: int) -> EndTxnResponse:
             producer._sender.fail(KafkaError("credentials refused"))
-            producer._waiters.wait(lambda: not producer._sender.running, None)
+            producer._waiters.wait_for(lambda: not producer._sender.running, None)
             answer: EndTxnResponse = cluster.handlers[EndTxnRequest](request, version)
             return answer
 

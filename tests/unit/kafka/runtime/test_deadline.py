@@ -17,8 +17,7 @@ from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import NetworkError
 from spark_kafka_native.kafka.network.connection import Connection
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
-from spark_kafka_native.kafka.runtime.deadline import Deadline
-from spark_kafka_native.kafka.runtime.wakeup import Wakeup
+from spark_kafka_native.kafka.runtime.deadline import Deadline, Wakeup
 
 HOUR_MS = 3_600_000.0
 
@@ -134,7 +133,7 @@ def test_whoever_is_woken_knows_why_before_it_is_said(
         return written
 
     thread.start()
-    monkeypatch.setattr("spark_kafka_native.kafka.runtime.wakeup.os.write", write_and_stop)
+    monkeypatch.setattr("spark_kafka_native.kafka.runtime.deadline.os.write", write_and_stop)
     with contextlib.suppress(KeyboardInterrupt):
         wakeup.set()
     thread.join(60)

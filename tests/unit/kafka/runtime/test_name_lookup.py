@@ -85,7 +85,7 @@ def test_the_same_lookup_under_way_is_joined_and_its_answer_shared(stuck: Stuck)
     threads = [
         in_thread(lambda: look_up("kafka.example", 9092, config(), Deadline.after_ms(SOON))) for _ in range(3)
     ]
-    wait_until(lambda: len(name_lookup._lookups._naps._waiting) == 3)
+    wait_until(lambda: name_lookup._lookups._condition.waiting == 3)
     stuck.gate.set()
     for thread, results in threads:
         thread.join(60)
