@@ -305,7 +305,12 @@ def _open_transactions(router: Router, job: str, deadline: Deadline) -> list[str
     except KafkaError as error:
         _LOG.info("it is not known which transactions of %s are open: %s", job, error)
         return []
-    return [one.transactional_id for one in found if one.transactional_id.startswith(_task_name(job, 0)[:-1])]
+    lead = _task_name(job, 0)[:-1]
+    numbers = [
+        one.transactional_id.removeprefix(lead) for one in found if one.transactional_id.startswith(lead)
+    ]
+    # Only numbers: ``jobs-write/a/1-write/b`` is a write with another prefix.
+    return [f"{lead}{number}" for number in numbers if number.isdecimal()]
 
 
 def _find_void(

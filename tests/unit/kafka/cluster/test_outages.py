@@ -185,3 +185,18 @@ class TestOutages:
         assert found.error(1) is None
         self.fail(found)
         assert not caplog.records
+
+    def test_one_that_is_being_tried_is_not_over_however_long_that_takes(
+        self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now = [1_000.0]
+        monkeypatch.setattr(outages.time, "monotonic", lambda: now[0])
+        found = Outages()
+        self.fail(found)
+        now[0] += 2
+        with found.attempt(1, "one:1", ""):
+            now[0] += 100
+            assert str(found.error(1)) == "broker 1: off"
+            self.fail(found)
+            assert str(found.error(1)) == "broker 1: off"
+        assert len(caplog.records) == 1

@@ -1,6 +1,7 @@
 """Lookups that fail, come late, or find no thread."""
 
 import threading
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -262,3 +263,33 @@ def test_a_topic_that_is_in_its_backoff_is_asked_about_when_that_is_over(monkeyp
     refreshing.want()
     refreshing.answer()
     assert refreshing.asked == [["t"], ["t"]]
+
+
+def test_the_sender_waits_for_old_metadata_that_do_not_come(cluster, monkeypatch):
+    """It has asked: until the answer it looks for them at their age again, and not all the time."""
+    monkeypatch.setattr(sender, "LEAST_AGE_S", 0.2)
+    asked, answered, waits = threading.Event(), threading.Event(), []
+    refresh, wait = Router.refresh, sender.wait_for_streams
+
+    def late(*arguments):
+        asked.set()
+        assert answered.wait(60)
+        return refresh(*arguments)
+
+    def counted(*arguments):
+        waits.append(1)
+        return wait(*arguments)
+
+    with producing(cluster, client={"metadata_max_age_ms": 200}) as producer:
+        send(producer, 1)
+        producer.flush(60)
+        monkeypatch.setattr(Router, "refresh", late)
+        monkeypatch.setattr(sender, "wait_for_streams", counted)
+        try:
+            assert asked.wait(60)
+            before = len(waits)
+            time.sleep(0.6)
+            turns = len(waits) - before
+        finally:
+            answered.set()
+    assert turns < 30

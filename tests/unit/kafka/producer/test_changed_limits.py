@@ -126,3 +126,24 @@ def test_topics_that_may_not_be_described_cost_no_request_each(cluster):
         assert len(cluster[1].requests(DescribeConfigsRequest)) == 1
         assert not written(lambda: producer.send("t", LARGE, partition=0))  # its limit is known all the same
         assert written(lambda: producer.send(names[0], LARGE, partition=0))
+
+
+@MODES
+def test_a_limit_stays_as_it_is_while_the_brokers_do_not_say_it(cluster, mode):
+    with producing(cluster, **mode) as producer:
+        assert written(lambda: producer.send("t", b"1", partition=0))
+        cluster.limits["t"] = 10_000
+        cluster.limit_errors["t"] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        producer._buffers["t"]._limited_at -= 10
+        asked = len(cluster[1].requests(DescribeConfigsRequest))
+        assert not written(lambda: producer.send("t", LARGE, partition=0))
+        assert len(cluster[1].requests(DescribeConfigsRequest)) > asked
+        assert written(lambda: producer.send("t", b"x" * 1_500, partition=0))
+
+
+def test_without_an_answer_the_limit_is_that_of_kafka(cluster):
+    cluster.limits["t"] = 10_000_000
+    cluster.limit_errors["t"] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    with producing(cluster) as producer:
+        assert not written(lambda: producer.send("t", bytes(topics.DEFAULT_MAX_MESSAGE_BYTES), partition=0))
+        assert written(lambda: producer.send("t", bytes(topics.DEFAULT_MAX_MESSAGE_BYTES - 100), partition=0))

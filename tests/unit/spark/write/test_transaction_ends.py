@@ -91,6 +91,8 @@ INTENT = BatchIntent(batch_id=7, tasks=2, hash=hash_of_tasks(TWO), change=3)
         (INTENT, TWO, [], []),
         (INTENT, [skipped(0), written(1, 2)], [], []),
         (INTENT, TWO[::-1], ["q-0", "q-1"], []),
+        # An earlier version has not said which rows these were.
+        (replace(INTENT, hash=0), TWO, ["q-0", "q-1"], []),
         (replace(INTENT, tasks=4), [skipped(0), written(1, 2)], ["q-1"], ["q-2", "q-3"]),
         (INTENT, [*TWO, empty(2), written(3)], ["q-0", "q-1", "q-3"], ["q-2"]),
     ],

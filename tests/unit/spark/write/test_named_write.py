@@ -1,0 +1,106 @@
+"""`NamedWrite.begin`: what an earlier run of a write may have left open is ended before the tasks run."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spark_kafka_native.kafka.errors import UnsupportedVersionError
+from spark_kafka_native.spark.options.option import Scope
+from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.write import named_write
+from spark_kafka_native.spark.write.commit_marker import CommitMarker
+from spark_kafka_native.spark.write.named_write import NamedWrite
+from spark_kafka_native.spark.write.write_options import WriteOptions
+
+GIVEN = {
+    "kafka.bootstrap.servers": "a:1",
+    "topic": "t",
+    "deliveryGuarantee": "exactly-once",
+    "transactionalIdPrefix": "jobs",
+    "writeId": "nightly",
+}
+JOB = "jobs-write/nightly"
+INTENT = CommitMarker(batch_id=4, rows=9, hash=1, tasks=3, topic="t")
+MARKER = CommitMarker(batch_id=0, rows=3, hash=1)
+
+
+def begin(
+    patch: pytest.MonkeyPatch,
+    before: CommitMarker | None,
+    *,
+    open_: list[str] | None = None,
+    committed: tuple[int, ...] = (),
+) -> tuple[list[str], NamedWrite]:
+    """The transactional ids that are fenced, and the run. ``open_``: None where no broker lists them."""
+    fenced: list[str] = []
+    done = {f"{JOB}/{task}" for task in committed}
+
+    def last(name: str, *_: Any) -> CommitMarker | None:
+        if name == JOB:
+            assert fenced == [JOB]  # else an intent might be committed after this look
+            return before
+        assert name in fenced
+        return MARKER if name in done else None
+
+    def listed(_deadline: Any, *, states: Any) -> list[Any]:
+        assert set(states) == {"Ongoing", "PrepareCommit", "PrepareAbort"}
+        if open_ is None:
+            raise UnsupportedVersionError("ListTransactions: the broker is too old")
+        return [SimpleNamespace(transactional_id=name) for name in open_]
+
+    markers = SimpleNamespace(check=lambda: None, last=last, needs_place=True)
+    patch.setattr(named_write, "find_version", lambda *_: 2)
+    patch.setattr(named_write, "find_markers", lambda *_: markers)
+    patch.setattr(named_write, "init_producer_id", lambda _router, name, *_: fenced.append(name))
+    patch.setattr(named_write, "Admin", lambda _router: SimpleNamespace(list_transactions=listed))
+    options = WriteOptions.parse(OptionValues.parse(GIVEN, Scope.WRITE))
+    assert options.exactly_once is not None
+    router: Any = SimpleNamespace(deadline=lambda _ms: None)
+    run = NamedWrite.begin(router, options, options.exactly_once, "nightly")
+    assert run.job == JOB
+    return sorted(fenced), run
+
+
+def test_all_tasks_of_an_intent_that_is_not_complete_are_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = [f"{JOB}/{task}" for task in range(3)]
+    fenced, run = begin(monkeypatch, INTENT)
+    assert fenced == [JOB, *tasks]
+    assert run.void == 4  # nothing of it is committed, and nothing can be any more
+    fenced, run = begin(monkeypatch, INTENT, committed=(1,))
+    assert fenced == [JOB, *tasks]
+    assert run.void is None
+
+
+def test_tasks_of_a_write_that_is_complete_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    complete = CommitMarker(batch_id=5, rows=9, hash=1, tasks=3, topic="t", is_complete=True)
+    for open_ in (None, []):
+        fenced, run = begin(monkeypatch, complete, open_=open_, committed=(0, 1, 2))
+        assert fenced == [JOB]
+        assert run.void is None
+
+
+def test_what_is_open_of_the_write_is_ended_and_nothing_of_other_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mine = [f"{JOB}/0", f"{JOB}/12"]
+    others = [
+        JOB,
+        f"{JOB}/",
+        f"{JOB}2/0",
+        f"{JOB}-2/0",
+        f"other-{JOB}/0",
+        "jobs-write/night/0",
+        "jobs-0",
+        # Of another application, or of another prefix: jobs-write/nightly/1-write/daily
+        f"{JOB}/1-write/daily",
+        f"{JOB}/1-write/daily/0",
+        f"{JOB}/x",
+        f"{JOB}/0/1",
+        f"{JOB}/+1",
+    ]
+    fenced, run = begin(monkeypatch, None, open_=[*others, *mine])
+    assert fenced == [JOB, *mine]
+    assert run.void is None

@@ -1,0 +1,123 @@
+"""A task of an exactly-once write that runs again: what its marker says decides what becomes of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from scripted_broker import properties
+from transaction_cluster import TransactionCluster
+
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.spark.options.option import Scope
+from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.write import exactly_once
+from spark_kafka_native.spark.write.commit_marker import CommitMarker, ReplayError
+from spark_kafka_native.spark.write.commit_message import KafkaCommitMessage
+from spark_kafka_native.spark.write.exactly_once import BatchTask, write_once
+from spark_kafka_native.spark.write.row_digest import RowDigest
+from spark_kafka_native.spark.write.rows import RowColumns
+from spark_kafka_native.spark.write.write_options import WriteOptions
+from spark_kafka_native.spark.write.write_task import WriteFailedError
+
+BATCH = 7
+ROWS = pa.record_batch({"value": pa.array([b"a", b"b"], pa.binary()), "topic": ["t", "t"]})
+
+
+def marker_of(batch_id: int) -> CommitMarker:
+    digest = RowDigest()
+    digest.add(ROWS)
+    return CommitMarker(batch_id=batch_id, rows=digest.rows, hash=digest.hash)
+
+
+class Remembered:
+    """Markers of one task: what each look finds, and what the broker has that takes the task's in."""
+
+    needs_place = True
+
+    def __init__(self, *looks: CommitMarker | None, taken_in: CommitMarker | None = None) -> None:
+        self.looks = list(looks)
+        self.taken_in = taken_in
+        self.added: list[CommitMarker] = []
+
+    def check(self) -> None: ...
+
+    def last(self, _name: str, _where: TopicPartition | None) -> CommitMarker | None:
+        return self.looks.pop(0)
+
+    def add(self, _producer: Any, _name: str, marker: CommitMarker, _where: Any) -> CommitMarker | None:
+        self.added.append(marker)
+        return self.taken_in
+
+
+@pytest.fixture
+def cluster() -> Iterator[TransactionCluster]:
+    with TransactionCluster() as running:
+        running.create("t")
+        yield running
+
+
+def write(cluster: TransactionCluster, patch: pytest.MonkeyPatch, markers: Remembered) -> KafkaCommitMessage:
+    client = {f"kafka.{name}": value for name, value in properties(cluster.bootstrap_servers).items()}
+    quick = {"kafka.retry.backoff.ms": "5", "kafka.linger.ms": "0", "deliveryGuarantee": "exactly-once"}
+    options = WriteOptions.parse(OptionValues.parse(client | quick, Scope.WRITE))
+    assert options.exactly_once is not None
+    patch.setattr(exactly_once, "find_markers", lambda *_: markers)
+    columns = RowColumns(names=("value", "topic"), topic=None)
+    task = BatchTask(query_id="q", batch_id=BATCH, partition=0)
+    return write_once(iter([ROWS]), columns, options, options.exactly_once, task)
+
+
+@pytest.mark.parametrize("before", [None, marker_of(BATCH - 1)])
+def test_rows_of_which_nothing_is_committed_are_written(
+    cluster: TransactionCluster, monkeypatch: pytest.MonkeyPatch, before: CommitMarker | None
+) -> None:
+    markers = Remembered(before, before, taken_in=before)
+    message = write(cluster, monkeypatch, markers)
+    assert (message.records, message.skipped) == (2, 0)
+    assert message.transaction is not None
+    assert markers.added == [marker_of(BATCH)]
+
+
+def test_rows_that_are_committed_are_skipped(
+    cluster: TransactionCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = write(cluster, monkeypatch, Remembered(marker_of(BATCH)))
+    assert (message.records, message.skipped, message.transaction) == (0, 2, None)
+    assert message.rows_hash == marker_of(BATCH).hash
+
+
+@pytest.mark.parametrize("other", [{"rows": 3}, {"hash": 0}, {"hash": 5}, {"rows": 0, "hash": 0}])
+def test_other_rows_than_those_that_are_committed_are_refused(
+    cluster: TransactionCluster, monkeypatch: pytest.MonkeyPatch, other: dict[str, int]
+) -> None:
+    with pytest.raises(
+        ReplayError, match=r"partition 0 of micro-batch 7 has 2 rows .* were committed before"
+    ):
+        write(cluster, monkeypatch, Remembered(replace(marker_of(BATCH), **other)))
+    assert not cluster.logs[TopicPartition("t", 0)].batches
+
+
+@pytest.mark.parametrize("ahead", [1, 5])
+def test_a_batch_behind_one_that_is_committed_is_refused(
+    cluster: TransactionCluster, monkeypatch: pytest.MonkeyPatch, ahead: int
+) -> None:
+    with pytest.raises(ReplayError, match=f"has committed micro-batch {BATCH + ahead} already"):
+        write(cluster, monkeypatch, Remembered(marker_of(BATCH + ahead)))
+    assert not cluster.logs[TopicPartition("t", 0)].batches
+
+
+@pytest.mark.parametrize("where", ["the second look", "the broker that takes the marker in"])
+@pytest.mark.parametrize(("ahead", "words"), [(0, "micro-batch 7 has become"), (1, "micro-batch 8 has")])
+def test_what_becomes_committed_meanwhile_ends_the_attempt(
+    cluster: TransactionCluster, monkeypatch: pytest.MonkeyPatch, where: str, ahead: int, words: str
+) -> None:
+    now = marker_of(BATCH + ahead)
+    is_second_look = where == "the second look"
+    markers = Remembered(None, now if is_second_look else None, taken_in=None if is_second_look else now)
+    with pytest.raises(WriteFailedError, match=words):
+        write(cluster, monkeypatch, markers)
+    assert [name for name, _, commit in cluster.ended if not commit] == ["pykafka-q-0"]
