@@ -27,16 +27,22 @@ from ..observe.snapshot import MetricsSnapshot, Observed
 from ..records.columns import RecordColumns
 from ..runtime.deadline import Deadline, Timeout
 from ..runtime.waiting import released
-from .accumulating.column_input import Columns, TopicColumns, columns_by_topic
-from .accumulating.encoder import BatchEncoder
-from .accumulating.many_records import Sendable, columns_of
+from .accumulating.batch import BatchEncoder
+from .accumulating.checked_rows import Apart, CheckedColumns, RecordChecks, TopicSlice, slice_rows
 from .accumulating.memory import BufferMemory, Room
 from .accumulating.partitioner import ExplicitPartitioner, PartitionFunction, build_partitioner
-from .accumulating.record_checks import Apart, CheckedColumns, RecordChecks
-from .accumulating.record_input import as_bytes, check_timestamp, checked_headers
-from .accumulating.single_records import RecordHeaders
+from .accumulating.records_in import (
+    Columns,
+    RecordHeaders,
+    Sendable,
+    TopicColumns,
+    as_bytes,
+    check_timestamp,
+    checked_headers,
+    columns_by_topic,
+    columns_of,
+)
 from .accumulating.topic_buffer import TopicBuffer
-from .accumulating.topic_slice import TopicSlice, slice_rows
 from .accumulating.topics import Topics
 from .acknowledgement import Acknowledgement
 from .delivery import ColumnsDelivery, Delivery, DeliveryBlock, PartlyTakenError, words_of

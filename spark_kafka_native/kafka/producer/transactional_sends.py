@@ -11,9 +11,7 @@ import pyarrow as pa
 
 from ..config.client_config import TransactionConfig
 from ..errors import KafkaError
-from .accumulating.column_input import Columns
-from .accumulating.many_records import Sendable
-from .accumulating.single_records import RecordHeaders
+from .accumulating.records_in import Columns, RecordHeaders, Sendable
 from .delivery import ColumnsDelivery, Delivery
 from .errors import TransactionAbortableError, TransactionFatalError, TransactionStateError
 from .producer import Producer

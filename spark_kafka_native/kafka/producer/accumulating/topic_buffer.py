@@ -28,13 +28,10 @@ from ...records.encode import BATCH_OVERHEAD_BYTES
 from ...records.hashing import group_rows
 from ..delivery import Delivery, DeliveryBlock, Rows
 from ..errors import ProducerClosedError, RecordError, RecordTooLargeError
-from .batch import Batch, Origin, Part
-from .encoder import BatchEncoder, max_record_sizes
-from .gather import take_columns
+from .batch import Batch, BatchEncoder, Origin, Part, max_record_sizes, take_columns
 from .memory import BufferMemory, Room
+from .open_batches import BatchLimits, Chunk, SavedRows, SingleRecord, SingleRecords, WaitingRows
 from .partitioner import Partitioner, Partitions, Targets
-from .single_records import SingleRecord, SingleRecords
-from .waiting_rows import BatchLimits, Chunk, SavedRows, WaitingRows
 
 MAX_SINGLE_BYTES = 4 * 1024 * 1024
 """Single records become columns at this size at the latest: it takes their caller some milliseconds."""

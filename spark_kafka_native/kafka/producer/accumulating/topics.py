@@ -1,29 +1,37 @@
-"""`Topics`: the buffers of the topics that a producer writes to; asks the cluster about each before its first
-record.
+"""`Topics`: the buffers of the topics that a producer writes to. Asks the cluster about each topic before its
+first record, for its partitions and for the largest record batch that it accepts.
 
 Any thread may open topics. Opening many costs as many requests as opening one.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 import numpy as np
 
+from ...cluster.configs import describe_topic_configs
 from ...cluster.metadata import Topic
 from ...cluster.router import Router
 from ...config.client_config import ProducerConfig
 from ...error_code import ErrorCode
-from ...errors import BrokerError
+from ...errors import BrokerError, KafkaError
 from ...runtime.deadline import Deadline
 from ..errors import ProducerClosedError
 from ..settling.replay import Replay
 from .partitioner import ExplicitPartitioner, Targets
-from .record_input import check_topic
+from .records_in import check_topic
 from .topic_buffer import PartitionOutsideError, TopicBuffer
-from .topic_limits import DEFAULT_MAX_MESSAGE_BYTES, read_max_message_bytes
 
+_LOG = logging.getLogger("spark_kafka_native")
+
+DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
+"""Kafka's default: 1 MiB of records and the 12 bytes in front of a batch's length."""
+_LIMIT = "max.message.bytes"
+_MIN_LIMIT = 1_000
+"""No topic can work with a limit below this: take the default instead and let the broker decide."""
 MAX_TOPICS_PER_REQUEST = 1_000
 """Brokers accept larger requests, but answer no sooner."""
 LIMIT_AGE_S = 1.0
@@ -206,3 +214,23 @@ def _list(names: Collection[str]) -> str:
     first = sorted(names)[:3]
     more = f" and {len(names) - len(first)} more" if len(names) > len(first) else ""
     return f"topic{'s' if len(names) > 1 else ''} {', '.join(first)}{more}"
+
+
+def read_max_message_bytes(router: Router, topics: Collection[str], deadline: Deadline) -> dict[str, int]:
+    """Ask for the ``max.message.bytes`` of ``topics``, all in one request; without those of which the broker
+    does not say.
+
+    Describing configs needs a right that writing does not: without it, the broker's MESSAGE_TOO_LARGE has to
+    serve.
+    """
+    try:
+        configs = describe_topic_configs(router, topics, deadline, names=[_LIMIT], leave_out_refused=True)
+    except KafkaError as error:
+        _LOG.debug("%s of %d topics is not known: %s", _LIMIT, len(topics), error)
+        return {}
+    limits = {}
+    for topic in topics:
+        value = configs.get(topic, {}).get(_LIMIT) or ""
+        if value.isascii() and value.isdigit() and int(value) >= _MIN_LIMIT:
+            limits[topic] = int(value)
+    return limits

@@ -17,8 +17,8 @@ from ...errors import KafkaError
 from ...network.transport import READ, wait_for_streams
 from ...runtime.deadline import Deadline, Wakeup
 from ..accumulating.batch import Batch
+from ..accumulating.open_batches import WaitingRows
 from ..accumulating.topic_buffer import TopicBuffer
-from ..accumulating.waiting_rows import WaitingRows
 from ..errors import ProducerClosedError
 from ..settling.failed_batches import OVERTAKING, FailedBatches
 from ..settling.healing import Healing

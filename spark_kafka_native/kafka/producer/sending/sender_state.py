@@ -12,8 +12,7 @@ from ...config.client_config import ProducerConfig
 from ...errors import KafkaError
 from ...model import Acks, TopicPartition
 from ...runtime.retry import Backoff
-from ..accumulating.batch import Batch
-from ..accumulating.encoder import BatchEncoder
+from ..accumulating.batch import Batch, BatchEncoder
 from ..accumulating.topic_buffer import TopicBuffer
 from ..settling.batch_completion import BatchCompletion
 from ..settling.over_limit import OverLimit

@@ -18,7 +18,7 @@ from ...errors import BrokerError
 from ...model import TopicPartition
 from ...observe import catalogue as metric
 from ...records.columns import RecordColumns
-from ..accumulating.batch import Batch
+from ..accumulating.batch import Batch, read_records
 from ..accumulating.memory import BufferMemory
 from ..acknowledgement import Acknowledgement
 from ..delivery import DeliveryBlock, Outcome, Rows
@@ -27,7 +27,6 @@ from ..stats import StatsRecorder
 from ..waiters import Waiters
 from .backlogs import Backlogs
 from .spill import NewEntry, SpilledBatch, SpillError, SpillFolder
-from .splitting import read_records
 
 _LOG = logging.getLogger("spark_kafka_native")
 

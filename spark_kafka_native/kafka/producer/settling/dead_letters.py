@@ -15,10 +15,9 @@ from ...errors import ProtocolError
 from ...model import NO_TIMESTAMP_MS, Record
 from ...records.columns import RecordColumns
 from ...records.encode import BATCH_OVERHEAD_BYTES, record_sizes
-from ..accumulating.encoder import BatchEncoder
+from ..accumulating.batch import BatchEncoder
 from ..accumulating.partitioner import Partitions
-from ..accumulating.record_input import one_row
-from ..accumulating.single_records import RecordHeaders
+from ..accumulating.records_in import RecordHeaders, one_row
 from ..accumulating.topic_buffer import TopicBuffer
 from ..delivery import DeliveryBlock, Outcome, Rows
 from ..errors import RecordTooLargeError

@@ -8,11 +8,10 @@ from itertools import groupby
 
 from ...error_code import ErrorCode
 from ...errors import BrokerError, KafkaError
-from ..accumulating.batch import Batch
+from ..accumulating.batch import Batch, split_batch
 from ..errors import RecordTooLargeError
 from ..sending.sender_state import SenderState
 from .spill import SpillError
-from .splitting import split_batch
 
 _LOG = logging.getLogger("spark_kafka_native")
 OVERTAKING = "an earlier batch of the partition is in the spill folder and must not be overtaken"

@@ -18,20 +18,16 @@ from ...model import Record, TopicPartition
 from ...observe import catalogue as metric
 from ...records.columns import RecordColumns
 from ...runtime.log_throttle import LogThrottle
-from ..accumulating.batch import Batch, Origin
-from ..accumulating.column_input import TopicColumns
-from ..accumulating.encoder import BatchEncoder, max_record_sizes
-from ..accumulating.gather import concat_columns
+from ..accumulating.batch import Batch, BatchEncoder, Origin, concat_columns, max_record_sizes, read_records
+from ..accumulating.checked_rows import Apart, CheckedColumns, TopicSlice, slice_rows
 from ..accumulating.memory import BufferMemory, Room
-from ..accumulating.record_checks import Apart, CheckedColumns
+from ..accumulating.records_in import TopicColumns
 from ..accumulating.topic_buffer import TopicBuffer
-from ..accumulating.topic_slice import TopicSlice, slice_rows
 from ..delivery import DeliveryBlock, Outcome
 from ..errors import DeadLetteredError, DeliveryError, DeliveryStatus, RecordSkippedError
 from ..stats import StatsRecorder
 from .batch_completion import BatchCompletion
 from .dead_letters import DeadLetterBlock, DeadLetterWriter, partition_of, partitions_of, single_record
-from .splitting import read_records
 
 _LOG = logging.getLogger("spark_kafka_native.producer")
 

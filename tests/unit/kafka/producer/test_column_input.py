@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_kafka_native.kafka.producer.accumulating.column_input import (
+from spark_kafka_native.kafka.producer.accumulating.records_in import (
     columns_by_topic,
     first_wrong_partition,
 )

@@ -23,7 +23,7 @@ from spark_kafka_native.kafka import (
     producer_for,
 )
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.producer.accumulating.many_records import columns_of
+from spark_kafka_native.kafka.producer.accumulating.records_in import columns_of
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 
 TP = TopicPartition("t", 0)

@@ -11,8 +11,8 @@ from spark_kafka_native.kafka.config.client_config import ProducerConfig
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import Acks, TopicPartition
 from spark_kafka_native.kafka.observe.histogram import Histogram
-from spark_kafka_native.kafka.producer.accumulating.column_input import columns_by_topic
-from spark_kafka_native.kafka.producer.accumulating.gather import concat_columns, take_columns
+from spark_kafka_native.kafka.producer.accumulating.batch import concat_columns, take_columns
+from spark_kafka_native.kafka.producer.accumulating.records_in import columns_by_topic
 from spark_kafka_native.kafka.producer.delivery import ColumnsDelivery, Delivery, DeliveryBlock, Outcome
 from spark_kafka_native.kafka.producer.errors import (
     BufferFullError,

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_kafka_native.kafka.producer.accumulating.single_records import SingleRecords
+from spark_kafka_native.kafka.producer.accumulating.open_batches import SingleRecords
 from spark_kafka_native.kafka.records.arrow_arrays import (
     build_binary,
     build_headers,

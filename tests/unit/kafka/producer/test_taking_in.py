@@ -12,9 +12,8 @@ from scripted_broker import properties
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.producer.accumulating.batch import Batch
-from spark_kafka_native.kafka.producer.accumulating.column_input import columns_by_topic
-from spark_kafka_native.kafka.producer.accumulating.encoder import BatchEncoder
+from spark_kafka_native.kafka.producer.accumulating.batch import Batch, BatchEncoder
+from spark_kafka_native.kafka.producer.accumulating.records_in import columns_by_topic
 from spark_kafka_native.kafka.producer.accumulating.topic_buffer import TopicBuffer
 from spark_kafka_native.kafka.producer.delivery import PartlyTakenError
 from spark_kafka_native.kafka.producer.errors import (

@@ -9,11 +9,11 @@ from producing import TP, numbers, producing, send
 from spark_kafka_native.kafka.errors import (
     CorruptRecordError,
 )
+from spark_kafka_native.kafka.producer.accumulating import batch as batches
 from spark_kafka_native.kafka.producer.errors import (
     DeliveryStatus,
     RecordTooLargeError,
 )
-from spark_kafka_native.kafka.producer.settling import splitting
 
 
 def test_a_batch_that_is_too_large_is_split_in_order(cluster):
@@ -59,7 +59,7 @@ def test_a_batch_that_is_too_large_and_cannot_be_read_fails_alone(cluster, monke
 
     cluster.max_message_bytes, cluster.told_max_message_bytes = 2_000, 100_000
     with producing(cluster, batch_records=10, linger_ms=50, on_error=lambda *_: None) as producer:
-        monkeypatch.setattr(splitting, "decode_record_set", decode)
+        monkeypatch.setattr(batches, "decode_record_set", decode)
         deliveries = [producer.send("t", value=b"x" * 300, partition=0) for _ in range(10)]
         error = deliveries[0].exception(60)
         assert "MESSAGE_TOO_LARGE" in str(error)

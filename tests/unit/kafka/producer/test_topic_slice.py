@@ -5,8 +5,8 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_native.kafka.config.client_config import ProducerConfig
-from spark_kafka_native.kafka.producer.accumulating.column_input import TopicColumns
-from spark_kafka_native.kafka.producer.accumulating.topic_slice import slice_rows
+from spark_kafka_native.kafka.producer.accumulating.checked_rows import slice_rows
+from spark_kafka_native.kafka.producer.accumulating.records_in import TopicColumns
 from spark_kafka_native.kafka.producer.errors import RecordError
 from spark_kafka_native.kafka.records.columns import RecordColumns
 

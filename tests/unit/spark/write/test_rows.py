@@ -3,7 +3,7 @@ import pytest
 from pyspark.sql.types import ArrayType, IntegerType, StructType
 
 from spark_kafka_native.kafka.errors import ConfigError
-from spark_kafka_native.kafka.producer.accumulating.column_input import columns_by_topic
+from spark_kafka_native.kafka.producer.accumulating.records_in import columns_by_topic
 from spark_kafka_native.spark.write.rows import RowColumns
 
 

@@ -1,4 +1,7 @@
-"""`RecordChecks`: what can't be sent is refused before anything is taken, while its caller can still act."""
+"""`RecordChecks` refuses records that can't be sent before anything is taken, while the caller can still act.
+
+`slice_rows` cuts checked rows into slices that the buffer memory can hold.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..delivery import Rows
+from ...config.client_config import ProducerConfig
+from ...records.columns import RecordColumns
+from ..delivery import DeliveryBlock, Rows
 from ..errors import RecordError, RecordTooLargeError
-from .column_input import TopicColumns, first_wrong_partition
-from .encoder import max_record_sizes
-from .record_input import check_partition, one_row
-from .single_records import SingleRecord
+from .batch import Origin, max_record_sizes
+from .open_batches import SingleRecord
+from .partitioner import Partitions
+from .records_in import TopicColumns, check_partition, first_wrong_partition, one_row
 from .topic_buffer import TopicBuffer
 from .topics import Topics
+
+SLICE_BYTES = 8 * 1024 * 1024
+"""Columns are taken in slices of about so much, so that sending starts before the last row is encoded."""
+SLICES_IN_MEMORY = 4
+"""A slice is at most this part of the buffer: while one is sent, the next must find room."""
 
 
 class Apart(NamedTuple):
@@ -123,3 +133,53 @@ class RecordChecks:
             raise error.at(row) from None
         # The topic has got more partitions; there may be others that are still too many.
         self._check_partitions(buffer, part)
+
+
+class TopicSlice(NamedTuple):
+    """Rows of one topic that follow each other."""
+
+    buffer: TopicBuffer
+    part: TopicColumns
+    """What they are a slice of."""
+    start: int
+    columns: RecordColumns
+    sizes: Rows
+    """Bytes of each record, at most."""
+    partition: Partitions | None
+    origin: Origin
+    size: int
+
+    @property
+    def rows(self) -> Rows:
+        """Their numbers in what was handed over."""
+        numbers = np.arange(self.start, self.start + len(self.sizes))
+        return numbers if self.part.rows is None else self.part.rows[numbers]
+
+    def located(self, error: RecordError) -> RecordError:
+        """``error`` with the row's number in what was handed over."""
+        return self.part.located(error.moved(self.start))
+
+
+def slice_rows(
+    buffer: TopicBuffer, part: TopicColumns, sizes: Rows, block: DeliveryBlock, config: ProducerConfig
+) -> Iterator[TopicSlice]:
+    """All rows of ``part`` in order, in slices that the buffer memory can hold several of."""
+    ends = np.cumsum(sizes)
+    max_bytes = min(SLICE_BYTES, config.buffer_memory // SLICES_IN_MEMORY)
+    max_rows = max(1, config.max_buffered_records // SLICES_IN_MEMORY)
+    start = 0
+    while start < len(sizes):
+        before = int(ends[start - 1]) if start else 0
+        stop = int(np.searchsorted(ends, before + max_bytes, side="right"))
+        stop = min(max(stop, start + 1), start + max_rows)
+        yield TopicSlice(
+            buffer,
+            part,
+            start,
+            part.columns.slice(start, stop),
+            sizes[start:stop],
+            None if part.partition is None else part.partition[start:stop],
+            part.origin(block, start, stop),
+            int(ends[stop - 1]) - before,
+        )
+        start = stop

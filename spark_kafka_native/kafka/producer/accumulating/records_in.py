@@ -1,8 +1,13 @@
-"""`columns_by_topic`: what a caller hands over as columns -> columns per topic, checked. Pure."""
+"""What a caller hands over - columns, a list of records, the parts of one record - as checked columns. Pure.
+
+What a topic allows (its partitions, its limits) is checked in `checked_rows.py`.
+"""
 
 from __future__ import annotations
 
+import operator
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -11,15 +16,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...model import NO_TIMESTAMP_MS, Record
+from ...records.arrow_arrays import build_binary, build_headers
 from ...records.columns import HEADERS_TYPE, RecordColumns
 from ...records.header_lists import HeaderError, HeaderLists
 from ..delivery import DeliveryBlock, Rows
 from ..errors import RecordError
-from .batch import Origin
-from .gather import take_columns
+from .batch import Origin, take_columns
 from .partitioner import Partitions
 
 E = TypeVar("E", bound=RecordError)
+_TOPIC_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+_MAX_TOPIC_CHARACTERS = 249
+_NAMES = frozenset({"value", "key", "headers", "timestamp_ms"})
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 
@@ -38,6 +47,11 @@ class ArrowArray(Protocol):
 
 Columns: TypeAlias = RecordColumns | pa.RecordBatch | pa.Table | ArrowStream | ArrowArray
 """What `Producer.send_columns` takes."""
+
+RecordHeaders = Sequence[tuple[str, bytes | None]]
+Content = bytes | str | None
+Sendable = Record | Mapping[str, Any] | Content
+"""What `Producer.send_many` takes: a `Record`, a mapping with the names that `send` has, or a value alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,3 +311,128 @@ def _by_topic(records: RecordColumns, topics: Any, partition: Partitions | None)
             TopicColumns(topic=names[code], columns=take_columns(records, rows), partition=own, rows=rows)
         )
     return parts
+
+
+def check_topic(topic: str) -> None:
+    """Raise `RecordError` for a name that Kafka does not allow: the broker's own answer would come later."""
+    right = 0 < len(topic) <= _MAX_TOPIC_CHARACTERS and _TOPIC_CHARACTERS.issuperset(topic)
+    if not right or topic in (".", ".."):
+        raise RecordError(
+            f"{topic[:300]!r} is no topic name: it takes 1 to {_MAX_TOPIC_CHARACTERS} of "
+            "a-z, A-Z, 0-9, '.', '_' and '-'"
+        )
+
+
+def as_bytes(content: Any, what: str) -> bytes:
+    """``content`` as bytes, strings as UTF-8. Raises TypeError that names ``what``."""
+    if isinstance(content, str):
+        return content.encode()
+    if isinstance(content, bytes | bytearray | memoryview):
+        return bytes(content)
+    raise TypeError(f"a record's {what} is bytes, str or None, not {type(content).__name__}: encode it first")
+
+
+def checked_headers(headers: Any) -> list[tuple[str, bytes | None]]:
+    """Pairs, or a mapping, as pairs of str and bytes. Raises TypeError."""
+    checked: list[tuple[str, bytes | None]] = []
+    for name, content in headers.items() if isinstance(headers, dict) else headers:
+        if not isinstance(name, str):
+            raise TypeError(f"a header's key is str, not {type(name).__name__}")
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise RecordError(f"the header key {name!r} has no UTF-8: {error}") from None
+        checked.append((name, None if content is None else as_bytes(content, f"header {name!r}")))
+    return checked
+
+
+def check_partition(partition: Any) -> int:
+    """``partition`` as an int. Raises TypeError."""
+    try:
+        return operator.index(partition)
+    except TypeError:
+        kind = type(partition).__name__
+        raise TypeError(f"a record's partition is a whole number, not {kind}") from None
+
+
+def check_timestamp(timestamp_ms: Any) -> int:
+    """``timestamp_ms`` as an int. Raises TypeError, or `RecordError` for a timestamp that no record can
+    carry."""
+    try:
+        number = operator.index(timestamp_ms)
+    except TypeError:
+        kind = type(timestamp_ms).__name__
+        raise TypeError(f"a record's timestamp is a whole number of milliseconds, not {kind}") from None
+    if not -1 <= number <= _INT64_MAX:
+        raise RecordError(f"the timestamp {number} ms is not within 1970 and the end of int64")
+    return number
+
+
+def one_row(
+    key: bytes | None, value: bytes | None, headers: RecordHeaders, timestamp_ms: int | None
+) -> RecordColumns:
+    """A single record as columns."""
+    return RecordColumns(
+        length=1,
+        timestamp_ms=None if timestamp_ms is None else np.array([timestamp_ms], np.int64),
+        key=build_binary([key]),
+        value=build_binary([value]),
+        headers=build_headers([headers]) if headers else None,
+    )
+
+
+def columns_of(records: Iterable[Sendable], now_ms: int) -> RecordColumns:
+    """``records`` in their order; one without a timestamp gets ``now_ms`` where others have one.
+
+    A Record's topic, partition and offset say where it came from, not where it goes. Raises `RecordError`
+    with the row of what is no record.
+    """
+    keys: list[bytes | None] = []
+    values: list[bytes | None] = []
+    headers: list[Any] = []
+    timestamps: list[int] = []
+    for row, record in enumerate(records):  # about 0.4 us each; `send` takes four times as long
+        try:
+            key, value, own_headers, timestamp_ms = _fields(record)
+            keys.append(_content(key, "key"))
+            values.append(_content(value, "value"))
+            headers.append(checked_headers(own_headers) if own_headers else None)
+            timestamps.append(check_timestamp(timestamp_ms))
+        except TypeError as error:
+            raise RecordError(str(error), None, row) from None
+        except RecordError as error:
+            raise error.at(row) from None
+    times = np.array(timestamps, np.int64)
+    missing = times == NO_TIMESTAMP_MS
+    return RecordColumns(
+        length=len(values),
+        timestamp_ms=None if missing.all() else np.where(missing, now_ms, times),
+        key=None if keys.count(None) == len(keys) else build_binary(keys),
+        value=None if values.count(None) == len(values) else build_binary(values),
+        headers=build_headers(headers) if any(headers) else None,
+    )
+
+
+def _fields(record: Any) -> tuple[Any, Any, Any, int]:
+    if record is None or isinstance(record, bytes | str):
+        return None, record, None, NO_TIMESTAMP_MS
+    if isinstance(record, Record):
+        return record.key, record.value, record.headers, record.timestamp_ms
+    if isinstance(record, Mapping):
+        if not _NAMES.issuperset(record):
+            unknown = ", ".join(repr(name) for name in record if name not in _NAMES)
+            raise TypeError(f"a record has value, key, headers and timestamp_ms, not {unknown}")
+        timestamp_ms = record.get("timestamp_ms")
+        stamped = NO_TIMESTAMP_MS if timestamp_ms is None else timestamp_ms
+        return record.get("key"), record.get("value"), record.get("headers"), stamped
+    if isinstance(record, tuple):
+        # The other clients have the value first, and this one had the key: neither is to be guessed.
+        raise TypeError(
+            'a tuple does not say which part is the key: pass {"key": ..., "value": ...}, a Record, '
+            "or a value alone"
+        )
+    return None, record, None, NO_TIMESTAMP_MS
+
+
+def _content(content: Any, what: str) -> bytes | None:
+    return content if content is None or content.__class__ is bytes else as_bytes(content, what)

@@ -1,25 +1,66 @@
-"""`WaitingRows`: rows of one partition that wait, in chunks, until they make a batch. The topic's lock guards
-it; it knows nothing of sending.
+"""Records that wait for their batch to fill: `SingleRecords` of a topic (they came one by one, and become
+columns together), and `WaitingRows` of a partition (chunks of columns, which become batches together).
+
+The topic's lock guards both. They know nothing of sending.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ...model import NO_TIMESTAMP_MS, TopicPartition
+from ...records.arrow_arrays import build_binary, build_headers
 from ...records.columns import RecordColumns
 from ...records.encode import BATCH_OVERHEAD_BYTES
-from ..delivery import Rows
+from ..delivery import DeliveryBlock, Rows
 from ..errors import RecordError
-from .batch import Batch, Origin, Part
-from .encoder import BatchEncoder
-from .gather import concat_columns, take_columns
+from .batch import Batch, BatchEncoder, Origin, Part, concat_columns, take_columns
+from .partitioner import Partitions
+from .records_in import RecordHeaders
+
+SingleRecord = tuple[bytes | None, bytes | None, int | None, float, RecordHeaders | None]
+"""Key, value, partition, timestamp in ms (a given one is an int, the clock's has a fraction), headers."""
+FIELDS = 5
+_EXACT = 2.0**53
+"""Whole numbers from here on are not all floats."""
 
 MAX_CHUNKS = 64
 """Chunks are joined beyond this: each may keep the memory of its neighbours in other partitions alive."""
+
+
+class SingleRecords:
+    """The records of one topic, in the order of the calls. The topic's lock guards them."""
+
+    __slots__ = ("block", "count", "fields", "opened_at", "size")
+
+    def __init__(self, block: DeliveryBlock, opened_at: float) -> None:
+        self.block = block
+        self.opened_at = opened_at
+        self.size = 0
+        self.count = 0
+        """How many records there are."""
+        self.fields: list[Any] = []
+        """A `SingleRecord` is added with one ``extend``: an interrupt leaves all of it in, or nothing.
+
+        No tuple per record, as the garbage collector would go through all of them."""
+
+    def columns(self) -> tuple[RecordColumns, Partitions | None]:
+        """The records as columns, and their partitions: int32[n], -1 where none was given; None where none
+        was at all."""
+        keys, values, partitions, timestamps, headers = (self.fields[i::FIELDS] for i in range(FIELDS))
+        n = len(values)
+        columns = RecordColumns(
+            length=n,
+            timestamp_ms=_milliseconds(timestamps),
+            key=None if _all_none(keys) else build_binary(keys),
+            value=None if _all_none(values) else build_binary(values),
+            headers=build_headers(headers) if any(headers) else None,
+        )
+        return columns, _partitions(partitions)
 
 
 class Chunk(NamedTuple):
@@ -51,6 +92,28 @@ class SavedRows(NamedTuple):
     size: int
     records: int
     opened_at: float
+
+
+class BatchLimits(NamedTuple):
+    """When rows make a batch."""
+
+    size: int
+    """Bytes of records, before compression, at most."""
+    records: int
+    direct: int
+    """Rows of one call with this many bytes are not held back for more: joining them later would cost a
+    copy."""
+
+    @classmethod
+    def of(cls, batch_size: int, batch_records: int, max_bytes: int | None) -> BatchLimits:
+        """From the configured sizes and the max bytes of a whole batch (None: unknown, as it is
+        compressed)."""
+        size = batch_size if max_bytes is None else min(batch_size, max_bytes - BATCH_OVERHEAD_BYTES)
+        return cls(size=max(1, size), records=batch_records, direct=max(1, min(size, batch_size // 8)))
+
+    def full(self, queue: WaitingRows, more: int) -> bool:
+        """Whether ``more`` rows fill the batch by their number."""
+        return queue.chunk_records + more >= self.records
 
 
 class WaitingRows:
@@ -207,23 +270,23 @@ def _stamped(columns: RecordColumns, stamp: int) -> RecordColumns:
     return dataclasses.replace(columns, timestamp_ms=np.full(columns.length, stamp, np.int64))
 
 
-class BatchLimits(NamedTuple):
-    """When rows make a batch."""
+def _all_none(values: list[Any]) -> bool:
+    # To compare bytes with None takes 15 ns: only where it can be so.
+    return values[0] is None and values.count(None) == len(values)
 
-    size: int
-    """Bytes of records, before compression, at most."""
-    records: int
-    direct: int
-    """Rows of one call with this many bytes are not held back for more: joining them later would cost a
-    copy."""
 
-    @classmethod
-    def of(cls, batch_size: int, batch_records: int, max_bytes: int | None) -> BatchLimits:
-        """From the configured sizes and the max bytes of a whole batch (None: unknown, as it is
-        compressed)."""
-        size = batch_size if max_bytes is None else min(batch_size, max_bytes - BATCH_OVERHEAD_BYTES)
-        return cls(size=max(1, size), records=batch_records, direct=max(1, min(size, batch_size // 8)))
+def _milliseconds(given: list[float]) -> npt.NDArray[np.int64]:
+    times = np.fromiter(given, np.float64, len(given))
+    if times.max() >= _EXACT:
+        return np.fromiter(map(int, given), np.int64, len(given))
+    return times.astype(np.int64)
 
-    def full(self, queue: WaitingRows, more: int) -> bool:
-        """Whether ``more`` rows fill the batch by their number."""
-        return queue.chunk_records + more >= self.records
+
+def _partitions(given: list[int | None]) -> Partitions | None:
+    """None where all are."""
+    missing = given.count(None)
+    if missing == len(given):
+        return None
+    if not missing:
+        return np.fromiter(given, np.int32, len(given))
+    return np.fromiter((-1 if one is None else one for one in given), np.int32, len(given))
