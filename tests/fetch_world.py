@@ -12,7 +12,7 @@ from record_batches import batch, record
 from spark_kafka_native.kafka.cluster.router import Leader
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig
 from spark_kafka_native.kafka.consumer.background import Background
-from spark_kafka_native.kafka.consumer.fetch_run import FetchRun
+from spark_kafka_native.kafka.consumer.fetcher import FetchRun
 from spark_kafka_native.kafka.consumer.run_clock import RunClock
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import KafkaError, NetworkError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from ..kafka.cluster.router import Router
-from ..kafka.consumer.fetch_run import FetchRun
 from ..kafka.consumer.fetched_records import FetchedRecords
+from ..kafka.consumer.fetcher import FetchRun
 from ..kafka.consumer.offsets import list_offsets
 from ..kafka.errors import DeadlineExceededError, KafkaError
 from ..kafka.model import IsolationLevel, OffsetAt, TopicPartition

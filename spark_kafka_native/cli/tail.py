@@ -157,7 +157,7 @@ def _show(
     """Print the records; False if there are partitions that did not answer."""
     from dataclasses import replace
 
-    from ..kafka.consumer.fetch_run import FetchRun
+    from ..kafka.consumer.fetcher import FetchRun
     from .following import Following
 
     wanted = partitions_of(router, names, arguments.partition)

@@ -50,16 +50,16 @@ if TYPE_CHECKING:
     from .connected_cluster import Cluster as Cluster
     from .consumer.async_consumer import AsyncConsumer as AsyncConsumer
     from .consumer.consumer import Consumer as Consumer
+    from .consumer.consumer_events import WorkStatus as WorkStatus
+    from .consumer.consumer_events import WorkUnit as WorkUnit
     from .consumer.fetch_once import FetchedOnce as FetchedOnce
     from .consumer.fetched_records import FetchedRecords as FetchedRecords
     from .consumer.fetcher import Fetcher as Fetcher
-    from .consumer.offset_reset import OffsetReset as OffsetReset
     from .consumer.offsets import FoundOffset as FoundOffset
     from .consumer.offsets import LogBounds as LogBounds
     from .consumer.offsets import list_offsets as list_offsets
+    from .consumer.reader_config import OffsetReset as OffsetReset
     from .consumer.reader_config import ReaderConfig as ReaderConfig
-    from .consumer.work_unit import WorkStatus as WorkStatus
-    from .consumer.work_unit import WorkUnit as WorkUnit
     from .error_code import ErrorCode as ErrorCode
     from .errors import AuthenticationError as AuthenticationError
     from .errors import BrokerError as BrokerError
@@ -174,13 +174,13 @@ _MODULES: Final = {
     "FetchedOnce": "consumer.fetch_once",
     "FetchedRecords": "consumer.fetched_records",
     "Fetcher": "consumer.fetcher",
-    "OffsetReset": "consumer.offset_reset",
+    "OffsetReset": "consumer.reader_config",
     "FoundOffset": "consumer.offsets",
     "LogBounds": "consumer.offsets",
     "list_offsets": "consumer.offsets",
     "ReaderConfig": "consumer.reader_config",
-    "WorkStatus": "consumer.work_unit",
-    "WorkUnit": "consumer.work_unit",
+    "WorkStatus": "consumer.consumer_events",
+    "WorkUnit": "consumer.consumer_events",
     "ErrorCode": "error_code",
     "AuthenticationError": "errors",
     "BrokerError": "errors",

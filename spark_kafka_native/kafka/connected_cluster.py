@@ -14,8 +14,7 @@ from .cluster.router import Router, check_shared
 from .config.client_config import ConsumerConfig
 from .config.config_from import Bootstrap, configs_from
 from .consumer.fetch_once import FetchedOnce, fetch_once
-from .consumer.offsets import FoundOffset, LogBounds, list_bounds, list_offsets
-from .consumer.places import offset_or_at
+from .consumer.offsets import FoundOffset, LogBounds, list_bounds, list_offsets, offset_or_at
 from .model import Broker, OffsetAt, TopicPartition
 from .network.connection import Connection
 from .protocol.message import Request, Response

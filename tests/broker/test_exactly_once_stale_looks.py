@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from transactional_sink import PARTITIONS, ROWS, Sink, complaints, read
 
-from spark_kafka_native.kafka.consumer import last_of_key
+from spark_kafka_native.kafka.consumer import last_committed_value
 from spark_kafka_native.spark.write import batch_intent, commit_marker
 from spark_kafka_native.spark.write.transaction_ends import CommitFailedError, abort_transactions
 from spark_kafka_native.spark.write.write_task import WriteFailedError
@@ -35,7 +35,7 @@ def deposed() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (batch_intent, commit_marker):
             patch.setattr(module, "find_offsets", lambda *_arguments: {})
-        patch.setattr(last_of_key, "list_bounds", empty)
+        patch.setattr(last_committed_value, "list_bounds", empty)
         yield
 
 

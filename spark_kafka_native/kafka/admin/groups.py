@@ -8,7 +8,7 @@ from typing import Any
 
 from ..cluster.coordinator_requests import ask_coordinator, send_to_coordinator
 from ..cluster.coordinators import CoordinatorKey
-from ..consumer.offsets import list_bounds, list_offsets_of_each, list_places
+from ..consumer.offsets import list_bounds, list_offsets_of_each, resolve_offsets
 from ..error_code import ErrorCode
 from ..errors import BrokerError, KafkaError, OffsetOutOfRangeError, UnsupportedVersionError
 from ..group.committed import all_committed_offsets
@@ -228,7 +228,7 @@ class GroupAdmin(AdminFamily):
             if not first <= given[tp] <= end:
                 raise OffsetOutOfRangeError(tp, given[tp], first, end)
         named = {tp: place for tp, place in wanted.items() if isinstance(place, OffsetAt)}
-        found = list_places(self._router, named, deadline=limit)
+        found = resolve_offsets(self._router, named, deadline=limit)
         return {tp: found[tp] if tp in found else given[tp] for tp in wanted}
 
 

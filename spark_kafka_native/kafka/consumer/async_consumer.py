@@ -18,9 +18,9 @@ from ..observe.event_stream import EventStream
 from ..observe.snapshot import MetricsSnapshot
 from ..runtime.deadline import Deadline
 from .consumer import LOOK_MS, Consumer
+from .consumer_events import WorkUnit
 from .fetched_records import FetchedRecords
-from .places import Place, Whence
-from .work_unit import WorkUnit
+from .offsets import OffsetLike, Whence
 
 T = TypeVar("T")
 
@@ -99,7 +99,7 @@ class AsyncConsumer:
                 return found
 
     async def seek(
-        self, place: Place, partition: int | TopicPartition | None = None, *, whence: Whence = "offset"
+        self, place: OffsetLike, partition: int | TopicPartition | None = None, *, whence: Whence = "offset"
     ) -> None:
         """As `Consumer.seek`. Cancelled, it may happen all the same."""
         await asyncio.to_thread(self._consumer.seek, place, partition, whence=whence)

@@ -17,19 +17,26 @@ from ..observe.snapshot import MetricsSnapshot
 from ..records.decode import ALL_COLUMNS
 from ..runtime.deadline import Deadline
 from ..runtime.retry import is_retriable
+from .consumer_events import WorkUnit
 from .fetched_records import FetchedRecords
-from .offsets import list_offsets, list_places_of_each, try_places
+from .offsets import (
+    OffsetLike,
+    Whence,
+    list_offsets,
+    offset_or_at,
+    resolve_offsets,
+    resolve_offsets_of_each,
+    try_resolve_offsets,
+)
 from .partition_reader import PartitionReader
-from .places import Place, Whence, offset_or_at, resolve_places
 from .reader_config import ReaderConfig
-from .work_unit import WorkUnit
 
 _LOG = logging.getLogger("spark_kafka_native.consumer")
 
 LOOK_MS = 50
 """Reading to the end looks so often whether it has come there: markers at the end are no records."""
 
-Start = Place | Mapping[int, Place] | Mapping[TopicPartition, Place]
+Start = OffsetLike | Mapping[int, OffsetLike] | Mapping[TopicPartition, OffsetLike]
 
 
 class Consumer:
@@ -171,7 +178,7 @@ class Consumer:
         return tuple(sorted(tp for tp, paused in self._reader.partitions.items() if paused))
 
     def seek(
-        self, place: Place, partition: int | TopicPartition | None = None, *, whence: Whence = "offset"
+        self, place: OffsetLike, partition: int | TopicPartition | None = None, *, whence: Whence = "offset"
     ) -> None:
         """Go on reading elsewhere: one partition, or (None) all of them.
 
@@ -266,7 +273,7 @@ class Consumer:
         offsets = {tp: place for tp, place in places.items() if isinstance(place, int)}
         asked = {tp: place for tp, place in places.items() if isinstance(place, OffsetAt)}
         level, limit = self._config.isolation_level, self._router.deadline()
-        found, failed = list_places_of_each(self._router, asked, level, limit)
+        found, failed = resolve_offsets_of_each(self._router, asked, level, limit)
         self._missing = {tp: asked[tp] for tp in failed}
         for topic_partition, error in failed.items():
             if not is_retriable(error):
@@ -278,10 +285,10 @@ class Consumer:
         return offsets | found
 
     def _resolve(self, places: Mapping[TopicPartition, int | OffsetAt]) -> dict[TopicPartition, int]:
-        return resolve_places(self._router, places, self._config.isolation_level, self._router.deadline())
+        return resolve_offsets(self._router, places, self._config.isolation_level, self._router.deadline())
 
     def _resolve_relative(
-        self, number: Place, chosen: Collection[TopicPartition], whence: Whence
+        self, number: OffsetLike, chosen: Collection[TopicPartition], whence: Whence
     ) -> dict[TopicPartition, int]:
         if not isinstance(number, int) or isinstance(number, bool):
             raise TypeError(f"with whence={whence!r} a number of offsets is wanted, not {number!r}")
@@ -319,7 +326,7 @@ class Consumer:
         known = self._router.refresh(self.topics, limit).topics
         missing = dict(self._missing)
         level = self._config.isolation_level
-        for topic_partition, offset in try_places(self._router, missing, level, limit)[0].items():
+        for topic_partition, offset in try_resolve_offsets(self._router, missing, level, limit)[0].items():
             if self._missing.pop(topic_partition, None) is not None:  # `seek` may have been first
                 self._reader.add(topic_partition, offset)
         if self._all_partitions:
@@ -351,7 +358,7 @@ def _watch(add_new: weakref.WeakMethod[Callable[[], bool]]) -> Callable[[], bool
 def _starts(start: Start, found: Collection[TopicPartition]) -> dict[TopicPartition, int | OffsetAt]:
     if not isinstance(start, Mapping):
         return dict.fromkeys(found, offset_or_at(start))
-    given: dict[Any, Place] = dict(start)
+    given: dict[Any, OffsetLike] = dict(start)
     by_index = {} if len({tp.topic for tp in found}) > 1 else {tp.partition: tp for tp in found}
     by_name = {by_index.get(name, name): place for name, place in given.items()}
     if unknown := by_name.keys() - set(found):

@@ -23,7 +23,7 @@ from ..records.batch import has_valid_crc, read_batch_headers
 from ..records.columns import RecordColumns
 from ..records.decode import DecodedRecordSet, decode_record_set
 from ..runtime.deadline import Deadline
-from .fetch_messages import NAMES_UNTIL, build_fetch, read_fetch
+from .fetch_requests import NAMES_UNTIL, build_fetch, read_fetch
 from .offsets import with_bounds
 from .partition_state import ENDLESS, PartitionState
 

@@ -1,10 +1,15 @@
-"""`list_offsets`: from places in partitions (earliest, latest, a timestamp) to offsets."""
+"""Resolve a place in a partition (earliest, latest, a timestamp, a `datetime`) to an offset, by ListOffsets.
+
+The one place that asks a leader for an offset. `list_offsets` returns the leader's answers; `resolve_offsets`
+returns an offset for everything that a user may give as a start.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Literal, NamedTuple
 
 from ..cluster.each_broker import ask_each_broker
 from ..cluster.each_partition import ask_each_partition
@@ -35,22 +40,51 @@ from ..runtime.deadline import Deadline
 
 MAX_TIMESTAMP_SINCE = 7
 MISSING_MS = 5_000
-"""Whoever asks about several partitions waits so long for one that nobody leads: an election takes less."""
+"""How long a look-up of several partitions waits for one without a leader: an election takes less."""
 _SENTINELS = {
     OffsetAt.EARLIEST: EARLIEST_TIMESTAMP,
     OffsetAt.LATEST: LATEST_TIMESTAMP,
     OffsetAt.MAX_TIMESTAMP: MAX_TIMESTAMP,
 }
 
+OffsetLike = int | str | OffsetAt | datetime | timedelta
+"""An offset; ``"earliest"`` or ``"latest"``; an `OffsetAt`; a time (the first record at or after it), or a
+duration before now. A time after the last record is the log's end."""
+Whence = Literal["offset", "start", "end", "current"]
+"""The base of a number: ``offset`` is absolute; else the first offset, the log's end or the position."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_WORDS = {
+    "earliest": OffsetAt.EARLIEST,
+    "beginning": OffsetAt.EARLIEST,
+    "latest": OffsetAt.LATEST,
+    "end": OffsetAt.LATEST,
+    "max_timestamp": OffsetAt.MAX_TIMESTAMP,
+}
+
 
 class FoundOffset(NamedTuple):
-    """Where a place in a partition is; a tuple, as there are thousands of them in each poll of a stream."""
+    """The answer for one partition; a tuple, as each poll of a stream creates thousands of them."""
 
     offset: int | None
-    """None where no record matches (a timestamp after the last one, `OffsetAt.MAX_TIMESTAMP` of nothing)."""
+    """None if no record matches (a timestamp after the last one, or `MAX_TIMESTAMP` of an empty log)."""
     timestamp_ms: int | None = None
-    """The record's timestamp, where the place was found by one."""
+    """The record's timestamp, if it was found by timestamp."""
     leader_epoch: int | None = None
+
+
+class LogBounds(NamedTuple):
+    """The first offset of a partition, and the end of its log: the offset that the next record gets."""
+
+    first: int
+    end: int
+
+
+_Found = dict[TopicPartition, FoundOffset]
+_Failures = dict[TopicPartition, KafkaError]
+
+
+# The leader's answers.
 
 
 def list_offsets(
@@ -60,8 +94,7 @@ def list_offsets(
     isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     deadline: Deadline | None = None,
 ) -> dict[TopicPartition, FoundOffset]:
-    """Ask the leaders of all ``places`` at once; leaders that have moved are asked again, only for what is
-    missing.
+    """Ask the leaders of all ``places`` at once. Partitions whose leader has moved are asked for again.
 
     With READ_COMMITTED, latest is the last stable offset: the first offset of the earliest open transaction.
     Raises `BrokerError` (no such partition, not authorized), `DeadlineExceededError`.
@@ -78,10 +111,9 @@ def list_offsets_of_each(
     isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     deadline: Deadline | None = None,
 ) -> tuple[dict[TopicPartition, FoundOffset], dict[TopicPartition, KafkaError]]:
-    """As `list_offsets`, with an answer for each partition: what was found, and why the rest was not.
+    """As `list_offsets`, but return the offsets that were found and the failures of the other partitions.
 
-    What is missing is asked for again for `MISSING_MS`, beside what was found. Raises as `list_offsets` where
-    nothing was found.
+    A missing partition is asked for again for `MISSING_MS`. Raises as `list_offsets` if nothing was found.
     """
     limit = deadline or router.deadline()
     return _list_offsets(router, places, isolation_level, limit, give_up_after_ms=MISSING_MS)
@@ -93,33 +125,9 @@ def try_offsets(
     isolation_level: IsolationLevel,
     deadline: Deadline,
 ) -> tuple[dict[TopicPartition, FoundOffset], dict[TopicPartition, KafkaError]]:
-    """One attempt at `list_offsets`: what was found, and why the rest was not."""
-    found: dict[TopicPartition, FoundOffset] = {}
+    """One attempt at `list_offsets`: the offsets that were found, and the other partitions' failures."""
+    found: _Found = {}
     return found, _ask_leaders(router, places, isolation_level, deadline, found)
-
-
-def _list_offsets(
-    router: Router,
-    places: Mapping[TopicPartition, OffsetAt],
-    isolation_level: IsolationLevel,
-    deadline: Deadline,
-    give_up_after_ms: float = float("inf"),
-) -> tuple[dict[TopicPartition, FoundOffset], dict[TopicPartition, KafkaError]]:
-    def ask(
-        missing: list[TopicPartition], found: dict[TopicPartition, FoundOffset]
-    ) -> dict[TopicPartition, KafkaError]:
-        return _ask_leaders(router, {tp: places[tp] for tp in missing}, isolation_level, deadline, found)
-
-    return ask_each_partition(
-        router, places, ask, what=_what(places), deadline=deadline, give_up_after_ms=give_up_after_ms
-    )
-
-
-class LogBounds(NamedTuple):
-    """The first offset that a partition has, and the end of its log: the offset that the next record gets."""
-
-    first: int
-    end: int
 
 
 def list_bounds(
@@ -139,56 +147,10 @@ def list_bounds(
     return {tp: LogBounds(first[tp].offset or 0, end[tp].offset or 0) for tp in topic_partitions}
 
 
-def list_places(
-    router: Router,
-    places: Mapping[TopicPartition, OffsetAt],
-    isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
-    deadline: Deadline | None = None,
-) -> dict[TopicPartition, int]:
-    """The offset at each place; the log's end where no record is as late as its timestamp.
-
-    That end is asked for first: a record that is written between two look-ups is behind it, and not skipped.
-    """
-    limit = deadline or router.deadline()
-    ends, found = (
-        list_offsets(router, asked, isolation_level=isolation_level, deadline=limit) if asked else {}
-        for asked in (_unsure(places), places)
-    )
-    return _offsets_of(found, ends)
-
-
-def list_places_of_each(
-    router: Router,
-    places: Mapping[TopicPartition, OffsetAt],
-    isolation_level: IsolationLevel,
-    deadline: Deadline,
-) -> tuple[dict[TopicPartition, int], dict[TopicPartition, KafkaError]]:
-    """As `list_places`, with an answer for each partition, as `list_offsets_of_each`."""
-    ends, failures = list_offsets_of_each(
-        router, _unsure(places), isolation_level=isolation_level, deadline=deadline
-    )
-    asked = {tp: place for tp, place in places.items() if tp not in failures}
-    found, failed = list_offsets_of_each(router, asked, isolation_level=isolation_level, deadline=deadline)
-    return _offsets_of(found, ends), failures | failed
-
-
-def try_places(
-    router: Router,
-    places: Mapping[TopicPartition, OffsetAt],
-    isolation_level: IsolationLevel,
-    deadline: Deadline,
-) -> tuple[dict[TopicPartition, int], dict[TopicPartition, KafkaError]]:
-    """One attempt at `list_places`: the offsets that were found, and why the others were not."""
-    ends, failures = try_offsets(router, _unsure(places), isolation_level, deadline)
-    asked = {tp: place for tp, place in places.items() if tp not in failures}
-    found, failed = try_offsets(router, asked, isolation_level, deadline)
-    return _offsets_of(found, ends), failures | failed
-
-
 def with_bounds(
     router: Router, error: OffsetOutOfRangeError, deadline: Deadline | None = None
 ) -> OffsetOutOfRangeError:
-    """The error with the range that the leader has now, which its refusal does not say."""
+    """The error with the range that the leader has now, which its refusal does not contain."""
     tp = error.topic_partition
     first, end = (
         list_offsets(router, {tp: at}, deadline=deadline)[tp].offset
@@ -197,16 +159,117 @@ def with_bounds(
     return OffsetOutOfRangeError(tp, error.offset, first, end)
 
 
-def _unsure(places: Mapping[TopicPartition, OffsetAt]) -> dict[TopicPartition, OffsetAt]:
-    """The ends of those of which there may be no record to find."""
-    sure = (OffsetAt.EARLIEST, OffsetAt.LATEST)
-    return dict.fromkeys((tp for tp, place in places.items() if place not in sure), OffsetAt.LATEST)
+# Offsets to start from: each partition gets one, if need be the log's end.
 
 
-def _offsets_of(
-    found: Mapping[TopicPartition, FoundOffset], ends: Mapping[TopicPartition, FoundOffset]
+def offset_or_at(place: OffsetLike, now: datetime | None = None) -> int | OffsetAt:
+    """``place`` as an offset, or as a question to the leader. Raises `ValueError`, `TypeError`."""
+    match place:
+        case OffsetAt():
+            return place
+        case str():
+            return _named(place)
+        case datetime():
+            return _at(place)
+        case timedelta():
+            if place < timedelta():
+                raise ValueError(f"{place!r} is how long ago: it must not be negative")
+            return _at((now or datetime.now(UTC)) - place)
+        case int() if not isinstance(place, bool):
+            if place < 0:
+                raise ValueError(f"an offset must not be negative: {place}; relative ones take whence=")
+            return place
+    raise TypeError(f"a place in a partition is an offset, a word or a time, not {place!r}")
+
+
+def resolve_offsets(
+    router: Router,
+    places: Mapping[TopicPartition, int | OffsetAt],
+    isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    deadline: Deadline | None = None,
 ) -> dict[TopicPartition, int]:
-    return {tp: (ends[tp].offset if one.offset is None else one.offset) or 0 for tp, one in found.items()}
+    """The offset at each place; the log's end if no record is as late as its timestamp.
+
+    That end is asked for first: a record that is written between the two requests lies behind it, and is not
+    skipped.
+    """
+    limit = deadline or router.deadline()
+
+    def ask(asked: Mapping[TopicPartition, OffsetAt]) -> tuple[_Found, _Failures]:
+        return list_offsets(router, asked, isolation_level=isolation_level, deadline=limit), {}
+
+    known = {tp: place for tp, place in places.items() if isinstance(place, int)}
+    found, _ = _resolve({tp: place for tp, place in places.items() if isinstance(place, OffsetAt)}, ask)
+    return {tp: known[tp] if tp in known else found[tp] for tp in places}
+
+
+def resolve_offsets_of_each(
+    router: Router,
+    places: Mapping[TopicPartition, OffsetAt],
+    isolation_level: IsolationLevel,
+    deadline: Deadline,
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, KafkaError]]:
+    """As `resolve_offsets`, but return failures by partition too, as `list_offsets_of_each`."""
+    return _resolve(
+        places,
+        lambda asked: list_offsets_of_each(router, asked, isolation_level=isolation_level, deadline=deadline),
+    )
+
+
+def try_resolve_offsets(
+    router: Router,
+    places: Mapping[TopicPartition, OffsetAt],
+    isolation_level: IsolationLevel,
+    deadline: Deadline,
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, KafkaError]]:
+    """One attempt at `resolve_offsets`: the offsets, and the failures of the other partitions."""
+    return _resolve(places, lambda asked: try_offsets(router, asked, isolation_level, deadline))
+
+
+def _resolve(
+    places: Mapping[TopicPartition, OffsetAt],
+    ask: Callable[[Mapping[TopicPartition, OffsetAt]], tuple[_Found, _Failures]],
+) -> tuple[dict[TopicPartition, int], _Failures]:
+    # There may be no record at a timestamp; there is always a first offset and an end.
+    sure = (OffsetAt.EARLIEST, OffsetAt.LATEST)
+    unsure = dict.fromkeys((tp for tp, place in places.items() if place not in sure), OffsetAt.LATEST)
+    ends, failures = ask(unsure) if unsure else ({}, {})
+    asked = {tp: place for tp, place in places.items() if tp not in failures}
+    found, failed = ask(asked) if asked else ({}, {})
+    offsets = {tp: (ends[tp].offset if one.offset is None else one.offset) or 0 for tp, one in found.items()}
+    return offsets, failures | failed
+
+
+def _named(word: str) -> OffsetAt:
+    found = _WORDS.get(word.strip().lower())
+    if found is None:
+        raise ValueError(f"no such place in a partition: {word!r}; there are earliest and latest")
+    return found
+
+
+def _at(time: datetime) -> OffsetAt:
+    if time.tzinfo is None:
+        raise ValueError(f"{time!r} has no time zone; write datetime(..., tzinfo=UTC)")
+    # Rounded up, and not by way of a float: a record of the millisecond before is not at or after it.
+    return OffsetAt.timestamp(-((_EPOCH - time) // timedelta(milliseconds=1)))
+
+
+# ListOffsets: build, send, read.
+
+
+def _list_offsets(
+    router: Router,
+    places: Mapping[TopicPartition, OffsetAt],
+    isolation_level: IsolationLevel,
+    deadline: Deadline,
+    give_up_after_ms: float = float("inf"),
+) -> tuple[_Found, _Failures]:
+    def ask(missing: list[TopicPartition], found: _Found) -> _Failures:
+        return _ask_leaders(router, {tp: places[tp] for tp in missing}, isolation_level, deadline, found)
+
+    return ask_each_partition(
+        router, places, ask, what=_what(places), deadline=deadline, give_up_after_ms=give_up_after_ms
+    )
 
 
 def _what(places: Mapping[TopicPartition, OffsetAt]) -> str:
@@ -220,14 +283,14 @@ def _ask_leaders(
     places: Mapping[TopicPartition, OffsetAt],
     isolation_level: IsolationLevel,
     deadline: Deadline,
-    found: dict[TopicPartition, FoundOffset],
-) -> dict[TopicPartition, KafkaError]:
-    """One round: every leader gets its request before the first answer is awaited. What is found goes into
-    ``found``; returns why the rest is not.
+    found: _Found,
+) -> _Failures:
+    """One round: every leader gets its request before the first answer is awaited. Adds the offsets to
+    ``found``; returns the failures of the other partitions.
     """
     if not places:
         return {}
-    failures: dict[TopicPartition, KafkaError] = {}
+    failures: _Failures = {}
     by_node: dict[int, dict[TopicPartition, Leader]] = defaultdict(dict)
     router.metadata({tp.topic for tp in places}, deadline=deadline)
     for tp, leader in router.known_leaders(places).items():
@@ -281,10 +344,8 @@ def read_list_offsets(
     places: Mapping[TopicPartition, OffsetAt],
     found: dict[TopicPartition, FoundOffset],
 ) -> dict[TopicPartition, KafkaError]:
-    """Put what the response says about ``places``, which were asked for, into ``found``; the failures of
-    the other partitions.
-    """
-    failures: dict[TopicPartition, KafkaError] = {}
+    """Add the offsets of ``places`` to ``found``; return the failures of the other partitions."""
+    failures: _Failures = {}
     missing = dict(places)
     for topic in response.topics:
         for partition in topic.partitions:

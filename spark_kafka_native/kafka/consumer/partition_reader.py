@@ -1,7 +1,8 @@
-"""`PartitionReader`: reads partitions on and on, which may be added, moved, paused and removed meanwhile."""
+"""`PartitionReader`: reads partitions continuously; they can be added, moved and paused at any time."""
 
 from __future__ import annotations
 
+import functools
 import operator
 import os
 import threading
@@ -10,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 from uuid import UUID
 
 from ..cluster.router import Router
@@ -20,12 +22,11 @@ from ..observe.event_source import EventSource
 from ..observe.registry import MetricsRegistry
 from ..observe.snapshot import MetricsSnapshot, Observed
 from ..runtime.deadline import Deadline
+from .consumer_events import WorkUnit
 from .fetched_records import FetchedRecords
-from .one_reader import one_reader
-from .prefetched import Prefetched
-from .prefetching import Prefetching
+from .prefetch_buffer import PrefetchBuffer
+from .prefetch_thread import PrefetchThread
 from .reader_config import ReaderConfig
-from .work_unit import WorkUnit
 
 ROWS = 1_024
 """So many records become Python objects at a time: they are still in the CPU's cache when they are used."""
@@ -33,10 +34,53 @@ CLOSE_MS = 1_000
 """`close` waits for the fetching thread so long: it may be waiting for a broker, and ends by itself then."""
 
 
+class SingleReader(Protocol):
+    """An object whose reads are decorated with `single_reader`."""
+
+    _read_by: dict[str, int]
+    """The thread that is reading, if any: one entry, set atomically without a lock, so that an interrupt
+    leaves nothing locked."""
+
+
+S = TypeVar("S", bound=SingleReader)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def single_reader(call: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """Make ``call`` raise `RuntimeError` while another thread is in such a call of the same object.
+
+    Two readers would each get a part of every partition's records, and a group member would take part in
+    the group twice.
+    """
+
+    @functools.wraps(call)
+    def called(self: S, /, *args: P.args, **settings: P.kwargs) -> R:
+        here, read_by = threading.get_ident(), self._read_by
+        outermost = read_by.get("thread") != here
+        try:
+            if (reader := read_by.setdefault("thread", here)) != here:
+                raise RuntimeError(
+                    f"thread {_name(reader)!r} is reading from this consumer, and {_name(here)!r} may not at "
+                    "the same time: read in one thread, or give each thread a consumer of its own"
+                )
+            return call(self, *args, **settings)
+        finally:
+            # Without a call: nothing here can be interrupted.
+            if outermost and "thread" in read_by and read_by["thread"] == here:
+                del read_by["thread"]
+
+    return called
+
+
+def _name(thread_id: int) -> str:
+    return next((one.name for one in threading.enumerate() if one.ident == thread_id), str(thread_id))
+
+
 class PartitionReader:
     """What `Consumer` and a consumer of a group stand on. It knows no group, and asks for no start offset.
 
-    Records are fetched ahead in a thread of its own (`Prefetching`), bounded to
+    Records are fetched ahead in a thread of its own (`PrefetchThread`), bounded to
     `ReaderConfig.prefetch_max_bytes`; each partition comes in order, without loss or duplicate. **Any thread
     may call any method, also while another one waits in a read**, and none of them waits for a broker but the
     reads (`read_columns`, `poll`, `next_record`), which wait until their deadline at most. Reading itself is
@@ -74,7 +118,7 @@ class PartitionReader:
         self._process_id = os.getpid()
         self._config = config
         committed = config.isolation_level is IsolationLevel.READ_COMMITTED
-        self._shared = Prefetched(config.prefetch_max_bytes, read_committed=committed)
+        self._shared = PrefetchBuffer(config.prefetch_max_bytes, read_committed=committed)
         self._waited_s = 0.0
         """How long its reader has waited since there was something last."""
         self._lock = threading.Lock()
@@ -88,7 +132,7 @@ class PartitionReader:
         self._unpacked_rows = self.rows
         """The same, also then: where reading has come to is known by what is left of it."""
         columns = None if columns is None else columns | {"offset"}  # positions are counted by it
-        prefetching = Prefetching(router, config, columns, self._shared, watch)
+        prefetching = PrefetchThread(router, config, columns, self._shared, watch)
         prefetching.watch_soon(watch_soon)
         self._router, self._brokers = router, prefetching.brokers
         prefetching.thread.start()
@@ -162,7 +206,7 @@ class PartitionReader:
         """As `position`, but without the lock, as `metrics`: somewhere in what is handed out just now."""
         return self._position(topic_partition, self._shared.position(topic_partition))
 
-    @one_reader
+    @single_reader
     def read_columns(self, deadline: Deadline | None = None) -> FetchedRecords | None:
         """The next records of any partition as columns; None when ``deadline`` (None: never) comes first.
 
@@ -183,7 +227,7 @@ class PartitionReader:
                 self._shared.give_back(fetched)
             raise
 
-    @one_reader
+    @single_reader
     def poll(self, max_records: int | None = None, deadline: Deadline | None = None) -> list[Record]:
         """The next records of any partitions: waits for the first, and takes those that are there, up to
         ``max_records`` (None: ``max.poll.records``). None are there when ``deadline`` comes first.
@@ -208,7 +252,7 @@ class PartitionReader:
             return record
         return self._wait_for_record(deadline)
 
-    @one_reader
+    @single_reader
     def _wait_for_record(self, deadline: Deadline | None) -> Record | None:
         while True:
             for record in self.rows:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ..cluster.coordinator_requests import ask_coordinator
 from ..cluster.coordinators import CoordinatorKey
 from ..cluster.router import Router
-from ..consumer.work_unit import WorkStatus, WorkUnit
+from ..consumer.consumer_events import WorkStatus, WorkUnit
 from ..error_code import ErrorCode
 from ..errors import BrokerError, KafkaError
 from ..model import TopicPartition

@@ -6,8 +6,7 @@ import enum
 from dataclasses import dataclass
 
 from ..config.properties import INT32_MAX, property_field
-from ..consumer.offset_reset import OffsetReset
-from ..consumer.reader_config import ReaderConfig
+from ..consumer.reader_config import OffsetReset, ReaderConfig
 from ..errors import ConfigError
 from .assignor import Assignor, RangeAssignor, RoundRobinAssignor
 from .sticky_assignor import CooperativeStickyAssignor, StickyAssignor

@@ -19,10 +19,9 @@ from typing import Any, Self, TypeVar
 
 from ..cluster.router import Router
 from ..config.config_from import Bootstrap, configs_from
+from ..consumer.consumer_events import WorkUnit
 from ..consumer.fetched_records import FetchedRecords
-from ..consumer.one_reader import one_reader
-from ..consumer.partition_reader import PartitionReader
-from ..consumer.work_unit import WorkUnit
+from ..consumer.partition_reader import PartitionReader, single_reader
 from ..errors import ConfigError, ConsumerClosedError
 from ..model import Record, TopicPartition
 from ..observe import catalogue as metric
@@ -245,7 +244,7 @@ class GroupConsumer(GroupTransactions):
             raise ConsumerClosedError("the consumer was closed by a signal's handler")
         return taken
 
-    @one_reader
+    @single_reader
     @closed_late
     def _read_on(self, timeout: float | None, take: Callable[[Deadline], T | None]) -> T | None:
         if self._callbacks.running:

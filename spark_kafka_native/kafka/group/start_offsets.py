@@ -15,7 +15,7 @@ from functools import partial
 from ..cluster.patience import SAY_AFTER_S
 from ..cluster.router import Router
 from ..consumer.background import Background
-from ..consumer.offsets import list_places, try_places
+from ..consumer.offsets import resolve_offsets, try_resolve_offsets
 from ..consumer.partition_reader import PartitionReader
 from ..errors import DeadlineExceededError, KafkaError
 from ..model import OffsetAt, TopicPartition
@@ -174,7 +174,9 @@ class StartOffsets:
         # What is found has to wait for a leader that can't be reached: not for long at first.
         limit = limit.within_ms(FIRST_LOOK_MS * 2.0 ** min(failures, 10))
         level = self._config.isolation_level
-        places.found, places.failed = try_places(self._router, dict.fromkeys(new, place), level, limit)
+        places.found, places.failed = try_resolve_offsets(
+            self._router, dict.fromkeys(new, place), level, limit
+        )
         return places
 
     def _looked(self, places: _Places | KafkaError) -> None:
@@ -241,7 +243,7 @@ class StartOffsets:
     def _offsets(
         self, places: dict[TopicPartition, OffsetAt], deadline: Deadline
     ) -> dict[TopicPartition, int]:
-        return list_places(self._router, places, self._config.isolation_level, deadline)
+        return resolve_offsets(self._router, places, self._config.isolation_level, deadline)
 
 
 def _passes(error: KafkaError) -> bool:

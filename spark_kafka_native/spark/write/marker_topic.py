@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from ...kafka.cluster.configs import describe_topic_configs
 from ...kafka.cluster.router import Router
 from ...kafka.config.client_config import ClientConfig, TransactionConfig
-from ...kafka.consumer.last_of_key import last_of_key
+from ...kafka.consumer.last_committed_value import last_committed_value
 from ...kafka.error_code import ErrorCode
 from ...kafka.errors import BrokerError, ConfigError, DeadlineExceededError, KafkaError
 from ...kafka.model import TopicPartition
@@ -141,7 +141,7 @@ class MarkerTopic:
         deadline: Deadline,
         until: int | None = None,
     ) -> M | None:
-        found = last_of_key(self._router, self._place, key.encode(), deadline, until=until)
+        found = last_committed_value(self._router, self._place, key.encode(), deadline, until=until)
         if found is None:
             return None
         try:

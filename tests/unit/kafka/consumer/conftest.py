@@ -3,11 +3,11 @@
 import pytest
 from fetch_world import World
 
-from spark_kafka_native.kafka.consumer import fetch_run
+from spark_kafka_native.kafka.consumer import fetcher
 
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
-    monkeypatch.setattr(fetch_run, "wait_for_any", made.wait_for_any)
+    monkeypatch.setattr(fetcher, "wait_for_any", made.wait_for_any)
     return made

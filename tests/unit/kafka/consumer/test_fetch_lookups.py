@@ -19,10 +19,9 @@ from silent_address import silent_listener
 
 from spark_kafka_native.kafka.cluster.router import Leader, Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig
-from spark_kafka_native.kafka.consumer.fetch_run import FetchRun
-from spark_kafka_native.kafka.consumer.offset_reset import OffsetReset
+from spark_kafka_native.kafka.consumer.fetcher import FetchRun
 from spark_kafka_native.kafka.consumer.partition_reader import PartitionReader
-from spark_kafka_native.kafka.consumer.reader_config import ReaderConfig
+from spark_kafka_native.kafka.consumer.reader_config import OffsetReset, ReaderConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     BrokerError,

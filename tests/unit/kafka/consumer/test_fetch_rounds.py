@@ -11,8 +11,8 @@ from scripted_broker import offsets_of
 
 from spark_kafka_native.kafka.cluster.router import Leader
 from spark_kafka_native.kafka.config.client_config import ConsumerConfig
-from spark_kafka_native.kafka.consumer import fetch_answers, fetch_run
-from spark_kafka_native.kafka.consumer.fetch_run import FRAME_OVERHEAD
+from spark_kafka_native.kafka.consumer import fetch_answers, fetcher
+from spark_kafka_native.kafka.consumer.fetcher import FRAME_OVERHEAD
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     BrokerError,
@@ -64,7 +64,7 @@ def test_a_partition_without_an_end_outlives_an_outage(
         world.now += 1
         return world.wait_for_any(pendings, until, wakeup)
 
-    monkeypatch.setattr(fetch_run, "wait_for_any", wait_a_second)
+    monkeypatch.setattr(fetcher, "wait_for_any", wait_a_second)
     monkeypatch.setattr(fetch_answers, "_THROTTLED_LOG", LogThrottle(logging.getLogger()))
     run = start(world)
     run.add(ONE, 10)

@@ -14,8 +14,8 @@ from scripted_broker import HangUp, Late, ScriptedCluster, offsets_of, propertie
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig
-from spark_kafka_native.kafka.consumer import fetch_run
-from spark_kafka_native.kafka.consumer.fetch_run import FetchRun
+from spark_kafka_native.kafka.consumer import fetcher
+from spark_kafka_native.kafka.consumer.fetcher import FetchRun
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     DeadlineExceededError,
@@ -418,7 +418,7 @@ def test_an_interrupt_while_records_are_decoded_loses_none(
     run = start(cluster, max_partition_fetch_bytes=1 << 20)
     run.add(one, 0, 20)
     run.add(two, 0, 20)
-    decode = fetch_run.decode_fetched
+    decode = fetcher.decode_fetched
     interrupted = iter([True])
 
     def interrupt(*args: Any) -> Any:
@@ -426,7 +426,7 @@ def test_an_interrupt_while_records_are_decoded_loses_none(
             raise KeyboardInterrupt
         return decode(*args)
 
-    monkeypatch.setattr(fetch_run, "decode_fetched", interrupt)
+    monkeypatch.setattr(fetcher, "decode_fetched", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run.next()
     assert drain(run) == {one: list(range(20)), two: list(range(20))}

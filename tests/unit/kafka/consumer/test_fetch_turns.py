@@ -9,8 +9,8 @@ import pytest
 from fetch_world import ID, ONE, THREE, TWO, World, asked, records, round_of, start, told
 
 from spark_kafka_native.kafka.cluster.router import Leader
-from spark_kafka_native.kafka.consumer import fetch_run
-from spark_kafka_native.kafka.consumer.fetch_run import MAX_WAIT_MS
+from spark_kafka_native.kafka.consumer import fetcher
+from spark_kafka_native.kafka.consumer.fetcher import MAX_WAIT_MS
 from spark_kafka_native.kafka.errors import (
     CorruptRecordError,
     DeadlineExceededError,
@@ -81,7 +81,7 @@ def test_an_old_broker_is_asked_about_the_epoch_first(world: World, monkeypatch:
             if state.topic_partition != THREE
         ]
 
-    monkeypatch.setattr(fetch_run, "find_truncated", find_truncated)
+    monkeypatch.setattr(fetcher, "find_truncated", find_truncated)
     world.brokers[1].version = 11
     run = start(world, ONE, TWO, THREE)
     run._submit()
@@ -98,7 +98,7 @@ def test_all_in_doubt_ask_for_nothing(world: World, monkeypatch: pytest.MonkeyPa
     def find_truncated(_connection: Any, states: Any, _timeout_ms: float) -> Any:
         return [(state, NetworkError("lost")) for state in states]
 
-    monkeypatch.setattr(fetch_run, "find_truncated", find_truncated)
+    monkeypatch.setattr(fetcher, "find_truncated", find_truncated)
     world.brokers[1].version = 11
     run = start(world, ONE)
     round_of(run)
@@ -148,7 +148,7 @@ def test_only_brokers_that_do_not_compare_epochs_in_a_fetch_are_asked_about_them
     world: World, monkeypatch: pytest.MonkeyPatch, version: int, times: int
 ) -> None:
     calls = []
-    monkeypatch.setattr(fetch_run, "find_truncated", lambda *how: calls.append(how) or [])
+    monkeypatch.setattr(fetcher, "find_truncated", lambda *how: calls.append(how) or [])
     world.brokers[1].version = version
     round_of(start(world, ONE))
     assert len(calls) == times

@@ -8,7 +8,7 @@ import pytest
 from reading import wait_until
 from scripted_broker import ScriptedCluster
 
-from spark_kafka_native.kafka.consumer import offsets, prefetching
+from spark_kafka_native.kafka.consumer import offsets, prefetch_thread
 from spark_kafka_native.kafka.consumer.consumer import Consumer
 from spark_kafka_native.kafka.errors import DeadlineExceededError
 from spark_kafka_native.kafka.model import TopicPartition
@@ -22,7 +22,7 @@ QUICK = {"retry_backoff_ms": 5, "retry_backoff_max_ms": 20}
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedCluster]:
     monkeypatch.setattr(offsets, "MISSING_MS", 100)
-    monkeypatch.setattr(prefetching, "SOON_S", 0.05)
+    monkeypatch.setattr(prefetch_thread, "SOON_S", 0.05)
     with ScriptedCluster(2) as cluster:
         cluster.create("a", partitions=2)
         cluster.logs[A0].append([b"0", b"1"])
@@ -41,7 +41,7 @@ def values(consumer: Consumer, count: int) -> list[bytes | None]:
 
 def test_the_lag_is_that_of_all_partitions(cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever reads until there is none would miss the rest."""
-    monkeypatch.setattr(prefetching, "SOON_S", 3_600.0)
+    monkeypatch.setattr(prefetch_thread, "SOON_S", 3_600.0)
     cluster.logs[A1].leader = NOBODY
     with Consumer(
         cluster.bootstrap_servers, "a", start="earliest", default_api_timeout_ms=300, **QUICK

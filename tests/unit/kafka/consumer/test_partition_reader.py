@@ -22,13 +22,11 @@ from scripted_broker import HangUp, Late, ScriptedCluster, offsets_of, propertie
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
-from spark_kafka_native.kafka.consumer import partition_reader, prefetching
+from spark_kafka_native.kafka.consumer import partition_reader, prefetch_thread
 from spark_kafka_native.kafka.consumer.consumer import Consumer
-from spark_kafka_native.kafka.consumer.offset_reset import OffsetReset
-from spark_kafka_native.kafka.consumer.offsets import list_places
+from spark_kafka_native.kafka.consumer.offsets import offset_or_at, resolve_offsets
 from spark_kafka_native.kafka.consumer.partition_reader import PartitionReader
-from spark_kafka_native.kafka.consumer.places import offset_or_at
-from spark_kafka_native.kafka.consumer.reader_config import ReaderConfig
+from spark_kafka_native.kafka.consumer.reader_config import OffsetReset, ReaderConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     BrokerError,
@@ -331,7 +329,7 @@ def test_a_refusal_that_stays_in_doubt_is_an_error(cluster: ScriptedCluster, sta
     reader = start((tp, 5))
     with pytest.raises(OffsetOutOfRangeError, match=r"it has \[0, 20\)"):
         reader.poll(5, soon())
-    assert len(cluster[1].requests(FetchRequest)) == 1 + prefetching.REFUSALS_IN_DOUBT
+    assert len(cluster[1].requests(FetchRequest)) == 1 + prefetch_thread.REFUSALS_IN_DOUBT
 
 
 def _refused(cluster: ScriptedCluster) -> Any:
@@ -493,7 +491,7 @@ def test_a_mistake_in_the_fetching_thread_reaches_the_reader(
     cluster: ScriptedCluster, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [tp] = fill(cluster)
-    monkeypatch.setattr(prefetching.Prefetching, "_follow", lambda _: 1 / 0)
+    monkeypatch.setattr(prefetch_thread.PrefetchThread, "_follow", lambda _: 1 / 0)
     reader = start((tp, 0))
     with pytest.raises(ConsumerClosedError, match="ZeroDivisionError"):
         reader.poll(5, soon())
@@ -508,7 +506,7 @@ def test_a_forked_child_is_told_to_make_its_own(cluster: ScriptedCluster, start:
 
 
 def test_a_reader_that_nobody_holds_ends(cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefetching, "IDLE_MS", 10)
+    monkeypatch.setattr(prefetch_thread, "IDLE_MS", 10)
     router = Router(ClientConfig.from_properties(properties(cluster.bootstrap_servers)))
     reader = PartitionReader(router, ReaderConfig())
     shared = reader._shared
@@ -519,7 +517,7 @@ def test_a_reader_that_nobody_holds_ends(cluster: ScriptedCluster, monkeypatch: 
 def test_somebody_looks_around_once_per_metadata_age(
     cluster: ScriptedCluster, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prefetching, "IDLE_MS", 10)
+    monkeypatch.setattr(prefetch_thread, "IDLE_MS", 10)
     [tp] = fill(cluster)
     seen: list[float] = []
 
@@ -761,7 +759,7 @@ def test_a_record_written_between_two_look_ups_is_not_skipped(cluster: ScriptedC
 
     seen: list[int] = []
     cluster[1].on(ListOffsetsRequest, late)
-    assert list_places(router, {tp: OffsetAt.timestamp(soon_there)}) == {tp: 20}
+    assert resolve_offsets(router, {tp: OffsetAt.timestamp(soon_there)}) == {tp: 20}
     assert seen == [-1, soon_there]
     seen.clear()
     with Consumer(topic="orders", router=router, start="latest") as consumer:

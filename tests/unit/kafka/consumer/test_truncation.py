@@ -8,12 +8,12 @@ from uuid import UUID
 import pytest
 
 from spark_kafka_native.kafka.cluster.router import Leader
-from spark_kafka_native.kafka.consumer.partition_state import PartitionState
-from spark_kafka_native.kafka.consumer.truncation import (
+from spark_kafka_native.kafka.consumer.fetch_requests import (
     build_offset_for_leader_epoch,
     find_truncated,
     read_offset_for_leader_epoch,
 )
+from spark_kafka_native.kafka.consumer.partition_state import PartitionState
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     BrokerError,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_native.kafka.consumer.work_unit import WorkStatus, WorkUnit
+from spark_kafka_native.kafka.consumer.consumer_events import WorkStatus, WorkUnit
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.observe.event_source import EventSource
 from spark_kafka_native.kafka.observe.json_lines import JsonLines

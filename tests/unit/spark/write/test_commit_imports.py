@@ -7,7 +7,8 @@ import sys
 PROGRAM = """
 import sys
 import spark_kafka_native.spark.write.transaction_ends
-print([name for name in sys.modules if name.endswith((".producer.producer", ".last_of_key", ".fetcher"))])
+unwanted = (".producer.producer", ".last_committed_value", ".fetcher")
+print([name for name in sys.modules if name.endswith(unwanted)])
 """
 
 

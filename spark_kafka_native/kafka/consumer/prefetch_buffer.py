@@ -1,4 +1,4 @@
-"""`Prefetched`: what was fetched and not yet handed out, and where the reader wants each partition to be.
+"""`PrefetchBuffer`: what was fetched and not yet handed out, and where the reader wants each partition to be.
 
 It lies between two threads, the one that fetches and the one that reads. It does no I/O, and nobody waits
 while holding its lock: whatever a caller asks for holds from the moment its call returns.
@@ -26,8 +26,8 @@ from ..observe.registry import MetricsRegistry
 from ..observe.snapshot import Observed
 from ..runtime.deadline import Wakeup
 from ..runtime.waiting import LocklessCondition
+from .consumer_events import WorkStatus, WorkUnit
 from .fetched_records import FetchedRecords
-from .work_unit import WorkStatus, WorkUnit
 
 _NEED_SEEK = (OffsetOutOfRangeError, LogTruncatedError, TopicRecreatedError, CorruptRecordError)
 """Errors that no other attempt mends: they are raised until the caller moves, pauses or removes the
@@ -36,8 +36,8 @@ partition. After any other one, fetching goes on by itself once the caller has b
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Wanted:
-    """A partition as the reader wants it. Guarded by the lock of the `Prefetched` that it is in."""
+class BufferedPartition:
+    """A partition as the reader wants it. Guarded by the lock of the `PrefetchBuffer` that it is in."""
 
     topic_partition: TopicPartition
     position: int
@@ -66,19 +66,19 @@ class Wanted:
         return not self.waiting and not self.paused
 
 
-class Prefetched:
+class PrefetchBuffer:
     """Bounded to ``max_bytes`` and what one call of the fetching thread adds."""
 
     def __init__(self, max_bytes: int, *, read_committed: bool = False) -> None:
         self._max_bytes = max_bytes
         self.read_committed = read_committed
         self._lock = threading.Lock()
-        self._wanted: dict[TopicPartition, Wanted] = {}
-        self._order: deque[Wanted] = deque()
+        self._wanted: dict[TopicPartition, BufferedPartition] = {}
+        self._order: deque[BufferedPartition] = deque()
         """One entry for each in ``waiting`` of a partition that is not paused, in the order they came."""
         self._nbytes = 0
         """Of those in ``_order``."""
-        self._broken: list[Wanted] = []
+        self._broken: list[BufferedPartition] = []
         """Those that have an error."""
         self._changed: set[TopicPartition] = set()
         self.wakeup = Wakeup()
@@ -113,7 +113,7 @@ class Prefetched:
         with self._lock:
             if topic_partition in self._wanted:
                 raise ValueError(f"{topic_partition} is being read already; seek moves it")
-            self._wanted[topic_partition] = Wanted(
+            self._wanted[topic_partition] = BufferedPartition(
                 topic_partition=topic_partition, position=offset, start=offset, topic_id=topic_id
             )
             self._change(topic_partition)
@@ -264,7 +264,7 @@ class Prefetched:
         """Whether so much waits that nothing more is to be fetched."""
         return self._nbytes >= self._max_bytes
 
-    def changes(self) -> Iterator[tuple[TopicPartition, Wanted | None]]:
+    def changes(self) -> Iterator[tuple[TopicPartition, BufferedPartition | None]]:
         """The partitions that were added, removed or changed since the last call; None for those that are
         gone.
         """
@@ -274,13 +274,13 @@ class Prefetched:
                 wanted = self._wanted.get(topic_partition)
             yield topic_partition, wanted
 
-    def wish(self, wanted: Wanted) -> tuple[int, int, int, bool]:
+    def wish(self, wanted: BufferedPartition) -> tuple[int, int, int, bool]:
         """Where a partition is to start, the counts of its moves and tries, whether it is to be fetched."""
         with self._lock:
             held = wanted.paused or wanted.error is not None
             return wanted.start, wanted.moves, wanted.tries, not held
 
-    def put(self, wanted: Wanted, moves: int, fetched: FetchedRecords) -> None:
+    def put(self, wanted: BufferedPartition, moves: int, fetched: FetchedRecords) -> None:
         """Add records of a partition, fetched since it was moved the ``moves``-th time; nothing where it was
         moved or removed meanwhile.
         """
@@ -302,7 +302,7 @@ class Prefetched:
                 self._nbytes += fetched.nbytes
         self.wake_readers()
 
-    def skip(self, wanted: Wanted, moves: int, offset: int) -> None:
+    def skip(self, wanted: BufferedPartition, moves: int, offset: int) -> None:
         """There is nothing to hand out between what was put last and ``offset``."""
         with self._lock:
             if not self._is_current(wanted, moves):
@@ -312,7 +312,7 @@ class Prefetched:
             else:
                 wanted.position = offset
 
-    def broke(self, wanted: Wanted, moves: int, error: KafkaError) -> None:
+    def broke(self, wanted: BufferedPartition, moves: int, error: KafkaError) -> None:
         """Nothing more can be read of a partition as it stands."""
         with self._lock:
             if self._is_current(wanted, moves):
@@ -330,7 +330,7 @@ class Prefetched:
         if self.work_units.listening:
             self.work_units.emit(WorkUnit.of(fetched, status))
 
-    def _take_first(self, wanted: Wanted, fetched: FetchedRecords) -> None:
+    def _take_first(self, wanted: BufferedPartition, fetched: FetchedRecords) -> None:
         was_full = self.full
         wanted.position = fetched.next_offset
         wanted.nbytes -= fetched.nbytes
@@ -340,7 +340,7 @@ class Prefetched:
         if was_full and not self.full:
             self.wakeup.set()
 
-    def _put_back(self, wanted: Wanted, fetched: FetchedRecords, position: int) -> None:
+    def _put_back(self, wanted: BufferedPartition, fetched: FetchedRecords, position: int) -> None:
         """Whatever state an interrupt has left it in, ``fetched`` is what is handed out next."""
         if wanted.waiting and wanted.waiting[0].from_offset == fetched.from_offset:
             wanted.waiting.popleft()
@@ -352,27 +352,27 @@ class Prefetched:
         self._order = deque([*mine, *others])
         self._nbytes = sum(one.nbytes for one in self._wanted.values() if not one.paused)
 
-    def _is_current(self, wanted: Wanted, moves: int) -> bool:
+    def _is_current(self, wanted: BufferedPartition, moves: int) -> bool:
         return wanted.moves == moves and self._wanted.get(wanted.topic_partition) is wanted
 
-    def _find(self, topic_partition: TopicPartition) -> Wanted:
+    def _find(self, topic_partition: TopicPartition) -> BufferedPartition:
         try:
             return self._wanted[topic_partition]
         except KeyError:
             raise ValueError(f"{topic_partition} is not being read") from None
 
-    def _seek(self, wanted: Wanted, offset: int) -> None:
+    def _seek(self, wanted: BufferedPartition, offset: int) -> None:
         self._change(wanted.topic_partition)
         self._drop_waiting(wanted)
         wanted.position = wanted.start = offset
         wanted.moves += 1
         self._mend(wanted)
 
-    def _mend(self, wanted: Wanted) -> None:
+    def _mend(self, wanted: BufferedPartition) -> None:
         wanted.error = None
         self._broken = [one for one in self._broken if one is not wanted]
 
-    def _drop_waiting(self, wanted: Wanted) -> None:
+    def _drop_waiting(self, wanted: BufferedPartition) -> None:
         for fetched in wanted.waiting:
             self._tell(fetched, WorkStatus.DROPPED)
         nothing: deque[FetchedRecords] = deque()
@@ -380,7 +380,7 @@ class Prefetched:
             self._leave_order(wanted)
         wanted.waiting, wanted.nbytes = nothing, 0
 
-    def _leave_order(self, wanted: Wanted) -> None:
+    def _leave_order(self, wanted: BufferedPartition) -> None:
         if wanted.waiting:
             order = deque(one for one in self._order if one is not wanted)
             self._order, self._nbytes = order, self._nbytes - wanted.nbytes

@@ -9,7 +9,7 @@ import pytest
 from spark_kafka_native.kafka import Producer, TransactionalProducer
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
-from spark_kafka_native.kafka.consumer.last_of_key import UndecidedError, last_of_key
+from spark_kafka_native.kafka.consumer.last_committed_value import UndecidedError, last_committed_value
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
@@ -21,7 +21,7 @@ def test_the_last_that_counts(kafka: Any, topic: str) -> None:
     router = Router(ClientConfig(bootstrap_servers=(kafka.bootstrap_servers,)))
 
     def last(key: bytes = b"mine") -> bytes | None:
-        return last_of_key(router, TopicPartition(topic, 0), key, Deadline.after_ms(60_000))
+        return last_committed_value(router, TopicPartition(topic, 0), key, Deadline.after_ms(60_000))
 
     def write(producer: Producer, value: str | None, key: str = "mine") -> None:
         producer.send(topic, value, key=key)

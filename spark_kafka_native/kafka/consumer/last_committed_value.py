@@ -1,4 +1,4 @@
-"""`last_of_key`: what a partition says last of a key, among all that is committed.
+"""`last_committed_value`: what a partition says last of a key, among all that is committed.
 
 A read_committed reader can't tell: it sees nothing behind the first transaction that is open, whoever's that
 is. This one reads on to the high watermark, and goes by the markers of those producers that wrote the key.
@@ -38,7 +38,7 @@ class UndecidedError(KafkaError):
     first."""
 
 
-def last_of_key(
+def last_committed_value(
     router: Router,
     topic_partition: TopicPartition,
     key: bytes,

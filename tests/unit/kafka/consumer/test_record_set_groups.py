@@ -6,15 +6,14 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_native.kafka.consumer import small_sets
-from spark_kafka_native.kafka.consumer.flight import Taken
+from spark_kafka_native.kafka.consumer import fetched_records
+from spark_kafka_native.kafka.consumer.fetched_records import Taken, in_groups
 from spark_kafka_native.kafka.consumer.partition_state import PartitionState
-from spark_kafka_native.kafka.consumer.small_sets import in_groups
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.fetch import AbortedTransaction, PartitionData
 
-BIG = small_sets.SMALL_BYTES + 1
+BIG = fetched_records.SMALL_BYTES + 1
 
 
 def taken(partition: int, size: int | None, aborted: Any = None) -> Taken:
@@ -49,5 +48,5 @@ def test_what_aborted_transactions_may_hide_is_decoded_alone() -> None:
 
 
 def test_a_group_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(small_sets, "GROUP_BYTES", 250)
+    monkeypatch.setattr(fetched_records, "GROUP_BYTES", 250)
     assert groups(*(taken(partition, 100) for partition in range(5))) == [[0, 1], [2, 3], [4]]

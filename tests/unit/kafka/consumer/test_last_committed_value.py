@@ -12,8 +12,8 @@ import pytest
 from record_batches import batch, control, record
 
 from spark_kafka_native.kafka.cluster.router import Router
-from spark_kafka_native.kafka.consumer import last_of_key as module
-from spark_kafka_native.kafka.consumer.last_of_key import UndecidedError, last_of_key
+from spark_kafka_native.kafka.consumer import last_committed_value as module
+from spark_kafka_native.kafka.consumer.last_committed_value import UndecidedError, last_committed_value
 from spark_kafka_native.kafka.consumer.offsets import LogBounds
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import TopicPartition
@@ -78,7 +78,7 @@ def look(monkeypatch: pytest.MonkeyPatch) -> Any:
             module, "ask_leader", lambda _router, _where, position, *_rest: log.answer(position)
         )
         router: Router = Stub()  # type: ignore[assignment]
-        return last_of_key(router, WHERE, key, Deadline.after_ms(60_000))
+        return last_committed_value(router, WHERE, key, Deadline.after_ms(60_000))
 
     return run
 

@@ -1,4 +1,4 @@
-"""`Prefetching`: the thread that fetches ahead of a reader, into a `Prefetched`.
+"""`PrefetchThread`: the thread that fetches ahead of a reader, into a `PrefetchBuffer`.
 
 It alone uses the `FetchRun`, and connections of its own: a fetch that waits for records at the end of a log
 holds up nobody else's request. Whatever takes long (a broker that does not answer, a leader that is being
@@ -23,10 +23,10 @@ from ..observe import catalogue as metric
 from ..observe.error_tag import error_tag
 from ..runtime.deadline import Deadline
 from .background import Background
-from .fetch_run import FetchRun
 from .fetched_records import FetchedRecords
-from .offsets import list_places, with_bounds
-from .prefetched import Prefetched, Wanted
+from .fetcher import FetchRun
+from .offsets import resolve_offsets, with_bounds
+from .prefetch_buffer import BufferedPartition, PrefetchBuffer
 from .reader_config import ReaderConfig
 
 _LOG = logging.getLogger("spark_kafka_native.consumer")
@@ -64,7 +64,7 @@ class _OwnConnections:
 class _Fetched:
     """A partition as the run has it."""
 
-    wanted: Wanted
+    wanted: BufferedPartition
     moves: int
     tries: int
     active: bool = True
@@ -73,15 +73,15 @@ class _Fetched:
     doubts: int = 0
 
 
-class Prefetching:
-    """Runs until its `Prefetched` is closed."""
+class PrefetchThread:
+    """Runs until its `PrefetchBuffer` is closed."""
 
     def __init__(
         self,
         router: Router,
         config: ReaderConfig,
         columns: frozenset[str] | None,
-        shared: Prefetched,
+        shared: PrefetchBuffer,
         watch: Callable[[], bool] | None,
     ) -> None:
         self._router = router
@@ -133,7 +133,9 @@ class Prefetching:
             if wanted is not None:
                 self._adjust(topic_partition, wanted, known)
 
-    def _adjust(self, topic_partition: TopicPartition, wanted: Wanted, known: _Fetched | None) -> None:
+    def _adjust(
+        self, topic_partition: TopicPartition, wanted: BufferedPartition, known: _Fetched | None
+    ) -> None:
         start, moves, tries, active = self._shared.wish(wanted)
         if known is None:
             known = self._fetched[topic_partition] = _Fetched(wanted, moves, tries)
@@ -198,7 +200,9 @@ class Prefetching:
         in_doubt = known is not None and known.doubts < REFUSALS_IN_DOUBT and _is_contradicted(told)
         if place is None or in_doubt:
             return told
-        return _ResetError(told, list_places(router, {tp: place}, self._config.isolation_level, deadline)[tp])
+        return _ResetError(
+            told, resolve_offsets(router, {tp: place}, self._config.isolation_level, deadline)[tp]
+        )
 
     def _mended(self, error: OffsetOutOfRangeError) -> bool:
         """Whether the partition goes on: the leader's own bounds contradict its refusal, or the reset policy

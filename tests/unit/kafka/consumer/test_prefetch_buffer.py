@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_native.kafka.consumer.fetched_records import FetchedRecords
-from spark_kafka_native.kafka.consumer.prefetched import Prefetched, Wanted
+from spark_kafka_native.kafka.consumer.prefetch_buffer import BufferedPartition, PrefetchBuffer
 from spark_kafka_native.kafka.errors import DeadlineExceededError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.records.columns import RecordColumns
@@ -37,21 +37,21 @@ def test_the_bytes_of_records_are_those_that_arrow_counts(values: list[bytes | N
 
 
 @pytest.fixture
-def shared() -> Prefetched:
-    made = Prefetched(max_bytes=1_000)
+def shared() -> PrefetchBuffer:
+    made = PrefetchBuffer(max_bytes=1_000)
     made.add(TP, 0, None)
     return made
 
 
-def wanted(shared: Prefetched) -> Wanted:
+def wanted(shared: PrefetchBuffer) -> BufferedPartition:
     return shared._wanted[TP]
 
 
-def ends(shared: Prefetched) -> dict[TopicPartition, int]:
+def ends(shared: PrefetchBuffer) -> dict[TopicPartition, int]:
     return {tp: end for tp, _, end in shared.progress()}
 
 
-def test_what_comes_during_a_pause_waits_for_its_end(shared: Prefetched) -> None:
+def test_what_comes_during_a_pause_waits_for_its_end(shared: PrefetchBuffer) -> None:
     shared.pause(TP)
     shared.put(wanted(shared), 0, records(0, 5))
     assert shared.take() is None
@@ -61,7 +61,7 @@ def test_what_comes_during_a_pause_waits_for_its_end(shared: Prefetched) -> None
     assert (taken.next_offset, shared.position(TP)) == (5, 5)
 
 
-def test_each_step_of_a_range_is_told_in_order(shared: Prefetched) -> None:
+def test_each_step_of_a_range_is_told_in_order(shared: PrefetchBuffer) -> None:
     units = shared.work_units.subscribe(10)
     shared.put(wanted(shared), 0, records(0, 5))
     taken = shared.take()
@@ -79,13 +79,13 @@ def test_each_step_of_a_range_is_told_in_order(shared: Prefetched) -> None:
 
 @pytest.mark.parametrize(("read_committed", "end"), [(False, 100), (True, 7)])
 def test_the_end_is_that_of_what_can_be_read(read_committed: bool, end: int) -> None:
-    shared = Prefetched(max_bytes=1_000, read_committed=read_committed)
+    shared = PrefetchBuffer(max_bytes=1_000, read_committed=read_committed)
     shared.add(TP, 0, None)
     shared.put(wanted(shared), 0, replace(records(0, 5), last_stable_offset=7))
     assert ends(shared) == {TP: end}
 
 
-def test_what_was_fetched_before_a_move_is_dropped_when_it_comes_after(shared: Prefetched) -> None:
+def test_what_was_fetched_before_a_move_is_dropped_when_it_comes_after(shared: PrefetchBuffer) -> None:
     shared.seek(TP, 50)
     shared.put(wanted(shared), 0, records(0, 5))
     assert (shared.take(), shared.position(TP)) == (None, 50)
@@ -96,7 +96,7 @@ def test_what_was_fetched_before_a_move_is_dropped_when_it_comes_after(shared: P
     assert (shared.take(), shared.position(TP)) == (None, 7)
 
 
-def test_an_error_comes_behind_what_was_fetched_and_not_during_a_pause(shared: Prefetched) -> None:
+def test_an_error_comes_behind_what_was_fetched_and_not_during_a_pause(shared: PrefetchBuffer) -> None:
     shared.put(wanted(shared), 0, records(0, 5))
     shared.broke(wanted(shared), 0, DeadlineExceededError("too late"))
     shared.check(again=True)
@@ -111,7 +111,7 @@ def test_an_error_comes_behind_what_was_fetched_and_not_during_a_pause(shared: P
     assert shared.wish(wanted(shared)) == (0, 0, 1, True)
 
 
-def test_room_that_is_made_wakes_the_one_who_fetches(shared: Prefetched) -> None:
+def test_room_that_is_made_wakes_the_one_who_fetches(shared: PrefetchBuffer) -> None:
     shared.put(wanted(shared), 0, records(0, 200))
     shared.wakeup.clear()
     assert shared.full
@@ -120,7 +120,7 @@ def test_room_that_is_made_wakes_the_one_who_fetches(shared: Prefetched) -> None
     assert not shared.full
 
 
-def test_what_is_given_back_ends_where_the_partition_had_been_moved_behind_it(shared: Prefetched) -> None:
+def test_what_is_given_back_ends_where_the_partition_had_been_moved_behind_it(shared: PrefetchBuffer) -> None:
     shared.put(wanted(shared), 0, records(0, 5))
     taken = shared.take()
     assert taken is not None
@@ -131,11 +131,11 @@ def test_what_is_given_back_ends_where_the_partition_had_been_moved_behind_it(sh
     assert shared.position(TP) == 9
 
 
-def observed(shared: Prefetched) -> dict[str, float]:
+def observed(shared: PrefetchBuffer) -> dict[str, float]:
     return {"/".join([one.metric.name, *one.tags]): one.value for one in shared.observed()}
 
 
-def test_how_much_waits_is_told(shared: Prefetched) -> None:
+def test_how_much_waits_is_told(shared: PrefetchBuffer) -> None:
     for first in (0, 5):
         shared.put(wanted(shared), 0, records(first, first + 5))
     told = observed(shared)
@@ -151,7 +151,7 @@ def test_how_much_waits_is_told(shared: Prefetched) -> None:
 
 @pytest.mark.parametrize(("read_committed", "end"), [(False, 100), (True, 60)])
 def test_the_end_is_that_of_what_may_be_read(read_committed: bool, end: int) -> None:
-    shared = Prefetched(1_000, read_committed=read_committed)
+    shared = PrefetchBuffer(1_000, read_committed=read_committed)
     shared.add(TP, 0, None)
     assert ends(shared) == {}
     shared.put(wanted(shared), 0, replace(records(0, 5), last_stable_offset=60))
