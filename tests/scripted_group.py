@@ -7,7 +7,7 @@ from typing import Any
 from scripted_broker import ScriptedCluster
 
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.group.sticky_assignor import by_topic
+from spark_kafka_native.kafka.group.assignors import by_topic
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api import consumer_group as epochs
 from spark_kafka_native.kafka.protocol.api import find_coordinator as finding

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from .admin.configs import ConfigEntry as ConfigEntry
     from .admin.configs import ConfigResource as ConfigResource
     from .admin.configs import ConfigSource as ConfigSource
-    from .admin.group_descriptions import GroupDescription as GroupDescription
-    from .admin.group_descriptions import GroupListing as GroupListing
-    from .admin.group_descriptions import GroupMember as GroupMember
-    from .admin.group_descriptions import PartitionLag as PartitionLag
+    from .admin.groups import GroupDescription as GroupDescription
+    from .admin.groups import GroupListing as GroupListing
+    from .admin.groups import GroupMember as GroupMember
+    from .admin.groups import PartitionLag as PartitionLag
     from .admin.quotas import Quota as Quota
     from .admin.topics import NewTopic as NewTopic
     from .admin.transactions import ActiveProducer as ActiveProducer
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from .errors import AuthenticationError as AuthenticationError
     from .errors import BrokerError as BrokerError
     from .errors import ClientClosedError as ClientClosedError
+    from .errors import CommitFailedError as CommitFailedError
     from .errors import ConfigError as ConfigError
     from .errors import ConsumerClosedError as ConsumerClosedError
     from .errors import CorruptRecordError as CorruptRecordError
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from .errors import KafkaError as KafkaError
     from .errors import LogTruncatedError as LogTruncatedError
     from .errors import NetworkError as NetworkError
+    from .errors import NoCommittedOffsetError as NoCommittedOffsetError
     from .errors import OffsetOutOfRangeError as OffsetOutOfRangeError
     from .errors import PartialAnswerError as PartialAnswerError
     from .errors import ProtocolError as ProtocolError
@@ -79,9 +81,7 @@ if TYPE_CHECKING:
     from .errors import SecurityError as SecurityError
     from .errors import TopicRecreatedError as TopicRecreatedError
     from .errors import UnsupportedVersionError as UnsupportedVersionError
-    from .group.committed import committed_offsets as committed_offsets
-    from .group.errors import CommitFailedError as CommitFailedError
-    from .group.errors import NoCommittedOffsetError as NoCommittedOffsetError
+    from .group.committed_offsets import committed_offsets as committed_offsets
     from .group.group_config import GroupConfig as GroupConfig
     from .group.group_config import GroupProtocol as GroupProtocol
     from .group.group_consumer import GroupConsumer as GroupConsumer
@@ -148,10 +148,10 @@ _MODULES: Final = {
     "ConfigEntry": "admin.configs",
     "ConfigResource": "admin.configs",
     "ConfigSource": "admin.configs",
-    "GroupDescription": "admin.group_descriptions",
-    "GroupListing": "admin.group_descriptions",
-    "GroupMember": "admin.group_descriptions",
-    "PartitionLag": "admin.group_descriptions",
+    "GroupDescription": "admin.groups",
+    "GroupListing": "admin.groups",
+    "GroupMember": "admin.groups",
+    "PartitionLag": "admin.groups",
     "Quota": "admin.quotas",
     "NewTopic": "admin.topics",
     "ActiveProducer": "admin.transactions",
@@ -200,9 +200,9 @@ _MODULES: Final = {
     "SecurityError": "errors",
     "TopicRecreatedError": "errors",
     "UnsupportedVersionError": "errors",
-    "committed_offsets": "group.committed",
-    "CommitFailedError": "group.errors",
-    "NoCommittedOffsetError": "group.errors",
+    "committed_offsets": "group.committed_offsets",
+    "CommitFailedError": "errors",
+    "NoCommittedOffsetError": "errors",
     "GroupConfig": "group.group_config",
     "GroupProtocol": "group.group_config",
     "GroupConsumer": "group.group_consumer",

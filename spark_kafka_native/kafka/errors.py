@@ -247,3 +247,25 @@ class TopicRecreatedError(KafkaError):
             f"topic {self.topic} was deleted and created again (its id was {self.expected_topic_id} and is "
             f"now {self.found_topic_id}): the offsets asked for are of records that are gone"
         )
+
+
+class CommitFailedError(KafkaError):
+    """Offsets were not committed, as their partitions are not this consumer's any more, or not yet again.
+
+    Whoever has them now goes on from what was committed before: the records in question are read again.
+    """
+
+
+class NoCommittedOffsetError(KafkaError):
+    """A group has committed nothing of a partition, and ``auto_offset_reset="none"`` leaves it at that."""
+
+    def __init__(self, group_id: str, topic_partition: TopicPartition) -> None:
+        super().__init__(group_id, topic_partition)
+        self.group_id = group_id
+        self.topic_partition = topic_partition
+
+    def __str__(self) -> str:
+        return (
+            f"group {self.group_id} has committed no offset of {self.topic_partition}, and "
+            "auto.offset.reset is none: seek to where it begins (in on_assigned), or set auto_offset_reset"
+        )

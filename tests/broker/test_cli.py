@@ -48,7 +48,7 @@ def run(kafka: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
     """Run a command as in a pipe: its exit code, standard output and standard error."""
 
     # A broker that takes its time would be one more line.
-    monkeypatch.setattr("spark_kafka_native.kafka.cluster.patience.SAY_AFTER_S", 600.0)
+    monkeypatch.setattr("spark_kafka_native.kafka.cluster.retry_policy.SAY_AFTER_S", 600.0)
 
     def run(*arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
         capsys.readouterr()

@@ -193,7 +193,7 @@ def recreate(reading: Reading, cluster: EmbeddedKafka, topic: str) -> None:
 def test_a_deleted_topic_ends_the_read(
     kafka_cluster: EmbeddedKafka, filled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_kafka_native.kafka.cluster.patience.KNOWN_TOPIC_WAIT_MS", 1_000)
+    monkeypatch.setattr("spark_kafka_native.kafka.cluster.retry_policy.KNOWN_TOPIC_WAIT_MS", 1_000)
     reading = Reading(kafka_cluster.bootstrap_servers)
     records = reading.fetch({TopicPartition(filled, 0): (0, 5_000)}, max_partition_fetch_bytes=1_000)
     next(records)

@@ -16,7 +16,7 @@ from spark_kafka_native.kafka.admin import Admin
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.consumer.offsets import list_offsets
 from spark_kafka_native.kafka.errors import EndOfLogError, OffsetOutOfRangeError
-from spark_kafka_native.kafka.group.committed import committed_offsets
+from spark_kafka_native.kafka.group.committed_offsets import committed_offsets
 from spark_kafka_native.kafka.model import IsolationLevel, OffsetAt, TimestampType, TopicPartition
 from spark_kafka_native.testing import console
 

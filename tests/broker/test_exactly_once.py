@@ -18,7 +18,7 @@ from transactional_sink import BATCHES, PARTITIONS, ROWS, TASKS, Sink, complaint
 
 from spark_kafka_native.kafka.config.client_config import TransactionConfig
 from spark_kafka_native.kafka.errors import ConfigError, DeadlineExceededError
-from spark_kafka_native.kafka.group.committed import all_committed_offsets
+from spark_kafka_native.kafka.group.committed_offsets import all_committed_offsets
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.spark.write import commit_marker, exactly_once

@@ -18,8 +18,8 @@ from spark_kafka_native.kafka import (
     TopicRecreatedError,
     committed_offsets,
 )
-from spark_kafka_native.kafka.group.committing import commit_offsets
-from spark_kafka_native.kafka.group.errors import CommitFailedError
+from spark_kafka_native.kafka.errors import CommitFailedError
+from spark_kafka_native.kafka.group.committed_offsets import commit_offsets
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 
 pytestmark = pytest.mark.broker

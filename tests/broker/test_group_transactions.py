@@ -24,8 +24,7 @@ from spark_kafka_native.kafka import (
     TransactionalProducer,
 )
 from spark_kafka_native.kafka.consumer.fetched_records import FetchedRecords
-from spark_kafka_native.kafka.errors import ConfigError
-from spark_kafka_native.kafka.group.errors import CommitFailedError
+from spark_kafka_native.kafka.errors import CommitFailedError, ConfigError
 
 pytestmark = pytest.mark.broker
 

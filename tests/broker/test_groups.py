@@ -17,8 +17,13 @@ from group_offsets import committed
 from interrupting import repeat_until_interrupted
 
 from spark_kafka_native.kafka import Producer, Record, TopicPartition
-from spark_kafka_native.kafka.errors import BrokerError, ConfigError, ConsumerClosedError
-from spark_kafka_native.kafka.group.errors import CommitFailedError, NoCommittedOffsetError
+from spark_kafka_native.kafka.errors import (
+    BrokerError,
+    CommitFailedError,
+    ConfigError,
+    ConsumerClosedError,
+    NoCommittedOffsetError,
+)
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.model import OffsetAt
 

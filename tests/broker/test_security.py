@@ -26,8 +26,7 @@ from spark_kafka_native.kafka.admin import Admin, NewTopic
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.config.jaas import OAUTHBEARER_MODULE, SCRAM_MODULE
 from spark_kafka_native.kafka.errors import AuthenticationError, BrokerError, KafkaError
-from spark_kafka_native.kafka.group.committed import committed_offsets
-from spark_kafka_native.kafka.group.committing import commit_offsets
+from spark_kafka_native.kafka.group.committed_offsets import commit_offsets, committed_offsets
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.errors import DeliveryError
 from spark_kafka_native.kafka.producer.producer import Producer

@@ -16,7 +16,7 @@ from reading import Reading, wait_until
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, TransactionConfig
 from spark_kafka_native.kafka.errors import ConfigError, KafkaError
-from spark_kafka_native.kafka.group.committed import committed_offsets
+from spark_kafka_native.kafka.group.committed_offsets import committed_offsets
 from spark_kafka_native.kafka.model import IsolationLevel, OffsetToCommit, TopicPartition
 from spark_kafka_native.kafka.producer.errors import ProducerClosedError, TransactionFatalError
 from spark_kafka_native.kafka.producer.sending.transaction_requests import OpenTransaction, end_transaction

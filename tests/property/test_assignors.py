@@ -9,14 +9,15 @@ from dataclasses import replace
 
 import pytest
 
-from spark_kafka_native.kafka.group.assignor import (
+from spark_kafka_native.kafka.group.assignors import (
     Assignments,
     Assignor,
+    CooperativeStickyAssignor,
     RangeAssignor,
     RoundRobinAssignor,
+    StickyAssignor,
     SubscribedMember,
 )
-from spark_kafka_native.kafka.group.sticky_assignor import CooperativeStickyAssignor, StickyAssignor
 from spark_kafka_native.kafka.model import TopicPartition
 
 SEEDS = range(400)

@@ -18,11 +18,17 @@ from uuid import UUID
 import pytest
 
 from spark_kafka_native.kafka.error_code import ErrorCode as E
-from spark_kafka_native.kafka.errors import NetworkError
-from spark_kafka_native.kafka.group.assignor import Assignor, RangeAssignor, SubscribedMember
+from spark_kafka_native.kafka.errors import CommitFailedError, NetworkError
+from spark_kafka_native.kafka.group.assignors import (
+    Assignor,
+    CooperativeStickyAssignor,
+    RangeAssignor,
+    StickyAssignor,
+    SubscribedMember,
+)
 from spark_kafka_native.kafka.group.classic_membership import ClassicMembership
+from spark_kafka_native.kafka.group.commits import Progress
 from spark_kafka_native.kafka.group.consumer_membership import ConsumerMembership
-from spark_kafka_native.kafka.group.errors import CommitFailedError
 from spark_kafka_native.kafka.group.membership import (
     Ask,
     Change,
@@ -31,8 +37,6 @@ from spark_kafka_native.kafka.group.membership import (
     Membership,
     MembershipRules,
 )
-from spark_kafka_native.kafka.group.progress import Progress
-from spark_kafka_native.kafka.group.sticky_assignor import CooperativeStickyAssignor, StickyAssignor
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api import consumer_group, group_membership
 from spark_kafka_native.kafka.runtime.retry import Backoff

@@ -13,7 +13,7 @@ from pyspark import TaskContext
 from spark_kafka_native.kafka.admin import Admin
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
-from spark_kafka_native.kafka.group.committed import all_committed_offsets
+from spark_kafka_native.kafka.group.committed_offsets import all_committed_offsets
 from spark_kafka_native.spark.source import KafkaDataSource
 from spark_kafka_native.spark.write.stream_writer import KafkaStreamWriter
 

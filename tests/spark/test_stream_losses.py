@@ -4,7 +4,7 @@ import pytest
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
-from spark_kafka_native.kafka.group.committed import committed_offsets
+from spark_kafka_native.kafka.group.committed_offsets import committed_offsets
 from spark_kafka_native.kafka.model import TopicPartition
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]

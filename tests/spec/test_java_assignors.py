@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_native.kafka.group.assignor import RangeAssignor, RoundRobinAssignor, SubscribedMember
-from spark_kafka_native.kafka.group.sticky_assignor import (
+from spark_kafka_native.kafka.group.assignors import (
     CooperativeStickyAssignor,
+    RangeAssignor,
+    RoundRobinAssignor,
     StickyAssignor,
     StickyAssignorUserData,
+    SubscribedMember,
     by_topic,
     from_topics,
 )

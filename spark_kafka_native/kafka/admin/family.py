@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple, TypeVar
 
-from ..cluster.controller_requests import ask_controller, learn_controller
+from ..cluster.coordinators import ask_controller, learn_controller
 from ..cluster.router import Router
 from ..error_code import ErrorCode
 from ..errors import BrokerError, IncompleteResponseError, KafkaError

@@ -7,10 +7,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from ..cluster.coordinator_requests import send_to_coordinator
-from ..cluster.coordinators import CoordinatorKey
-from ..cluster.each_broker import ask_each_broker
-from ..cluster.each_partition import ask_each_partition
+from ..cluster.coordinators import send_to_coordinator
+from ..cluster.fan_out import ask_each_broker, ask_each_partition
+from ..cluster.router import CoordinatorKey
 from ..consumer import offsets
 from ..errors import BrokerError, IncompleteResponseError, KafkaError, PartialAnswerError
 from ..model import TopicPartition

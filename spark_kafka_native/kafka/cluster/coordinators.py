@@ -1,63 +1,111 @@
-"""`Coordinators`: which broker coordinates which group or transactional id, as far as a router knows.
-
-Coordinators move as leaders do: with the partition of the internal topic that a key belongs to.
+"""`send_to_coordinator`: find the coordinator of a group or transactional id, send to it, and look for it
+again when it has moved.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from collections.abc import Callable
+from typing import TypeVar
 
 from ..error_code import ErrorCode
-from ..errors import BrokerError, KafkaError, NetworkError
-from ..protocol.api.find_coordinator import GROUP_KEY_TYPE, TRANSACTION_KEY_TYPE
+from ..errors import BrokerError, IncompleteResponseError, KafkaError, NetworkError
+from ..protocol.api.find_coordinator import FindCoordinatorRequest
+from ..protocol.message import Request, Response
+from ..runtime.deadline import Deadline
+from .router import CoordinatorKey, Router
 
-_MOVED = frozenset(
-    (
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.BROKER_NOT_AVAILABLE,  # `Router.connection`'s word for a broker that is not in the metadata
+R = TypeVar("R", bound=Response)
+
+T = TypeVar("T")
+
+
+def send_to_coordinator(
+    router: Router,
+    key: CoordinatorKey,
+    request: Request[R],
+    read: Callable[[R], T],
+    deadline: Deadline | None = None,
+) -> T:
+    """``read`` of the coordinator's response to ``request``, tried again while that may help.
+
+    ``read`` raises what the response says is wrong: a coordinator that has moved is looked up again, and one
+    that is still loading is asked again. Raises the first failure that is not retriable,
+    `DeadlineExceededError` for the others.
+    """
+    limit = deadline or router.deadline()
+    what = f"{request.api_name()} to the coordinator of {key}"
+    return retry_at_coordinator(
+        router, key, lambda: read(ask_coordinator(router, key, request, limit)), what, limit
     )
-)
 
 
-class CoordinatorKey(NamedTuple):
-    """What has a coordinator; prints as in ``group orders-reader``."""
-
-    key_type: int
-    name: str
-
-    @classmethod
-    def group(cls, group_id: str) -> Self:
-        """A consumer group."""
-        return cls(GROUP_KEY_TYPE, group_id)
-
-    @classmethod
-    def transaction(cls, transactional_id: str) -> Self:
-        """A transactional producer."""
-        return cls(TRANSACTION_KEY_TYPE, transactional_id)
-
-    def __str__(self) -> str:
-        return f"{'group' if self.key_type == GROUP_KEY_TYPE else 'transactional id'} {self.name}"
+def retry_at_coordinator(
+    router: Router, key: CoordinatorKey, attempt: Callable[[], T], what: str, deadline: Deadline
+) -> T:
+    """`Router.retry` of an ``attempt`` that asks the coordinator of ``key``: one that has moved is looked up
+    again. Raises as `send_to_coordinator`.
+    """
+    return router.retry(
+        attempt,
+        what=what,
+        deadline=deadline,
+        between=lambda error: router.coordinators.learn(key, error),
+    )
 
 
-class Coordinators:
-    """The coordinators that a router knows, by node id. Any thread may use it."""
+def ask_coordinator(
+    router: Router,
+    key: CoordinatorKey,
+    request: Request[R],
+    deadline: Deadline,
+    timeout_ms: float | None = None,
+    at_most: int | None = None,
+) -> R:
+    """One attempt at ``request`` to the coordinator of ``key``; report its failure to `Coordinators.learn`.
 
-    def __init__(self) -> None:
-        self._known: dict[CoordinatorKey, int] = {}
+    ``timeout_ms`` (None: the config's) is for requests that the coordinator may hold back, as JoinGroup;
+    ``at_most`` caps the version.
+    """
+    node_id = find_coordinator(router, key, deadline)
+    return router.send_to(node_id, request, deadline, timeout_ms, at_most)
 
-    def get(self, key: CoordinatorKey) -> int | None:
-        """The node id; None while it is not known."""
-        return self._known.get(key)
 
-    def note(self, key: CoordinatorKey, node_id: int) -> None:
-        """A broker has named ``node_id``."""
-        self._known[key] = node_id
-
-    def learn(self, key: CoordinatorKey, error: KafkaError) -> None:
-        """Forget the coordinator of ``key`` if ``error`` may mean that it is another one by now."""
-        moved = (
-            error.error_code in _MOVED if isinstance(error, BrokerError) else isinstance(error, NetworkError)
+def find_coordinator(router: Router, key: CoordinatorKey, deadline: Deadline) -> int:
+    """The node id of the coordinator of ``key``, asked for when it is not known. One attempt; most of its
+    failures are retriable.
+    """
+    if (known := router.coordinators.get(key)) is not None:
+        return known
+    request = FindCoordinatorRequest(key_type=key.key_type, coordinator_keys=[key.name])
+    response = router.ask_any(request, deadline)
+    found = next((one for one in response.coordinators if one.key == key.name), None)
+    if found is None:
+        raise IncompleteResponseError(f"coordinator of {key}: the answer does not name it")
+    if found.error_code:
+        raise BrokerError(
+            found.error_code, f"coordinator of {key}", found.error_message or None, operation="Describe"
         )
-        if moved:
-            self._known.pop(key, None)
+    if found.node_id not in router.snapshot.brokers:
+        router.refresh((), deadline)
+    router.coordinators.note(key, found.node_id)
+    return found.node_id
+
+
+def ask_controller(router: Router, request: Request[R], deadline: Deadline) -> R:
+    """One attempt at ``request`` to the controller that the metadata name; report its failure to
+    `learn_controller`.
+    """
+    controller_id = router.metadata((), deadline=deadline).controller_id
+    if controller_id is None or controller_id not in router.snapshot.brokers:
+        return router.ask_any(request, deadline)
+    return router.send_to(controller_id, request, deadline)
+
+
+def learn_controller(router: Router, error: KafkaError, deadline: Deadline) -> None:
+    """Ask for new metadata if ``error`` may mean that the controller is another broker by now."""
+    moved = isinstance(error, BrokerError) and error.error_code in (
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+    )
+    if moved or isinstance(error, NetworkError):
+        router.refresh((), deadline)

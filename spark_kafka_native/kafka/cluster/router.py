@@ -14,7 +14,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 from uuid import UUID
 
 from ..config.client_config import ClientConfig
@@ -26,22 +26,25 @@ from ..observe import catalogue as metric
 from ..observe.error_tag import error_tag
 from ..observe.registry import MetricsRegistry
 from ..observe.snapshot import Observed
+from ..protocol.api.find_coordinator import GROUP_KEY_TYPE, TRANSACTION_KEY_TYPE
 from ..protocol.api.metadata import MetadataRequest, MetadataRequestTopic
 from ..protocol.message import Request, Response
 from ..runtime.deadline import Deadline
 from ..runtime.retry import Backoff, retry
 from ..runtime.waiting import DeadlineLock
 from .brokers import Brokers
-from .coordinators import Coordinators
 from .metadata import ClusterMetadata, leader_changes
-from .patience import GoneTopics, Patience
+from .retry_policy import GoneTopics, RetryPolicy
 
 R = TypeVar("R", bound=Response)
+
 T = TypeVar("T")
+
 _LOG = logging.getLogger("spark_kafka_native.cluster")
 
 WARM_ROUTERS = 8
 """How many unused routers of a process are kept connected."""
+
 SHOWN_CHANGES = 5
 """A broker that stops leaves thousands of partitions to others: the log names the first."""
 
@@ -241,10 +244,10 @@ class Router:
         failure.
 
         Unknown topics, hung-up handshakes and addresses that refuse end it sooner than ``deadline``: see
-        `Patience`. A topic that was waited for in vain is not waited for again while it stays unknown.
+        `RetryPolicy`. A topic that was waited for in vain is not waited for again while it stays unknown.
         """
         limit = deadline or self.deadline()
-        patience = Patience(topics, self._metadata, self._gone, self.config)
+        policy = RetryPolicy(topics, self._metadata, self._gone, self.config)
 
         def told(error: KafkaError) -> None:
             self.metrics.count(metric.RETRIES, 1, error_tag(error))
@@ -259,13 +262,13 @@ class Router:
             self._raise_if_ended()
             return operation()
 
-        with patience.told(limit, self._knows_cluster):
+        with policy.told(limit, self._knows_cluster):
             return retry(
                 attempt,
                 what=what,
                 deadline=limit,
                 backoff=backoff,
-                retriable=lambda error: patience.lasts(error, self._metadata),
+                retriable=lambda error: policy.lasts(error, self._metadata),
                 between=told,
             )
 
@@ -346,8 +349,10 @@ def check_shared(router: Router | None, config: ClientConfig) -> None:
 
 _warm: OrderedDict[ClientConfig, tuple[Router, float]] = OrderedDict()
 """The routers that were asked for last, and when; the newest at the end."""
+
 _routers: weakref.WeakValueDictionary[ClientConfig, Router] = weakref.WeakValueDictionary()
 """All that are warm or in use."""
+
 _routers_lock = threading.Lock()
 
 
@@ -399,3 +404,55 @@ def _leader(metadata: ClusterMetadata, topic_partition: TopicPartition) -> Leade
     if partition.leader is None or partition.leader not in metadata.brokers:
         raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"partition {topic_partition}")
     return Leader(partition.leader, partition.leader_epoch, metadata.topics[topic_partition.topic].topic_id)
+
+
+_MOVED = frozenset(
+    (
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.BROKER_NOT_AVAILABLE,  # `Router.connection`'s word for a broker that is not in the metadata
+    )
+)
+
+
+class CoordinatorKey(NamedTuple):
+    """What has a coordinator; prints as in ``group orders-reader``."""
+
+    key_type: int
+    name: str
+
+    @classmethod
+    def group(cls, group_id: str) -> Self:
+        """A consumer group."""
+        return cls(GROUP_KEY_TYPE, group_id)
+
+    @classmethod
+    def transaction(cls, transactional_id: str) -> Self:
+        """A transactional producer."""
+        return cls(TRANSACTION_KEY_TYPE, transactional_id)
+
+    def __str__(self) -> str:
+        return f"{'group' if self.key_type == GROUP_KEY_TYPE else 'transactional id'} {self.name}"
+
+
+class Coordinators:
+    """The coordinators that a router knows, by node id. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self._known: dict[CoordinatorKey, int] = {}
+
+    def get(self, key: CoordinatorKey) -> int | None:
+        """The node id; None while it is not known."""
+        return self._known.get(key)
+
+    def note(self, key: CoordinatorKey, node_id: int) -> None:
+        """A broker has named ``node_id``."""
+        self._known[key] = node_id
+
+    def learn(self, key: CoordinatorKey, error: KafkaError) -> None:
+        """Forget the coordinator of ``key`` if ``error`` may mean that it is another one by now."""
+        moved = (
+            error.error_code in _MOVED if isinstance(error, BrokerError) else isinstance(error, NetworkError)
+        )
+        if moved:
+            self._known.pop(key, None)

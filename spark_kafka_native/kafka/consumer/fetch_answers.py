@@ -8,7 +8,7 @@ import logging
 from collections.abc import Container
 from dataclasses import dataclass
 
-from ..cluster import patience
+from ..cluster import retry_policy
 from ..error_code import ErrorCode
 from ..errors import (
     BrokerError,
@@ -106,7 +106,9 @@ def fail(state: PartitionState, error: KafkaError, now: float, rules: FetchRules
         state.break_off(error)
         return
     if code in _GONE and state.failures > 0:
-        limit_ms = patience.NEW_TOPIC_WAIT_MS if state.topic_id is None else patience.KNOWN_TOPIC_WAIT_MS
+        limit_ms = (
+            retry_policy.NEW_TOPIC_WAIT_MS if state.topic_id is None else retry_policy.KNOWN_TOPIC_WAIT_MS
+        )
         if now - state.failing_since > limit_ms / 1000:
             state.break_off(error)
             return

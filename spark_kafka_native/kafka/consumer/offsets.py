@@ -11,8 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Literal, NamedTuple
 
-from ..cluster.each_broker import ask_each_broker
-from ..cluster.each_partition import ask_each_partition
+from ..cluster.fan_out import ask_each_broker, ask_each_partition
 from ..cluster.router import Leader, Router
 from ..error_code import ErrorCode
 from ..errors import (

@@ -45,7 +45,7 @@ from ..protocol.consumer_protocol import (
     write_versioned,
 )
 from ..protocol.message import Request
-from .assignor import Assignor, SubscribedMember
+from .assignors import Assignor, SubscribedMember, by_topic, from_topics
 from .membership import (
     NEVER,
     Ask,
@@ -58,7 +58,6 @@ from .membership import (
     Then,
     Wait,
 )
-from .sticky_assignor import by_topic, from_topics
 
 NO_GENERATION: Final = -1
 JOIN_GRACE_MS: Final = 5_000

@@ -8,15 +8,12 @@ from concurrent.futures import Future
 
 from ..cluster.router import Router
 from ..consumer.partition_reader import PartitionReader
-from ..errors import DeadlineExceededError, KafkaError
+from ..errors import CommitFailedError, DeadlineExceededError, KafkaError
 from ..model import Record, TopicPartition
-from .auto_commit import AutoCommit
 from .callbacks import shown
-from .commits import Commits
-from .errors import CommitFailedError
+from .commits import AutoCommit, Commits, Progress
 from .group_config import GroupConfig
 from .late_close import LateClose, closed_late
-from .progress import Progress
 
 
 class GroupCommits(LateClose):

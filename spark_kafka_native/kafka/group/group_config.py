@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from ..config.properties import INT32_MAX, property_field
 from ..consumer.reader_config import OffsetReset, ReaderConfig
 from ..errors import ConfigError
-from .assignor import Assignor, RangeAssignor, RoundRobinAssignor
-from .sticky_assignor import CooperativeStickyAssignor, StickyAssignor
+from .assignors import Assignor, CooperativeStickyAssignor, RangeAssignor, RoundRobinAssignor, StickyAssignor
 
 ASSIGNORS: dict[str, Assignor] = {
     assignor.name: assignor

@@ -28,16 +28,14 @@ from ..observe import catalogue as metric
 from ..observe.event_stream import EventStream
 from ..observe.snapshot import MetricsSnapshot, Observed
 from ..runtime.deadline import Deadline
-from .auto_commit import AutoCommit
 from .callbacks import Callbacks, OnPartitions
-from .commits import Commits
+from .commits import AutoCommit, Commits, Progress
 from .group_config import GroupConfig
 from .group_positions import Taken
 from .group_transactions import GroupTransactions
-from .joining import new_member
 from .late_close import closed_late, within_handler
+from .member import new_member
 from .membership import Change
-from .progress import Progress
 from .start_offsets import StartOffsets
 from .subscription import Subscription, Topics
 

@@ -10,13 +10,11 @@ from ..consumer.offsets import list_offsets
 from ..consumer.partition_reader import PartitionReader
 from ..model import OffsetAt, Record, TopicPartition
 from ..runtime.deadline import Deadline
-from .auto_commit import AutoCommit
 from .callbacks import shown
-from .commits import Commits
-from .committed import committed_offsets
+from .commits import AutoCommit, Commits, Progress
+from .committed_offsets import committed_offsets
 from .group_config import GroupConfig
 from .late_close import LateClose, closed_late
-from .progress import Progress
 from .start_offsets import StartOffsets
 
 Taken = Record | FetchedRecords | list[Record]

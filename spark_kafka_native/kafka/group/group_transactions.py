@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..errors import ConfigError, ConsumerClosedError
+from ..errors import CommitFailedError, ConfigError, ConsumerClosedError
 from ..model import GroupMembership, Record, TopicPartition
 from .callbacks import shown
-from .errors import CommitFailedError
 from .group_commits import GroupCommits
 from .group_positions import GroupPositions
 from .late_close import closed_late

@@ -8,18 +8,20 @@ import threading
 import time
 from collections.abc import Iterator
 
-from ..cluster.coordinator_requests import ask_coordinator, find_coordinator
-from ..cluster.coordinators import CoordinatorKey
+from ..cluster.coordinators import ask_coordinator, find_coordinator
 from ..cluster.metadata import ClusterMetadata
-from ..cluster.patience import topics_named
-from ..cluster.router import Router
+from ..cluster.retry_policy import topics_named
+from ..cluster.router import CoordinatorKey, Router
 from ..error_code import ErrorCode
 from ..errors import BrokerError, DeadlineExceededError, KafkaError, RequestTimedOutError
 from ..network.connection import Connection
 from ..runtime.deadline import Deadline
-from ..runtime.retry import is_retriable
+from ..runtime.retry import Backoff, is_retriable
 from ..runtime.waiting import LocklessCondition
-from .membership import NEVER, Ask, Change, FindPartitions, Identity, Membership
+from .classic_membership import ClassicMembership
+from .consumer_membership import ConsumerMembership
+from .group_config import ASSIGNORS, GroupConfig, GroupProtocol
+from .membership import NEVER, Ask, Change, FindPartitions, Identity, Membership, MembershipRules
 from .subscription import Subscription
 
 _LOG = logging.getLogger("spark_kafka_native.group")
@@ -28,8 +30,10 @@ CHANNEL = "membership"
 """The coordinator holds a JoinGroup back until all have joined, and with it whatever is behind it on the
 connection.
 """
+
 UNKNOWN_LOOK_S = 1.0
 """How often a topic is looked for that does not exist yet."""
+
 LOOK_MS = 5_000
 """Limit of a look at the metadata, after the first: heartbeats wait for it."""
 
@@ -274,3 +278,25 @@ def _passes(error: KafkaError) -> bool:
 def _readable(metadata: ClusterMetadata) -> Iterator[str]:
     """What a pattern may match."""
     return (name for name, topic in metadata.topics.items() if not topic.error_code and not topic.internal)
+
+
+def new_member(router: Router, config: GroupConfig, subscription: Subscription) -> Member:
+    """A member that joins its group at once, in its own thread."""
+    client = router.config
+    rules = MembershipRules(
+        group_id=config.group_id,
+        group_instance_id=config.group_instance_id,
+        session_timeout_s=config.session_timeout_ms / 1000,
+        heartbeat_interval_s=config.heartbeat_interval_ms / 1000,
+        max_poll_interval_s=config.max_poll_interval_ms / 1000,
+        backoff=Backoff(first_ms=client.retry_backoff_ms, max_ms=client.retry_backoff_max_ms),
+        rack=client.client_rack or None,
+    )
+    topics, now = subscription.among(()), time.monotonic()
+    membership: Membership
+    if config.group_protocol is GroupProtocol.CONSUMER:
+        membership = ConsumerMembership(rules, topics, config.group_remote_assignor, now)
+    else:
+        assignors = [ASSIGNORS[name] for name in config.partition_assignment_strategy]
+        membership = ClassicMembership(rules, topics, assignors, now)
+    return Member(router, membership, subscription)

@@ -12,23 +12,21 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
-from ..cluster.patience import SAY_AFTER_S
+from ..cluster.retry_policy import SAY_AFTER_S
 from ..cluster.router import Router
 from ..consumer.background import Background
 from ..consumer.offsets import resolve_offsets, try_resolve_offsets
 from ..consumer.partition_reader import PartitionReader
-from ..errors import DeadlineExceededError, KafkaError
+from ..errors import DeadlineExceededError, KafkaError, NoCommittedOffsetError
 from ..model import OffsetAt, TopicPartition
 from ..network.transport import READ, wait_for_streams
 from ..runtime.deadline import Deadline
 from ..runtime.log_throttle import LogThrottle
 from ..runtime.retry import Backoff, is_retriable
-from .auto_commit import AutoCommit
 from .callbacks import shown
-from .committed import committed_offsets
-from .errors import NoCommittedOffsetError
+from .commits import AutoCommit, Progress
+from .committed_offsets import committed_offsets
 from .group_config import GroupConfig
-from .progress import Progress
 
 _THROTTLED_LOG = LogThrottle(logging.getLogger("spark_kafka_native.group"))
 

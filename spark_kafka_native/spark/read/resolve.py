@@ -206,7 +206,9 @@ def _with_nearest(router: Router, error: BrokerError, name: str) -> KafkaError:
 def _resolve_committed(
     router: Router, options: ReadOptions, topic_partitions: Collection[TopicPartition], bounds: LogBounds
 ) -> dict[TopicPartition, StartBound]:
-    from ...kafka.group.committed import committed_offsets  # late: each worker and each query would load it
+    from ...kafka.group.committed_offsets import (
+        committed_offsets,  # late: each worker and each query would load it
+    )
 
     found = committed_offsets(router, options.group_id, topic_partitions)
     missing = [topic_partition for topic_partition, offset in found.items() if offset is None]

@@ -68,7 +68,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         if not self._options.commit_offsets:
             return None
         # Late, as few streams need it: each query has a process of its own, which imports all anew.
-        from ...kafka.group.committing import commit_offsets
+        from ...kafka.group.committed_offsets import commit_offsets
 
         router = router_for(read.client)
 

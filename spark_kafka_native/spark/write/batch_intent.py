@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ...kafka.cluster.router import Router
-from ...kafka.group.committed import all_committed_offsets, committed_offsets
+from ...kafka.group.committed_offsets import all_committed_offsets, committed_offsets
 from ...kafka.model import GroupMembership, OffsetToCommit, TopicPartition
 from ...kafka.producer.errors import TransactionAbortableError
 from ...kafka.producer.sending.transaction_requests import (

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from ...kafka.cluster.router import Router
 from ...kafka.errors import KafkaError
-from ...kafka.group.committed import all_committed_offsets, committed_offsets
+from ...kafka.group.committed_offsets import all_committed_offsets, committed_offsets
 from ...kafka.model import OffsetToCommit, TopicPartition
 from ...kafka.runtime.deadline import Deadline
 

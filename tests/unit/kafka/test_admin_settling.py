@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_native.kafka.admin.family import AdminFamily, Outcome, Task, names_of
-from spark_kafka_native.kafka.admin.group_descriptions import PartitionLag
+from spark_kafka_native.kafka.admin.groups import PartitionLag
 from spark_kafka_native.kafka.admin.topics import _read_deleted
 from spark_kafka_native.kafka.admin.transactions import (
     ActiveProducer,

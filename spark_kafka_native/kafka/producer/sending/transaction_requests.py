@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ...cluster.configs import describe_broker_configs
-from ...cluster.coordinator_requests import ask_coordinator, find_coordinator, retry_at_coordinator
-from ...cluster.coordinators import CoordinatorKey
-from ...cluster.router import Router
+from ...cluster.coordinators import ask_coordinator, find_coordinator, retry_at_coordinator
+from ...cluster.router import CoordinatorKey, Router
 from ...error_code import ErrorCode
 from ...errors import (
     BrokerError,

@@ -11,7 +11,7 @@ from scripted_broker import ScriptedCluster
 
 from spark_kafka_native.cli.main import main
 from spark_kafka_native.kafka.admin.admin import Admin
-from spark_kafka_native.kafka.admin.group_descriptions import GroupListing
+from spark_kafka_native.kafka.admin.groups import GroupListing
 from spark_kafka_native.kafka.consumer import offsets
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, DeadlineExceededError, PartialAnswerError

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from scripted_broker import HangUp, ScriptedCluster, properties
 
-from spark_kafka_native.kafka.cluster.coordinator_requests import send_to_coordinator
-from spark_kafka_native.kafka.cluster.coordinators import CoordinatorKey
-from spark_kafka_native.kafka.cluster.router import Router
+from spark_kafka_native.kafka.cluster.coordinators import send_to_coordinator
+from spark_kafka_native.kafka.cluster.router import CoordinatorKey, Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, DeadlineExceededError

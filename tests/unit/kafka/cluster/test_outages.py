@@ -16,8 +16,8 @@ from scripted_group import ScriptedGroup
 from silent_address import silent_listener
 
 from spark_kafka_native.cli.main import main
-from spark_kafka_native.kafka.cluster import outages
-from spark_kafka_native.kafka.cluster.outages import Outages
+from spark_kafka_native.kafka.cluster import brokers
+from spark_kafka_native.kafka.cluster.brokers import Outages
 from spark_kafka_native.kafka.consumer.consumer import Consumer
 from spark_kafka_native.kafka.errors import NetworkError, ProtocolError
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
@@ -105,9 +105,9 @@ def test_an_unreachable_leader_is_said_once(
     monkeypatch: pytest.MonkeyPatch,
     use: Callable[[str], None],
 ) -> None:
-    monkeypatch.setattr(outages, "SAY_AFTER_S", 0.2)
+    monkeypatch.setattr(brokers, "SAY_AFTER_S", 0.2)
     use(misadvertised.bootstrap_servers)
-    lines = [one for one in caplog.records if one.levelname == "WARNING" and one.module == "outages"]
+    lines = [one for one in caplog.records if one.levelname == "WARNING" and one.module == "brokers"]
     [said] = [one.getMessage() for one in lines]
     assert said.startswith("broker 7")
     assert HINT in said
@@ -116,10 +116,10 @@ def test_an_unreachable_leader_is_said_once(
 def test_an_address_that_is_no_brokers_is_named(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outages, "SAY_AFTER_S", 0.2)
+    monkeypatch.setattr(brokers, "SAY_AFTER_S", 0.2)
     with web_server() as port, led_from(port) as cluster:
         produce(cluster.bootstrap_servers)
-        [said] = [one.getMessage() for one in caplog.records if one.module == "outages"]
+        [said] = [one.getMessage() for one in caplog.records if one.module == "brokers"]
         assert f"broker 7 at 127.0.0.3:{port}: the peer answered with HTTP" in said
         reading = Consumer(cluster.bootstrap_servers, "t", start=0)
         with reading as consumer, pytest.raises(ProtocolError, match=HINT):
@@ -132,7 +132,7 @@ def test_produce_ends_in_its_time_and_names_the_broker(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(outages, "SAY_AFTER_S", 0.2)
+    monkeypatch.setattr(brokers, "SAY_AFTER_S", 0.2)
     (tmp_path / "lines").write_bytes(b"1\n2\n")
     command = ["produce", "t", str(tmp_path / "lines"), "-b", misadvertised.bootstrap_servers]
     assert main([*command, "--timeout", "1"]) == 1
@@ -160,7 +160,7 @@ class TestOutages:
         self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         now = [1_000.0]
-        monkeypatch.setattr(outages.time, "monotonic", lambda: now[0])
+        monkeypatch.setattr(brokers.time, "monotonic", lambda: now[0])
         found = Outages()
         for node_id in (1, 2, 1, 2, 1):
             self.fail(found, node_id)
@@ -178,7 +178,7 @@ class TestOutages:
         self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         now = [1_000.0]
-        monkeypatch.setattr(outages.time, "monotonic", lambda: now[0])
+        monkeypatch.setattr(brokers.time, "monotonic", lambda: now[0])
         found = Outages()
         self.fail(found)
         now[0] += 100
@@ -190,7 +190,7 @@ class TestOutages:
         self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         now = [1_000.0]
-        monkeypatch.setattr(outages.time, "monotonic", lambda: now[0])
+        monkeypatch.setattr(brokers.time, "monotonic", lambda: now[0])
         found = Outages()
         self.fail(found)
         now[0] += 2

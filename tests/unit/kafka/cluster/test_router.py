@@ -16,7 +16,7 @@ from uuid import UUID
 import pytest
 from scripted_broker import HangUp, Raw, ScriptedBroker, ScriptedCluster, Silence, properties
 
-from spark_kafka_native.kafka.cluster import patience
+from spark_kafka_native.kafka.cluster import retry_policy
 from spark_kafka_native.kafka.cluster import router as router_module
 from spark_kafka_native.kafka.cluster.metadata import ClusterMetadata
 from spark_kafka_native.kafka.cluster.router import Router, router_for
@@ -128,7 +128,7 @@ def test_another_protocol_is_named_at_once(answer: Raw) -> None:
 
 
 def test_first_contact_gives_up_soon_where_every_address_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "UNREACHABLE_WAIT_MS", 200)
+    monkeypatch.setattr(retry_policy, "UNREACHABLE_WAIT_MS", 200)
     began = time.monotonic()
     with pytest.raises(UnreachableError, match=r"no bootstrap server could be reached: .*connection refused"):
         Router(config(f"{dead_address()},nowhere.invalid:9092")).metadata()
@@ -139,7 +139,7 @@ def test_first_contact_goes_on_where_an_address_is_only_silent(
     cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One broker says nothing (it is starting, perhaps): that is no refusal of every address."""
-    monkeypatch.setattr(patience, "UNREACHABLE_WAIT_MS", 0)
+    monkeypatch.setattr(retry_policy, "UNREACHABLE_WAIT_MS", 0)
     cluster[1].on(ApiVersionsRequest, Silence)
     router = Router(
         config(
@@ -155,7 +155,7 @@ def test_first_contact_goes_on_where_an_address_is_only_silent(
 def test_a_cluster_that_is_known_is_waited_for_although_every_address_refuses(
     cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "UNREACHABLE_WAIT_MS", 0)
+    monkeypatch.setattr(retry_policy, "UNREACHABLE_WAIT_MS", 0)
     router = Router(config(cluster[1].address, default_api_timeout_ms=400))
     router.metadata()
     for broker in cluster.brokers.values():
@@ -168,7 +168,7 @@ def test_a_cluster_that_is_known_is_waited_for_although_every_address_refuses(
 def test_slow_first_contact_is_told_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, silent: bool
 ) -> None:
-    monkeypatch.setattr(patience, "SAY_AFTER_S", 0.1)
+    monkeypatch.setattr(retry_policy, "SAY_AFTER_S", 0.1)
     with ScriptedBroker() as broker:
         broker.on(ApiVersionsRequest, Silence)
         address = broker.address if silent else dead_address()
@@ -183,7 +183,7 @@ def test_slow_first_contact_is_told_once(
 def test_quick_first_contact_is_not_worth_a_line(
     cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(patience, "SAY_AFTER_S", 0.3)
+    monkeypatch.setattr(retry_policy, "SAY_AFTER_S", 0.3)
     router = Router(config(cluster[1].address))
     router.metadata()
     cluster[1].push(MetadataRequest, slow_metadata(cluster, 0.5))
@@ -195,7 +195,7 @@ def test_quick_first_contact_is_not_worth_a_line(
 def test_a_first_operation_that_takes_long_is_no_slow_first_contact(
     cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, answer: str
 ) -> None:
-    answered, looked, say = threading.Event(), threading.Event(), patience.Patience._say
+    answered, looked, say = threading.Event(), threading.Event(), retry_policy.RetryPolicy._say
     failures = [BrokerError(ErrorCode.CONCURRENT_TRANSACTIONS, "t")] if answer == "an error" else []
 
     def say_now(self: Any, *arguments: Any) -> None:
@@ -211,8 +211,8 @@ def test_a_first_operation_that_takes_long_is_no_slow_first_contact(
         answered.set()
         assert looked.wait(60)
 
-    monkeypatch.setattr(patience, "SAY_AFTER_S", 0)
-    monkeypatch.setattr(patience.Patience, "_say", say_now)
+    monkeypatch.setattr(retry_policy, "SAY_AFTER_S", 0)
+    monkeypatch.setattr(retry_policy.RetryPolicy, "_say", say_now)
     router = Router(config(cluster[1].address))
     router.retry(operation, what="initializing", deadline=Deadline.after_ms(120_000))
     assert not caplog.records
@@ -318,7 +318,7 @@ def test_a_node_id_at_a_new_address_is_connected_to_there(cluster: ScriptedClust
 def test_a_missing_topic_is_named_within_its_patience(
     cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "NEW_TOPIC_WAIT_MS", 200)
+    monkeypatch.setattr(retry_policy, "NEW_TOPIC_WAIT_MS", 200)
     router = Router(config(cluster[1].address))
     began = time.monotonic()
     with pytest.raises(BrokerError, match="topic nowhere: UNKNOWN_TOPIC_OR_PARTITION"):
@@ -330,7 +330,7 @@ def test_a_missing_topic_is_named_within_its_patience(
 def test_a_topic_that_vanishes_for_a_moment_is_waited_for(
     cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "NEW_TOPIC_WAIT_MS", 0)
+    monkeypatch.setattr(retry_policy, "NEW_TOPIC_WAIT_MS", 0)
     [tp] = cluster.create("orders", 1, leader=1)
     router = Router(config(cluster[1].address))
     list_offsets(router, {tp: OffsetAt.LATEST})
@@ -349,7 +349,7 @@ def test_a_topic_that_vanishes_for_a_moment_is_waited_for(
 def test_a_deleted_topic_is_waited_for_once(
     cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "KNOWN_TOPIC_WAIT_MS", 400)
+    monkeypatch.setattr(retry_policy, "KNOWN_TOPIC_WAIT_MS", 400)
     [tp], [kept] = cluster.create("orders", 1, leader=1), cluster.create("kept", 1, leader=1)
     router = Router(config(cluster[1].address))
 
@@ -385,8 +385,8 @@ def refuse(tp: TopicPartition, error_code: ErrorCode) -> ListOffsetsResponse:
 def test_a_partition_that_does_not_exist_is_named(
     cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "KNOWN_TOPIC_WAIT_MS", 100)
-    monkeypatch.setattr(patience, "NEW_TOPIC_WAIT_MS", 100)
+    monkeypatch.setattr(retry_policy, "KNOWN_TOPIC_WAIT_MS", 100)
+    monkeypatch.setattr(retry_policy, "NEW_TOPIC_WAIT_MS", 100)
     cluster.create("orders", 2)
     router = Router(config(cluster[1].address))
     with pytest.raises(BrokerError, match=r"partition orders-7.*has 2 partitions"):

@@ -10,7 +10,7 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from spark_kafka_native.kafka.cluster import patience
+from spark_kafka_native.kafka.cluster import retry_policy
 from spark_kafka_native.kafka.cluster.router import Leader
 from spark_kafka_native.kafka.consumer.fetch_answers import Answer, FetchRules, fail, left_out, take_in
 from spark_kafka_native.kafka.consumer.partition_state import ENDLESS, PartitionState
@@ -363,7 +363,7 @@ def test_an_answer_that_breaks_a_partition_off_has_nothing_to_decode() -> None:
 
 @pytest.mark.parametrize("known", [False, True])
 def test_a_topic_that_is_gone_is_waited_for_by_whether_it_was_there(known: bool) -> None:
-    limit_s = (patience.KNOWN_TOPIC_WAIT_MS if known else patience.NEW_TOPIC_WAIT_MS) / 1000
+    limit_s = (retry_policy.KNOWN_TOPIC_WAIT_MS if known else retry_policy.NEW_TOPIC_WAIT_MS) / 1000
     one = state(topic_id=UUID(int=1) if known else None)
     gone = BrokerError(ErrorCode.UNKNOWN_TOPIC_ID, "x")
     fail(one, gone, 50.0, RULES)

@@ -8,7 +8,7 @@ import pytest
 from scripted_broker import ScriptedCluster
 from scripted_group import ScriptedGroup
 
-from spark_kafka_native.kafka.cluster import patience
+from spark_kafka_native.kafka.cluster import retry_policy
 from spark_kafka_native.kafka.errors import UnreachableError
 from spark_kafka_native.kafka.group import member
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
@@ -59,7 +59,7 @@ def test_brokers_that_are_away_for_longer_than_a_look_takes_are_waited_for(
 
 
 def test_brokers_that_were_never_there_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "UNREACHABLE_WAIT_MS", 100)
+    monkeypatch.setattr(retry_policy, "UNREACHABLE_WAIT_MS", 100)
     monkeypatch.setattr(member, "LOOK_MS", 3_600_000)
     with GroupConsumer("localhost:1", "a", "g") as consumer:
         for _ in range(2):
@@ -68,7 +68,7 @@ def test_brokers_that_were_never_there_are_given_up(monkeypatch: pytest.MonkeyPa
 
 
 def test_who_stops_does_not_wait_for_brokers_that_do_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "UNREACHABLE_WAIT_MS", 3_600_000)
+    monkeypatch.setattr(retry_policy, "UNREACHABLE_WAIT_MS", 3_600_000)
     consumer = GroupConsumer("localhost:1", "a", "g", default_api_timeout_ms=3_600_000)
     thread = consumer._member._thread
     consumer.close()

@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_native.kafka.errors import DeadlineExceededError, KafkaError
-from spark_kafka_native.kafka.group.auto_commit import AutoCommit
-from spark_kafka_native.kafka.group.errors import CommitFailedError
+from spark_kafka_native.kafka.errors import CommitFailedError, DeadlineExceededError, KafkaError
+from spark_kafka_native.kafka.group.commits import AutoCommit, Progress
 from spark_kafka_native.kafka.group.group_config import GroupConfig
-from spark_kafka_native.kafka.group.progress import Progress
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 

@@ -8,7 +8,7 @@ import pytest
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, NetworkError, ProtocolError
-from spark_kafka_native.kafka.group.assignor import RangeAssignor
+from spark_kafka_native.kafka.group.assignors import CooperativeStickyAssignor, RangeAssignor, by_topic
 from spark_kafka_native.kafka.group.classic_membership import ClassicMembership, State
 from spark_kafka_native.kafka.group.membership import (
     NEVER,
@@ -19,7 +19,6 @@ from spark_kafka_native.kafka.group.membership import (
     MembershipRules,
     Wait,
 )
-from spark_kafka_native.kafka.group.sticky_assignor import CooperativeStickyAssignor, by_topic
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.group_membership import (
     HeartbeatRequest,

@@ -13,11 +13,10 @@ from scripted_broker import ScriptedCluster
 from scripted_group import ScriptedGroup
 
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.group.commits import Commits
-from spark_kafka_native.kafka.group.errors import CommitFailedError
+from spark_kafka_native.kafka.errors import CommitFailedError
+from spark_kafka_native.kafka.group.commits import Commits, Progress
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.group.membership import Identity
-from spark_kafka_native.kafka.group.progress import Progress
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.group_membership import HeartbeatRequest, HeartbeatResponse
 from spark_kafka_native.kafka.protocol.api.offset_commit import OffsetCommitRequest

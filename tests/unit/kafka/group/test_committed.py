@@ -6,7 +6,7 @@ import pytest
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, IncompleteResponseError
-from spark_kafka_native.kafka.group.committed import (
+from spark_kafka_native.kafka.group.committed_offsets import (
     build_offset_fetch,
     read_all_offsets,
     read_offset_fetch,

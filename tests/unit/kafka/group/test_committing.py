@@ -2,7 +2,7 @@ import pytest
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, IncompleteResponseError
-from spark_kafka_native.kafka.group.committing import build_offset_commit, read_offset_commit
+from spark_kafka_native.kafka.group.committed_offsets import build_offset_commit, read_offset_commit
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.offset_commit import (
     OffsetCommitResponse,

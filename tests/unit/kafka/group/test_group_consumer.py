@@ -16,10 +16,9 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_native.kafka.consumer.fetched_records import FetchedRecords
-from spark_kafka_native.kafka.errors import ConsumerClosedError, KafkaError
+from spark_kafka_native.kafka.errors import CommitFailedError, ConsumerClosedError, KafkaError
 from spark_kafka_native.kafka.group import group_consumer
 from spark_kafka_native.kafka.group.classic_membership import ClassicMembership, State
-from spark_kafka_native.kafka.group.errors import CommitFailedError
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.group.membership import Change
 from spark_kafka_native.kafka.model import Record, TopicPartition

@@ -9,8 +9,7 @@ import pytest
 from scripted_broker import ScriptedCluster
 from scripted_group import ScriptedGroup
 
-from spark_kafka_native.kafka.errors import TopicRecreatedError
-from spark_kafka_native.kafka.group.errors import CommitFailedError
+from spark_kafka_native.kafka.errors import CommitFailedError, TopicRecreatedError
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.model import TopicPartition
 

@@ -12,8 +12,7 @@ import pytest
 from scripted_broker import HangUp, ScriptedCluster
 from scripted_group import ScriptedGroup
 
-from spark_kafka_native.kafka.errors import ConfigError, KafkaError
-from spark_kafka_native.kafka.group.errors import CommitFailedError
+from spark_kafka_native.kafka.errors import CommitFailedError, ConfigError, KafkaError
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.model import GroupMembership, Record, TopicPartition
 from spark_kafka_native.kafka.protocol.api.offset_commit import OffsetCommitRequest

@@ -9,7 +9,7 @@ import pytest
 from scripted_broker import ScriptedCluster
 from scripted_group import ScriptedGroup
 
-from spark_kafka_native.kafka.cluster import patience
+from spark_kafka_native.kafka.cluster import retry_policy
 from spark_kafka_native.kafka.consumer.consumer import Consumer
 from spark_kafka_native.kafka.errors import BrokerError, ConfigError
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
@@ -84,8 +84,8 @@ def test_a_consumer_without_topics_closes_without_a_word() -> None:
 def test_a_consumer_says_which_topic_nobody_knows_while_it_tries(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(patience, "SAY_UNKNOWN_MS", 100)
-    monkeypatch.setattr(patience, "NEW_TOPIC_WAIT_MS", 1_000)
+    monkeypatch.setattr(retry_policy, "SAY_UNKNOWN_MS", 100)
+    monkeypatch.setattr(retry_policy, "NEW_TOPIC_WAIT_MS", 1_000)
     with ScriptedCluster(1) as cluster, pytest.raises(BrokerError, match="ordres"):
         Consumer(cluster.bootstrap_servers, "ordres", retry_backoff_ms=10, retry_backoff_max_ms=50)
     [said] = warnings(caplog)

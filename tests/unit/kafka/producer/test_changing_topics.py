@@ -76,9 +76,9 @@ def test_a_topic_that_is_denied_in_spite_of_the_metadata_fails_too(cluster, monk
 
 
 def test_a_missing_topic_is_named(cluster, monkeypatch):
-    from spark_kafka_native.kafka.cluster import patience
+    from spark_kafka_native.kafka.cluster import retry_policy
 
-    monkeypatch.setattr(patience, "NEW_TOPIC_WAIT_MS", 100)
+    monkeypatch.setattr(retry_policy, "NEW_TOPIC_WAIT_MS", 100)
     with producing(cluster) as producer, pytest.raises(BrokerError, match="topic nowhere: UNKNOWN_TOPIC"):
         producer.send("nowhere", value=b"x")
 

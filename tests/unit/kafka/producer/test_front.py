@@ -80,7 +80,7 @@ class TestMaxBlock:
             assert time.monotonic() - began < 20
 
     def test_a_topic_that_was_only_asked_for_gets_no_long_patience(self, produce, monkeypatch):
-        monkeypatch.setattr("spark_kafka_native.kafka.cluster.patience.NEW_TOPIC_WAIT_MS", 100)
+        monkeypatch.setattr("spark_kafka_native.kafka.cluster.retry_policy.NEW_TOPIC_WAIT_MS", 100)
         producer = produce()
         for _ in range(2):
             with pytest.raises(BrokerError, match="missing") as error:

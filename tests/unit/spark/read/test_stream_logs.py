@@ -142,7 +142,7 @@ def test_one_broker_that_still_gives_another_id_is_not_believed(cluster, logs):
 @pytest.fixture
 def delete_before_offsets(cluster, monkeypatch):
     """``delete_before_offsets(topic)``: between the questions which there are and where they end."""
-    monkeypatch.setattr("spark_kafka_native.kafka.cluster.patience.KNOWN_TOPIC_WAIT_MS", 50)
+    monkeypatch.setattr("spark_kafka_native.kafka.cluster.retry_policy.KNOWN_TOPIC_WAIT_MS", 50)
 
     def arrange(deleted):
         def answer(request, version):

@@ -1,4 +1,4 @@
-"""`Patience`: which failures of an operation are worth another attempt, where that depends on how often or
+"""`RetryPolicy`: which failures of an operation are worth another attempt, where that depends on how often or
 for how long they have occurred.
 """
 
@@ -72,7 +72,7 @@ class GoneTopics:
         return all(self._noted.get(name, since) > since for name in topics)
 
 
-class Patience:
+class RetryPolicy:
     """The patience of one operation with its retries."""
 
     def __init__(
