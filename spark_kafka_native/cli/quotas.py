@@ -15,8 +15,8 @@ def add_command(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "quotas",
         help="show and change limits of users, client ids and addresses",
-        description="Shows the limits of all, or of what --user, --client-id and --ip name; --set and "
-        "--unset change them. The name 'default' stands for all that have no limit of their own.",
+        description="Shows the limits of all, or of exactly what --user, --client-id and --ip name; --set "
+        "and --unset change them. The name 'default' stands for all that have no limit of their own.",
     )
     for option in ("--user", "--client-id", "--ip"):
         parser.add_argument(option, metavar="NAME", help="its name, or default")

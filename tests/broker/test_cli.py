@@ -408,10 +408,13 @@ def test_quotas(run: Run, name: str) -> None:
     assert run("quotas", "--user", name, "--client-id", "default", *limits)[0] == 0
     rows = [("consumer_byte_rate", 2e6), ("producer_byte_rate", 1e6)]
     expected = "".join(f"{name}\tdefault\t-\t{limit}\t{value}\n" for limit, value in rows)
-    wait_until("the quotas are known", lambda: run("quotas", "--user", name)[1] == expected, 60)
+    both = ("quotas", "--user", name, "--client-id", "default")
+    wait_until("the quotas are known", lambda: run(*both)[1] == expected, 60)
+    assert expected in run("quotas")[1]
+    assert run("quotas", "--user", name)[1] == ""  # of this user with any client id there are none
     unset = ("--unset", "producer_byte_rate", "--unset", "consumer_byte_rate")
     assert run("quotas", "--user", name, "--client-id", "default", *unset)[0] == 0
-    wait_until("the quotas are gone", lambda: run("quotas", "--user", name)[1] == "", 60)
+    wait_until("the quotas are gone", lambda: run(*both)[1] == "", 60)
     code, _, err = run("quotas", "--user", name, "--set", "no_such_rate=1")
     assert (code, f"altering the quotas of user {name}: INVALID_REQUEST" in err) == (1, True)
     assert run("quotas", "--set", "producer_byte_rate=1")[0] == 2

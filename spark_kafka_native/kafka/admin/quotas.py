@@ -39,7 +39,8 @@ class QuotaAdmin(AdminFamily):
     def describe_quotas(
         self, entity: Mapping[str, str | None] | None = None, timeout: Timeout = None
     ) -> list[Quota]:
-        """The quotas of all entities that have any, or of those with these names (None: the default).
+        """The quotas of all entities that have any, or of the one with exactly these names (None: the
+        default): those of ``{"user": "bob"}`` are not those of bob with one client id.
 
         Raises `BrokerError`, and `ValueError` for an unknown type of entity.
         """
@@ -47,7 +48,7 @@ class QuotaAdmin(AdminFamily):
             ComponentData(entity_type=kind, match_type=_DEFAULT if name is None else _EXACT, match=name)
             for kind, name in _checked(entity or {}).items()
         ]
-        request = DescribeClientQuotasRequest(components=components, strict=False)
+        request = DescribeClientQuotasRequest(components=components, strict=bool(components))
         response = self._router.send_any(request, self._limit(timeout))
         refuse(
             Outcome("quotas", response.error_code, response.error_message), "describing", "DescribeConfigs"

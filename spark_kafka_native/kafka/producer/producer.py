@@ -271,9 +271,13 @@ class Producer:
         with self._stats.metrics.timed(metric.PRODUCER_WAIT, "flush"):
             flushed = self._flush(None if timeout is None else Deadline.of(timeout, 0))
         if not flushed:
-            records = self.stats().buffered_records
+            # Those from the folder take no room in the buffer.
+            again = [one.records for one in list(self._completion.incomplete) if one.spilled is not None]
+            spilled = self._replay.left_records + sum(again)
+            records = self.stats().buffered_records + spilled
             over = "at the deadline" if isinstance(timeout, Deadline) else f"after {timeout:g} s"
-            raise DeadlineExceededError(f"flush: {records} records are still under way {over}")
+            folder = f", {spilled} of them from the spill folder" if spilled else ""
+            raise DeadlineExceededError(f"flush: {records} records are still under way {over}{folder}")
         self._replay.raise_if_left()
 
     def close(self, timeout: Timeout = None) -> None:

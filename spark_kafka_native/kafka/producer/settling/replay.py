@@ -59,6 +59,11 @@ class Replay:
         """Whether there are batches that were not handed over."""
         return any(self._left.values())
 
+    @property
+    def left_records(self) -> int:
+        """How many records there are in these."""
+        return sum(entry.records for entries in list(self._left.values()) for _, entry in entries)
+
     def wait(self, deadline: Deadline | None) -> bool:
         """Wait until all topics were opened, or could not be; False when ``deadline`` came first."""
         return self._waiters.wait_for(lambda: not self._running, deadline)

@@ -12,11 +12,12 @@ from uuid import uuid4
 
 import pytest
 from produce_cluster import LOST_ANSWER, NO_ANSWER, ProduceCluster, refused
+from producing import wait_until
 from scripted_broker import properties
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.kafka.errors import ConfigError, DeadlineExceededError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus
 from spark_kafka_native.kafka.producer.producer import Producer
@@ -476,3 +477,38 @@ def test_sigkill_loses_nothing_that_was_kept(cluster, tmp_path):
     assert values[: len(delivered) + len(kept)] == delivered + kept
     assert values[-1] == b"after"
     assert len(values) <= len(delivered) + len(kept) + 2
+
+
+def test_a_flush_that_ends_too_early_counts_what_is_replayed(cluster, tmp_path):
+    folder = SpillFolder(str(tmp_path))
+    folder.keep([NewEntry(TP, None, 4, False, "why", b"x"), NewEntry(TP, None, 3, False, "why", b"x")])
+    folder.close()
+    cluster[1].stop()
+    producer = open_producer(cluster, tmp_path)
+    try:
+        with pytest.raises(DeadlineExceededError, match=r"7 records are still .* 7 of them from the spill"):
+            producer.flush(0.1)
+    finally:
+        producer.close(0.1)
+
+
+def test_a_flush_counts_replayed_batches_that_no_broker_has_answered(cluster, tmp_path):
+    first = open_producer(cluster, tmp_path)
+    first.send("t", value=b"0", partition=0).result(60)
+    cluster[1].stop()
+    for value in numbers(1, 5):
+        first.send("t", value=value, partition=0)
+    first.close(0.5)
+    cluster[1].start()
+    cluster.delay_s = 2
+    second = open_producer(cluster, tmp_path, delivery_timeout_ms=60_000)
+    try:
+        wait_until(lambda: second._completion.incomplete)
+        second.send("t", value=b"5", partition=0)
+        with pytest.raises(DeadlineExceededError, match=r"5 records are still .* 4 of them from the spill"):
+            second.flush(0.1)
+        cluster.delay_s = 0
+        second.flush(60)
+    finally:
+        second.close()
+    assert cluster.values(TP) == numbers(0, 6)

@@ -1,0 +1,67 @@
+"""`Admin.describe_quotas` asks for exactly the entity that is named, or for all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from scripted_broker import ScriptedCluster
+
+from spark_kafka_native.kafka.admin.admin import Admin
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.protocol.api.describe_client_quotas import (
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    EntityData,
+    EntryData,
+    ValueData,
+)
+
+BOB: dict[str, str | None] = {"user": "bob"}
+BOB_WITH_ANY: dict[str, str | None] = {"user": "bob", "client-id": None}
+BOB_WITH_APP: dict[str, str | None] = {"user": "bob", "client-id": "app"}
+KNOWN = [BOB, BOB_WITH_ANY, BOB_WITH_APP, {"user": None}, {"ip": "10.0.0.1"}]
+
+
+def described(request: DescribeClientQuotasRequest, _version: int) -> DescribeClientQuotasResponse:
+    """As Kafka's ClientQuotasImage finds them."""
+    asked = {one.entity_type: one.match for one in request.components}
+    found = [
+        entity
+        for entity in KNOWN
+        if asked.items() <= entity.items() and not (request.strict and entity.keys() - asked.keys())
+    ]
+    entries = [
+        EntryData(
+            entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in entity.items()],
+            values=[ValueData(key="producer_byte_rate", value=1.0)],
+        )
+        for entity in found
+    ]
+    return DescribeClientQuotasResponse(
+        throttle_time_ms=0, error_code=ErrorCode.NONE, error_message=None, entries=entries
+    )
+
+
+@pytest.fixture
+def admin() -> Iterator[Admin]:
+    with ScriptedCluster(1) as cluster:
+        cluster[1].on(DescribeClientQuotasRequest, described)
+        with Admin(cluster.bootstrap_servers) as admin:
+            yield admin
+
+
+@pytest.mark.parametrize("entity", KNOWN)
+def test_an_entity_is_not_taken_for_those_with_further_types(
+    admin: Admin, entity: dict[str, str | None]
+) -> None:
+    assert [one.entity for one in admin.describe_quotas(entity)] == [entity]
+
+
+def test_without_a_name_all_are_described(admin: Admin) -> None:
+    assert [one.entity for one in admin.describe_quotas()] == KNOWN
+    assert [one.entity for one in admin.describe_quotas({})] == KNOWN
+
+
+def test_what_has_no_quota_is_not_found(admin: Admin) -> None:
+    assert admin.describe_quotas({"client-id": "app"}) == []
