@@ -96,13 +96,13 @@ if TYPE_CHECKING:
     from .model import TimestampType as TimestampType
     from .model import TopicPartition as TopicPartition
     from .network.connection import Connection as Connection
-    from .observe.event_stream import EventStream as EventStream
-    from .observe.histogram import Distribution as Distribution
-    from .observe.json_lines import JsonLines as JsonLines
-    from .observe.metrics_exporter import MetricsExporter as MetricsExporter
-    from .observe.opentelemetry_bridge import export_to_opentelemetry as export_to_opentelemetry
-    from .observe.snapshot import MetricKey as MetricKey
-    from .observe.snapshot import MetricsSnapshot as MetricsSnapshot
+    from .observe.events import EventStream as EventStream
+    from .observe.exporters import JsonLines as JsonLines
+    from .observe.exporters import MetricsExporter as MetricsExporter
+    from .observe.exporters import export_to_opentelemetry as export_to_opentelemetry
+    from .observe.metrics import Distribution as Distribution
+    from .observe.metrics import MetricKey as MetricKey
+    from .observe.metrics import MetricsSnapshot as MetricsSnapshot
     from .producer.accumulating.partitioner import per_record as per_record
     from .producer.acknowledgement import Acknowledgement as Acknowledgement
     from .producer.delivery import ColumnsDelivery as ColumnsDelivery
@@ -217,13 +217,13 @@ _MODULES: Final = {
     "TimestampType": "model",
     "TopicPartition": "model",
     "Connection": "network.connection",
-    "EventStream": "observe.event_stream",
-    "Distribution": "observe.histogram",
-    "JsonLines": "observe.json_lines",
-    "MetricsExporter": "observe.metrics_exporter",
-    "export_to_opentelemetry": "observe.opentelemetry_bridge",
-    "MetricKey": "observe.snapshot",
-    "MetricsSnapshot": "observe.snapshot",
+    "EventStream": "observe.events",
+    "Distribution": "observe.metrics",
+    "JsonLines": "observe.exporters",
+    "MetricsExporter": "observe.exporters",
+    "export_to_opentelemetry": "observe.exporters",
+    "MetricKey": "observe.metrics",
+    "MetricsSnapshot": "observe.metrics",
     "per_record": "producer.accumulating.partitioner",
     "Acknowledgement": "producer.acknowledgement",
     "ColumnsDelivery": "producer.delivery",

@@ -14,7 +14,7 @@ from spark_kafka_native.kafka.consumer.consumer_events import WorkStatus
 from spark_kafka_native.kafka.errors import KafkaError
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.observe import catalogue
-from spark_kafka_native.kafka.observe.snapshot import MetricsSnapshot
+from spark_kafka_native.kafka.observe.metrics import MetricsSnapshot
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus
 
 pytestmark = pytest.mark.broker

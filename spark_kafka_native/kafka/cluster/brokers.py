@@ -23,8 +23,7 @@ from ..errors import (
 from ..model import Broker
 from ..network.connection import Connection
 from ..observe import catalogue as metric
-from ..observe.registry import MetricsRegistry
-from ..observe.snapshot import Observed
+from ..observe.metrics import MetricsRegistry, Observed
 from ..runtime.deadline import Deadline
 from ..runtime.name_lookup import canonical_names
 from ..runtime.waiting import DeadlineLock

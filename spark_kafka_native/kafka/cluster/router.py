@@ -23,9 +23,7 @@ from ..errors import BrokerError, ClientClosedError, ConfigError, KafkaError, Ne
 from ..model import Broker, TopicPartition
 from ..network.connection import Connection
 from ..observe import catalogue as metric
-from ..observe.error_tag import error_tag
-from ..observe.registry import MetricsRegistry
-from ..observe.snapshot import Observed
+from ..observe.metrics import MetricsRegistry, Observed, error_tag
 from ..protocol.api.find_coordinator import GROUP_KEY_TYPE, TRANSACTION_KEY_TYPE
 from ..protocol.api.metadata import MetadataRequest, MetadataRequestTopic
 from ..protocol.message import Request, Response

@@ -14,8 +14,8 @@ from typing import Any, Self, TypeVar
 
 from ..errors import ConsumerClosedError
 from ..model import Record, TopicPartition
-from ..observe.event_stream import EventStream
-from ..observe.snapshot import MetricsSnapshot
+from ..observe.events import EventStream
+from ..observe.metrics import MetricsSnapshot
 from ..runtime.deadline import Deadline
 from .consumer import LOOK_MS, Consumer
 from .consumer_events import WorkUnit

@@ -12,8 +12,8 @@ from ..cluster.router import Router, check_shared
 from ..config.config_from import Bootstrap, configs_from
 from ..errors import ConsumerClosedError
 from ..model import OffsetAt, Record, TopicPartition
-from ..observe.event_stream import EventStream
-from ..observe.snapshot import MetricsSnapshot
+from ..observe.events import EventStream
+from ..observe.metrics import MetricsSnapshot
 from ..records.decode import ALL_COLUMNS
 from ..runtime.deadline import Deadline
 from ..runtime.retry import is_retriable

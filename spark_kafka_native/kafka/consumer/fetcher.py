@@ -26,7 +26,7 @@ from ..model import IsolationLevel, TopicPartition
 from ..network.connection import Connection
 from ..network.wait import wait_for_any
 from ..observe import catalogue as metric
-from ..observe.registry import MetricsRegistry
+from ..observe.metrics import MetricsRegistry
 from ..protocol.api.fetch import FetchRequest, PartitionData
 from ..runtime.deadline import Deadline
 from ..runtime.retry import Backoff

@@ -18,9 +18,8 @@ from ..cluster.router import Router
 from ..errors import ConsumerClosedError
 from ..model import IsolationLevel, Record, TopicPartition
 from ..observe import catalogue as metric
-from ..observe.event_source import EventSource
-from ..observe.registry import MetricsRegistry
-from ..observe.snapshot import MetricsSnapshot, Observed
+from ..observe.events import EventSource
+from ..observe.metrics import MetricsRegistry, MetricsSnapshot, Observed
 from ..runtime.deadline import Deadline
 from .consumer_events import WorkUnit
 from .fetched_records import FetchedRecords

@@ -21,9 +21,8 @@ from ..errors import (
 )
 from ..model import TopicPartition
 from ..observe import catalogue as metric
-from ..observe.event_source import EventSource
-from ..observe.registry import MetricsRegistry
-from ..observe.snapshot import Observed
+from ..observe.events import EventSource
+from ..observe.metrics import MetricsRegistry, Observed
 from ..runtime.deadline import Wakeup
 from ..runtime.waiting import LocklessCondition
 from .consumer_events import WorkStatus, WorkUnit

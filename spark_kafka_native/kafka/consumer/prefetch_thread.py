@@ -20,7 +20,7 @@ from ..model import TopicPartition
 from ..network.connection import Connection
 from ..network.transport import READ, wait_for_streams
 from ..observe import catalogue as metric
-from ..observe.error_tag import error_tag
+from ..observe.metrics import error_tag
 from ..runtime.deadline import Deadline
 from .background import Background
 from .fetched_records import FetchedRecords

@@ -23,9 +23,8 @@ from ..error_code import ErrorCode
 from ..errors import BrokerError, CommitFailedError, KafkaError
 from ..model import TopicPartition
 from ..observe import catalogue as metric
-from ..observe.error_tag import error_tag
-from ..observe.event_source import EventSource
-from ..observe.registry import MetricsRegistry
+from ..observe.events import EventSource
+from ..observe.metrics import MetricsRegistry, error_tag
 from ..runtime.deadline import Deadline
 from ..runtime.retry import Backoff, is_retriable, retry
 from ..runtime.waiting import LocklessCondition

@@ -25,8 +25,8 @@ from ..consumer.partition_reader import PartitionReader, single_reader
 from ..errors import ConfigError, ConsumerClosedError
 from ..model import Record, TopicPartition
 from ..observe import catalogue as metric
-from ..observe.event_stream import EventStream
-from ..observe.snapshot import MetricsSnapshot, Observed
+from ..observe.events import EventStream
+from ..observe.metrics import MetricsSnapshot, Observed
 from ..runtime.deadline import Deadline
 from .callbacks import Callbacks, OnPartitions
 from .commits import AutoCommit, Commits, Progress

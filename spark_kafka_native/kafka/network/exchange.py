@@ -20,8 +20,7 @@ from typing import Any, TypeVar
 
 from ..errors import KafkaError, NetworkError, RequestTimedOutError
 from ..observe import catalogue as metric
-from ..observe.error_tag import error_tag
-from ..observe.registry import MetricsRegistry
+from ..observe.metrics import MetricsRegistry, error_tag
 from ..protocol.frame import PREFIX_BYTES
 from ..protocol.message import Request, Response
 from ..protocol.session import Session

@@ -22,8 +22,8 @@ from ..config.client_config import ProducerConfig
 from ..config.config_from import Bootstrap, configs_from
 from ..errors import DeadlineExceededError
 from ..observe import catalogue as metric
-from ..observe.event_stream import EventStream
-from ..observe.snapshot import MetricsSnapshot, Observed
+from ..observe.events import EventStream
+from ..observe.metrics import MetricsSnapshot, Observed
 from ..records.columns import RecordColumns
 from ..runtime.deadline import Deadline, Timeout
 from ..runtime.waiting import released

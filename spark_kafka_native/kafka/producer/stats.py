@@ -8,11 +8,8 @@ from dataclasses import dataclass, field
 
 from ..model import TopicPartition
 from ..observe import catalogue as metric
-from ..observe.error_tag import error_tag
-from ..observe.event_source import EventSource
-from ..observe.histogram import NOTHING, Distribution
-from ..observe.registry import MetricsRegistry
-from ..observe.snapshot import Observed
+from ..observe.events import EventSource
+from ..observe.metrics import NOTHING, Distribution, MetricsRegistry, Observed, error_tag
 from .acknowledgement import Acknowledgement
 from .errors import DeliveryError
 

@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from ..observe.registry import MetricsRegistry
+from ..observe.metrics import MetricsRegistry
 from ..runtime.deadline import Deadline
 from ..runtime.waiting import LocklessCondition
 from .errors import ProducerClosedError

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 
 from ...observe import catalogue as metric
-from ...observe.registry import MetricsRegistry
+from ...observe.metrics import MetricsRegistry
 from ...runtime.deadline import Deadline
 from ..errors import BufferFullError, ProducerClosedError
 

@@ -12,7 +12,7 @@ from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, NetworkError, RequestTimedOutError
-from spark_kafka_native.kafka.observe.snapshot import MetricsSnapshot
+from spark_kafka_native.kafka.observe.metrics import MetricsSnapshot
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
 
 METADATA = MetadataRequest(topics=[])

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from spark_kafka_native.kafka.observe.histogram import NOTHING, STEPS, Distribution, Histogram
+from spark_kafka_native.kafka.observe.metrics import NOTHING, STEPS, Distribution, Histogram
 
 ERROR = 2 ** (1 / (2 * STEPS)) - 1
 

@@ -12,8 +12,8 @@ import pytest
 
 from spark_kafka_native.kafka.consumer.consumer_events import WorkStatus, WorkUnit
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.observe.event_source import EventSource
-from spark_kafka_native.kafka.observe.json_lines import JsonLines
+from spark_kafka_native.kafka.observe.events import EventSource
+from spark_kafka_native.kafka.observe.exporters import JsonLines
 from spark_kafka_native.kafka.producer.acknowledgement import Acknowledgement
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus
 

@@ -13,10 +13,8 @@ import pytest
 
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.observe import catalogue
-from spark_kafka_native.kafka.observe.metrics_exporter import MetricsExporter
-from spark_kafka_native.kafka.observe.opentelemetry_bridge import export_to_opentelemetry
-from spark_kafka_native.kafka.observe.registry import MetricsRegistry
-from spark_kafka_native.kafka.observe.snapshot import MetricsSnapshot, Observed
+from spark_kafka_native.kafka.observe.exporters import MetricsExporter, export_to_opentelemetry
+from spark_kafka_native.kafka.observe.metrics import MetricsRegistry, MetricsSnapshot, Observed
 
 
 class Client:

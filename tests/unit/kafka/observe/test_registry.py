@@ -10,11 +10,10 @@ from held_lock import held_by_another_thread
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, NetworkError
-from spark_kafka_native.kafka.observe import catalogue, registry
-from spark_kafka_native.kafka.observe.error_tag import error_tag
-from spark_kafka_native.kafka.observe.metric import Kind
-from spark_kafka_native.kafka.observe.registry import MetricsRegistry
-from spark_kafka_native.kafka.observe.snapshot import MetricKey, Observed
+from spark_kafka_native.kafka.observe import catalogue
+from spark_kafka_native.kafka.observe import metrics as metrics_module
+from spark_kafka_native.kafka.observe.catalogue import Kind
+from spark_kafka_native.kafka.observe.metrics import MetricKey, MetricsRegistry, Observed, error_tag
 
 REQUESTS, DURATION, CONNECTIONS = catalogue.REQUESTS, catalogue.REQUEST_DURATION, catalogue.CONNECTIONS
 
@@ -100,7 +99,7 @@ def test_threads_lose_no_count():
 
 
 def test_topics_without_end_take_no_memory_without_end(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(registry, "MAX_SERIES", 10)
+    monkeypatch.setattr(metrics_module, "MAX_SERIES", 10)
     metrics = MetricsRegistry()
     for number in range(50):
         metrics.count(catalogue.CONSUMED_RECORDS, 1, f"topic-{number}")

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from spark_kafka_native.kafka.observe import catalogue
-from spark_kafka_native.kafka.observe.registry import MetricsRegistry
+from spark_kafka_native.kafka.observe.metrics import MetricsRegistry
 from spark_kafka_native.kafka.producer.accumulating.memory import BufferMemory, Room
 from spark_kafka_native.kafka.producer.errors import BufferFullError, ProducerClosedError
 

@@ -10,7 +10,7 @@ import pytest
 from spark_kafka_native.kafka.config.client_config import ProducerConfig
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import Acks, TopicPartition
-from spark_kafka_native.kafka.observe.histogram import Histogram
+from spark_kafka_native.kafka.observe.metrics import Histogram
 from spark_kafka_native.kafka.producer.accumulating.batch import concat_columns, take_columns
 from spark_kafka_native.kafka.producer.accumulating.records_in import columns_by_topic
 from spark_kafka_native.kafka.producer.delivery import ColumnsDelivery, Delivery, DeliveryBlock, Outcome

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from held_lock import held_by_another_thread
 
-from spark_kafka_native.kafka.observe.event_source import EventSource
-from spark_kafka_native.kafka.observe.event_stream import EventStream
+from spark_kafka_native.kafka.observe.events import EventSource, EventStream
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 

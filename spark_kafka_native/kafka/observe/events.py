@@ -1,9 +1,13 @@
-"""`EventStream`: the latest events of one kind, for whoever subscribed to them."""
+"""Events: a client emits them to an `EventSource`, and each subscriber reads them from an `EventStream`.
+
+A stream holds a bounded window of events, so that a slow subscriber loses events and never delays the client.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections import deque
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -110,3 +114,56 @@ class EventStream(Generic[E]):
                 self.dropped += 1
             self._events.append(event)
         self._condition.notify_all()
+
+
+class EventSource(Generic[E]):
+    """Any thread may use it. A stream that nobody holds any more is forgotten."""
+
+    def __init__(self) -> None:
+        self._streams: tuple[weakref.ref[EventStream[E]], ...] = ()
+        self._lock = threading.RLock()
+        self._closed = False
+
+    @property
+    def listening(self) -> bool:
+        """Whether anybody has subscribed: an event need not be made for nobody."""
+        return bool(self._streams)
+
+    @property
+    def locks(self) -> list[threading.RLock]:
+        """Its own and those of its streams."""
+        streams = [stream for reference in self._streams if (stream := reference()) is not None]
+        return [self._lock, *(stream.lock for stream in streams)]
+
+    def subscribe(self, capacity: int) -> EventStream[E]:
+        """A stream of what happens from now on."""
+        stream: EventStream[E] = EventStream(capacity)
+        with self._lock:
+            self._streams = (*self._streams, weakref.ref(stream))
+        if self._closed:
+            stream.close()
+        return stream
+
+    def emit(self, event: E) -> None:
+        """It has happened."""
+        gone = False
+        for reference in self._streams:
+            stream = reference()
+            if stream is None or stream.closed:
+                gone = True
+            else:
+                stream.offer(event)
+        if gone:
+            self._forget_closed()
+
+    def close(self) -> None:
+        """Nothing more will happen."""
+        self._closed = True
+        for reference in self._streams:
+            if (stream := reference()) is not None:
+                stream.close()
+
+    def _forget_closed(self) -> None:
+        with self._lock:
+            found = [(reference, reference()) for reference in self._streams]
+            self._streams = tuple(r for r, stream in found if stream is not None and not stream.closed)

@@ -1,0 +1,287 @@
+"""Exporters: metrics to a function (`MetricsExporter`) or OpenTelemetry, events to a file (`JsonLines`)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, Protocol, Self, TextIO
+
+from ..errors import ConfigError
+from ..runtime.deadline import Deadline
+from ..runtime.waiting import LocklessCondition
+from .catalogue import ALL_METRICS, Kind, Metric
+from .events import EventStream
+from .metrics import NOTHING, Distribution, MetricKey, MetricsSnapshot, Value
+
+_LOG = logging.getLogger("spark_kafka_native.telemetry")
+CLOSE_S = 5.0
+"""How long `close` waits for the last export, or for what is left to be written."""
+
+
+METER: Final = "spark_kafka_native"
+_PERCENTILES: Final = (("0", "min"), ("0.5", "p50"), ("0.95", "p95"), ("0.99", "p99"), ("1", "max"))
+
+_Read = Callable[[Value], Iterator[tuple[float, Mapping[str, str]]]]
+
+
+class Metered(Protocol):
+    """A client that counts: `Producer`, `Consumer`, `GroupConsumer` and their kin."""
+
+    def metrics(self) -> MetricsSnapshot:
+        """What was counted and measured so far."""
+        ...
+
+
+Export = Callable[[MetricsSnapshot, MetricsSnapshot], object]
+"""Called with everything so far, and with what came since the last call."""
+
+
+class MetricsExporter:
+    """Calls ``to(total, since_last)`` every so many seconds, and once more in `close`. A context manager.
+
+        with MetricsExporter(producer, every=10.0, to=lambda total, last: print(last.to_json())):
+            ...
+
+    ``to`` may take its time and may raise: that is logged, and the next call is made. It does not keep the
+    client alive, and ends with it; a process forked from this one exports nothing.
+    """
+
+    def __init__(self, client: Metered, *, every: float = 60.0, to: Export) -> None:
+        if not every > 0:
+            raise ValueError(f"every must be a number of seconds above 0, not {every}")
+        self.failures = 0
+        """Calls that raised."""
+        self._client = weakref.ref(client)
+        self._every = every
+        self._to = to
+        self._last: MetricsSnapshot | None = None
+        self._condition = LocklessCondition()
+        self._stopping = False
+        self._process_id = os.getpid()
+        self._thread = threading.Thread(target=self._work, name="kafka-metrics-exporter", daemon=True)
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        return f"<MetricsExporter of {self._client()!r} every {self._every} s, {self.failures} failures>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Export what came since the last time, and end. May be called twice."""
+        if self._process_id != os.getpid():
+            return
+        self._stopping = True
+        self._condition.notify_all()
+        if self._thread is not threading.current_thread():
+            self._thread.join(CLOSE_S)
+
+    def _work(self) -> None:
+        while self._client() is not None:
+            last = self._condition.wait_for(lambda: self._stopping, Deadline.after_ms(self._every * 1000))
+            self._export()
+            if last:
+                return
+
+    def _export(self) -> None:
+        if (client := self._client()) is None:
+            return
+        try:
+            total = client.metrics()
+            del client  # it may go while the function takes its time
+            last, self._last = self._last, total
+            self._to(total, total if last is None else total.since(last))
+        except Exception:  # noqa: BLE001 - a user's function must not end the thread
+            self.failures += 1
+            _LOG.exception("exporting metrics failed")
+
+
+def export_to_opentelemetry(
+    client: Metered, meter: Any = None, attributes: Mapping[str, str] | None = None
+) -> None:
+    """Register every metric of ``client`` with ``meter`` (None: the global provider's). ``attributes`` go on
+    each value, to tell clients apart; tags are attributes, too.
+
+    A counter and a gauge keep their names and units. A distribution is a counter ``<name>.count``, a counter
+    ``<name>.sum``, and a gauge ``<name>`` with the percentiles since the last collection, as attribute
+    ``quantile`` (0 to 1). The client is not kept alive; nothing is reported of one that is gone.
+
+    Raises `ConfigError` where ``opentelemetry-api`` is not installed: ``pip install
+    "spark-kafka-native[otel]"``.
+    """
+    try:
+        api = import_module("opentelemetry.metrics")
+    except ImportError as error:
+        raise ConfigError(
+            "OpenTelemetry is not installed: pip install 'spark-kafka-native[otel]' brings opentelemetry-api"
+        ) from error
+    collected = _Collected(client, api.Observation, attributes or {})
+    meter = meter or api.get_meter(METER)
+    for metric in ALL_METRICS:
+        for suffix, create, unit, read in _instruments(meter, metric):
+            name = metric.name + suffix
+            create(name, [collected.reader(name, metric, read)], unit, metric.description)
+
+
+def _instruments(meter: Any, metric: Metric) -> list[tuple[str, Any, str, _Read]]:
+    """The suffix of its name, how it is made, its unit and what it reads."""
+    match metric.kind:
+        case Kind.COUNTER:
+            return [("", meter.create_observable_counter, metric.unit, _number)]
+        case Kind.GAUGE:
+            return [("", meter.create_observable_gauge, metric.unit, _number)]
+        case Kind.DISTRIBUTION:
+            return [
+                (".count", meter.create_observable_counter, "1", _count),
+                (".sum", meter.create_observable_counter, metric.unit, _sum),
+                ("", meter.create_observable_gauge, metric.unit, _percentiles),
+            ]
+
+
+class _Collected:
+    """One snapshot for all instruments of a collection: one that is read again begins the next."""
+
+    def __init__(
+        self, client: Metered, observation: Callable[..., Any], attributes: Mapping[str, str]
+    ) -> None:
+        self._client = weakref.ref(client)
+        self._observation = observation
+        self._attributes = dict(attributes)
+        self._process_id = os.getpid()
+        self._lock = threading.Lock()
+        self._total: MetricsSnapshot | None = None
+        self._since: MetricsSnapshot | None = None
+        self._read: set[str] = set()
+
+    def reader(self, name: str, metric: Metric, read: _Read) -> Callable[[Any], list[Any]]:
+        """The callback of one instrument."""
+
+        def observe(_: Any) -> list[Any]:
+            found = []
+            for key, value in self._values(name, metric, interval=read is _percentiles):
+                for number, more in read(value):
+                    found.append(self._observation(number, {**self._attributes, **dict(key.tags), **more}))
+            return found
+
+        return observe
+
+    def _values(self, name: str, metric: Metric, *, interval: bool) -> list[tuple[MetricKey, Value]]:
+        if self._process_id != os.getpid():  # a reader may go on in a forked child, where the client does not
+            return []
+        with self._lock:
+            snapshot = self._snapshot(name)[interval]
+        return (
+            [] if snapshot is None else [(key, value) for key, value in snapshot if key.name == metric.name]
+        )
+
+    def _snapshot(self, name: str) -> tuple[MetricsSnapshot | None, MetricsSnapshot | None]:
+        """All so far, and what came since the last collection."""
+        client = self._client()
+        if client is None:
+            return None, None
+        if self._total is None or name in self._read:
+            last, self._total = self._total, client.metrics()
+            self._since = self._total if last is None else self._total.since(last)
+            self._read.clear()
+        self._read.add(name)
+        return self._total, self._since
+
+
+def _number(value: Value) -> Iterator[tuple[float, Mapping[str, str]]]:
+    if not isinstance(value, Distribution):
+        yield value, {}
+
+
+def _count(value: Value) -> Iterator[tuple[float, Mapping[str, str]]]:
+    if isinstance(value, Distribution):
+        yield value.count, {}
+
+
+def _sum(value: Value) -> Iterator[tuple[float, Mapping[str, str]]]:
+    if isinstance(value, Distribution):
+        yield value.sum, {}
+
+
+def _percentiles(value: Value) -> Iterator[tuple[float, Mapping[str, str]]]:
+    if isinstance(value, Distribution) and value != NOTHING:
+        for quantile, name in _PERCENTILES:
+            yield getattr(value, name), {"quantile": quantile}
+
+
+class JsonLines:
+    """A context manager. ``to`` is a path, which is appended to, or an open text file, which stays open.
+
+        with JsonLines("acknowledgements.jsonl", producer.acknowledgements()):
+            ...
+
+    Where the file can't keep up, events are dropped, and a line ``{"event": "dropped", "count": n}`` says so.
+    What can't be written is logged once and counted in ``failures``; the client goes on.
+    """
+
+    def __init__(self, to: str | os.PathLike[str] | TextIO, stream: EventStream[Any]) -> None:
+        self.failures = 0
+        """Lines that could not be written."""
+        self._stream = stream
+        self._owns_file = isinstance(to, str | os.PathLike)
+        # Closed by the thread, once everything is written.
+        self._file = Path(to).open("a", encoding="utf-8") if isinstance(to, str | os.PathLike) else to  # noqa: SIM115
+        self._told_dropped = 0
+        self._process_id = os.getpid()
+        self._thread = threading.Thread(target=self._work, name="kafka-json-lines", daemon=True)
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        return f"<JsonLines of {self._stream!r}, {self.failures} failures>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Write what is left, and end. May be called twice."""
+        if self._process_id != os.getpid():  # the thread, and what the file buffers, are the parent's
+            return
+        self._stream.close()
+        self._thread.join(CLOSE_S)
+
+    def _work(self) -> None:
+        for event in self._stream:
+            self._write(event.to_dict())
+            if (dropped := self._stream.dropped) > self._told_dropped:
+                self._write({"event": "dropped", "count": dropped - self._told_dropped})
+                self._told_dropped = dropped
+            if not len(self._stream):
+                self._flush()
+        self._flush()
+        if self._owns_file:
+            with contextlib.suppress(OSError):  # a full disk: what is left of it can't be written here either
+                self._file.close()
+
+    def _write(self, line: dict[str, Any]) -> None:
+        try:
+            self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
+        except Exception as error:  # noqa: BLE001 - whatever file it is: a full disk must not end the thread
+            self._failed(error)
+
+    def _flush(self) -> None:
+        try:
+            self._file.flush()
+        except Exception as error:  # noqa: BLE001 - as above
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        self.failures += 1
+        if self.failures == 1:
+            _LOG.warning("events can't be written, and are lost: %r", error)
