@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from types import ModuleType
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +28,7 @@ from kafka.record.memory_records import MemoryRecords as KafkaPythonRecords
 from kafka.record.memory_records import MemoryRecordsBuilder
 
 from spark_kafka_native.kafka import HeaderKeys
-from spark_kafka_native.kafka.records import assemble, decode, encode, kernel, numpy_kernel, small_sets
+from spark_kafka_native.kafka.records import assemble, decode, encode, kernel, numpy_kernel
 from spark_kafka_native.kafka.records.columns import RecordColumns
 from spark_kafka_native.kafka.records.compression import Codec
 
@@ -85,8 +84,8 @@ class Case:
 
 
 @contextmanager
-def using(chosen: ModuleType) -> Iterator[None]:
-    users = (assemble, decode, encode, small_sets)
+def using(chosen: kernel.Kernel) -> Iterator[None]:
+    users = (assemble, decode, encode)
     before = [user.kernel for user in users]
     for user in users:
         user.kernel = chosen
@@ -95,14 +94,14 @@ def using(chosen: ModuleType) -> Iterator[None]:
         user.kernel = kernel_before
 
 
-def decode_ours(chosen: ModuleType, data: bytes, wanted: frozenset[str] | None = None) -> None:
+def decode_ours(chosen: kernel.Kernel, data: bytes, wanted: frozenset[str] | None = None) -> None:
     with using(chosen):
         decode.decode_record_set(data, fetch_offset=0, columns=wanted)
 
 
-def decode_together(chosen: ModuleType, sets: list[small_sets.SmallSet]) -> None:
+def decode_together(chosen: kernel.Kernel, sets: list[decode.RecordSetSlice]) -> None:
     with using(chosen):
-        found = small_sets.decode_small_sets(
+        found = decode.decode_record_sets(
             sets, columns=None, header_keys=HeaderKeys.STRICT, check_crcs=True, max_bytes=1 << 20
         )
     if found is None:
@@ -121,7 +120,7 @@ def decode_peer(records: Callable[[bytes], object], data: bytes) -> None:
 
 
 def encode_ours(
-    chosen: ModuleType, columns: RecordColumns, codec: Codec, rows: np.ndarray | None = None
+    chosen: kernel.Kernel, columns: RecordColumns, codec: Codec, rows: np.ndarray | None = None
 ) -> None:
     with using(chosen):
         encode.encode_record_batch(columns, codec=codec, rows=rows)
@@ -221,10 +220,10 @@ def measure(
 def measure_quiet_partitions(rounds: int) -> None:
     """Print what a task over many quiet partitions spends on decoding."""
     case = Case(label="", values=random_values(100, QUIET_RECORDS))
-    one = small_sets.SmallSet(memoryview(case.record_set()), 0, QUIET_RECORDS)
+    one = decode.RecordSetSlice(memoryview(case.record_set()), 0, QUIET_RECORDS)
     sets = [one] * QUIET_PARTITIONS
 
-    def alone(chosen: ModuleType) -> None:
+    def alone(chosen: kernel.Kernel) -> None:
         for each in sets:
             decode_ours(chosen, each.data)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import ModuleType
 
 import crcmod.predefined
 import pytest
@@ -17,27 +16,26 @@ from spark_kafka_native.kafka.records import (
     hashing,
     kernel,
     numpy_kernel,
-    small_sets,
 )
 
-KERNELS: list[ModuleType] = [numpy_kernel]
+KERNELS: list[kernel.Kernel] = [numpy_kernel]
 if (compiled := kernel.load_compiled()) is not None:
     KERNELS.append(compiled)
 
 EACH_KERNEL = pytest.mark.parametrize(
-    "kernel", KERNELS, ids=lambda module: module.__name__.rpartition(".")[2]
+    "kernel", KERNELS, ids=lambda one: "numpy" if one is numpy_kernel else "compiled"
 )
 
 _crc32c = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 
 
 @contextmanager
-def using_kernel(module: ModuleType) -> Iterator[None]:
+def using_kernel(chosen: kernel.Kernel) -> Iterator[None]:
     """Make the decoder, the encoder and the hashes use one kernel."""
-    users = (assemble, decode, encode, hashing, small_sets)
+    users = (assemble, decode, encode, hashing)
     before = [user.kernel for user in users]
     for user in users:
-        user.kernel = module
+        user.kernel = chosen
     try:
         yield
     finally:

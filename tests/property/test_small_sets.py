@@ -14,8 +14,7 @@ from spark_kafka_native.kafka.errors import CorruptRecordError
 from spark_kafka_native.kafka.model import HeaderKeys
 from spark_kafka_native.kafka.records.columns import RecordColumns
 from spark_kafka_native.kafka.records.compression import Codec, compress
-from spark_kafka_native.kafka.records.decode import decode_record_set
-from spark_kafka_native.kafka.records.small_sets import SmallSet, decode_small_sets
+from spark_kafka_native.kafka.records.decode import RecordSetSlice, decode_record_set, decode_record_sets
 
 ROUNDS = int(os.environ.get("RECORD_FUZZ_ROUNDS", "120"))
 """Groups of sets per kernel and kind; raise it for a soak."""
@@ -55,7 +54,7 @@ def a_batch(rng: random.Random, base_offset: int) -> tuple[bytes, int]:
     return data, base_offset + last
 
 
-def a_set(rng: random.Random) -> SmallSet:
+def a_set(rng: random.Random) -> RecordSetSlice:
     """Of some batches; what is wanted of it begins and ends anywhere."""
     offset, batches = rng.randrange(1000), []
     first = offset
@@ -68,12 +67,12 @@ def a_set(rng: random.Random) -> SmallSet:
     if rng.randrange(4) == 0:
         joined += a_batch(rng, offset)[0][: rng.randrange(1, 70)]
     fetch_offset = rng.choice([first, first, rng.randrange(first, offset)])
-    return SmallSet(
+    return RecordSetSlice(
         memoryview(joined), fetch_offset, rng.choice([offset, 1 << 62, rng.randrange(first, offset + 3)])
     )
 
 
-def damaged(rng: random.Random, one: SmallSet) -> SmallSet:
+def damaged(rng: random.Random, one: RecordSetSlice) -> RecordSetSlice:
     data = bytearray(one.data)
     data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
     return one._replace(data=memoryview(bytes(data)))
@@ -100,21 +99,21 @@ def as_lists(columns: RecordColumns) -> list[Any]:
     ]
 
 
-def alone(one: SmallSet, **options: Any) -> tuple[Any, ...]:
+def alone(one: RecordSetSlice, **options: Any) -> tuple[Any, ...]:
     decoded = decode_record_set(
         one.data, fetch_offset=one.fetch_offset, until_offset=one.until_offset, max_batch_bytes=CAP, **options
     )
     return one.fetch_offset, decoded.next_offset, as_lists(decoded.columns)
 
 
-def together(sets: list[SmallSet], **options: Any) -> list[tuple[Any, ...]] | None:
-    decoded = decode_small_sets(sets, max_bytes=CAP, **options)
+def together(sets: list[RecordSetSlice], **options: Any) -> list[tuple[Any, ...]] | None:
+    decoded = decode_record_sets(sets, max_bytes=CAP, **options)
     if decoded is None:
         return None
     return [(one.from_offset, one.next_offset, as_lists(one.columns)) for one in decoded]
 
 
-def has_batch(one: SmallSet) -> bool:
+def has_batch(one: RecordSetSlice) -> bool:
     """Whether a batch of it begins before the end that is wanted."""
     return int.from_bytes(one.data[:8], "big") < one.until_offset
 
@@ -162,7 +161,7 @@ def test_nothing_damaged_is_decoded_together_that_is_refused_alone(kernel, check
 def test_what_decompresses_to_a_lot_is_left_to_be_decoded_alone(kernel) -> None:
     body = record(0, bytes(CAP // 2))
     packed = batch(body=bytes(compress(Codec.ZSTD, body)), count=1, attributes=Codec.ZSTD)
-    sets = [SmallSet(memoryview(packed), 0, 1)] * 3
+    sets = [RecordSetSlice(memoryview(packed), 0, 1)] * 3
     options = {"columns": None, "header_keys": HeaderKeys.STRICT, "check_crcs": True}
     with using_kernel(kernel):
         assert together(sets, **options) is None
@@ -171,7 +170,7 @@ def test_what_decompresses_to_a_lot_is_left_to_be_decoded_alone(kernel) -> None:
 
 @EACH_KERNEL
 def test_a_set_without_a_batch_is_left_to_be_decoded_alone(kernel) -> None:
-    whole = SmallSet(memoryview(batch([record(0)])), 0, 1)
+    whole = RecordSetSlice(memoryview(batch([record(0)])), 0, 1)
     options = {"columns": None, "header_keys": HeaderKeys.STRICT, "check_crcs": True}
     with using_kernel(kernel):
         assert together([whole, whole._replace(data=whole.data[:60])], **options) is None

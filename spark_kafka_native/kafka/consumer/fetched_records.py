@@ -14,8 +14,7 @@ from ..model import AbortedTransaction, IsolationLevel, TopicPartition
 from ..protocol.api.fetch import PartitionData
 from ..records.batch import read_batch_headers
 from ..records.columns import RecordColumns
-from ..records.decode import decode_record_set
-from ..records.small_sets import DecodedSmallSet, SmallSet, decode_small_sets
+from ..records.decode import DecodedSlice, RecordSetSlice, decode_record_set, decode_record_sets
 from .partition_state import PartitionState
 
 DECODED_BYTES = 4 * 1024 * 1024
@@ -71,7 +70,7 @@ def decode_fetched(
     data: PartitionData,
     config: ConsumerConfig,
     columns: frozenset[str] | None,
-    decoded: DecodedSmallSet | None = None,
+    decoded: DecodedSlice | None = None,
 ) -> Iterator[FetchedRecords]:
     """The records in ``data`` from the partition's position on: mostly one `FetchedRecords`, more where they
     unpack to a lot. Moves the position; stops where the caller has moved or paused the partition meanwhile.
@@ -96,7 +95,7 @@ def decode_fetched(
             raise error.at(state.topic_partition) from None
 
 
-def _is_all(decoded: DecodedSmallSet, state: PartitionState) -> bool:
+def _is_all(decoded: DecodedSlice, state: PartitionState) -> bool:
     return decoded.next_offset >= _expected(state)
 
 
@@ -210,13 +209,13 @@ def in_groups(found: Iterable[Taken]) -> Iterator[list[Taken]]:
 
 def decode_group(
     group: Sequence[Taken], config: ConsumerConfig, columns: frozenset[str] | None
-) -> Sequence[DecodedSmallSet | None]:
+) -> Sequence[DecodedSlice | None]:
     """The records of each of ``group`` from its position on; None for what is to be decoded alone."""
     decoded = None
     if len(group) > 1:
-        decoded = decode_small_sets(
+        decoded = decode_record_sets(
             [
-                SmallSet(data.records or memoryview(b""), state.position, state.until_offset)
+                RecordSetSlice(data.records or memoryview(b""), state.position, state.until_offset)
                 for state, data, _ in group
             ],
             columns=columns,

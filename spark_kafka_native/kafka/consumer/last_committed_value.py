@@ -20,8 +20,8 @@ from ..errors import DeadlineExceededError, KafkaError
 from ..model import TopicPartition
 from ..protocol.api.fetch import PartitionData
 from ..records.batch import CONTROL, TRANSACTIONAL, read_batch_headers
-from ..records.bodies import read_body
 from ..records.control import ControlType, read_marker
+from ..records.scan import read_body
 from ..runtime.deadline import Deadline
 from .fetch_once import ask_leader, decode_answer
 from .offsets import list_bounds

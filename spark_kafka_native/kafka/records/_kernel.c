@@ -1,6 +1,6 @@
 /* The compiled kernel: the loops over records that NumPy cannot express, in plain C on CPython's stable ABI.
 
-   It knows buffers of bytes and of native integers, nothing of NumPy or Arrow; compiled_kernel.py wraps it and
+   It knows buffers of bytes and of native integers, nothing of NumPy or Arrow; kernel.py wraps it and
    numpy_kernel.py is its twin: same results, same refusals. Bytes of a broker are untrusted: every read is bounded
    by the end of its record, every write by the size of its buffer, and no arithmetic on either can wrap. All loops
    run without the GIL. */
@@ -11,13 +11,13 @@
 #include "_kernel_hash.h"
 
 static PyMethodDef methods[] = {
-    {"scan_records", scan_records, METH_VARARGS, "See compiled_kernel.scan_records."},
-    {"gather", gather, METH_VARARGS, "See compiled_kernel.gather_binary."},
-    {"scan_headers", scan_headers, METH_VARARGS, "See compiled_kernel.scan_headers."},
-    {"shift_crc32c", shift_crc32c, METH_VARARGS, "See compiled_kernel.renew_crc32c."},
-    {"encode", encode, METH_VARARGS, "See compiled_kernel.encode_records."},
-    {"hash_keys", hash_keys, METH_VARARGS, "See compiled_kernel.hash_keys."},
-    {"group_rows", group_rows, METH_VARARGS, "See compiled_kernel.group_rows."},
+    {"scan_records", scan_records, METH_VARARGS, "See Kernel.scan_records."},
+    {"gather", gather, METH_VARARGS, "See Kernel.gather_binary."},
+    {"scan_headers", scan_headers, METH_VARARGS, "See Kernel.scan_headers."},
+    {"shift_crc32c", shift_crc32c, METH_VARARGS, "See Kernel.renew_crc32c."},
+    {"encode", encode, METH_VARARGS, "See Kernel.encode_records."},
+    {"hash_keys", hash_keys, METH_VARARGS, "See Kernel.hash_keys."},
+    {"group_rows", group_rows, METH_VARARGS, "See Kernel.group_rows."},
     {NULL, NULL, 0, NULL},
 };
 

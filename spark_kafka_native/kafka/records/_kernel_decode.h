@@ -6,14 +6,14 @@
 #include "_kernel_buffers.h"
 #include "_kernel_varint.h"
 
-/* scanned.BATCH */
+/* scan.BATCH */
 typedef struct {
     int64_t source, start, end, count, base_offset, last_offset_delta, timestamp, flags;
 } Batch;
 
 enum { SAME_TIMESTAMP = 1, DENSE = 2 };
 
-/* scanned.ScannedRecords; NULL where not wanted */
+/* scan.ScannedRecords; NULL where not wanted */
 typedef struct {
     int64_t *offset, *timestamp, *key_start, *value_start, *headers_start, *headers_end;
     int32_t *key_length, *value_length, *headers_count;

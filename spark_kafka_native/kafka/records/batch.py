@@ -1,8 +1,7 @@
-"""Record batches as they lie on the wire: the 61-byte header (format v2, KIP-98) and the walk over a record
-set.
+"""Record batches on the wire: the 61-byte header (format v2, KIP-98), the walk over a record set, the checks.
 
-Nothing here looks into the records; a fault of the framing is kept and raised only after the batches before
-it have passed their checksums, because one flipped bit in a length makes the *next* batch look like nonsense.
+This module does not read the records. A fault of the framing is kept and raised only after the batches before
+it have passed their checksums, because one flipped bit in a length makes the *next* batch look malformed.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ HEADER = np.dtype(
 
 
 def place_of(field: str) -> int:
-    """Return where in the header ``field`` begins (bytes)."""
+    """Return the position of ``field`` in the header (bytes)."""
     assert HEADER.fields is not None
     return HEADER.fields[field][1]
 
@@ -76,9 +75,9 @@ class BatchHeaders:
     """The headers of ``n`` complete batches of a record set, as columns (int64, length n), in log order."""
 
     start: I64
-    """Where in the record set each batch begins (bytes)."""
+    """The start of each batch in the record set (bytes)."""
     end: I64
-    """Where it ends."""
+    """The end of each batch."""
     base_offset: I64
     last_offset: I64
     last_offset_delta: I64
@@ -89,26 +88,24 @@ class BatchHeaders:
     producer_id: I64
     crc: I64
     fault: CorruptRecordError | None
-    """What is wrong behind the last of them; raised by `check_batches`."""
+    """The fault behind the last complete batch; raised by `check_batches`."""
     incomplete_batch_bytes: int | None
-    """How many bytes the batch that is cut off at the end would need; None where the set ends with a
-    batch."""
+    """The size of the batch that is cut off at the end; None if the set ends with a complete batch."""
     reached_until: bool
-    """Whether the walk ended because a batch begins at or behind the until_offset."""
+    """True if the walk ended because a batch begins at or behind the until_offset."""
 
     @property
     def codec(self) -> I64:
-        """The number of each batch's codec, not yet known to exist."""
+        """The codec number of each batch, not checked yet."""
         return self.attributes & CODEC_MASK
 
     def has(self, attribute: int) -> Flags:
-        """Return for each batch whether it carries ``attribute`` (`LOG_APPEND_TIME`, `TRANSACTIONAL`,
-        `CONTROL`)."""
+        """Return which batches carry ``attribute`` (`LOG_APPEND_TIME`, `TRANSACTIONAL`, `CONTROL`)."""
         carried: Flags = (self.attributes & attribute) != 0
         return carried
 
     def first(self, count: int) -> BatchHeaders:
-        """Return the first ``count`` of these headers, as if nothing were behind them."""
+        """Return the first ``count`` of these headers, as if the record set ended with them."""
         columns = {
             field.name: getattr(self, field.name)[:count]
             for field in fields(self)
@@ -123,11 +120,11 @@ def read_batch_headers(data: memoryview, until_offset: int | None = None) -> Bat
     return read_headers(data, walk)
 
 
-def read_headers(data: memoryview, walk: Walk) -> BatchHeaders:
+def read_headers(data: memoryview, walk: BatchWalk) -> BatchHeaders:
     """Read the headers of the batches that a walk has found."""
     start = np.array(walk.starts, np.int64)
     if walk.starts:
-        # One view that has a header at every byte; indexing it copies just the real ones.
+        # A view with a header at every byte; indexing it copies only the real ones.
         everywhere: npt.NDArray[np.void] = np.ndarray(
             (len(data) - HEADER_BYTES + 1,), HEADER, data, strides=(1,)
         )
@@ -158,7 +155,7 @@ def read_headers(data: memoryview, walk: Walk) -> BatchHeaders:
 
 
 def check_batches(data: memoryview, headers: BatchHeaders, *, check_crcs: bool) -> None:
-    """Raise `CorruptRecordError` for the first batch, in log order, whose checksum or header is wrong."""
+    """Raise `CorruptRecordError` for the first batch, in log order, with a wrong checksum or header."""
     first_bad = _find_bad(headers)
     if check_crcs:
         _check_crcs(data, headers, len(headers.start) if first_bad is None else first_bad + 1)
@@ -171,8 +168,9 @@ def check_batches(data: memoryview, headers: BatchHeaders, *, check_crcs: bool) 
 
 
 def pass_checks(data: memoryview, headers: BatchHeaders, firsts: I64, *, check_crcs: bool) -> bool:
-    """Return whether `check_batches` would find nothing in any of several record sets, whose first batches
-    are ``firsts``; ``fault`` apart."""
+    """Return True if `check_batches` would find nothing in any of several record sets, which begin with the
+    batches ``firsts``. Ignores ``fault``.
+    """
     overlaps = _overlaps(headers)
     overlaps[firsts] = False
     if (_breaks_rules(headers) | overlaps).any():
@@ -181,16 +179,16 @@ def pass_checks(data: memoryview, headers: BatchHeaders, firsts: I64, *, check_c
 
 
 def first_offset(data: memoryview) -> int | None:
-    """Return the base offset of the first batch of a record set; None where there is none."""
+    """Return the base offset of the first batch of a record set; None if there is none."""
     return _PREFIX.unpack_from(data)[0] if len(data) >= HEADER_BYTES else None
 
 
 def offset_after(data: memoryview) -> tuple[int, int] | None:
     """Return the offset after the last complete batch of a record set and that batch's leader epoch; None
-    where not even one is complete.
+    if no batch is complete.
 
-    Reads lengths only, 0.2 us per batch, so that the next request can be on its way before these records are
-    decoded (which checks everything, and has the last word).
+    Reads lengths only, 0.2 us per batch, so that the next request can be sent before these records are
+    decoded. Decoding checks everything, and its result counts.
     """
     position, last, size = 0, -1, len(data)
     while size - position >= HEADER_BYTES:
@@ -205,19 +203,20 @@ def offset_after(data: memoryview) -> tuple[int, int] | None:
     return base_offset + last_offset_delta + 1, leader_epoch
 
 
-class Walk(NamedTuple):
-    """How far a record set can be followed."""
+class BatchWalk(NamedTuple):
+    """The complete batches of a record set, and why the walk over them ended."""
 
     starts: list[int]
-    """Where its complete batches begin (bytes)."""
+    """The positions of the complete batches (bytes)."""
     fault: CorruptRecordError | None = None
     incomplete_batch_bytes: int | None = None
     reached_until: bool = False
 
 
-def walk_batches(data: memoryview, until_offset: int | None) -> Walk:
-    """Find the complete batches that begin before ``until_offset``; see `BatchHeaders` for what ends the
-    walk."""
+def walk_batches(data: memoryview, until_offset: int | None) -> BatchWalk:
+    """Find the complete batches that begin before ``until_offset``; `BatchHeaders` lists the ways the walk
+    can end.
+    """
     # A loop over batches, 0.3 us each: every batch says where the next begins.
     starts: list[int] = []
     position, size = 0, len(data)
@@ -225,18 +224,18 @@ def walk_batches(data: memoryview, until_offset: int | None) -> Walk:
     while size - position >= _PREFIX.size:
         base_offset, length, magic = read_prefix(data, position)
         if magic != MAGIC:
-            return Walk(starts, _refuse_magic(magic, base_offset))
+            return BatchWalk(starts, _refuse_magic(magic, base_offset))
         if length < _MIN_BATCH_LENGTH:
             message = f"a batch of length {length}, the header alone has {_MIN_BATCH_LENGTH}"
-            return Walk(starts, CorruptRecordError(message, base_offset))
+            return BatchWalk(starts, CorruptRecordError(message, base_offset))
         if until_offset is not None and base_offset >= until_offset:
-            return Walk(starts, reached_until=True)
+            return BatchWalk(starts, reached_until=True)
         if length > size - position - LENGTH_COUNTS_FROM:
-            return Walk(starts, incomplete_batch_bytes=length + LENGTH_COUNTS_FROM)
+            return BatchWalk(starts, incomplete_batch_bytes=length + LENGTH_COUNTS_FROM)
         starts.append(position)
         position += length + LENGTH_COUNTS_FROM
-    # Too little is left to know the batch's length; it has a header at least.
-    return Walk(starts, incomplete_batch_bytes=HEADER_BYTES if position < size else None)
+    # Too few bytes remain to read the batch's length; it has at least a header.
+    return BatchWalk(starts, incomplete_batch_bytes=HEADER_BYTES if position < size else None)
 
 
 def _refuse_magic(magic: int, base_offset: int) -> CorruptRecordError:
@@ -254,7 +253,7 @@ def _refuse_magic(magic: int, base_offset: int) -> CorruptRecordError:
 def _find_bad(headers: BatchHeaders) -> int | None:
     """Return the first batch whose header breaks a rule."""
     count = len(headers.start)
-    # Few batches are looked at one by one: 3 us each, and 30 us for the columns of any number.
+    # Few batches are checked one by one: 3 us each, against 30 us for a pass over columns of any length.
     few = count < _FEW_BATCHES
     suspects = range(count) if few else (_breaks_rules(headers) | _overlaps(headers)).nonzero()[0].tolist()
     return next((index for index in suspects if _explain(headers, index) is not None), None)
@@ -273,14 +272,14 @@ def _breaks_rules(headers: BatchHeaders) -> Flags:
 
 
 def _overlaps(headers: BatchHeaders) -> Flags:
-    """Say which batches begin at or before the last offset of the one in front of them."""
+    """Return which batches begin at or before the last offset of the previous batch."""
     overlaps = np.zeros(len(headers.start), np.bool_)
     overlaps[1:] = headers.base_offset[1:] <= headers.last_offset[:-1]
     return overlaps
 
 
 def _explain(headers: BatchHeaders, index: int) -> str | None:
-    """Say which of the rules of `_breaks_rules` and `_overlaps` a batch breaks; None where it breaks none."""
+    """Explain which rule of `_breaks_rules` and `_overlaps` a batch breaks; None if it breaks none."""
     base_offset, last_offset = int(headers.base_offset[index]), int(headers.last_offset[index])
     count, delta = int(headers.count[index]), int(headers.last_offset_delta[index])
     codec = int(headers.codec[index])
@@ -301,7 +300,7 @@ def _explain(headers: BatchHeaders, index: int) -> str | None:
 
 
 def has_valid_crc(data: memoryview, headers: BatchHeaders) -> Flags:
-    """Return for each batch whether its bytes have the checksum that it says."""
+    """Return for each batch True if its checksum matches its bytes."""
     valid: Flags = _crcs(data, headers, len(headers.start)) == headers.crc
     return valid
 

@@ -1,7 +1,9 @@
-"""`RecordColumns`: the one in-memory shape of records that the read path and the write path share.
+"""`RecordColumns`: the in-memory form of records that the read path and the write path share; and functions
+that build Arrow arrays from Python lists and NumPy arrays.
 
-It knows no topic and no partition: a `RecordColumns` is records of *some* partition, in order. It owns its
-memory (nothing in it points into a network buffer that will be reused).
+A `RecordColumns` knows no topic and no partition: it holds records of *some* partition, in order. It owns its
+memory (no column points into a network buffer that will be reused). The arrays are built buffer by buffer:
+`pa.array` would import pandas when it is first called.
 """
 
 from __future__ import annotations
@@ -22,14 +24,16 @@ HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value
 not."""
 
 HEADERS_AS_BYTES_TYPE = pa.list_(pa.struct([pa.field("key", pa.binary()), pa.field("value", pa.binary())]))
-"""The same with keys as they are on the wire (`HeaderKeys.BYTES`)."""
+"""`HEADERS_TYPE` with the keys as bytes, unchanged (`HeaderKeys.BYTES`)."""
+
+_INT32_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordColumns:
     """``n`` records as columns.
 
-    A column that was not asked for (read) or not given (write) is None, with the defaults named below.
+    A column that was not requested (read) or not given (write) is None, with the defaults named below.
     """
 
     length: int
@@ -45,20 +49,20 @@ class RecordColumns:
     value: pa.Array | None = None
     """As ``key``."""
     headers: pa.Array | None = None
-    """`HEADERS_TYPE` (or `HEADERS_AS_BYTES_TYPE`, where it was asked for); null where a record has none (as
-    Spark's connector). Write: null and empty both mean none."""
+    """`HEADERS_TYPE` (or `HEADERS_AS_BYTES_TYPE`, if requested); null where a record has none (as in Spark's
+    connector). Write: null and empty both mean none."""
 
     def __len__(self) -> int:
         return self.length
 
     def __iter__(self) -> Iterator[Record]:
-        """The records one by one, see `records`; they know no topic, so theirs is empty."""
+        """Iterate over the records, see `records`; their topic is empty."""
         return self.records()
 
     def records(self, topic: str = "", partition: int = -1) -> Iterator[Record]:
-        """The records one by one, with the topic-partition that only the caller knows.
+        """Iterate over the records, with the topic and partition that the caller gives.
 
-        Whole columns become lists first, about 0.3 us per record: slice what is too large for that.
+        Whole columns become lists first, about 0.3 us per record: slice columns that are too large for that.
         """
         n = self.length
         rows = zip(
@@ -73,14 +77,14 @@ class RecordColumns:
             if self.timestamp_type is None
             else self.timestamp_type.tolist(),
         )
-        return map(tuple.__new__, repeat(Record), rows)  # what Record._make is, without its Python
+        return map(tuple.__new__, repeat(Record), rows)  # as Record._make, without its Python frame
 
     def to_arrow(self, topic: str | None = None, partition: int | None = None) -> pa.RecordBatch:
-        """The columns that are there as one RecordBatch, without a copy: ``key``, ``value``, ``headers``,
-        ``offset`` (int64), ``timestamp`` (timestamp of UTC in ms; null for none), ``timestamp_type`` (int8).
+        """Return the columns that are present as one RecordBatch, without a copy: ``key``, ``value``,
+        ``headers``, ``offset`` (int64), ``timestamp`` (UTC, in ms; null for none), ``timestamp_type`` (int8).
 
-        ``topic`` and ``partition`` (int32) come as further columns where they are given.
-        `Producer.send_columns` takes the batch as it is.
+        ``topic`` and ``partition`` (int32) are added as columns if they are given. `Producer.send_columns`
+        accepts the batch unchanged.
         """
         columns: dict[str, Any] = {
             "key": self.key,
@@ -94,12 +98,13 @@ class RecordColumns:
             "timestamp": None if self.timestamp_ms is None else _timestamps(self.timestamp_ms),
             "timestamp_type": self.timestamp_type,
         }
-        there = {name: column for name, column in columns.items() if column is not None}
-        return pa.RecordBatch.from_arrays([pa.array(column) for column in there.values()], names=list(there))
+        present = {name: column for name, column in columns.items() if column is not None}
+        arrays = [pa.array(column) for column in present.values()]
+        return pa.RecordBatch.from_arrays(arrays, names=list(present))
 
     @classmethod
     def concatenate(cls, pieces: Sequence[RecordColumns]) -> RecordColumns:
-        """The rows of ``pieces``, one or more with the same columns, one after the other: a copy."""
+        """Return a copy of the rows of ``pieces`` (at least one, all with the same columns), in order."""
         if len(pieces) == 1:
             return pieces[0]
 
@@ -120,7 +125,7 @@ class RecordColumns:
         )
 
     def slice(self, start: int, stop: int) -> RecordColumns:
-        """Rows ``[start, stop)`` as views; itself if that is all of them."""
+        """Return rows ``[start, stop)`` as views, or ``self`` if these are all rows."""
         if start == 0 and stop == self.length:
             return self
 
@@ -143,10 +148,10 @@ def _list_of(column: pa.Array) -> list[Any]:
 
 
 def _header_tuples(headers: pa.Array) -> Iterable[tuple[Any, ...]]:
-    """The headers of each record as a tuple of pairs."""
+    """Return the headers of each record as a tuple of pairs."""
     if headers.null_count == len(headers):
         return repeat(())
-    import pyarrow.compute as pc  # takes half as long as pyarrow itself: not before it is needed
+    import pyarrow.compute as pc  # late: its import takes half as long as that of pyarrow itself
 
     structs = headers.flatten()
     pairs = list(zip(_list_of(structs.field(0)), _list_of(structs.field(1)), strict=True))
@@ -157,3 +162,54 @@ def _header_tuples(headers: pa.Array) -> Iterable[tuple[Any, ...]]:
 def _timestamps(timestamp_ms: npt.NDArray[np.int64]) -> pa.Array:
     missing = timestamp_ms == NO_TIMESTAMP_MS
     return pa.array(timestamp_ms, pa.timestamp("ms", "UTC"), mask=missing if missing.any() else None)
+
+
+def wrap_numpy(values: npt.NDArray[Any], kind: Any) -> pa.Array:
+    """Return ``values`` as an array of Arrow type ``kind``, over the same memory where that is contiguous.
+
+    Raises TypeError if ``kind`` has another width or byte order: Arrow would read beyond the values.
+    """
+    if values.dtype.itemsize * 8 != kind.bit_width or not values.dtype.isnative or values.ndim != 1:
+        raise TypeError(f"{values.ndim}-dimensional {values.dtype.str} is no array of {kind}")
+    contiguous = np.ascontiguousarray(values)
+    return pa.Array.from_buffers(kind, len(contiguous), [None, pa.py_buffer(contiguous)])
+
+
+def build_index(rows: npt.NDArray[np.int64], nulls: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+    """Return ``rows`` as an int64 array for `take`, over the same memory; null where ``nulls`` is true."""
+    if nulls is None or not nulls.any():
+        return wrap_numpy(np.asarray(rows, np.int64), pa.int64())
+    validity = pa.py_buffer(np.packbits(~nulls, bitorder="little"))
+    return pa.Array.from_buffers(pa.int64(), len(rows), [validity, pa.py_buffer(rows)])
+
+
+def build_binary(values: Sequence[bytes | None]) -> pa.Array:
+    """Return ``values`` as a binary array, large_binary if they exceed 2 GiB."""
+    n, nulls, validity = len(values), 0, None
+    try:
+        content = b"".join(values)  # type: ignore[arg-type] # looking for None first would take longer
+        filled: Sequence[bytes] = values  # type: ignore[assignment]
+    except TypeError:
+        present = np.fromiter((value is not None for value in values), np.bool_, n)
+        nulls, validity = n - int(present.sum()), pa.py_buffer(np.packbits(present, bitorder="little"))
+        filled = [b"" if value is None else value for value in values]
+        content = b"".join(filled)
+    ends = np.zeros(n + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, filled), np.int64, n), out=ends[1:])
+    kind, offsets = (
+        (pa.large_binary(), ends) if ends[-1] > _INT32_MAX else (pa.binary(), ends.astype(np.int32))
+    )
+    return pa.Array.from_buffers(kind, n, [validity, pa.py_buffer(offsets), pa.py_buffer(content)], nulls)
+
+
+def build_headers(records: Sequence[Sequence[tuple[str, bytes | None]] | None]) -> pa.Array:
+    """Return the headers of each record as `HEADERS_TYPE`; None becomes an empty list."""
+    pairs = [pair for headers in records if headers for pair in headers]
+    keys = build_binary([name.encode() for name, _ in pairs]).cast(pa.string())
+    values = build_binary([value for _, value in pairs])
+    structs = pa.StructArray.from_arrays([keys, values], fields=list(HEADERS_TYPE.value_type))
+    offsets = np.zeros(len(records) + 1, np.int32)
+    np.cumsum(
+        np.fromiter((len(headers or ()) for headers in records), np.int32, len(records)), out=offsets[1:]
+    )
+    return pa.ListArray.from_arrays(wrap_numpy(offsets, pa.int32()), structs, type=HEADERS_TYPE)

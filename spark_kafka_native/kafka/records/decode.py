@@ -1,6 +1,7 @@
-"""A fetched record set becomes columns: every record of every batch that the reader is to see, nothing else.
+"""Fetched record sets become columns: `decode_record_set` for one set, `decode_record_sets` for many small
+ones in one pass.
 
-It does no I/O and knows no topic; whoever fetched the bytes adds the topic-partition to an error
+Decoding does no I/O and knows no topic; the caller adds the topic-partition to an error
 (`CorruptRecordError.at`). A broker's bytes are untrusted: every bound is checked, memory is bounded by the
 size of the record set and ``max_batch_bytes``.
 """
@@ -10,19 +11,31 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
+from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import CorruptRecordError
 from ..model import AbortedTransaction, HeaderKeys
 from .assemble import assemble_columns, raise_bad_record
-from .batch import CONTROL, LOG_APPEND_TIME, BatchHeaders, check_batches, read_batch_headers
-from .bodies import Bodies, load_bodies, read_body
+from .batch import (
+    CONTROL,
+    LOG_APPEND_TIME,
+    BatchHeaders,
+    BatchWalk,
+    check_batches,
+    pass_checks,
+    read_batch_headers,
+    read_headers,
+    walk_batches,
+)
 from .columns import RecordColumns
 from .compression import MAX_DECOMPRESSED_BYTES
 from .control import find_aborted_batches
 from .kernel import chosen as kernel
-from .scanned import Scan, ScannedRecords
+from .scan import Bodies, Scan, ScannedRecords, load_bodies, read_body
 
 I64 = npt.NDArray[np.int64]
 
@@ -32,21 +45,21 @@ ALL_COLUMNS = frozenset(field.name for field in fields(RecordColumns)) - {"lengt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedRecordSet:
-    """The records of a record set that the reader sees, and where to go on."""
+    """The visible records of a record set, and where to continue."""
 
     columns: RecordColumns
     next_offset: int
-    """Where to fetch from next: behind everything that was read, hidden records and gaps included."""
+    """The next offset to fetch: behind everything that was read, hidden records and gaps included."""
     consumed_bytes: int
-    """How much of the record set is done with. A set too large for one call (see ``max_batch_bytes``) or cut
-    by ``max_records`` is read on from here: decode ``data[consumed_bytes:]`` with
+    """The size of the part of the record set that is finished. To continue in a set that is too large for one
+    call (see ``max_batch_bytes``) or cut by ``max_records``, decode ``data[consumed_bytes:]`` with
     ``fetch_offset=next_offset`` and these ``aborted_transactions``."""
     incomplete_batch_bytes: int | None
-    """The size of the batch that is cut off at the end of the set (brokers do that), None where there is
-    none. If nothing else is in the set, this is what a fetch must allow to get on."""
+    """The size of the batch that is cut off at the end of the set (brokers do that), None if there is none.
+    If the set holds nothing else, a fetch must allow this many bytes to make progress."""
     aborted_transactions: tuple[AbortedTransaction, ...] | None
-    """What is left of the aborted transactions, for reading on in the same record set; None as in the
-    call."""
+    """The aborted transactions that can still hide records behind ``consumed_bytes``, for continuing in the
+    same record set; None if the call gave None."""
 
 
 def decode_record_set(  # noqa: PLR0913 - one call for a whole record set
@@ -65,12 +78,12 @@ def decode_record_set(  # noqa: PLR0913 - one call for a whole record set
     """Decode the record batches (v2) in ``data`` into one `RecordColumns`.
 
     Records before ``fetch_offset`` and from ``until_offset`` on are dropped, a batch cut off at the end is
-    ignored, control batches are never shown. ``columns`` names the fields of RecordColumns that are wanted
-    (None: all); what is not wanted is not built, and where offsets alone are wanted most records are not even
-    looked at. ``header_keys`` says what becomes of a header key that is not UTF-8. ``aborted_transactions``
-    is the fetch response's list for a read_committed reader (an empty one too), None for read_uncommitted. No
-    batch may decompress to more than ``max_batch_bytes``, and a call stops, at a batch, once it has that
-    much, or ``max_bytes`` where they are given; ``max_records`` stop it after so many records.
+    ignored, control batches are never shown. ``columns`` names the fields of RecordColumns to build (None:
+    all); if only offsets are wanted, most records are not even read. ``header_keys`` decides how a header key
+    that is not UTF-8 is returned. ``aborted_transactions`` is the fetch response's list for a read_committed
+    reader (also if it is empty), None for read_uncommitted. No batch may decompress to more than
+    ``max_batch_bytes``. A call stops at the end of a batch once it has read ``max_bytes`` (default:
+    ``max_batch_bytes``), or after ``max_records`` records.
 
     Raises `CorruptRecordError` with the offset for anything that breaks the format, and ValueError for
     misuse.
@@ -86,7 +99,7 @@ def decode_record_set(  # noqa: PLR0913 - one call for a whole record set
     scan = _scan(bodies, wanted, fetch_offset, until_offset, max_records)
     types = headers.has(LOG_APPEND_TIME)[bodies.chosen].astype(np.int8)
     if scan.cut or len(bodies.chosen) < len(asked):
-        # Reading stops within or behind the last batch that was scanned, whatever lies behind it.
+        # Reading stops within or behind the last batch that was scanned, so later batches do not count.
         headers = headers.first(int(bodies.chosen[-1]) + 1)
         if aborted_transactions is not None:
             left = find_aborted_batches(headers, aborted_transactions, read)[1]
@@ -121,7 +134,7 @@ def _find_shown(
     aborted_transactions: Sequence[AbortedTransaction] | None,
     read: Callable[[int], memoryview],
 ) -> tuple[I64, tuple[AbortedTransaction, ...] | None]:
-    """Return the batches that have records for the reader, and what is left of the aborted transactions."""
+    """Return the batches that have records for the reader, and the aborted transactions that remain."""
     shown = (headers.last_offset >= fetch_offset) & (headers.count > 0) & ~headers.has(CONTROL)
     left = None
     if aborted_transactions is not None:
@@ -131,7 +144,7 @@ def _find_shown(
 
 
 def _cut_to_records(headers: BatchHeaders, asked: I64, max_records: int | None) -> I64:
-    """Return as many of the ``asked`` batches as it takes to have ``max_records`` (or more) records."""
+    """Return the first of the ``asked`` batches that together have at least ``max_records`` records."""
     if max_records is None:
         return asked
     return asked[: int(np.searchsorted(np.cumsum(headers.count[asked]), max_records)) + 1]
@@ -161,7 +174,7 @@ def _scan(
 def _find_end(
     headers: BatchHeaders, scan: Scan, fetch_offset: int, until_offset: int | None
 ) -> tuple[int, int]:
-    """Return the next offset to fetch and how many bytes are done with."""
+    """Return the next offset to fetch and the number of finished bytes."""
     if scan.cut:
         return int(scan.records.offset[scan.high - 1]) + 1, int(headers.start[-1])
     next_offset, consumed_bytes = fetch_offset, 0
@@ -173,3 +186,120 @@ def _find_end(
         if headers.reached_until or next_offset > until_offset:
             next_offset = until_offset
     return max(next_offset, fetch_offset), consumed_bytes
+
+
+# --- many small record sets in one pass ---------------------------------------------------------------------
+
+
+class RecordSetSlice(NamedTuple):
+    """A record set and the range of offsets to read. No aborted transaction may hide any of its records."""
+
+    data: memoryview
+    fetch_offset: int
+    until_offset: int
+
+
+class DecodedSlice(NamedTuple):
+    """The visible records of a `RecordSetSlice`."""
+
+    columns: RecordColumns
+    """Views: the sets of one call share their memory."""
+    from_offset: int
+    """The ``fetch_offset`` of the slice."""
+    next_offset: int
+    """As in `DecodedRecordSet`."""
+
+
+class _DecodeSeparatelyError(Exception):
+    """The sets have to be decoded one by one."""
+
+
+def decode_record_sets(
+    sets: Sequence[RecordSetSlice],
+    *,
+    columns: frozenset[str] | None,
+    header_keys: HeaderKeys,
+    check_crcs: bool,
+    max_bytes: int,
+) -> list[DecodedSlice] | None:
+    """Decode each of ``sets`` as `decode_record_set` does, all in one pass.
+
+    A pass over columns costs the same for one record as for thousands, and a task over many quiet partitions
+    gets a few records of each. Returns None if the sets have to be decoded one by one, so that each reports
+    its own error: one of them is corrupt or has no complete batch, or together they decompress to more than
+    ``max_bytes`` plus one batch.
+    """
+    wanted = ALL_COLUMNS if columns is None else columns
+    walks = [walk_batches(one.data, one.until_offset) for one in sets]
+    try:
+        joined = _join(sets, walks, check_crcs=check_crcs)
+        whole, edges = _decode(joined, sets, wanted, header_keys, max_bytes)
+    except (_DecodeSeparatelyError, CorruptRecordError):
+        return None
+    last = np.searchsorted(joined.owner, np.arange(len(sets)), "right") - 1
+    last_offsets = joined.headers.last_offset[last].tolist()
+    return [
+        DecodedSlice(whole.slice(low, high), one.fetch_offset, _next_offset(one, walk, last_offset))
+        for one, walk, last_offset, (low, high) in zip(
+            sets, walks, last_offsets, pairwise(edges), strict=True
+        )
+    ]
+
+
+class _Joined(NamedTuple):
+    """The sets one after the other."""
+
+    data: memoryview
+    headers: BatchHeaders
+    owner: I64
+    """The index of each batch's set."""
+
+
+def _join(sets: Sequence[RecordSetSlice], walks: Sequence[BatchWalk], *, check_crcs: bool) -> _Joined:
+    if not all(walk.starts and walk.fault is None for walk in walks):
+        raise _DecodeSeparatelyError
+    data = memoryview(b"".join([one.data for one in sets]))
+    bases = accumulate((len(one.data) for one in sets), initial=0)
+    starts = [base + start for base, walk in zip(bases, walks, strict=False) for start in walk.starts]
+    headers = read_headers(data, BatchWalk(starts))
+    counts = np.array([len(walk.starts) for walk in walks])
+    if not pass_checks(data, headers, counts.cumsum() - counts, check_crcs=check_crcs):
+        raise _DecodeSeparatelyError
+    return _Joined(data, headers, np.arange(len(sets)).repeat(counts))
+
+
+def _decode(
+    joined: _Joined,
+    sets: Sequence[RecordSetSlice],
+    wanted: frozenset[str],
+    header_keys: HeaderKeys,
+    max_bytes: int,
+) -> tuple[RecordColumns, list[int]]:
+    """Return the records of all sets, and the rows between which those of each set lie."""
+    data, headers, owner = joined
+    fetch = np.array([one.fetch_offset for one in sets])
+    until = np.array([one.until_offset for one in sets])
+    shown = (headers.last_offset >= fetch[owner]) & (headers.count > 0) & ~headers.has(CONTROL)
+    asked = shown.nonzero()[0]
+    bodies = load_bodies(data, headers, asked, wanted, max_bytes, max_bytes)
+    if len(bodies.chosen) < len(asked):
+        raise _DecodeSeparatelyError
+    sources, batches = kernel.join_sources(bodies.sources, bodies.batches)
+    records = ScannedRecords.allocate(int(batches["count"].sum()), wanted)
+    if kernel.scan_records(sources, batches, records) is not None:
+        raise _DecodeSeparatelyError
+    in_batch = np.arange(len(batches)).repeat(batches["count"])
+    in_set = owner[asked][in_batch]
+    keep = (records.offset >= fetch[in_set]) & (records.offset < until[in_set])
+    if not keep.all():
+        records, in_set = records.where(keep), in_set[keep]
+        batches["count"] = np.bincount(in_batch[keep], minlength=len(batches))
+    scan = Scan(sources, batches, records, 0, len(in_set), cut=False)
+    types = headers.has(LOG_APPEND_TIME)[asked].astype(np.int8)
+    whole = assemble_columns(scan, wanted, types, header_keys)
+    return whole, np.searchsorted(in_set, np.arange(len(sets) + 1)).tolist()
+
+
+def _next_offset(one: RecordSetSlice, walk: BatchWalk, last_offset: int) -> int:
+    behind = one.until_offset if walk.reached_until else min(last_offset + 1, one.until_offset)
+    return max(behind, one.fetch_offset)

@@ -25,7 +25,7 @@ from .batch import (
 from .columns import RecordColumns
 from .compression import Codec, compress
 from .crc32c import crc32c
-from .header_lists import HeaderLists, is_binary
+from .headers import HeaderLists, is_binary
 from .kernel import chosen as kernel
 from .varint import varint_size, varint_sizes
 

@@ -1,4 +1,4 @@
-"""Hashes of whole key columns, and the grouping of rows by partition. Nothing here knows a topic."""
+"""Hashes of whole key columns, and the grouping of rows by partition. This module knows no topics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Hashes = npt.NDArray[np.uint32]
 
 
 class Hash(enum.IntEnum):
-    """The hashes Kafka clients place keys by. The numbers are those of `_kernel_hash.h`."""
+    """The hashes by which Kafka clients assign keys to partitions. `_kernel_hash.h` uses the same numbers."""
 
     MURMUR2 = 0
     """The Java client's, with its fixed seed (`org.apache.kafka.common.utils.Utils.murmur2`)."""
@@ -27,9 +27,9 @@ class Hash(enum.IntEnum):
 def hash_keys(keys: pa.Array, kind: Hash) -> Hashes:
     """Hash every key.
 
-    ``keys``: n values, binary or string or their large_ kinds, slices included. Returns uint32[n]; what
-    stands at a null key is unspecified (the caller decides where a record without key goes). Raises
-    TypeError for other types.
+    ``keys``: n values, binary or string or their large_ kinds, slices included. Returns uint32[n]; the hash
+    of a null key is unspecified (the caller decides where a record without a key goes). Raises TypeError for
+    other types.
     """
     wide = pa.types.is_large_binary(keys.type) or pa.types.is_large_string(keys.type)
     if not (wide or pa.types.is_binary(keys.type) or pa.types.is_string(keys.type)):
@@ -37,9 +37,8 @@ def hash_keys(keys: pa.Array, kind: Hash) -> Hashes:
     if len(keys) == 0:
         return np.zeros(0, np.uint32)
     _, offsets, data = keys.buffers()
-    # There is no data buffer where no key has a byte.
-    hashes: Hashes = kernel.hash_keys(int(kind), offsets, wide, keys.offset, len(keys), data or b"")
-    return hashes
+    # There is no data buffer if all keys are empty.
+    return kernel.hash_keys(int(kind), offsets, wide, keys.offset, len(keys), data or b"")
 
 
 def group_rows(
@@ -51,7 +50,4 @@ def group_rows(
     int64[count + 1]: ``order[bounds[p]:bounds[p + 1]]`` are the rows of partition p, ascending. Raises
     ValueError that names the first row whose partition is out of range.
     """
-    grouped: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] = kernel.group_rows(
-        np.ascontiguousarray(partition, np.int32), count
-    )
-    return grouped
+    return kernel.group_rows(np.ascontiguousarray(partition, np.int32), count)

@@ -14,8 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ...kafka.errors import ConfigError
-from ...kafka.records.arrow_arrays import wrap_numpy
-from ...kafka.records.columns import RecordColumns
+from ...kafka.records.columns import RecordColumns, wrap_numpy
 from ..conditions import KafkaConditionError
 from .origin import Origin
 

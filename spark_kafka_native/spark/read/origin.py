@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...kafka.model import TopicPartition
-from ...kafka.records.arrow_arrays import wrap_numpy
+from ...kafka.records.columns import wrap_numpy
 from .repeated import repeat
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from ...kafka.records.arrow_arrays import build_binary, wrap_numpy
+from ...kafka.records.columns import build_binary, wrap_numpy
 
 MAX_KEPT_BYTES: Final = 32 * 1024 * 1024
 """Of all that a process keeps: a million rows of a topic's name can take 249 MB."""

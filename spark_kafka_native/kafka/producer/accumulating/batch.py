@@ -17,8 +17,7 @@ import pyarrow as pa
 from ...config.client_config import ProducerConfig
 from ...errors import ConfigError
 from ...model import TopicPartition
-from ...records.arrow_arrays import build_index
-from ...records.columns import RecordColumns
+from ...records.columns import RecordColumns, build_index
 from ...records.compression import Codec, compress
 from ...records.decode import decode_record_set
 from ...records.encode import encode_record_batch, record_sizes

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...model import NO_TIMESTAMP_MS, TopicPartition
-from ...records.arrow_arrays import build_binary, build_headers
-from ...records.columns import RecordColumns
+from ...records.columns import RecordColumns, build_binary, build_headers
 from ...records.encode import BATCH_OVERHEAD_BYTES
 from ..delivery import DeliveryBlock, Rows
 from ..errors import RecordError

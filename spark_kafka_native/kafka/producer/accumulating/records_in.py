@@ -17,9 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...model import NO_TIMESTAMP_MS, Record
-from ...records.arrow_arrays import build_binary, build_headers
-from ...records.columns import HEADERS_TYPE, RecordColumns
-from ...records.header_lists import HeaderError, HeaderLists
+from ...records.columns import HEADERS_TYPE, RecordColumns, build_binary, build_headers
+from ...records.headers import HeaderError, HeaderLists
 from ..delivery import DeliveryBlock, Rows
 from ..errors import RecordError
 from .batch import Origin, take_columns

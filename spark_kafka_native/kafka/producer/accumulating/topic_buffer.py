@@ -22,8 +22,7 @@ import numpy.typing as npt
 
 from ...config.client_config import ProducerConfig
 from ...model import TopicPartition
-from ...records.arrow_arrays import build_index
-from ...records.columns import RecordColumns
+from ...records.columns import RecordColumns, build_index
 from ...records.encode import BATCH_OVERHEAD_BYTES
 from ...records.hashing import group_rows
 from ..delivery import Delivery, DeliveryBlock, Rows

@@ -7,13 +7,13 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_native.kafka.producer.accumulating.open_batches import SingleRecords
-from spark_kafka_native.kafka.records.arrow_arrays import (
+from spark_kafka_native.kafka.records.columns import (
+    HEADERS_TYPE,
     build_binary,
     build_headers,
     build_index,
     wrap_numpy,
 )
-from spark_kafka_native.kafka.records.columns import HEADERS_TYPE
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_native.kafka.model import HeaderKeys
-from spark_kafka_native.kafka.records import header_keys
-from spark_kafka_native.kafka.records.header_keys import HeaderKeyError, read_header_keys, replace_malformed
+from spark_kafka_native.kafka.records import headers as record_headers
+from spark_kafka_native.kafka.records.headers import HeaderKeyError, read_header_keys, replace_malformed
 
 
 def binary(*keys: bytes) -> pa.Array:
@@ -62,7 +62,7 @@ def test_as_many_replacements_as_java_puts(malformed: bytes, replacements: int) 
 
 
 def test_more_than_a_column_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(header_keys, "MAX_KEYS_BYTES", 7)
+    monkeypatch.setattr(record_headers, "MAX_KEYS_BYTES", 7)
     assert read_header_keys(binary(b"\xff", b"\xff", b"a"), HeaderKeys.REPLACE).to_pylist()[2] == "a"
     with pytest.raises(HeaderKeyError, match="more than 2 GiB"):
         read_header_keys(binary(b"\xff", b"\xff", b"ab"), HeaderKeys.REPLACE)

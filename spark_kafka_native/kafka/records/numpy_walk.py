@@ -1,8 +1,8 @@
-"""The chain of records without a compiler: each record says where the next one begins.
+"""The chain of records in NumPy: each record says where the next one begins.
 
-That cannot be done column-wise, but records of one size often stand in a row. Such a run is guessed and
-proved as a whole (every record of it says the size that was guessed); only between runs a Python loop steps
-through the records.
+A chain cannot be followed column-wise, but neighbouring records often have the same size. Such a run is
+guessed and verified as a whole (every record in it must state the guessed size); only between runs does a
+Python loop step through the records.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .scanned import DENSE, BadRecord
+from .scan import DENSE, BadRecord
 from .varint import read_varint
 
 I64 = npt.NDArray[np.int64]
@@ -21,33 +21,33 @@ U8 = npt.NDArray[np.uint8]
 Source = bytes | bytearray | memoryview
 
 _SHORTEST_RUN = 32
-"""A run shorter than this costs more to prove than to step through."""
+"""A run shorter than this costs more to verify than to step through."""
 _SMALL_BATCH = 400
 """Smaller batches are stepped through only."""
 _FIRST_STEPS = 64
 _MAX_STEPS = 4096
-"""How many records to step through before trying for a run again: doubled each time there is none."""
+"""The number of records to step through before looking for a run again; doubled each time none is found."""
 _OUTSIDE = 1 << 40
-"""A step that leads out of any buffer: what a negative length is taken for."""
+"""A step beyond the end of any buffer; stands for a negative length."""
 
 
-class Walk(NamedTuple):
-    """Where the records lie of the batches that are not `DENSE`."""
+class RecordWalk(NamedTuple):
+    """The positions of the records of the batches that are not `DENSE`."""
 
     batches: I64
-    """Which batches were walked."""
+    """The indexes of the walked batches."""
     counts: I64
-    """How many good records each has."""
+    """The number of good records of each."""
     starts: I64
-    """Where each good record begins, in order."""
+    """The start of each good record, in order."""
     ends: I64
-    """Where it ends."""
+    """The end of each good record."""
     broken: BadRecord | None
-    """The first record whose length leads out of its batch; the walk ends there."""
+    """The first record whose length exceeds its batch; the walk ends there."""
 
 
 class _Data:
-    """The source in the forms that are quickest for one purpose each."""
+    """The source in several forms, each the fastest for one purpose."""
 
     def __init__(self, source: Source) -> None:
         self.view = memoryview(source)
@@ -55,19 +55,20 @@ class _Data:
 
     @cached_property
     def quick(self) -> bytes:
-        """Indexing bytes is twice as fast as indexing a memoryview, and worth the copy if done a lot."""
+        """Indexing bytes is twice as fast as indexing a memoryview, and worth the copy if done often."""
         return bytes(self.view)
 
 
-def walk_records(source: Source, batches: npt.NDArray[np.void]) -> Walk:
-    """Follow the records of each of ``batches`` (dtype `BATCH`, all in one source), up to the first that
-    leads out."""
+def walk_records(source: Source, batches: npt.NDArray[np.void]) -> RecordWalk:
+    """Follow the records of each of ``batches`` (dtype `BATCH`, all in one source), up to the first record
+    that exceeds its batch.
+    """
     data = _Data(source)
     walked = ((batches["flags"] & DENSE) == 0).nonzero()[0]
     counts = batches["count"][walked]
     columns = (batches[name][walked].tolist() for name in ("start", "end", "count"))
     chunks: list[I64] = []
-    # Where records begin and end, stepped through but not yet an array: arrays of few numbers are dear.
+    # The edges of records that were stepped through, not yet an array: small arrays are expensive.
     pending: list[int] = []
     broken = None
     for place, (position, end, count) in enumerate(zip(*columns, strict=True)):
@@ -87,17 +88,16 @@ def walk_records(source: Source, batches: npt.NDArray[np.void]) -> Walk:
     return _cut(walked, counts, np.concatenate([*chunks, np.array(pending, np.int64)]), broken)
 
 
-def _cut(walked: I64, counts: I64, edges: I64, broken: BadRecord | None) -> Walk:
-    """Take apart the edges of all batches: count + 1 of each."""
+def _cut(walked: I64, counts: I64, edges: I64, broken: BadRecord | None) -> RecordWalk:
+    """Separate the edges of all batches, count + 1 of each, into starts and ends."""
     if len(counts) == 1:
-        return Walk(walked, counts, edges[:-1], edges[1:], broken)
+        return RecordWalk(walked, counts, edges[:-1], edges[1:], broken)
     last = (counts + 1).cumsum() - 1
-    return Walk(walked, counts, np.delete(edges, last), np.delete(edges, last - counts), broken)
+    return RecordWalk(walked, counts, np.delete(edges, last), np.delete(edges, last - counts), broken)
 
 
 def _walk_batch(data: _Data, position: int, end: int, count: int) -> I64:
-    """Return where each record of a batch begins and, last, where the last one ends that ends within the
-    batch."""
+    """Return the start of each record of a batch, then the end of the last one that lies within the batch."""
     parts: list[I64] = []
     steps = _FIRST_STEPS
     while count:
@@ -118,7 +118,7 @@ def _walk_batch(data: _Data, position: int, end: int, count: int) -> I64:
 
 
 def _find_run(data: _Data, position: int, end: int, count: int) -> I64 | None:
-    """Return the edges of the records from ``position`` on that have one size, None where they are few."""
+    """Return the edges of the records from ``position`` on that have one size, None if they are too few."""
     try:
         length, body = read_varint(data.view[:end], position)
     except ValueError:
@@ -135,12 +135,12 @@ def _find_run(data: _Data, position: int, end: int, count: int) -> I64 | None:
 
 
 def _step(data: bytes, position: int, end: int, count: int) -> list[int]:
-    """Step through up to ``count`` records: their edges, as far as they lie before ``end``."""
+    """Step through up to ``count`` records; return their edges, up to ``end``."""
     sizes = _sizes()
     edges = [position]
     append = edges.append
     try:
-        # A loop over records, 0.1 us each: see the module.
+        # A loop over records, 0.1 us each: see the module's docstring.
         for _ in range(count):
             size = sizes[data[position]][data[position + 1]]
             if not size:
@@ -157,8 +157,7 @@ def _step(data: bytes, position: int, end: int, count: int) -> list[int]:
 
 @lru_cache(maxsize=1)
 def _sizes() -> list[list[int]]:
-    """Return the size of a record by the first two bytes of its length, 0 where these are not the whole
-    length."""
+    """Return the size of a record by the first two bytes of its length, 0 where the length is longer."""
     tables = []
     for first in range(256):
         if first < 0x80:
