@@ -14,12 +14,11 @@ from spark_kafka_native.kafka.config.client_config import ProducerConfig
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.accumulating.batch import Batch, Part
 from spark_kafka_native.kafka.producer.accumulating.memory import BufferMemory
-from spark_kafka_native.kafka.producer.delivery import Outcome
+from spark_kafka_native.kafka.producer.delivery import Outcome, Waiters
 from spark_kafka_native.kafka.producer.sending.sender_state import SenderState
-from spark_kafka_native.kafka.producer.settling.batch_completion import BatchCompletion
-from spark_kafka_native.kafka.producer.settling.spill import SpilledBatch, SpillFolder
+from spark_kafka_native.kafka.producer.settling.completion import BatchCompletion
+from spark_kafka_native.kafka.producer.spill_folder import SpilledBatch, SpillFolder
 from spark_kafka_native.kafka.producer.stats import StatsRecorder
-from spark_kafka_native.kafka.producer.waiters import Waiters
 from spark_kafka_native.kafka.records.batch import HEADER
 from spark_kafka_native.kafka.records.columns import RecordColumns
 from spark_kafka_native.kafka.records.encode import encode_record_batch, set_producer

@@ -104,7 +104,6 @@ if TYPE_CHECKING:
     from .observe.metrics import MetricKey as MetricKey
     from .observe.metrics import MetricsSnapshot as MetricsSnapshot
     from .producer.accumulating.partitioner import per_record as per_record
-    from .producer.acknowledgement import Acknowledgement as Acknowledgement
     from .producer.delivery import ColumnsDelivery as ColumnsDelivery
     from .producer.delivery import DeliveredColumns as DeliveredColumns
     from .producer.delivery import Delivery as Delivery
@@ -124,6 +123,7 @@ if TYPE_CHECKING:
     from .producer.producer import Producer as Producer
     from .producer.sending.transaction_requests import OpenTransaction as OpenTransaction
     from .producer.sending.transaction_requests import end_transaction as end_transaction
+    from .producer.settling.completion import Acknowledgement as Acknowledgement
     from .producer.shared_producers import producer_for as producer_for
     from .producer.stats import AcknowledgedOffsets as AcknowledgedOffsets
     from .producer.stats import ProducerStats as ProducerStats
@@ -225,7 +225,7 @@ _MODULES: Final = {
     "MetricKey": "observe.metrics",
     "MetricsSnapshot": "observe.metrics",
     "per_record": "producer.accumulating.partitioner",
-    "Acknowledgement": "producer.acknowledgement",
+    "Acknowledgement": "producer.settling.completion",
     "ColumnsDelivery": "producer.delivery",
     "DeliveredColumns": "producer.delivery",
     "Delivery": "producer.delivery",

@@ -1,4 +1,4 @@
-"""`PartitionSending` against a naive model of a broker's log, at random: answers lost, late and false,
+"""`PartitionQueue` against a naive model of a broker's log, at random: answers lost, late and false,
 leaders that move, batches that are too large, refused or given up. Nothing that is told as written is lost,
 nothing is doubled, nothing overtakes, and what is told as not written is not in the log.
 """
@@ -18,9 +18,13 @@ from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, NetworkError
 from spark_kafka_native.kafka.producer.accumulating.batch import Batch
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus
-from spark_kafka_native.kafka.producer.sending.partition_sending import PartitionSending
-from spark_kafka_native.kafka.producer.sending.producer_id import ProducerId, ProducerIdentity
-from spark_kafka_native.kafka.producer.sending.sending_step import NeedProducerId, Send, SendingRules
+from spark_kafka_native.kafka.producer.sending.idempotence import ProducerId, ProducerIdentity
+from spark_kafka_native.kafka.producer.sending.partition_queue import (
+    NeedProducerId,
+    PartitionQueue,
+    Send,
+    SendingRules,
+)
 from spark_kafka_native.kafka.producer.sending.verdict import Verdict
 
 E = ErrorCode
@@ -83,7 +87,7 @@ class World:
         rules = SendingRules(
             retries=10**9, pipelined=False, delay_s=lambda _: self.rng.random(), topic_propagation_s=10**9
         )
-        self.partition = PartitionSending(TP, rules, self.producer_id)
+        self.partition = PartitionQueue(TP, rules, self.producer_id)
         self.log = Log()
         self.now = 0.0
         self.leader = self.known_leader = 1

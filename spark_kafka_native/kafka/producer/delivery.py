@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import threading
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +20,10 @@ import numpy.typing as npt
 from ..errors import KafkaError
 from ..model import NO_TIMESTAMP_MS, TopicPartition
 from ..observe import catalogue as metric
+from ..observe.metrics import MetricsRegistry
 from ..runtime.deadline import Deadline
-from .errors import DeliveryError, DeliveryStatus
-from .waiters import Waiters
+from ..runtime.waiting import LocklessCondition
+from .errors import DeliveryError, DeliveryStatus, ProducerClosedError
 
 _LOG = logging.getLogger("spark_kafka_native")
 Rows = npt.NDArray[np.int64]
@@ -391,3 +394,37 @@ def _call_from_sender(callback: Callable[[Delivery], None], delivery: Delivery) 
 def words_of(error: Exception) -> str:
     """What to say of ``error``: of a partitioner's, say, its kind too."""
     return str(error) if isinstance(error, KafkaError) else repr(error)
+
+
+class Waiters(LocklessCondition):
+    """Who waits for the sender."""
+
+    def __init__(self, metrics: MetricsRegistry | None = None) -> None:
+        super().__init__()
+        self.metrics = metrics or MetricsRegistry()
+        self.lock = threading.RLock()
+        """Guards what deliveries know, all of them: nobody holds it for long."""
+        self._process_id = os.getpid()
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a process forked from the producer's: nothing ends there any more."""
+        return os.getpid() != self._process_id
+
+    def check_process(self) -> None:
+        """Raise `ProducerClosedError` where the process is `forked`."""
+        if self.forked:
+            raise ProducerClosedError(
+                "the producer was made in another process (before a fork); make one in this process"
+            )
+
+    def wait_for(self, predicate: Callable[[], bool], deadline: Deadline | None) -> bool:
+        """Wait until ``predicate`` is true; False if ``deadline`` passed first. Raises as `check_process`."""
+
+        def look() -> bool:
+            if predicate():
+                return True
+            self.check_process()
+            return False
+
+        return super().wait_for(look, deadline)

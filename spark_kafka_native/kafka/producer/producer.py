@@ -44,19 +44,17 @@ from .accumulating.records_in import (
 )
 from .accumulating.topic_buffer import TopicBuffer
 from .accumulating.topics import Topics
-from .acknowledgement import Acknowledgement
-from .delivery import ColumnsDelivery, Delivery, DeliveryBlock, PartlyTakenError, words_of
+from .delivery import ColumnsDelivery, Delivery, DeliveryBlock, PartlyTakenError, Waiters, words_of
 from .errors import ProducerClosedError, RecordError
 from .live_producers import LIVE
 from .sending.sender import Sender
 from .sending.sender_state import SenderState
 from .sending.transaction import Transaction
-from .settling.batch_completion import BatchCompletion, OnError, Undelivered
-from .settling.over_limit import OverLimit
+from .settling.completion import Acknowledgement, BatchCompletion, OnError, Undelivered
+from .settling.oversized import OverLimit
 from .settling.replay import Replay
-from .settling.spill import SpillFolder
+from .spill_folder import SpillFolder
 from .stats import AcknowledgedOffsets, ProducerStats, StatsRecorder
-from .waiters import Waiters
 
 RECORD_OVERHEAD = 24
 """Bytes that a single record is counted with beyond its key, value and headers; the rest is settled in
@@ -318,7 +316,7 @@ class Producer:
     def acknowledgements(self, capacity: int = 1_000) -> EventStream[Acknowledgement]:
         """How each batch ends, from now on. At most ``capacity`` wait for whoever reads them, and the oldest
         are dropped for newer ones."""
-        return self._stats.acknowledgements.subscribe(capacity)
+        return self._completion.acknowledgements.subscribe(capacity)
 
     def _buffered(self) -> tuple[int, int]:
         """Records, and bytes, that were accepted and have not ended."""
@@ -353,6 +351,7 @@ class Producer:
         self._memory.close(cause)
         self._topics.disown(cause)
         self._stats = StatsRecorder()
+        self._completion.disown()
         if self._spill is not None:
             self._spill.forget()
 
@@ -478,7 +477,7 @@ class Producer:
         inner = [self._memory.lock, self._waiters.lock, self._sender.wakeup.lock]
         transaction = [] if self._transaction is None else [self._transaction.lock]
         counts = [self._stats.metrics.lock, self._router.metrics.lock]
-        events = self._stats.acknowledgements.locks
+        events = self._completion.acknowledgements.locks
         connections = self._router.leave()
         return released([self._topics.lock, *buffers, *transaction, *inner, *connections, *events, *counts])
 
@@ -531,7 +530,7 @@ class Producer:
             self._spill.close()
         if self._owns_router:
             self._router.close()
-        self._stats.acknowledgements.close()
+        self._completion.acknowledgements.close()
         LIVE.discard(self)
 
     def _raise_if_callback(self, what: str) -> None:

@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 
 from ..model import TopicPartition
 from ..observe import catalogue as metric
-from ..observe.events import EventSource
 from ..observe.metrics import NOTHING, Distribution, MetricsRegistry, Observed, error_tag
-from .acknowledgement import Acknowledgement
 from .errors import DeliveryError
 
 
@@ -78,7 +76,6 @@ class StatsRecorder:
 
     def __init__(self) -> None:
         self.metrics = MetricsRegistry()
-        self.acknowledgements: EventSource[Acknowledgement] = EventSource()
         self._partitions: dict[TopicPartition, list[int]] = {}
         self._last_error: str | None = None
         self.delivered_records = 0

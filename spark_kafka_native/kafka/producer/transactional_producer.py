@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
+
+import numpy.typing as npt
+import pyarrow as pa
 
 from ..cluster.router import Router
 from ..config.client_config import ProducerConfig, TransactionConfig
@@ -18,8 +21,16 @@ from ..errors import BrokerError, ConfigError, DeadlineExceededError, KafkaError
 from ..model import GroupMembership, OffsetToCommit, TopicPartition
 from ..runtime.deadline import Deadline, Timeout
 from .accumulating.partitioner import PartitionFunction
-from .errors import ProducerClosedError, TransactionAbortableError, TransactionFatalError
-from .sending.producer_id import ProducerId, ProducerIdentity
+from .accumulating.records_in import Columns, RecordHeaders, Sendable
+from .delivery import ColumnsDelivery, Delivery
+from .errors import (
+    ProducerClosedError,
+    TransactionAbortableError,
+    TransactionFatalError,
+    TransactionStateError,
+)
+from .producer import Producer
+from .sending.idempotence import ProducerId, ProducerIdentity
 from .sending.transaction import Event, State, Transaction
 from .sending.transaction_requests import (
     OpenTransaction,
@@ -29,14 +40,13 @@ from .sending.transaction_requests import (
     find_version,
     init_producer_id,
 )
-from .settling.batch_completion import OnError
-from .transactional_sends import TransactionalSends, as_kafka_error
+from .settling.completion import OnError
 
 _LOG = logging.getLogger("spark_kafka_native")
 _FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
 
 
-class TransactionalProducer(TransactionalSends):
+class TransactionalProducer(Producer):
     """A producer that writes in transactions (KIP-98, KIP-890).
 
         with TransactionalProducer("localhost:9092", "orders-1") as producer:
@@ -52,6 +62,8 @@ class TransactionalProducer(TransactionalSends):
     as only the coordinator knows whether the transaction is committed. Thread-safe. What takes time takes at
     most ``max.block.ms``, unless a ``timeout`` is given: seconds, or a `Deadline`.
     """
+
+    _transaction: Transaction
 
     def __init__(
         self,
@@ -79,10 +91,12 @@ class TransactionalProducer(TransactionalSends):
             )
         self._settings = transaction
         self._transaction = Transaction(transaction.transactional_id)
+        # A commit and an append must not cross,
         self._gate = threading.RLock()
-        # Nor must two commits cross.
+        # nor must two commits.
         self._calls = threading.RLock()
         self._taken = 0
+        """Records of this transaction."""
         self._delivered_before = 0
         super().__init__(config, how, partitioner=partitioner, on_error=on_error, router=router)
 
@@ -131,6 +145,70 @@ class TransactionalProducer(TransactionalSends):
                 self._taken = 0
                 self._delivered_before = self._stats.delivered_records
 
+    def send(  # noqa: PLR0913 - as Producer's
+        self,
+        topic: str,
+        value: bytes | str | None = None,
+        *,
+        key: bytes | str | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: RecordHeaders | None = (),
+        on_delivery: Callable[[Delivery], None] | None = None,
+    ) -> Delivery:
+        """As `Producer.send`, in a transaction. One that raises makes the transaction abortable."""
+        self._raise_if_callback("send() in a transaction")
+        with self._gate:
+            if self._transaction.state is not State.OPEN:
+                self._require_open("send")
+            try:
+                delivery = super().send(
+                    topic,
+                    value,
+                    key=key,
+                    partition=partition,
+                    timestamp_ms=timestamp_ms,
+                    headers=headers,
+                    on_delivery=on_delivery,
+                )
+            except BaseException as error:
+                self._transaction.failed(_as_kafka_error(error))
+                raise
+            self._taken += 1
+            return delivery
+
+    def send_columns(
+        self,
+        columns: Columns,
+        topic: str | None = None,
+        partition: int | npt.NDArray[Any] | pa.Array | None = None,
+    ) -> ColumnsDelivery:
+        """As `Producer.send_columns`, in a transaction. One that raises makes the transaction abortable."""
+        self._raise_if_callback("send_columns() in a transaction")
+        with self._gate:
+            self._require_open("send_columns")
+            try:
+                delivery = super().send_columns(columns, topic, partition)
+            except BaseException as error:
+                self._transaction.failed(_as_kafka_error(error))
+                raise
+            self._taken += len(delivery)
+            return delivery
+
+    def send_many(
+        self, topic: str, records: Iterable[Sendable], *, partition: int | None = None
+    ) -> ColumnsDelivery:
+        """As `Producer.send_many`, in a transaction. One that raises makes the transaction abortable."""
+        self._raise_if_callback("send_many() in a transaction")
+        self._require_open("send_many")
+        try:
+            return super().send_many(topic, records, partition=partition)
+        except BaseException as error:
+            with self._gate:  # a commit that has begun meanwhile never had these records
+                if self._transaction.state is State.OPEN:
+                    self._transaction.failed(_as_kafka_error(error))
+            raise
+
     def send_offsets(
         self,
         offsets: Mapping[TopicPartition, int | OffsetToCommit],
@@ -177,7 +255,7 @@ class TransactionalProducer(TransactionalSends):
             except (TransactionAbortableError, TransactionFatalError):
                 raise
             except BaseException as error:
-                self._transaction.failed(as_kafka_error(error), uncertain=True)
+                self._transaction.failed(_as_kafka_error(error), uncertain=True)
                 raise
 
     def commit(self, timeout: Timeout = None) -> None:
@@ -259,6 +337,28 @@ class TransactionalProducer(TransactionalSends):
         super().disown()
 
     # How it is done.
+
+    def _require_open(self, what: str) -> None:
+        state = self._transaction.state
+        if state is State.OPEN:
+            return
+        self._raise_failure(what)
+        self._topics.raise_if_closed()
+        raise TransactionStateError(
+            f"transactional id {self._settings.transactional_id}: can't {what}; the producer is {state.value}"
+        )
+
+    def _raise_failure(self, what: str) -> None:
+        """Raise what has gone wrong, if anything has."""
+        state, failure = self._transaction.state, self._transaction.failure
+        name = f"transactional id {self._settings.transactional_id}"
+        if state is State.ABORTABLE:
+            raise TransactionAbortableError(f"{name}: can't {what}, only abort: {failure}") from failure
+        if state is State.FATAL:
+            possibly = self._transaction.commit_asked
+            if isinstance(failure, TransactionFatalError):
+                possibly = failure.possibly_committed
+            raise TransactionFatalError(f"{name}: can't {what}: {failure}", possibly) from failure
 
     def _check_caller(self, what: str) -> None:
         """Before any lock: whoever has it may be waiting for the thread of the callback that calls, or be in
@@ -414,3 +514,8 @@ def _transaction(
         return given
     settings["transactional_id"] = name
     return TransactionConfig
+
+
+def _as_kafka_error(error: BaseException) -> KafkaError:
+    """What a transaction is told that failed."""
+    return error if isinstance(error, KafkaError) else KafkaError(repr(error))

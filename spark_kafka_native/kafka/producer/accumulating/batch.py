@@ -25,8 +25,8 @@ from ..delivery import DeliveryBlock, Outcome, Rows
 from ..errors import DeliveryStatus, RecordError
 
 if TYPE_CHECKING:
-    from ..sending.producer_id import ProducerIdentity
-    from ..settling.spill import SpilledBatch
+    from ..sending.idempotence import ProducerIdentity
+    from ..spill_folder import SpilledBatch
 
 _MAX_FRAME_BYTES = 22
 """Bytes of a record beyond key and value when each of its lengths and deltas is as long as it can be, the
@@ -61,7 +61,7 @@ class Batch:
     """Encoded once; from its first sending on its bytes never change, as the broker recognises a retry by
     them.
 
-    The sender's thread owns it once it was handed over. `PartitionSending` alone writes to what is about
+    The sender's thread owns it once it was handed over. `PartitionQueue` alone writes to what is about
     sending it (identity, base_sequence, attempts, indefinite, last_error), `BatchCompletion` to what is about
     its end.
     """
@@ -173,7 +173,7 @@ def read_records(batch: Batch) -> RecordColumns:
 def split_batch(batch: Batch, encoder: BatchEncoder) -> tuple[Batch, Batch]:
     """Two halves in order, of a batch that is known not to be in the log and has at least two records.
 
-    They have no sequence numbers yet: `PartitionSending.take_over` gives them those of ``batch``.
+    They have no sequence numbers yet: `PartitionQueue.take_over` gives them those of ``batch``.
     """
     columns = read_records(batch)
     middle = columns.length // 2

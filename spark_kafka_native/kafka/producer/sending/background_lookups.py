@@ -17,9 +17,9 @@ from ...network.connection import Connection
 from ...protocol.api.init_producer_id import InitProducerIdRequest
 from ...runtime.deadline import Deadline
 from ..settling.failed_batches import FailedBatches
-from .broker_connection import BrokerConnection
-from .partition_sending import PartitionSending
-from .producer_id import ProducerIdentity
+from .idempotence import ProducerIdentity
+from .partition_queue import PartitionQueue
+from .produce_request import BrokerConnection
 from .sender_state import SenderState
 
 _LOG = logging.getLogger("spark_kafka_native")
@@ -187,7 +187,7 @@ class BackgroundLookups:
         self._failed.fail_for_good(error)
         return True
 
-    def _leads(self, broker: BrokerConnection, partition: PartitionSending) -> bool:
+    def _leads(self, broker: BrokerConnection, partition: PartitionQueue) -> bool:
         return self._state.leader(partition.topic_partition) == broker.node_id
 
     def _refreshed(self, topics: Collection[str], error: KafkaError | None) -> None:

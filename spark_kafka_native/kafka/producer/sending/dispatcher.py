@@ -1,5 +1,4 @@
-"""`Dispatcher`: batches that may be sent now -> produce requests to the brokers that lead their
-partitions."""
+"""`Dispatcher`: batches that may be sent now -> produce requests to the leaders of their partitions."""
 
 from __future__ import annotations
 
@@ -11,13 +10,18 @@ from ...observe import catalogue as metric
 from ...runtime.log_throttle import LogThrottle
 from ..accumulating.batch import Batch
 from ..settling.failed_batches import FailedBatches
-from ..settling.spill import SpillError
+from ..spill_folder import SpillError
 from .background_lookups import BackgroundLookups
-from .broker_connection import BrokerConnection, ConnectionKey
-from .partition_sending import PartitionSending
-from .produce_request import LAST_VERSION_BY_NAME, InFlightRequest, build_produce, choose_version
+from .partition_queue import Load, NeedProducerId, PartitionQueue, Send
+from .produce_request import (
+    LAST_VERSION_BY_NAME,
+    BrokerConnection,
+    ConnectionKey,
+    InFlightRequest,
+    build_produce,
+    choose_version,
+)
 from .sender_state import SenderState
-from .sending_step import Load, NeedProducerId, Send
 from .transaction_partitions import TransactionPartitions
 
 _LOG = logging.getLogger("spark_kafka_native")
@@ -51,7 +55,7 @@ class Dispatcher:
 
     def send(self, now: float) -> None:
         """Send every batch that may be sent now."""
-        ready: dict[BrokerConnection, list[PartitionSending]] = {}
+        ready: dict[BrokerConnection, list[PartitionQueue]] = {}
         for partition in self._state.active:
             if not self._is_due(partition, now):
                 continue
@@ -65,7 +69,7 @@ class Dispatcher:
             if self._reach(broker, now):
                 self._fill(broker, partitions, now)
 
-    def _is_due(self, partition: PartitionSending, now: float) -> bool:
+    def _is_due(self, partition: PartitionQueue, now: float) -> bool:
         at = partition.ready_at()
         if at is None:
             return False
@@ -93,7 +97,7 @@ class Dispatcher:
         key = ConnectionKey(node_id, partition // self._brokers % self._state.config.connections_per_broker)
         return self._state.connections.setdefault(key, BrokerConnection(*key))
 
-    def _leader(self, partition: PartitionSending, now: float) -> int | None:
+    def _leader(self, partition: PartitionQueue, now: float) -> int | None:
         topic, index = partition.topic_partition
         metadata = self._state.router.snapshot
         known = metadata.topics.get(topic)
@@ -129,7 +133,7 @@ class Dispatcher:
             self._lookups.connect(broker, now)
         return False
 
-    def _fill(self, broker: BrokerConnection, partitions: list[PartitionSending], now: float) -> None:
+    def _fill(self, broker: BrokerConnection, partitions: list[PartitionQueue], now: float) -> None:
         most = self._state.config.max_in_flight
         if not broker.in_flight and not broker.has_room(most):
             self._state.by(now + SHARED_WRITE_S)
@@ -144,7 +148,7 @@ class Dispatcher:
             if not batches or not self._post(broker, batches, now):
                 return
 
-    def _next_batch(self, partition: PartitionSending, leader: int, now: float) -> Batch | None:
+    def _next_batch(self, partition: PartitionQueue, leader: int, now: float) -> Batch | None:
         """The batch that may be sent now, numbered; it stays in its partition until it is sent."""
         topic_id = self._state.topic_id(partition.topic_partition.topic)
         step = partition.next(now, leader, topic_id)
@@ -159,7 +163,7 @@ class Dispatcher:
                 self._lookups.ask_producer_id()
         return None
 
-    def _load(self, partition: PartitionSending, batch: Batch) -> bool:
+    def _load(self, partition: PartitionQueue, batch: Batch) -> bool:
         """Load a spilled batch. False if it could not be read and was given up."""
         assert batch.spilled is not None
         try:

@@ -10,9 +10,8 @@ from ..accumulating.batch import Batch
 from ..errors import DeliveryStatus
 from ..settling.failed_batches import FailedBatches
 from .background_lookups import BackgroundLookups
-from .broker_connection import BrokerConnection
-from .partition_sending import PartitionSending
-from .produce_request import InFlightRequest
+from .partition_queue import PartitionQueue
+from .produce_request import BrokerConnection, InFlightRequest
 from .sender_state import SenderState
 from .verdict import TOO_LARGE, Verdict
 
@@ -85,7 +84,7 @@ class ProduceResponses:
         else:
             self._act(verdict, partition, batch, cause)
 
-    def _act(self, verdict: Verdict, partition: PartitionSending, batch: Batch, cause: KafkaError) -> None:
+    def _act(self, verdict: Verdict, partition: PartitionQueue, batch: Batch, cause: KafkaError) -> None:
         match verdict:
             case Verdict.REFRESH:
                 self._lookups.refresh(batch.topic_partition.topic)

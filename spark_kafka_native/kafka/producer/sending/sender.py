@@ -3,7 +3,7 @@ completion.
 
 It never blocks but in its own wait: what a socket does not take at once is written when it has room. What may
 take longer runs in other threads (`background_lookups.py`); what an answer means is decided in `verdict.py`,
-and what follows from it in `partition_sending.py`.
+and what follows from it in `partition_queue.py`.
 """
 
 from __future__ import annotations

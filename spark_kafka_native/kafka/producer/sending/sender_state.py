@@ -14,13 +14,12 @@ from ...model import Acks, TopicPartition
 from ...runtime.retry import Backoff
 from ..accumulating.batch import Batch, BatchEncoder
 from ..accumulating.topic_buffer import TopicBuffer
-from ..settling.batch_completion import BatchCompletion
-from ..settling.over_limit import OverLimit
+from ..settling.completion import BatchCompletion
+from ..settling.oversized import OverLimit
 from ..stats import StatsRecorder
-from .broker_connection import BrokerConnection, ConnectionKey
-from .partition_sending import PartitionSending
-from .producer_id import ProducerId
-from .sending_step import SendingRules
+from .idempotence import ProducerId
+from .partition_queue import PartitionQueue, SendingRules
+from .produce_request import BrokerConnection, ConnectionKey
 from .transaction import Transaction
 
 TOPIC_PROPAGATION_S = 30.0
@@ -43,9 +42,9 @@ class SenderState:
     over_limit: OverLimit | None = None
     """What becomes of records over a limit; None: they fail."""
     clock: Callable[[], float] = time.monotonic
-    partitions: dict[TopicPartition, PartitionSending] = field(default_factory=dict)
+    partitions: dict[TopicPartition, PartitionQueue] = field(default_factory=dict)
     """Every partition that was ever sent to, for the producer's whole life."""
-    active: dict[PartitionSending, None] = field(default_factory=dict)
+    active: dict[PartitionQueue, None] = field(default_factory=dict)
     """Those with batches waiting or in flight, in the order in which they got some."""
     connections: dict[ConnectionKey, BrokerConnection] = field(default_factory=dict)
     next_at: float = 0.0
@@ -78,11 +77,11 @@ class SenderState:
         """All of them, as of now: a caller may add one at any moment."""
         return list(self.topics.values())
 
-    def partition(self, where: TopicPartition) -> PartitionSending:
+    def partition(self, where: TopicPartition) -> PartitionQueue:
         """Where sending to a partition stands; made when it is first asked for."""
         found = self.partitions.get(where)
         if found is None:
-            found = self.partitions[where] = PartitionSending(where, self._rules, self.producer_id)
+            found = self.partitions[where] = PartitionQueue(where, self._rules, self.producer_id)
         return found
 
     def leader(self, where: TopicPartition) -> int | None:

@@ -40,7 +40,7 @@ from ...protocol.api.transactions import (
 from ...protocol.message import Request, Response
 from ...runtime.deadline import Deadline
 from ..errors import TransactionAbortableError, TransactionFatalError
-from .producer_id import ProducerIdentity
+from .idempotence import ProducerIdentity
 from .transaction import Meaning, is_open, judge_answer
 
 R = TypeVar("R", bound=Response)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from ...model import TopicPartition
 from ..accumulating.batch import Batch
-from .spill import SpilledBatch
+from ..spill_folder import SpilledBatch
 
 
 @dataclass(eq=False)

@@ -11,7 +11,7 @@ from ...errors import BrokerError, KafkaError
 from ..accumulating.batch import Batch, split_batch
 from ..errors import RecordTooLargeError
 from ..sending.sender_state import SenderState
-from .spill import SpillError
+from ..spill_folder import SpillError
 
 _LOG = logging.getLogger("spark_kafka_native")
 OVERTAKING = "an earlier batch of the partition is in the spill folder and must not be overtaken"

@@ -11,8 +11,8 @@ from ...errors import KafkaError
 from ...runtime.deadline import Deadline
 from ..accumulating.batch import Batch
 from ..accumulating.topic_buffer import TopicBuffer
-from ..waiters import Waiters
-from .spill import SpilledBatch, SpillError
+from ..delivery import Waiters
+from ..spill_folder import SpilledBatch, SpillError
 
 _LOG = logging.getLogger("spark_kafka_native")
 

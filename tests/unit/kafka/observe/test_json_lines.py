@@ -14,8 +14,8 @@ from spark_kafka_native.kafka.consumer.consumer_events import WorkStatus, WorkUn
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.observe.events import EventSource
 from spark_kafka_native.kafka.observe.exporters import JsonLines
-from spark_kafka_native.kafka.producer.acknowledgement import Acknowledgement
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus
+from spark_kafka_native.kafka.producer.settling.completion import Acknowledgement
 
 TP = TopicPartition("orders", 3)
 

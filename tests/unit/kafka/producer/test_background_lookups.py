@@ -25,7 +25,7 @@ from spark_kafka_native.kafka.errors import (
 )
 from spark_kafka_native.kafka.producer.sending import background_lookups, sender
 from spark_kafka_native.kafka.producer.sending.background_lookups import BackgroundLookups
-from spark_kafka_native.kafka.producer.sending.producer_id import ProducerIdentity
+from spark_kafka_native.kafka.producer.sending.idempotence import ProducerIdentity
 from spark_kafka_native.kafka.producer.settling.failed_batches import FailedBatches
 from spark_kafka_native.kafka.protocol.api.configs import DescribeConfigsRequest
 from spark_kafka_native.kafka.protocol.api.init_producer_id import InitProducerIdResponse

@@ -4,9 +4,14 @@ import numpy as np
 import pytest
 
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.producer.delivery import ColumnsDelivery, Delivery, DeliveryBlock, Outcome
+from spark_kafka_native.kafka.producer.delivery import (
+    ColumnsDelivery,
+    Delivery,
+    DeliveryBlock,
+    Outcome,
+    Waiters,
+)
 from spark_kafka_native.kafka.producer.errors import DeliveryError, DeliveryStatus
-from spark_kafka_native.kafka.producer.waiters import Waiters
 
 A, B = TopicPartition("t", 0), TopicPartition("u", 1)
 

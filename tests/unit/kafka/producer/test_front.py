@@ -29,7 +29,7 @@ from spark_kafka_native.kafka import (
 )
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.producer.accumulating.topic_buffer import TopicBuffer
-from spark_kafka_native.kafka.producer.settling.spill import NewEntry, SpillError, SpillFolder
+from spark_kafka_native.kafka.producer.spill_folder import NewEntry, SpillError, SpillFolder
 from spark_kafka_native.kafka.protocol.api.configs import DescribeConfigsRequest
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.kafka.records.columns import RecordColumns

@@ -10,7 +10,7 @@ from scripted_broker import Late
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.network.connection import Connection
 from spark_kafka_native.kafka.producer.errors import DeliveryError, DeliveryStatus
-from spark_kafka_native.kafka.producer.sending.partition_sending import PartitionSending
+from spark_kafka_native.kafka.producer.sending.partition_queue import PartitionQueue
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 
 pytestmark = pytest.mark.timed(0.1)
@@ -91,7 +91,7 @@ def test_a_connection_that_is_lost_leaves_it_open(cluster):
 
 @pytest.mark.parametrize("where", ["answered", "sent", "next"])
 def test_whatever_ends_the_sender_every_record_ends_and_the_truth_is_told(cluster, monkeypatch, where):
-    real, failing = getattr(PartitionSending, where), threading.Event()
+    real, failing = getattr(PartitionQueue, where), threading.Event()
 
     def fail(*args, **kwargs):
         result = real(*args, **kwargs)
@@ -99,7 +99,7 @@ def test_whatever_ends_the_sender_every_record_ends_and_the_truth_is_told(cluste
             raise SystemExit(where)
         return result
 
-    monkeypatch.setattr(PartitionSending, where, fail)
+    monkeypatch.setattr(PartitionQueue, where, fail)
     with producing(cluster) as producer:
         send(producer, 1)
         producer.flush(60)

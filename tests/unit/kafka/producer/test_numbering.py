@@ -19,7 +19,7 @@ from spark_kafka_native.kafka.producer.errors import (
     DeliveryStatus,
     ProducerClosedError,
 )
-from spark_kafka_native.kafka.producer.sending.producer_id import MAX_EPOCH, ProducerIdentity
+from spark_kafka_native.kafka.producer.sending.idempotence import MAX_EPOCH, ProducerIdentity
 from spark_kafka_native.kafka.protocol.api.init_producer_id import (
     InitProducerIdRequest,
     InitProducerIdResponse,

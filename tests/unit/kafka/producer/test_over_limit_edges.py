@@ -10,7 +10,7 @@ from producing import TP, producing, wait_until
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus, ProducerClosedError, RecordTooLargeError
-from spark_kafka_native.kafka.producer.settling.spill import SpillFolder
+from spark_kafka_native.kafka.producer.spill_folder import SpillFolder
 
 pytestmark = pytest.mark.timed(0.1)
 

@@ -13,7 +13,13 @@ from spark_kafka_native.kafka.model import Acks, TopicPartition
 from spark_kafka_native.kafka.observe.metrics import Histogram
 from spark_kafka_native.kafka.producer.accumulating.batch import concat_columns, take_columns
 from spark_kafka_native.kafka.producer.accumulating.records_in import columns_by_topic
-from spark_kafka_native.kafka.producer.delivery import ColumnsDelivery, Delivery, DeliveryBlock, Outcome
+from spark_kafka_native.kafka.producer.delivery import (
+    ColumnsDelivery,
+    Delivery,
+    DeliveryBlock,
+    Outcome,
+    Waiters,
+)
 from spark_kafka_native.kafka.producer.errors import (
     BufferFullError,
     DeliveryError,
@@ -22,7 +28,6 @@ from spark_kafka_native.kafka.producer.errors import (
     RecordTooLargeError,
 )
 from spark_kafka_native.kafka.producer.stats import StatsRecorder
-from spark_kafka_native.kafka.producer.waiters import Waiters
 from spark_kafka_native.kafka.records.columns import HEADERS_TYPE, RecordColumns
 
 TP = TopicPartition("t", 3)

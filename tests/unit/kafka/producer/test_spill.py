@@ -21,7 +21,7 @@ from spark_kafka_native.kafka.errors import ConfigError, DeadlineExceededError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus
 from spark_kafka_native.kafka.producer.producer import Producer
-from spark_kafka_native.kafka.producer.settling.spill import NewEntry, SpillError, SpillFolder
+from spark_kafka_native.kafka.producer.spill_folder import NewEntry, SpillError, SpillFolder
 
 pytestmark = pytest.mark.timed(0.1)
 

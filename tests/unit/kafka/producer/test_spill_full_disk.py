@@ -19,7 +19,7 @@ from scripted_broker import properties
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.producer import Producer
-from spark_kafka_native.kafka.producer.settling.spill import NewEntry, SpillError, SpillFolder
+from spark_kafka_native.kafka.producer.spill_folder import NewEntry, SpillError, SpillFolder
 
 TP = TopicPartition("t", 0)
 

@@ -14,8 +14,8 @@ from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.network.connection import Connection
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus
 from spark_kafka_native.kafka.producer.producer import Producer
-from spark_kafka_native.kafka.producer.sending.broker_connection import BrokerConnection
 from spark_kafka_native.kafka.producer.sending.dispatcher import Dispatcher
+from spark_kafka_native.kafka.producer.sending.produce_request import BrokerConnection
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 

@@ -9,7 +9,7 @@ from scripted_broker import properties
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.producer import Producer
-from spark_kafka_native.kafka.producer.sending.broker_connection import BrokerConnection
+from spark_kafka_native.kafka.producer.sending.produce_request import BrokerConnection
 from spark_kafka_native.kafka.producer.sending.produce_responses import ProduceResponses, _words
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 

@@ -13,7 +13,7 @@ from spark_kafka_native.kafka.producer.errors import DeliveryStatus
 
 def test_a_batch_that_failed_is_told_with_its_reason() -> None:
     state, told = sender_state(), list[Any]()
-    stream = state.stats.acknowledgements.subscribe(10)
+    stream = state.completion.acknowledgements.subscribe(10)
     one = wait_in(state, batch(0), told)
     size = len(one.data)
     cause = BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "orders")
@@ -34,7 +34,7 @@ def test_a_batch_that_failed_is_told_with_its_reason() -> None:
 
 def test_a_batch_that_was_delivered_is_told_before_whoever_waits_for_it() -> None:
     state, told = sender_state(), list[Any]()
-    stream = state.stats.acknowledgements.subscribe(10)
+    stream = state.completion.acknowledgements.subscribe(10)
     one = wait_in(state, batch(0), told)
     seen_at_report: list[int] = []
     report = one.parts[0].block.report

@@ -7,9 +7,9 @@ from sending_batches import TP, batch, sender_state, spilled, wait_in
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, NetworkError, SecurityError
-from spark_kafka_native.kafka.producer.sending.producer_id import ProducerIdentity
+from spark_kafka_native.kafka.producer.sending.idempotence import ProducerIdentity
 from spark_kafka_native.kafka.producer.settling.failed_batches import OVERTAKING, FailedBatches
-from spark_kafka_native.kafka.producer.settling.spill import SpillFolder
+from spark_kafka_native.kafka.producer.spill_folder import SpillFolder
 
 LOST = NetworkError("the connection was lost")
 REFUSED = BrokerError(ErrorCode.INVALID_RECORD, "Produce")

@@ -7,10 +7,10 @@ from sending_batches import TP, batch, numbers, sender_state, wait_in
 
 from spark_kafka_native.kafka.errors import NetworkError
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus
-from spark_kafka_native.kafka.producer.sending.producer_id import ProducerIdentity
+from spark_kafka_native.kafka.producer.sending.idempotence import ProducerIdentity
 from spark_kafka_native.kafka.producer.settling.failed_batches import OVERTAKING, FailedBatches
 from spark_kafka_native.kafka.producer.settling.healing import Healing
-from spark_kafka_native.kafka.producer.settling.spill import SpillFolder
+from spark_kafka_native.kafka.producer.spill_folder import SpillFolder
 
 LOST = NetworkError("the connection was lost")
 

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
+from spark_kafka_native.kafka.producer.delivery import Waiters
 from spark_kafka_native.kafka.producer.errors import ProducerClosedError
-from spark_kafka_native.kafka.producer.waiters import Waiters
 from spark_kafka_native.kafka.runtime import waiting as module
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 

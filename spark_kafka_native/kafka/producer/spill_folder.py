@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 from uuid import UUID
 
-from ...errors import ConfigError, KafkaError
-from ...model import TopicPartition
-from ...records.crc32c import crc32c
+from ..errors import ConfigError, KafkaError
+from ..model import TopicPartition
+from ..records.crc32c import crc32c
 
 _LOG = logging.getLogger("spark_kafka_native")
 MAGIC = b"sknspill1\n"

@@ -7,10 +7,12 @@ from sending_batches import batch, encode, numbers
 
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.accumulating.batch import Batch
-from spark_kafka_native.kafka.producer.sending.producer_id import MAX_EPOCH, ProducerId, ProducerIdentity
-from spark_kafka_native.kafka.producer.sending.sequence_numbers import (
+from spark_kafka_native.kafka.producer.sending.idempotence import (
+    MAX_EPOCH,
     MAX_SEQUENCE,
     PartitionSequence,
+    ProducerId,
+    ProducerIdentity,
     advance,
     clear_numbers,
     forget_numbers,

@@ -1,5 +1,4 @@
-"""`BatchCompletion`: the end of a batch, good or bad, exactly once: who hears of it, what is counted and
-kept.
+"""`BatchCompletion`: the end of a batch, good or bad, exactly once: what is reported, counted and kept.
 
 The sender's thread calls it; flush and the callers of `Producer.undelivered` look at it from outside.
 """
@@ -10,23 +9,23 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from ...error_code import ErrorCode
 from ...errors import BrokerError
 from ...model import TopicPartition
 from ...observe import catalogue as metric
+from ...observe.events import EventSource
 from ...records.columns import RecordColumns
 from ..accumulating.batch import Batch, read_records
 from ..accumulating.memory import BufferMemory
-from ..acknowledgement import Acknowledgement
-from ..delivery import DeliveryBlock, Outcome, Rows
+from ..delivery import DeliveryBlock, Outcome, Rows, Waiters
 from ..errors import DeliveryError, DeliveryStatus, RecordError
+from ..spill_folder import NewEntry, SpilledBatch, SpillError, SpillFolder
 from ..stats import StatsRecorder
-from ..waiters import Waiters
 from .backlogs import Backlogs
-from .spill import NewEntry, SpilledBatch, SpillError, SpillFolder
 
 _LOG = logging.getLogger("spark_kafka_native")
 
@@ -74,6 +73,7 @@ class BatchCompletion:
         self.undelivered: deque[Undelivered] = deque()
         self.backlogs = Backlogs()
         """What is in the spill folder and will be sent again."""
+        self.acknowledgements: EventSource[Acknowledgement] = EventSource()
         self._memory = memory
         self._stats = stats
         self._spill = spill
@@ -84,6 +84,10 @@ class BatchCompletion:
     def spills(self) -> bool:
         """Whether there is a spill folder."""
         return self._spill is not None
+
+    def disown(self) -> None:
+        """In a forked child: the parent's events are not its own, and their locks may be held for ever."""
+        self.acknowledgements = EventSource()
 
     def expect(self, batches: Iterable[Batch]) -> None:
         """These will end."""
@@ -266,7 +270,7 @@ class BatchCompletion:
         self.waiters.notify_all()
 
     def _emit(self, batch: Batch, outcome: Outcome) -> None:
-        source = self._stats.acknowledgements
+        source = self.acknowledgements
         if source.listening:
             source.emit(
                 Acknowledgement(
@@ -280,3 +284,43 @@ class BatchCompletion:
                     at=time.time(),
                 )
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledgement:
+    """One for each batch, before the deliveries of its records have ended."""
+
+    topic_partition: TopicPartition
+    status: DeliveryStatus
+    records: int
+    bytes: int
+    """Of the batch as it went over the wire; 0 where it lay in the spill folder."""
+    base_offset: int | None
+    """Of its first record; None where no broker told one."""
+    error: str | None
+    """Why it was not delivered; None where it was."""
+    seconds: float
+    """From its first record until now."""
+    at: float
+    """Seconds since the epoch."""
+
+    @property
+    def last_offset(self) -> int | None:
+        """Of its last record."""
+        return None if self.base_offset is None else self.base_offset + self.records - 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "event": "acknowledgement",
+            "at": self.at,
+            "topic": self.topic_partition.topic,
+            "partition": self.topic_partition.partition,
+            "status": self.status.name.lower(),
+            "records": self.records,
+            "bytes": self.bytes,
+            "base_offset": self.base_offset,
+            "last_offset": self.last_offset,
+            "seconds": self.seconds,
+            "error": self.error,
+        }

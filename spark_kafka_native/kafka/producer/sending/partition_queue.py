@@ -1,4 +1,4 @@
-"""`PartitionSending`: everything there is to know about sending to one partition. Sans-IO.
+"""`PartitionQueue`: the batches of one partition, their order, and what may be sent next. Sans-IO.
 
 No thread, clock, socket or lock: the sender's thread tells it what has happened (`sent`, `answered`,
 `lost`, `given_up`, `refreshed` ...) and asks what may be sent (`next`). Whoever calls does what is
@@ -14,23 +14,66 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 from ...error_code import ErrorCode
 from ...errors import BrokerError, KafkaError
 from ...model import TopicPartition
 from ..accumulating.batch import Batch
-from .producer_id import ProducerId, ProducerIdentity
-from .sending_step import Load, NeedProducerId, Send, SendingRules, Step
-from .sequence_numbers import (
+from .idempotence import (
     PartitionSequence,
+    ProducerId,
+    ProducerIdentity,
     clear_numbers,
     forget_numbers,
     read_numbers,
     share_numbers,
 )
 from .verdict import UNKNOWN_TOPIC, Verdict, is_indefinite, judge
+
+
+@dataclass(frozen=True, kw_only=True)
+class SendingRules:
+    """What all partitions of a producer have in common."""
+
+    retries: int
+    pipelined: bool
+    """Whether batches without sequence numbers may follow each other: only where no broker answers, as a
+    retry, or the halves of one that was refused for its size, could be overtaken."""
+    delay_s: Callable[[int], float]
+    """How long to wait after this many failures in a row."""
+    topic_propagation_s: float
+    """How long a topic that was there may be unknown (a broker may be restarting) before it counts as
+    deleted."""
+    sets_apart: bool = False
+    """Whether a single record over a limit does not fail: it is looked for in whatever is refused for its
+    size."""
+
+
+@dataclass(frozen=True)
+class Send:
+    """Send this batch, and say so with `PartitionQueue.sent`."""
+
+    batch: Batch
+    numbered: bool
+    """It has just been numbered."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """Read this spilled batch, pass it to `PartitionQueue.loaded`, and ask again."""
+
+    batch: Batch
+
+
+@dataclass(frozen=True)
+class NeedProducerId:
+    """Nothing can be numbered before InitProducerId has been answered."""
+
+
+Step = Send | Load | NeedProducerId | None
 
 
 class Phase(enum.Enum):
@@ -70,7 +113,7 @@ TRANSITIONS = {
 """What is not in here can't happen; a KeyError would be a bug, and would end the producer loudly."""
 
 
-class PartitionSending:
+class PartitionQueue:
     """One partition, as the sender's thread sees it. ``producer_id`` is None without idempotence."""
 
     def __init__(

@@ -11,14 +11,17 @@ from sending_batches import TP, batch, encode, numbers, spilled
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, NetworkError
 from spark_kafka_native.kafka.producer.accumulating.batch import Batch
-from spark_kafka_native.kafka.producer.sending.partition_sending import (
+from spark_kafka_native.kafka.producer.sending.idempotence import MAX_EPOCH, ProducerId, ProducerIdentity
+from spark_kafka_native.kafka.producer.sending.partition_queue import (
     TRANSITIONS,
     Event,
-    PartitionSending,
+    Load,
+    NeedProducerId,
+    PartitionQueue,
     Phase,
+    Send,
+    SendingRules,
 )
-from spark_kafka_native.kafka.producer.sending.producer_id import MAX_EPOCH, ProducerId, ProducerIdentity
-from spark_kafka_native.kafka.producer.sending.sending_step import Load, NeedProducerId, Send, SendingRules
 from spark_kafka_native.kafka.producer.sending.verdict import Verdict
 
 E = ErrorCode
@@ -35,7 +38,7 @@ def rules(retries: int = 10, *, pipelined: bool = False) -> SendingRules:
     )
 
 
-class Partition(PartitionSending):
+class Partition(PartitionQueue):
     """With the words of a test: leader 1, topic id `ID`, and time that stands still unless told."""
 
     def ask(self, now: float = 0.0, leader: int = 1, topic_id: UUID = ID) -> Batch | None:
