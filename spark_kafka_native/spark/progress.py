@@ -20,7 +20,7 @@ from typing import Any, Final
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from ..kafka.model import TopicPartition
-from .read.stream_offsets import Positions
+from .read.driver.micro_batch import Positions
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
 _SHOWN: Final = 20

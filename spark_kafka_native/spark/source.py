@@ -28,8 +28,8 @@ class KafkaDataSource(DataSource):  # type: ignore[misc]
     def schema(self) -> StructType:
         """Kafka's columns; ``headers`` only with ``includeHeaders``. Not asked for where the user gives a
         schema."""
-        from .read.column_types import full_schema
         from .read.read_options import check_general
+        from .read.schema import full_schema
 
         # Batch or stream is not known yet: what is wrong for both is told here, at load().
         return full_schema(check_general(self._values(Scope.READ)).include_headers)
@@ -49,7 +49,7 @@ class KafkaDataSource(DataSource):  # type: ignore[misc]
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """A streaming read of the columns in ``schema``. What can't be is raised by the reader's methods."""
         from ..kafka.errors import KafkaError
-        from .read.stream_options import StreamOptions
+        from .read.read_options import StreamOptions
         from .read.stream_reader import KafkaStreamReader, RefusedStreamReader
 
         try:

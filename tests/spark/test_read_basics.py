@@ -6,7 +6,7 @@ import pytest
 from chispa import assert_df_equality
 
 from spark_kafka_native import KafkaDataSource
-from spark_kafka_native.spark.read.column_types import full_schema
+from spark_kafka_native.spark.read.schema import full_schema
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

@@ -1,1 +1,4 @@
-"""Reading: options -> offsets -> ranges -> tasks on the driver; ranges -> Arrow batches on the workers."""
+"""Reading: what Spark drives (`batch_reader`, `stream_reader`), and the plain data that both sides share.
+
+``driver/`` plans, ``worker/`` reads; neither imports the other.
+"""

@@ -1,10 +1,13 @@
-"""`KafkaBatchReader`: what Spark asks for partitions on the driver, and pickles to the workers for `read`."""
+"""`KafkaBatchReader`: what Spark asks for partitions on the driver, and pickles to the workers for `read`.
+
+Each side imports its own half, when Spark calls it: workers are short of start-up time.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyspark
@@ -15,12 +18,12 @@ from ...kafka.cluster.router import router_for
 from ..notice import advise, note_once
 from ..short_errors import ShortErrors
 from ..worker import settle_worker
-from .batch_plan import plan_batch
-from .bounds import fixed_offset
-from .filters import PushedFilters
-from .partition import KafkaInputPartition, ReadTask, read_partition
-from .ranges import OffsetRange
+from .offset_range import OffsetRange, fixed_offset
 from .read_options import ReadOptions
+from .read_task import KafkaInputPartition, ReadTask
+
+if TYPE_CHECKING:
+    from .driver.pushed_filters import PushedFilters
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
 _OPEN_BOUNDS: Final = (
@@ -39,7 +42,7 @@ class KafkaBatchReader(DataSourceReader):  # type: ignore[misc]
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
-        self._filters = PushedFilters()
+        self._filters: PushedFilters | None = None
         self._task = ReadTask.of(options, schema)
 
     @ShortErrors()
@@ -51,13 +54,18 @@ class KafkaBatchReader(DataSourceReader):  # type: ignore[misc]
         advise()
         # Spark keeps the process in which it plans: the next plan starts connected, too.
         settle_worker()
-        tasks = plan_batch(router_for(self._options.client), self._options, self._filters)
+        from .driver.batch_plan import plan_batch
+        from .driver.pushed_filters import PushedFilters
+
+        tasks = plan_batch(router_for(self._options.client), self._options, self._filters or PushedFilters())
         _warn_of_open_bounds(tasks)
         # Spark calls read(None) if there is no partition at all, and a read of no ranges yields nothing.
         return [KafkaInputPartition(ranges=task) for task in tasks] or [KafkaInputPartition(ranges=())]
 
     def read(self, partition: KafkaInputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a task, on a worker."""
+        from .worker.read_partition import read_partition
+
         with ShortErrors():
             yield from read_partition(partition, self._task)
 
@@ -71,6 +79,8 @@ class FilteringKafkaBatchReader(KafkaBatchReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         """Take what helps planning, and return all of them: Spark applies each again to what is read."""
+        from .driver.pushed_filters import PushedFilters
+
         self._filters = PushedFilters.from_filters(filters)
         return filters
 

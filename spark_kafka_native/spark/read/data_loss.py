@@ -1,6 +1,6 @@
-"""`Loss`: what a task was told to read and is not there; `DataLossPolicy`: whether that fails the query.
+"""`Loss`: offsets that a task was to read and its log no longer has; `DataLossPolicy`: ``failOnDataLoss``.
 
-Pure. Losses are found where the leaders are asked (`late_bounds`, `recovery`) and come back from there as
+Pure. Losses are found where the leaders are asked (``worker/offset_binding.py``) and are returned as
 values.
 """
 
@@ -10,10 +10,11 @@ import logging
 from dataclasses import dataclass, field
 from typing import Final, assert_never
 
-from ...kafka.errors import KafkaError
+from ...kafka.error_code import ErrorCode
+from ...kafka.errors import BrokerError, DeadlineExceededError, KafkaError
 from ...kafka.model import TopicPartition
 from ..conditions import KafkaConditionError
-from .offsets import format_topic_partitions
+from .offset_limits import format_topic_partitions
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
 
@@ -124,3 +125,12 @@ class DataLossPolicy:
             "false",
             names,
         )
+
+
+_GONE: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+def is_about_missing_partition(error: BaseException) -> bool:
+    """Whether a topic or partition was not there, at once or until a deadline."""
+    found = error.__cause__ if isinstance(error, DeadlineExceededError) else error
+    return isinstance(found, BrokerError) and found.error_code in _GONE

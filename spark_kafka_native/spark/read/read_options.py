@@ -1,7 +1,7 @@
-"""`ReadOptions`: everything a read was told, parsed and checked, in the order in which Spark's connector
-complains.
+"""`ReadOptions` and `StreamOptions`: the options of a read, parsed and checked, in the order in which Spark's
+connector reports errors.
 
-Two options can contradict each other in many ways; whoever gets a `ReadOptions` need not check any of them
+Two options can contradict each other in many ways; code that gets a `ReadOptions` need not check any of them
 again.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,8 +19,7 @@ from ...kafka.model import TopicPartition
 from ..conditions import KafkaConditionError
 from ..options.option_values import OptionValues
 from ..options.timestamps import parse_timestamp_ms
-from .bounds import At, Earliest, Latest
-from .offsets import (
+from .offset_limits import (
     AtTimestamp,
     AtTimestamps,
     Committed,
@@ -28,13 +27,11 @@ from .offsets import (
     OffsetLimit,
     Specific,
     format_topic_partitions,
-    parse_assignment,
     parse_offset_limit,
     parse_timestamps,
 )
-from .subscription import Assign, Subscribe, SubscribePattern, Subscription
-
-_STRATEGIES: Final = ("subscribe", "subscribePattern", "assign")
+from .offset_range import At, Earliest, Latest
+from .subscription import Subscription, parse_subscription
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +123,7 @@ def _check_batch_end(ending: OffsetLimit) -> None:
 
 
 def _parse_general(values: OptionValues, starting: OffsetLimit, ending: OffsetLimit) -> ReadOptions:
-    subscription = _parse_subscription(values)
+    subscription = parse_subscription(values)
     min_partitions = values.value("minPartitions")
     max_records = values.value("maxRecordsPerPartition")
     max_partitions = values.value("maxPartitions")
@@ -162,46 +159,6 @@ def _parse_general(values: OptionValues, starting: OffsetLimit, ending: OffsetLi
     )
 
 
-def _parse_subscription(values: OptionValues) -> Subscription:
-    given = [name for name in _STRATEGIES if name in values]
-    if len(given) != 1:
-        which, verb = ("Only one", "can") if given else ("One", "must")
-        raise ConfigError(
-            f"{which} of the following options {verb} be specified for Kafka source: "
-            "subscribe, subscribepattern, assign. See the docs for more details."
-            + ("" if given else values.near_miss(*_STRATEGIES))
-        )
-    text = values.text(given[0]) or ""
-    return _SUBSCRIPTIONS[given[0]](text)
-
-
-def _parse_assign(text: str) -> Subscription:
-    if not text.strip().startswith("{"):
-        raise ConfigError(f"No topicpartitions to assign as specified value for option 'assign' is '{text}'")
-    return Assign(parse_assignment(text))
-
-
-def _parse_subscribe(text: str) -> Subscription:
-    topics = tuple(dict.fromkeys(topic for part in text.split(",") if (topic := part.strip())))
-    if not topics:
-        raise ConfigError(f"No topics to subscribe to as specified value for option 'subscribe' is '{text}'")
-    return Subscribe(topics)
-
-
-def _parse_pattern(text: str) -> Subscription:
-    if not text.strip():
-        raise ConfigError(
-            f"Pattern to subscribe is empty as specified value for option 'subscribePattern' is '{text}'"
-        )
-    return SubscribePattern(text.strip())
-
-
-_SUBSCRIPTIONS: Final[dict[str, Callable[[str], Subscription]]] = {
-    "assign": _parse_assign,
-    "subscribe": _parse_subscribe,
-    "subscribePattern": _parse_pattern,
-}
-
 _AUTO_OFFSET_RESET: Final = """
 Kafka option 'auto.offset.reset' is not supported.
 Instead set the source option 'startingoffsets' to 'earliest' or 'latest'
@@ -212,6 +169,7 @@ data is missed when new topics/partitions are dynamically subscribed. Note that
 that resuming will always pick up from where the query left off. See the docs for more
 details.
 """
+
 REFUSED: Final = {
     "auto.offset.reset": _AUTO_OFFSET_RESET,
     "key.deserializer": (
@@ -312,3 +270,57 @@ def _comparable(starting: OffsetLimit, ending: OffsetLimit) -> tuple[_Numbers, _
 
 def _offsets_of(limit: Specific) -> dict[TopicPartition, int | None]:
     return {tp: bound.offset if isinstance(bound, At) else None for tp, bound in limit.offsets.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatchLimits:
+    """What the options say about the size of a micro-batch; None for no limit."""
+
+    max_offsets: int | None = None
+    max_bytes: int | None = None
+    min_offsets: int | None = None
+    max_delay_ms: int = 900_000
+    """How long ``min_offsets`` may hold a batch back."""
+
+    @property
+    def any(self) -> bool:
+        """Whether there is anything to admit by."""
+        return not (self.max_offsets is self.max_bytes is self.min_offsets is None)
+
+
+_ENDING: Final = {
+    "endingOffsets": "ending offset not valid in streaming queries",
+    "endingOffsetsByTimestamp": "ending timestamp not valid in streaming queries",
+    "endingTimestamp": "ending timestamp not valid in streaming queries",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamOptions:
+    """A streaming read. Plain data."""
+
+    read: ReadOptions
+    limits: MicroBatchLimits
+    commit_offsets: bool
+    """Whether the offsets of completed batches are committed to ``kafka.group.id``."""
+
+    @classmethod
+    def parse(cls, values: OptionValues) -> StreamOptions:
+        """Check everything that can be checked without a cluster. Raises `ConfigError`."""
+        for name, refusal in _ENDING.items():
+            if name in values:
+                raise ConfigError(refusal)
+        read = ReadOptions.for_stream(values, now_ms=time.time_ns() // 1_000_000)
+        limits = MicroBatchLimits(
+            max_offsets=values.value("maxOffsetsPerTrigger"),
+            max_bytes=values.value("maxBytesPerTrigger"),
+            min_offsets=values.value("minOffsetsPerTrigger"),
+            max_delay_ms=values.value("maxTriggerDelay"),
+        )
+        commit_offsets = values.value("commitOffsets")
+        if commit_offsets and not read.has_group_id:
+            raise ConfigError(
+                "commitOffsets=true needs kafka.group.id: the group that the offsets are committed to"
+                + values.near_miss("kafka.group.id")
+            )
+        return cls(read=read, limits=limits, commit_offsets=commit_offsets)

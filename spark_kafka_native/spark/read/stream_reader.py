@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader
@@ -19,12 +19,13 @@ from ...kafka.cluster.router import router_for
 from ...kafka.errors import KafkaError
 from ..notice import advise
 from ..short_errors import ShortErrors
-from .group_commits import TIMEOUT_MS, GroupCommits
-from .partition import KafkaInputPartition, ReadTask, read_partition
-from .stream_logs import StreamLogs
-from .stream_offsets import Positions, StreamOffset
-from .stream_options import StreamOptions
-from .stream_planner import Json, StreamPlanner
+from .read_options import StreamOptions
+from .read_task import KafkaInputPartition, ReadTask
+
+if TYPE_CHECKING:
+    from .driver.micro_batch import Positions
+    from .driver.offset_committer import OffsetCommitter
+    from .driver.stream_planner import Json, StreamPlanner
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -58,24 +59,28 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
                 "PySpark 4.2, Python sources can't limit a micro-batch. Each one reads all there is"
             )
         advise()
+        from .driver.stream_logs import StreamLogs
+        from .driver.stream_planner import StreamPlanner
+
         return StreamPlanner(
             StreamLogs(router_for(self._options.read.client), self._options.read), self._options
         )
 
     @cached_property
-    def _group_commits(self) -> GroupCommits | None:
+    def _offset_committer(self) -> OffsetCommitter | None:
         read = self._options.read
         if not self._options.commit_offsets:
             return None
         # Late, as few streams need it: each query has a process of its own, which imports all anew.
         from ...kafka.group.committed_offsets import commit_offsets
+        from .driver.offset_committer import TIMEOUT_MS, OffsetCommitter
 
         router = router_for(read.client)
 
         def commit(positions: Positions) -> None:
             commit_offsets(router, read.group_id, positions, router.deadline(TIMEOUT_MS))
 
-        return GroupCommits(commit, group_id=read.group_id)
+        return OffsetCommitter(commit, group_id=read.group_id)
 
     @ShortErrors()
     def initialOffset(self) -> Json:  # noqa: N802
@@ -117,6 +122,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
     def read(self, partition: KafkaInputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a task, on a worker."""
+        from .worker.read_partition import read_partition
+
         with ShortErrors():
             yield from read_partition(partition, self._task)
 
@@ -130,8 +137,10 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         """Spark ends the process, and with it every connection."""
 
     def _commit_to_group(self, completed: Json, *, is_idle: bool = False) -> None:
-        if self._group_commits is not None:
-            self._group_commits.completed(StreamOffset.from_json(completed), is_idle=is_idle)
+        if self._offset_committer is not None:
+            from .driver.micro_batch import StreamOffset
+
+            self._offset_committer.completed(StreamOffset.from_json(completed), is_idle=is_idle)
 
     def __getstate__(self) -> dict[str, Any]:
         # The options were for planning; the task is all that a worker needs.

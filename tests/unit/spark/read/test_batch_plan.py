@@ -13,10 +13,16 @@ from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.spark.conditions import KafkaConditionError
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.read.batch_plan import plan_batch
-from spark_kafka_native.spark.read.bounds import At, Earliest, FirstAtOrAfter, Inner, Latest
-from spark_kafka_native.spark.read.filters import PushedFilters
-from spark_kafka_native.spark.read.ranges import OffsetRange
+from spark_kafka_native.spark.read.driver.batch_plan import plan_batch
+from spark_kafka_native.spark.read.driver.pushed_filters import PushedFilters
+from spark_kafka_native.spark.read.offset_range import (
+    At,
+    Earliest,
+    FirstAtOrAfter,
+    Inner,
+    Latest,
+    OffsetRange,
+)
 from spark_kafka_native.spark.read.read_options import ReadOptions
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)

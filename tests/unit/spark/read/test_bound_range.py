@@ -4,16 +4,22 @@ import pytest
 
 from spark_kafka_native.kafka.errors import TopicRecreatedError
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.spark.read.bound_range import (
+from spark_kafka_native.spark.read.data_loss import OffsetsLost
+from spark_kafka_native.spark.read.offset_range import (
+    At,
+    Earliest,
+    FirstAtOrAfter,
+    Inner,
+    Latest,
+    OffsetRange,
+)
+from spark_kafka_native.spark.read.worker.offset_binding import (
     Binding,
     BoundRange,
     cut_to_log,
     first_offset,
     move_to_successor,
 )
-from spark_kafka_native.spark.read.bounds import At, Earliest, FirstAtOrAfter, Inner, Latest
-from spark_kafka_native.spark.read.data_loss import OffsetsLost
-from spark_kafka_native.spark.read.ranges import OffsetRange
 
 TP = TopicPartition("t", 3)
 OLD, NEW = "0" * 31 + "1", "0" * 31 + "2"

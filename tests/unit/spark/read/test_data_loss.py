@@ -13,12 +13,10 @@ from spark_kafka_native.kafka.errors import LogTruncatedError, TopicRecreatedErr
 from spark_kafka_native.kafka.model import IsolationLevel
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.spark.conditions import KafkaConditionError
-from spark_kafka_native.spark.read.bound_range import Binding
-from spark_kafka_native.spark.read.bounds import At, Earliest, Latest
 from spark_kafka_native.spark.read.data_loss import DataLossPolicy
-from spark_kafka_native.spark.read.late_bounds import bind_ranges
-from spark_kafka_native.spark.read.ranges import OffsetRange, PlannedRange, split_ranges
-from spark_kafka_native.spark.read.recovery import look_again
+from spark_kafka_native.spark.read.driver.range_calculator import PlannedRange, split_ranges
+from spark_kafka_native.spark.read.offset_range import At, Earliest, Latest, OffsetRange
+from spark_kafka_native.spark.read.worker.offset_binding import Binding, bind_ranges, rebind_ranges
 
 OLD_ID = uuid4().hex
 
@@ -49,7 +47,7 @@ class Task:
         return self._accept(bind_ranges(self.router, ranges, LEVEL, **options))
 
     def go_on(self, left, error):
-        return self._accept(look_again(self.router, left, error, LEVEL))
+        return self._accept(rebind_ranges(self.router, left, error, LEVEL))
 
     def _accept(self, binding):
         for loss in binding.losses:
@@ -201,7 +199,7 @@ def test_a_recreated_topic_is_told_by_answers_and_not_by_a_refused_fetch_alone(l
     left = Task(router).bind([whole])
     current = cluster.topic_ids["t"]
     error = TopicRecreatedError("t", str(current), str(uuid4()))
-    assert look_again(router, left, error, LEVEL) == Binding(ranges=left)
+    assert rebind_ranges(router, left, error, LEVEL) == Binding(ranges=left)
 
 
 def test_a_log_that_was_cut_back_under_the_reader_is_a_loss_after_which_a_read_goes_on(log):

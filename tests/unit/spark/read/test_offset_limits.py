@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.spark.read.bounds import At, Earliest, Latest
-from spark_kafka_native.spark.read.offsets import (
+from spark_kafka_native.spark.read.offset_limits import (
     Committed,
     LatestMinus,
     Specific,
@@ -18,6 +17,7 @@ from spark_kafka_native.spark.read.offsets import (
     parse_offset_limit,
     parse_timestamps,
 )
+from spark_kafka_native.spark.read.offset_range import At, Earliest, Latest
 
 
 @pytest.mark.parametrize(

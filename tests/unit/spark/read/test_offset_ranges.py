@@ -9,13 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.spark.read.bounds import At, Earliest, Inner, Latest, fixed_offset, is_open
-from spark_kafka_native.spark.read.ranges import (
-    OffsetRange,
+from spark_kafka_native.spark.read.driver.range_calculator import (
     PlannedRange,
     describe_small_tasks,
     pack_ranges,
     split_ranges,
+)
+from spark_kafka_native.spark.read.offset_range import (
+    At,
+    Earliest,
+    Inner,
+    Latest,
+    OffsetRange,
+    fixed_offset,
+    is_open,
 )
 
 

@@ -7,13 +7,8 @@ from spark_kafka_native.kafka.model import IsolationLevel, TopicPartition
 from spark_kafka_native.spark.conditions import KafkaConditionError
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.read.bounds import At, Earliest, Latest
-from spark_kafka_native.spark.read.offsets import (
-    AtTimestamp,
-    AtTimestamps,
-    LatestMinus,
-    Specific,
-)
+from spark_kafka_native.spark.read.offset_limits import AtTimestamp, AtTimestamps, LatestMinus, Specific
+from spark_kafka_native.spark.read.offset_range import At, Earliest, Latest
 from spark_kafka_native.spark.read.read_options import ReadOptions, check_general
 from spark_kafka_native.spark.read.subscription import Assign, Subscribe, SubscribePattern
 

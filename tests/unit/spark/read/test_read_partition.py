@@ -1,5 +1,7 @@
 """A whole task on a worker, against a scripted cluster with records."""
 
+import subprocess
+import sys
 from uuid import uuid4
 
 import pytest
@@ -10,10 +12,10 @@ from spark_kafka_native.kafka.cluster.router import router_for
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig
 from spark_kafka_native.kafka.errors import DeadlineExceededError
 from spark_kafka_native.spark.conditions import KafkaConditionError
-from spark_kafka_native.spark.read.bounds import At, Earliest, Inner, Latest
-from spark_kafka_native.spark.read.partition import KafkaInputPartition, ReadTask, read_partition
-from spark_kafka_native.spark.read.ranges import OffsetRange
-from spark_kafka_native.spark.read.row_layout import RowLayout
+from spark_kafka_native.spark.read.offset_range import At, Earliest, Inner, Latest, OffsetRange
+from spark_kafka_native.spark.read.read_task import KafkaInputPartition, ReadTask
+from spark_kafka_native.spark.read.schema import RowSchema
+from spark_kafka_native.spark.read.worker.read_partition import read_partition
 
 SCHEMA = StructType().add("partition", "integer").add("offset", "long").add("value", "string")
 
@@ -36,7 +38,7 @@ def read(cluster):
         task = ReadTask(
             client=client,
             consumer=ConsumerConfig(poll_timeout_ms=3_000),
-            schema=RowLayout.from_schema(SCHEMA),
+            schema=RowSchema.from_schema(SCHEMA),
             fail_on_data_loss=fail,
             group_id="g",
         )
@@ -94,3 +96,18 @@ def test_a_task_that_reaches_no_broker_names_what_it_was_to_read(cluster, read):
     cluster[1].stop()
     with pytest.raises(DeadlineExceededError, match=r"cannot start reading t-0 \[earliest, 9\) and 1 more"):
         read(planned(Earliest(), At(9)), planned(At(9), Latest()))
+
+
+def test_a_worker_loads_nothing_of_the_driver():
+    """Each new worker imports what its first task needs, and the task waits for it."""
+    script = """
+import pickle, sys
+from spark_kafka_native.spark.source import KafkaDataSource
+source = KafkaDataSource({"kafka.bootstrap.servers": "h:1", "subscribe": "t"})
+reader = pickle.loads(pickle.dumps(source.reader(source.schema())))
+list(reader.read(None))
+loaded = [name for name in sys.modules if name.startswith("spark_kafka_native.spark.read.")]
+print(any(".worker." in name for name in loaded), [name for name in loaded if ".driver" in name])
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True)
+    assert ran.stdout == "True []\n"

@@ -18,9 +18,9 @@ from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsReques
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.read.driver.micro_batch import StreamOffset
+from spark_kafka_native.spark.read.driver.stream_logs import StreamLogs
 from spark_kafka_native.spark.read.read_options import ReadOptions
-from spark_kafka_native.spark.read.stream_logs import StreamLogs
-from spark_kafka_native.spark.read.stream_offsets import StreamOffset
 
 pytestmark = pytest.mark.timed(0.1)
 

@@ -4,7 +4,7 @@ import pytest
 
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.spark.read.stream_offsets import StreamOffset
+from spark_kafka_native.spark.read.driver.micro_batch import StreamOffset
 
 A0, A1, A10, B2 = (
     TopicPartition("a", 0),

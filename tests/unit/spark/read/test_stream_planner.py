@@ -12,11 +12,11 @@ from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.spark.conditions import KafkaConditionError
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.read.bounds import At
-from spark_kafka_native.spark.read.stream_logs import LogEnds
-from spark_kafka_native.spark.read.stream_offsets import StreamOffset
-from spark_kafka_native.spark.read.stream_options import StreamOptions
-from spark_kafka_native.spark.read.stream_planner import StreamPlanner
+from spark_kafka_native.spark.read.driver.micro_batch import StreamOffset
+from spark_kafka_native.spark.read.driver.stream_logs import LogEnds
+from spark_kafka_native.spark.read.driver.stream_planner import StreamPlanner
+from spark_kafka_native.spark.read.offset_range import At
+from spark_kafka_native.spark.read.read_options import StreamOptions
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 OLD, NEW = "a" * 32, "b" * 32

@@ -11,9 +11,9 @@ from planning_cluster import PlanningCluster
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.read.column_types import full_schema
-from spark_kafka_native.spark.read.stream_offsets import StreamOffset
-from spark_kafka_native.spark.read.stream_options import StreamOptions
+from spark_kafka_native.spark.read.driver.micro_batch import StreamOffset
+from spark_kafka_native.spark.read.read_options import StreamOptions
+from spark_kafka_native.spark.read.schema import full_schema
 from spark_kafka_native.spark.read.stream_reader import KafkaStreamReader
 
 limits = pytest.importorskip("pyspark.sql.streaming.datasource", reason="PySpark 4.1 limits no batches")
@@ -56,7 +56,7 @@ def reader_of():
         options = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"} | given
         parsed = StreamOptions.parse(OptionValues.parse(options, Scope.STREAM))
         reader = KafkaStreamReader(parsed, full_schema(include_headers=False))
-        reader.__dict__.update(_planner=Planner(), _group_commits=Commits())
+        reader.__dict__.update(_planner=Planner(), _offset_committer=Commits())
         return reader
 
     return make
@@ -77,7 +77,7 @@ def test_a_group_is_told_where_a_batch_starts_that_follows_and_never_where_it_wi
     reader.latestOffset(offset(5), ReadAllAvailable())
     reader.latestOffset(offset(9), ReadAllAvailable())
     reader.commit(offset(9))
-    assert reader._group_commits.told == [(5, False), (9, True), (9, False)]
+    assert reader._offset_committer.told == [(5, False), (9, True), (9, False)]
 
 
 def test_without_admission_control_what_was_planned_last_is_the_start(reader_of):
@@ -86,12 +86,12 @@ def test_without_admission_control_what_was_planned_last_is_the_start(reader_of)
     reader.partitions(offset(1), offset(9))
     reader.latestOffset()
     assert reader._planner.asked == [(offset(1), False), (offset(9), False)]
-    assert reader._group_commits.told == []
+    assert reader._offset_committer.told == []
 
 
 def test_what_workers_get_is_the_task_alone(reader_of):
     reader = reader_of(**{"kafka.group.id": "g", "commitOffsets": "true"})
-    del reader.__dict__["_planner"], reader.__dict__["_group_commits"]
+    del reader.__dict__["_planner"], reader.__dict__["_offset_committer"]
     assert vars(pickle.loads(pickle.dumps(reader))).keys() == {"_task"}
 
 
@@ -102,8 +102,9 @@ import sys
 from spark_kafka_native.spark.source import KafkaDataSource
 source = KafkaDataSource({"kafka.bootstrap.servers": "h:1", "subscribe": "t"})
 source.streamReader(source.schema())
+import spark_kafka_native.spark.read.driver.stream_logs, spark_kafka_native.spark.read.driver.stream_planner
 loaded = [name for name in sys.modules if name.startswith("spark_kafka_native")]
-print(len(loaded) > 50, [name for name in loaded if ".group." in name or ".producer." in name])
+print(len(loaded) > 50, [name for name in loaded if {"group", "producer", "worker"} & {*name.split(".")}])
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True)
     assert ran.stdout == "True []\n"

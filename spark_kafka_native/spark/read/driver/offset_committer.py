@@ -1,4 +1,4 @@
-"""`GroupCommits`: ``commitOffsets=true``: a consumer group is told how far the stream has come.
+"""`OffsetCommitter`: ``commitOffsets=true``: commits the offsets of completed batches to a consumer group.
 
 For lag tools only: the stream goes on from Spark's checkpoint. So a commit that fails is a warning, and one
 that hangs must not hold up the batches for long.
@@ -11,21 +11,25 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from ...kafka.errors import KafkaError
-from .stream_offsets import Positions, StreamOffset
+from ....kafka.errors import KafkaError
+from .micro_batch import Positions, StreamOffset
+
+_LOG: Final = logging.getLogger("spark_kafka_native")
 
 INTERVAL_S: Final = 1.0
 """Between two commits of a busy stream."""
+
 PAUSE_S: Final = 15.0
 """After one that failed."""
+
 REPEAT_S: Final = 3_600.0
 """Of the same offsets: those that are never committed again expire (``offsets.retention.minutes``), and with
 them the lag of a stream that is only quiet."""
+
 TIMEOUT_MS: Final = 3_000
-_LOG: Final = logging.getLogger("spark_kafka_native")
 
 
-class GroupCommits:
+class OffsetCommitter:
     """What the group was told last. Owned by the one thread of its process."""
 
     def __init__(

@@ -4,8 +4,7 @@ import pytest
 
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.spark.conditions import KafkaConditionError
-from spark_kafka_native.spark.read.stream_offsets import StreamOffset
-from spark_kafka_native.spark.read.stream_ranges import BatchSpan, check_available_now
+from spark_kafka_native.spark.read.driver.micro_batch import MicroBatch, StreamOffset, check_available_now
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 OLD, NEW = "a" * 32, "b" * 32
@@ -20,15 +19,15 @@ def conditions(losses):
 
 
 def test_ranges_are_what_lies_ahead():
-    span = BatchSpan.between(at({T0: 5, T1: 7}), at({T0: 3, T1: 9, U0: 4}))
+    span = MicroBatch.between(at({T0: 5, T1: 7}), at({T0: 3, T1: 9, U0: 4}))
     found = [(one.shipped.topic_partition, one.from_offset, one.until_offset) for one in span.ranges({U0: 1})]
     # T0 has gone back: nothing of it, and above all no range that ends before it starts.
     assert found == [(T1, 7, 9), (U0, 1, 4)]
-    assert BatchSpan.between(at({T0: 5}), at({T0: 5})).ranges({}) == []
+    assert MicroBatch.between(at({T0: 5}), at({T0: 5})).ranges({}) == []
 
 
 def test_a_recreated_topic_with_fewer_partitions_has_lost_the_others():
-    span = BatchSpan.between(at({T0: 5, T1: 7}), at({T0: 3}, NEW))
+    span = MicroBatch.between(at({T0: 5, T1: 7}), at({T0: 3}, NEW))
     assert span.former == {T0: 5, T1: 7}
     assert conditions(span.losses()) == [
         ("PARTITIONS_DELETED", {"partitions": "[t-1]"}),
@@ -37,7 +36,7 @@ def test_a_recreated_topic_with_fewer_partitions_has_lost_the_others():
 
 
 def test_a_new_partition_that_has_lost_one_record_has_lost_one():
-    span = BatchSpan.between(at({T0: 5}), at({T0: 5, T1: 9}))
+    span = MicroBatch.between(at({T0: 5}), at({T0: 5, T1: 9}))
     assert conditions(span.losses_of_added({T1: 0})) == []
     assert conditions(span.losses_of_added({T1: 1})) == [
         (

@@ -1,12 +1,14 @@
-"""`StartBound` and `EndBound`: where a range starts and ends, as plain data that Spark pickles.
+"""`OffsetRange`: the offsets of one partition that a task reads, as plain data that Spark pickles.
 
-A bound that is no offset yet is looked up when the task runs, so that a DataFrame that is read twice sees
-what arrived in between.
+A bound that is no offset yet (`Earliest`, `Latest`, `FirstAtOrAfter`) is looked up when the task runs, so
+that a DataFrame that is read twice sees what arrived in between.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from ...kafka.model import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class FirstAtOrAfter:
 
 
 StartBound = At | Inner | Earliest
+
 EndBound = At | Inner | Latest | FirstAtOrAfter
 
 
@@ -70,3 +73,28 @@ def fixed_offset(bound: StartBound | EndBound) -> int | None:
 def is_open(bound: StartBound | EndBound) -> bool:
     """Whether the range, or the one it is a piece of, has no fixed offset on that side."""
     return not isinstance(bound, At)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetRange:
+    """The offsets ``[start, end)`` of one partition. Plain data: Spark pickles it.
+
+    ``floor`` and ``ceiling`` cut whatever the bounds turn out to be: pushed filters live there.
+    """
+
+    topic: str
+    partition: int
+    start: StartBound
+    end: EndBound
+    floor: int = 0
+    ceiling: int | None = None
+    topic_id: str | None = None
+    """The topic this was planned for, as hex; None where brokers give no topic ids."""
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition that the range is of."""
+        return TopicPartition(self.topic, self.partition)
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} [{self.start}, {self.end})"

@@ -1,4 +1,4 @@
-"""`OffsetRange`, and how ranges become tasks: split, then packed.
+"""How ranges become tasks: split, then packed.
 
 ``minPartitions`` and ``maxRecordsPerPartition`` split, ``maxPartitions`` packs. Pure functions; the
 arithmetic of splitting is that of Spark's ``KafkaOffsetRangeCalculator``.
@@ -10,33 +10,19 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ...kafka.model import TopicPartition
-from .bounds import At, EndBound, Inner, StartBound, fixed_offset, is_open
+from ....kafka.model import TopicPartition
+from ..offset_range import At, Inner, OffsetRange, fixed_offset, is_open
+from ..read_options import ReadOptions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetRange:
-    """The offsets ``[start, end)`` of one partition. Plain data: Spark pickles it.
-
-    ``floor`` and ``ceiling`` cut whatever the bounds turn out to be: pushed filters live there.
-    """
-
-    topic: str
-    partition: int
-    start: StartBound
-    end: EndBound
-    floor: int = 0
-    ceiling: int | None = None
-    topic_id: str | None = None
-    """The topic this was planned for, as hex; None where brokers give no topic ids."""
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        """The partition that the range is of."""
-        return TopicPartition(self.topic, self.partition)
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition} [{self.start}, {self.end})"
+def form_tasks(
+    planned: Sequence[PlannedRange], options: ReadOptions, leaders: Mapping[TopicPartition, int]
+) -> list[tuple[PlannedRange, ...]]:
+    """Split and pack, as the options say."""
+    pieces = split_ranges(
+        planned, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
+    )
+    return pack_ranges(pieces, options.max_partitions, leaders)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,18 +14,18 @@ from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.spark.conditions import KafkaConditionError
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.read.bounds import At, Earliest, FirstAtOrAfter, Latest
-from spark_kafka_native.spark.read.read_options import ReadOptions
-from spark_kafka_native.spark.read.resolve import (
-    LogBounds,
+from spark_kafka_native.spark.read.driver.offset_reader import (
+    ListedOffsets,
     find_partitions,
-    list_log_bounds,
+    list_earliest_and_latest,
     resolve_end,
     resolve_start,
 )
+from spark_kafka_native.spark.read.offset_range import At, Earliest, FirstAtOrAfter, Latest
+from spark_kafka_native.spark.read.read_options import ReadOptions
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
-BOUNDS = LogBounds(earliest={A0: 10, A1: 0}, latest={A0: 100, A1: 3})
+BOUNDS = ListedOffsets(earliest={A0: 10, A1: 0}, latest={A0: 100, A1: 3})
 BOTH = (A0, A1)
 
 
@@ -145,9 +145,9 @@ def test_an_ending_time_that_no_record_has_reached_stays_a_time(cluster, router)
 def test_latest_is_the_last_stable_offset_where_only_committed_records_are_read(cluster, router):
     cluster.logs[A0].last_stable_offset = 42
     read = options_of().consumer.isolation_level
-    assert list_log_bounds(router, BOTH, read) == BOUNDS
+    assert list_earliest_and_latest(router, BOTH, read) == BOUNDS
     committed = options_of(kafka__isolation__level="read_committed").consumer.isolation_level
-    assert list_log_bounds(router, BOTH, committed).latest == {A0: 42, A1: 3}
+    assert list_earliest_and_latest(router, BOTH, committed).latest == {A0: 42, A1: 3}
 
 
 def test_partitions_of_each_kind_of_subscription(cluster, router):

@@ -12,20 +12,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from ...kafka.errors import ConfigError, KafkaError
-from ...kafka.model import TopicPartition
-from ..conditions import KafkaConditionError
-from .admission import admit, holds_back
-from .batch_plan import form_tasks
-from .offsets import format_topic_partitions
-from .ranges import OffsetRange, PlannedRange, describe_small_tasks
+from ....kafka.errors import ConfigError, KafkaError
+from ....kafka.model import TopicPartition
+from ...conditions import KafkaConditionError
+from ..offset_limits import format_topic_partitions
+from ..offset_range import OffsetRange
+from ..read_options import StreamOptions
+from .micro_batch import MicroBatch, Positions, StreamOffset, check_available_now, offset_changed
+from .range_calculator import PlannedRange, describe_small_tasks, form_tasks
+from .read_limits import admit, holds_back
 from .stream_logs import LogEnds, StreamLogs
-from .stream_offsets import Positions, StreamOffset
-from .stream_options import StreamOptions
-from .stream_ranges import BatchSpan, check_available_now, offset_changed
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
+
 Json = dict[str, Any]
+
 SAMPLE_INTERVAL_S: Final = 60.0
 """Between two looks at the size of records where no limit needs them: a fetch of some milliseconds."""
 
@@ -89,18 +90,18 @@ class StreamPlanner:
             self._report_all_gone(start)
             return start_json
         if self._options.read.fail_on_data_loss:
-            span = BatchSpan.between(start, _end_of_batch(start, ends, ends.latest))
-            self._report(span.losses(has_group_id=self._options.read.has_group_id))
+            batch = MicroBatch.between(start, _end_of_batch(start, ends, ends.latest))
+            self._report(batch.losses(has_group_id=self._options.read.has_group_id))
         ends = self._hold(start, ends)
         whole = _end_of_batch(start, ends, ends.latest)
-        span = BatchSpan.between(start, whole)
-        if limited and self._is_held_back(span, ends):
+        batch = MicroBatch.between(start, whole)
+        if limited and self._is_held_back(batch, ends):
             return start_json
-        end = _end_of_batch(start, ends, self._admit(span, ends)) if limited else whole
-        if end.positions == start.positions and not span.former:
+        end = _end_of_batch(start, ends, self._admit(batch, ends)) if limited else whole
+        if end.positions == start.positions and not batch.former:
             self._quiet_at = (start, self._ends)
             return start_json
-        self._sample_now_and_then(span, end, ends)
+        self._sample_now_and_then(batch, end, ends)
         return end.to_json()
 
     def report(self) -> Json | None:
@@ -118,12 +119,12 @@ class StreamPlanner:
         start, end = StreamOffset.from_json(start_json), StreamOffset.from_json(end_json)
         self._check_first_batch(start_json, end)
         self._refusal = None
-        span = BatchSpan.between(start, end)
-        self._report(span.losses(has_group_id=self._options.read.has_group_id))
+        batch = MicroBatch.between(start, end)
+        self._report(batch.losses(has_group_id=self._options.read.has_group_id))
         self._check_target(end)
-        earliest = self._logs.find_beginnings(span.added)
-        self._report(span.losses_of_added(earliest))
-        ranges = span.ranges(earliest)
+        earliest = self._logs.find_beginnings(batch.added)
+        self._report(batch.losses_of_added(earliest))
+        ranges = batch.ranges(earliest)
         # Not by leader: leaders move, and a sink that writes exactly once needs the same rows in each task.
         tasks = form_tasks(ranges, self._options.read, {})
         self._hint(tasks)
@@ -162,20 +163,20 @@ class StreamPlanner:
         self._held = held
         return replace(ends, latest={**ends.latest, **held})
 
-    def _is_held_back(self, span: BatchSpan, ends: LogEnds) -> bool:
+    def _is_held_back(self, batch: MicroBatch, ends: LogEnds) -> bool:
         if self._is_available_now:
             return False  # No more will come: what is left is read, however little it is.
         now = self._clock()
         waited_ms = None if self._admitted_at is None else (now - self._admitted_at) * 1000
-        if holds_back(self._options.limits, span.begin, ends.latest, waited_ms):
+        if holds_back(self._options.limits, batch.begin, ends.latest, waited_ms):
             return True
         self._admitted_at = now
         return False
 
-    def _admit(self, span: BatchSpan, ends: LogEnds) -> Positions:
+    def _admit(self, batch: MicroBatch, ends: LogEnds) -> Positions:
         if not self._options.limits.any:
             return ends.latest
-        begin = {**span.begin, **self._logs.find_beginnings(span.added)}
+        begin = {**batch.begin, **self._logs.find_beginnings(batch.added)}
         begin |= self._past_losses(begin, ends.latest)
         known = {tp: end for tp, end in ends.latest.items() if tp in begin}
         sizes: Mapping[TopicPartition, float] = {}
@@ -202,10 +203,10 @@ class StreamPlanner:
             self._bytes = sum(sizes.values()) / len(sizes)
         return sizes
 
-    def _sample_now_and_then(self, span: BatchSpan, end: StreamOffset, ends: LogEnds) -> None:
+    def _sample_now_and_then(self, batch: MicroBatch, end: StreamOffset, ends: LogEnds) -> None:
         """So that the progress can tell bytes."""
         if self._sampled_at is None or self._clock() - self._sampled_at >= SAMPLE_INTERVAL_S:
-            self._sample(span.begin, {tp: at for tp, at in end.positions.items() if tp in span.begin}, ends)
+            self._sample(batch.begin, {tp: at for tp, at in end.positions.items() if tp in batch.begin}, ends)
 
     def _check_first_batch(self, start_json: Json, end: StreamOffset) -> None:
         if end.start is None and (start_json == self._initial or self._refusal is not None):

@@ -1,5 +1,4 @@
-"""`PushedFilters`: what Spark's filters say about topic, partition, offset and timestamp, as far as it helps
-planning.
+"""`PushedFilters`: the bounds on topic, partition, offset and timestamp that Spark's filters imply.
 
 Pure. A filter that is not understood is left out, never guessed: Spark applies every filter again to what is
 read, so that pruning may be too weak but never too strong.
@@ -12,10 +11,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from ...kafka.model import TopicPartition
+from ....kafka.model import TopicPartition
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
 _MILLISECOND: Final = timedelta(milliseconds=1)
+
 _NEGATABLE: Final = frozenset(
     {"EqualTo", "EqualNullSafe", "In", "StringStartsWith", "StringEndsWith", "StringContains"}
 )

@@ -1,4 +1,7 @@
-"""`resolve`: limits -> offsets. The only file of the source's driver side that asks the cluster anything."""
+"""Offsets that the driver asks the cluster for: a subscription -> its partitions, an `OffsetLimit` -> bounds.
+
+The connector's ``KafkaOffsetReader``. What a stream asks in addition is in ``stream_logs.py``.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, assert_never
 
-from ...kafka.cluster.router import Router
-from ...kafka.consumer.offsets import list_offsets
-from ...kafka.error_code import ErrorCode
-from ...kafka.errors import BrokerError, ConfigError, KafkaError
-from ...kafka.model import IsolationLevel, OffsetAt, TopicPartition
-from ...kafka.runtime.deadline import Deadline
-from ...kafka.runtime.retry import Backoff, is_retriable, retry
-from ..conditions import KafkaConditionError
-from .bounds import At, Earliest, EndBound, FirstAtOrAfter, Latest, StartBound
-from .offsets import (
+from ....kafka.cluster.router import Router
+from ....kafka.consumer.offsets import list_offsets
+from ....kafka.error_code import ErrorCode
+from ....kafka.errors import BrokerError, ConfigError, KafkaError
+from ....kafka.model import IsolationLevel, OffsetAt, TopicPartition
+from ....kafka.runtime.deadline import Deadline
+from ....kafka.runtime.retry import Backoff, is_retriable, retry
+from ...conditions import KafkaConditionError
+from ..offset_limits import (
     AtTimestamp,
     AtTimestamps,
     Committed,
@@ -25,10 +27,12 @@ from .offsets import (
     Specific,
     format_topic_partitions,
 )
-from .read_options import ReadOptions
-from .subscription import Assign, Subscribe, SubscribePattern
+from ..offset_range import At, Earliest, EndBound, FirstAtOrAfter, Latest, StartBound, fixed_offset
+from ..read_options import ReadOptions
+from ..subscription import Assign, Subscribe, SubscribePattern
 
 _OFFSETS_MISMATCH: Final = "KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED"
+
 _TIMES_MISMATCH: Final = "KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED"
 
 
@@ -42,7 +46,7 @@ class AssignedPartition(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogBounds:
+class ListedOffsets:
     """The first offset of each partition and its end (read_committed: its last stable offset), as of now."""
 
     earliest: Mapping[TopicPartition, int]
@@ -70,12 +74,12 @@ def find_partitions(router: Router, options: ReadOptions) -> dict[TopicPartition
     )
 
 
-def list_log_bounds(
+def list_earliest_and_latest(
     router: Router, topic_partitions: Collection[TopicPartition], isolation_level: IsolationLevel
-) -> LogBounds:
+) -> ListedOffsets:
     """Both ends of each partition: two requests to each leader."""
     earliest = list_offsets_at(router, dict.fromkeys(topic_partitions, OffsetAt.EARLIEST), isolation_level)
-    return LogBounds(
+    return ListedOffsets(
         earliest={topic_partition: offset or 0 for topic_partition, offset in earliest.items()},
         latest=list_latest(router, topic_partitions, isolation_level),
     )
@@ -100,7 +104,7 @@ def list_offsets_at(
 
 
 def resolve_start(
-    router: Router, options: ReadOptions, topic_partitions: Collection[TopicPartition], bounds: LogBounds
+    router: Router, options: ReadOptions, topic_partitions: Collection[TopicPartition], bounds: ListedOffsets
 ) -> dict[TopicPartition, StartBound]:
     """Where each partition starts; only `Earliest` stays to be looked up when the job runs.
 
@@ -204,11 +208,10 @@ def _with_nearest(router: Router, error: BrokerError, name: str) -> KafkaError:
 
 
 def _resolve_committed(
-    router: Router, options: ReadOptions, topic_partitions: Collection[TopicPartition], bounds: LogBounds
+    router: Router, options: ReadOptions, topic_partitions: Collection[TopicPartition], bounds: ListedOffsets
 ) -> dict[TopicPartition, StartBound]:
-    from ...kafka.group.committed_offsets import (
-        committed_offsets,  # late: each worker and each query would load it
-    )
+    # Late: each worker and each query would load it.
+    from ....kafka.group.committed_offsets import committed_offsets
 
     found = committed_offsets(router, options.group_id, topic_partitions)
     missing = [topic_partition for topic_partition, offset in found.items() if offset is None]
@@ -229,7 +232,7 @@ def _resolve_starting_times(
     options: ReadOptions,
     limit: AtTimestamp | AtTimestamps,
     topic_partitions: Collection[TopicPartition],
-    bounds: LogBounds,
+    bounds: ListedOffsets,
 ) -> dict[TopicPartition, StartBound]:
     found = _look_up_times(router, options, limit, topic_partitions, "start")
     for topic_partition, offset in found.items():
@@ -274,3 +277,10 @@ def _check_assigned(
                 "assignedPartitions": format_topic_partitions(assigned),
             },
         )
+
+
+def offset_now(bound: StartBound | EndBound, topic_partition: TopicPartition, bounds: ListedOffsets) -> int:
+    """The offset that ``bound`` is now."""
+    if (offset := fixed_offset(bound)) is not None:
+        return offset
+    return (bounds.earliest if isinstance(bound, Earliest) else bounds.latest)[topic_partition]

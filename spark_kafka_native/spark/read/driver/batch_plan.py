@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from ...kafka.cluster.router import Router
-from ...kafka.model import OffsetAt, TopicPartition
-from ..conditions import KafkaConditionError
-from .bounds import At, Earliest, EndBound, FirstAtOrAfter, StartBound, fixed_offset
-from .filters import PushedFilters
-from .offsets import AtTimestamp, AtTimestamps, Committed
-from .ranges import OffsetRange, PlannedRange, describe_small_tasks, pack_ranges, split_ranges
-from .read_options import ReadOptions
-from .resolve import (
+from ....kafka.cluster.router import Router
+from ....kafka.model import OffsetAt, TopicPartition
+from ...conditions import KafkaConditionError
+from ..offset_limits import AtTimestamp, AtTimestamps, Committed
+from ..offset_range import At, EndBound, FirstAtOrAfter, OffsetRange, StartBound
+from ..read_options import ReadOptions
+from .offset_reader import (
     AssignedPartition,
-    LogBounds,
+    ListedOffsets,
     find_partitions,
+    list_earliest_and_latest,
     list_latest,
-    list_log_bounds,
     list_offsets_at,
+    offset_now,
     resolve_end,
     resolve_start,
 )
+from .pushed_filters import PushedFilters
+from .range_calculator import PlannedRange, describe_small_tasks, form_tasks
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
 
@@ -35,7 +36,7 @@ Cut = tuple[int, int | None]
 def plan_batch(router: Router, options: ReadOptions, filters: PushedFilters) -> list[tuple[OffsetRange, ...]]:
     """The ranges of each task. Every offset between the limits is in exactly one of them."""
     assigned = find_partitions(router, options)
-    bounds = list_log_bounds(router, assigned, options.consumer.isolation_level)
+    bounds = list_earliest_and_latest(router, assigned, options.consumer.isolation_level)
     listed = bounds.latest
     starts = resolve_start(router, options, assigned, bounds)
     ends = resolve_end(router, options, assigned)
@@ -56,21 +57,11 @@ def plan_batch(router: Router, options: ReadOptions, filters: PushedFilters) -> 
     return [tuple(piece.shipped for piece in task) for task in tasks]
 
 
-def form_tasks(
-    planned: Sequence[PlannedRange], options: ReadOptions, leaders: Mapping[TopicPartition, int]
-) -> list[tuple[PlannedRange, ...]]:
-    """Split and pack, as the options say."""
-    pieces = split_ranges(
-        planned, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
-    )
-    return pack_ranges(pieces, options.max_partitions, leaders)
-
-
 def _plan_range(
     topic_partition: TopicPartition,
     partition: AssignedPartition,
     limits: tuple[StartBound, EndBound],
-    bounds: LogBounds,
+    bounds: ListedOffsets,
     cut: Cut,
 ) -> PlannedRange:
     start, end = limits
@@ -112,19 +103,12 @@ def _bind(planned: PlannedRange, listed: Mapping[TopicPartition, int]) -> Planne
     return replace(planned, shipped=shipped, until_offset=until_offset)
 
 
-def offset_now(bound: StartBound | EndBound, topic_partition: TopicPartition, bounds: LogBounds) -> int:
-    """The offset that ``bound`` is now."""
-    if (offset := fixed_offset(bound)) is not None:
-        return offset
-    return (bounds.earliest if isinstance(bound, Earliest) else bounds.latest)[topic_partition]
-
-
 def _resolve_cuts(
     router: Router,
     options: ReadOptions,
     filters: PushedFilters,
     wanted: Mapping[TopicPartition, AssignedPartition],
-    bounds: LogBounds,
+    bounds: ListedOffsets,
 ) -> dict[TopicPartition, Cut]:
     """Offsets and the earliest time of the filters as offsets of each partition.
 

@@ -1,7 +1,7 @@
-"""`SizeSampler`: about how many bytes an offset is, for ``maxBytesPerTrigger``.
+"""How far a micro-batch goes: ``maxOffsetsPerTrigger`` and the options beside it.
 
-Nothing comes back from the tasks, so the driver looks itself: at the start of what is to be read next, of the
-few partitions with the most of it. An estimate, and never a reason to fail: the tasks say what is wrong.
+`admit` and `holds_back` are pure: no cluster, no clock. `SizeSampler` asks the brokers how many bytes an
+offset has on average, for ``maxBytesPerTrigger``.
 """
 
 from __future__ import annotations
@@ -14,28 +14,90 @@ from dataclasses import replace
 from typing import Final, cast
 from uuid import UUID
 
-from ...kafka.cluster.router import Router
-from ...kafka.config.client_config import ConsumerConfig
-from ...kafka.consumer.fetched_records import FetchedRecords
-from ...kafka.consumer.fetcher import Fetcher
-from ...kafka.errors import (
+from ....kafka.cluster.router import Router
+from ....kafka.config.client_config import ConsumerConfig
+from ....kafka.consumer.fetched_records import FetchedRecords
+from ....kafka.consumer.fetcher import Fetcher
+from ....kafka.errors import (
     CorruptRecordError,
     EndOfLogError,
     KafkaError,
     LogTruncatedError,
     OffsetOutOfRangeError,
 )
-from ...kafka.model import TopicPartition
-from .stream_offsets import Positions
+from ....kafka.model import TopicPartition
+from ..read_options import MicroBatchLimits
+from .micro_batch import Positions
 
-PARTITIONS: Final = 8
-"""Sampled for each batch: one fetch of at most half a megabyte from all of them together."""
-OFFSETS: Final = 500
-BYTES: Final = 64 * 1024
-TIMEOUT_MS: Final = 5_000
-_COLUMNS: Final = frozenset(("key", "value", "headers"))
-_OF_ONE_PARTITION: Final = (CorruptRecordError, EndOfLogError, LogTruncatedError, OffsetOutOfRangeError)
 _LOG: Final = logging.getLogger("spark_kafka_native")
+
+UNKNOWN_BYTES_PER_OFFSET: Final = 1_000.0
+"""Of a topic of which nothing could be read yet."""
+
+
+def holds_back(
+    limits: MicroBatchLimits, begin: Positions, latest: Positions, waited_ms: float | None
+) -> bool:
+    """Whether there is too little for a batch. ``waited_ms``: since the last one; None before the first,
+    which never waits. A partition that ``begin`` doesn't have counts from 0, as in Spark's connector.
+    """
+    if limits.min_offsets is None or waited_ms is None or waited_ms >= limits.max_delay_ms:
+        return False
+    return sum(end - begin.get(tp, 0) for tp, end in latest.items()) < limits.min_offsets
+
+
+def admit(
+    limits: MicroBatchLimits,
+    begin: Positions,
+    latest: Positions,
+    bytes_per_offset: Mapping[TopicPartition, float] | None = None,
+) -> dict[TopicPartition, int]:
+    """Where the batch ends in each partition of ``latest``, all of which are in ``begin``.
+
+    A partition whose log is shorter than ``begin`` ends at its latest offset.
+    """
+    sizes = {tp: end - begin[tp] for tp, end in latest.items() if end > begin[tp]}
+    limit = _limit_offsets(limits, sizes, bytes_per_offset or {})
+    total = sum(sizes.values())
+    if limit is None or total <= limit:
+        return dict(latest)
+    # At least one offset of each: a small partition beside a large one must not starve.
+    return {
+        tp: begin[tp] + max(limit * sizes[tp] // total, 1) if tp in sizes else end
+        for tp, end in latest.items()
+    }
+
+
+def _limit_offsets(
+    limits: MicroBatchLimits,
+    sizes: Mapping[TopicPartition, int],
+    bytes_per_offset: Mapping[TopicPartition, float],
+) -> int | None:
+    """The stricter of both limits, in offsets: with one share for all partitions, a limit in bytes is one in
+    offsets of the average size."""
+    limit = limits.max_offsets
+    if limits.max_bytes is not None and sizes:
+        estimated = sum(
+            size * bytes_per_offset.get(tp, UNKNOWN_BYTES_PER_OFFSET) for tp, size in sizes.items()
+        )
+        if estimated > limits.max_bytes:
+            by_bytes = max(int(sum(sizes.values()) * limits.max_bytes / estimated), 1)
+            limit = by_bytes if limit is None else min(limit, by_bytes)
+    return limit
+
+
+SAMPLED_PARTITIONS: Final = 8
+"""Sampled for each batch: one fetch of at most half a megabyte from all of them together."""
+
+SAMPLED_OFFSETS: Final = 500
+
+SAMPLED_BYTES: Final = 64 * 1024
+
+SAMPLE_TIMEOUT_MS: Final = 5_000
+
+_COLUMNS: Final = frozenset(("key", "value", "headers"))
+
+_OF_ONE_PARTITION: Final = (CorruptRecordError, EndOfLogError, LogTruncatedError, OffsetOutOfRangeError)
 
 
 class SizeSampler:
@@ -44,9 +106,9 @@ class SizeSampler:
     def __init__(self, router: Router, config: ConsumerConfig) -> None:
         small = replace(
             config,
-            max_partition_fetch_bytes=BYTES,
-            fetch_max_bytes=PARTITIONS * BYTES,
-            poll_timeout_ms=TIMEOUT_MS,
+            max_partition_fetch_bytes=SAMPLED_BYTES,
+            fetch_max_bytes=SAMPLED_PARTITIONS * SAMPLED_BYTES,
+            poll_timeout_ms=SAMPLE_TIMEOUT_MS,
             end_of_log_wait_ms=0,
         )
         self._fetcher = Fetcher(router, small)
@@ -61,7 +123,7 @@ class SizeSampler:
         topic of which nothing is known is left out.
         """
         sizes = {tp: latest[tp] - begin[tp] for tp in latest if latest[tp] > begin[tp]}
-        longest = sorted(sizes, key=lambda tp: (-sizes[tp], tp))[:PARTITIONS]
+        longest = sorted(sizes, key=lambda tp: (-sizes[tp], tp))[:SAMPLED_PARTITIONS]
         try:
             self._sample({tp: (begin[tp], latest[tp]) for tp in longest}, topic_ids)
         except KafkaError as error:
@@ -91,7 +153,7 @@ class SizeSampler:
 
     def _fetch(self, left: dict[TopicPartition, tuple[int, int]], topic_ids: Mapping[str, UUID]) -> None:
         """Sample the ranges in ``left``, and take those out of it that are done."""
-        ranges = {tp: (start, min(end, start + OFFSETS)) for tp, (start, end) in left.items()}
+        ranges = {tp: (start, min(end, start + SAMPLED_OFFSETS)) for tp, (start, end) in left.items()}
         fetching = cast(
             "Generator[FetchedRecords, None, None]", self._fetcher.fetch(ranges, _COLUMNS, topic_ids)
         )

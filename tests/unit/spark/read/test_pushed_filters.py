@@ -15,7 +15,7 @@ from pyspark.sql.datasource import (
 )
 
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.spark.read.filters import PushedFilters
+from spark_kafka_native.spark.read.driver.pushed_filters import PushedFilters
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 NOON_MS = 1_777_636_800_000

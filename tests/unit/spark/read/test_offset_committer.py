@@ -2,8 +2,13 @@ import logging
 
 from spark_kafka_native.kafka.errors import KafkaError
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.spark.read.group_commits import INTERVAL_S, PAUSE_S, REPEAT_S, GroupCommits
-from spark_kafka_native.spark.read.stream_offsets import StreamOffset
+from spark_kafka_native.spark.read.driver.micro_batch import StreamOffset
+from spark_kafka_native.spark.read.driver.offset_committer import (
+    INTERVAL_S,
+    PAUSE_S,
+    REPEAT_S,
+    OffsetCommitter,
+)
 
 T0 = TopicPartition("t", 0)
 
@@ -13,7 +18,7 @@ class Group:
 
     def __init__(self):
         self.told, self.fails, self.now, self.attempts = [], False, 50.0, 0
-        self.commits = GroupCommits(self.commit, group_id="g", clock=lambda: self.now)
+        self.commits = OffsetCommitter(self.commit, group_id="g", clock=lambda: self.now)
 
     def commit(self, positions):
         self.attempts += 1

@@ -14,12 +14,23 @@ from spark_kafka_native.kafka.errors import BrokerError, DeadlineExceededError, 
 from spark_kafka_native.kafka.model import IsolationLevel, TopicPartition
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
-from spark_kafka_native.spark.read import late_bounds
-from spark_kafka_native.spark.read.bound_range import Binding
-from spark_kafka_native.spark.read.bounds import At, Earliest, FirstAtOrAfter, Inner, Latest
 from spark_kafka_native.spark.read.data_loss import LogShrunk, OffsetsLost, PartitionsDeleted
-from spark_kafka_native.spark.read.late_bounds import LogsNow, bind, bind_ranges, drop_deleted
-from spark_kafka_native.spark.read.ranges import OffsetRange
+from spark_kafka_native.spark.read.offset_range import (
+    At,
+    Earliest,
+    FirstAtOrAfter,
+    Inner,
+    Latest,
+    OffsetRange,
+)
+from spark_kafka_native.spark.read.worker import offset_binding
+from spark_kafka_native.spark.read.worker.offset_binding import (
+    Binding,
+    LogsNow,
+    bind,
+    bind_ranges,
+    drop_deleted,
+)
 
 pytestmark = pytest.mark.timed(0.1)
 
@@ -221,6 +232,6 @@ def _with_error(response, name, code):
 
 def test_the_id_is_asked_of_the_leaders_of_what_is_read(router, monkeypatch):
     asked = []
-    monkeypatch.setattr(late_bounds, "find_recreated", lambda *_, at, **__: asked.append(at) or {})
+    monkeypatch.setattr(offset_binding, "find_recreated", lambda *_, at, **__: asked.append(at) or {})
     bind_ranges(router, [planned(At(30), Latest(), partition=1)], UNCOMMITTED)
     assert asked == [{OTHER}]

@@ -14,15 +14,17 @@ from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.records.columns import HEADERS_TYPE, RecordColumns
 from spark_kafka_native.spark.conditions import KafkaConditionError
-from spark_kafka_native.spark.read import partition, repeated
-from spark_kafka_native.spark.read.bound_range import BoundRange
-from spark_kafka_native.spark.read.bounds import At
-from spark_kafka_native.spark.read.column_types import HEADERS, full_schema
-from spark_kafka_native.spark.read.kafka_columns import _relabel
-from spark_kafka_native.spark.read.ranges import OffsetRange
-from spark_kafka_native.spark.read.row_layout import MAX_ROWS, RowLayout
+from spark_kafka_native.spark.read.offset_range import At, OffsetRange
+from spark_kafka_native.spark.read.schema import HEADERS, RowSchema, full_schema
+from spark_kafka_native.spark.read.worker import arrow_rows, read_partition
+from spark_kafka_native.spark.read.worker.arrow_rows import MAX_ROWS, RowLayout, _relabel
+from spark_kafka_native.spark.read.worker.offset_binding import BoundRange
 
 TP = TopicPartition("t", 3)
+
+
+def layout_of(schema):
+    return RowLayout.of(RowSchema.from_schema(schema))
 
 
 def struct(**columns):
@@ -57,7 +59,7 @@ def test_the_full_schema_is_sparks():
 
 def test_a_record_batch_has_exactly_the_schema_that_spark_wants():
     schema = full_schema(True)
-    batch = RowLayout.from_schema(schema).to_record_batch(records(), TP)
+    batch = layout_of(schema).to_record_batch(records(), TP)
     in_utc = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
     assert batch.schema.equals(to_arrow_schema(schema, **in_utc), check_metadata=True)
     batch.validate(full=True)
@@ -73,21 +75,20 @@ def test_a_record_batch_has_exactly_the_schema_that_spark_wants():
 
 
 def test_any_subset_in_any_order_decodes_only_what_it_shows():
-    schema = RowLayout.from_schema(struct(TIMESTAMP="timestamp", value="string", partition="integer"))
+    schema = layout_of(struct(TIMESTAMP="timestamp", value="string", partition="integer"))
     assert [source.name for source in schema.sources] == ["timestamp", "value", "partition"]
     assert schema.record_fields == {"timestamp_ms", "value", "offset"}
     batch = schema.to_record_batch(records(key=None, headers=None), TP)
     assert batch.schema.names == ["TIMESTAMP", "value", "partition"]
     assert batch.column(1).to_pylist() == ["a", None, "ü"]
-    assert RowLayout.from_schema(struct(topic="string")).record_fields == frozenset()
-    assert pickle.loads(pickle.dumps(schema)) == schema
+    assert layout_of(struct(topic="string")).record_fields == frozenset()
+    plain = RowSchema.from_schema(struct(TIMESTAMP="timestamp", value="string"))
+    assert pickle.loads(pickle.dumps(plain)) == plain
 
 
 def test_slices_of_arrow_columns_keep_their_place():
     headers = pa.array([[("z", b"9")], None, [("a", None)], [("b", b"2")]], HEADERS_TYPE).slice(1)
-    batch = RowLayout.from_schema(StructType().add("headers", HEADERS)).to_record_batch(
-        records(headers=headers), TP
-    )
+    batch = layout_of(StructType().add("headers", HEADERS)).to_record_batch(records(headers=headers), TP)
     batch.validate(full=True)
     assert batch.column(0).to_pylist() == [None, [{"key": "a", "value": None}], [{"key": "b", "value": b"2"}]]
 
@@ -118,7 +119,7 @@ def test_headers_whose_structs_are_a_slice_keep_their_place(nulls):
 )
 def test_a_wrong_schema_says_what_is_allowed(schema, why):
     with pytest.raises(ConfigError, match=why):
-        RowLayout.from_schema(schema)
+        RowSchema.from_schema(schema)
 
 
 def headers_of(*, element=True, key=True, value=True):
@@ -130,27 +131,27 @@ def test_a_header_value_must_be_nullable_as_spark_would_believe_that_it_is_never
     with pytest.raises(
         ConfigError, match=r"Column `headers`: the value of a header can be null, so the schema"
     ):
-        RowLayout.from_schema(headers_of(value=False))
+        RowSchema.from_schema(headers_of(value=False))
     # Neither a header nor its key is ever null.
-    batch = RowLayout.from_schema(headers_of(element=False, key=False)).to_record_batch(records(), TP)
+    batch = layout_of(headers_of(element=False, key=False)).to_record_batch(records(), TP)
     batch.validate(full=True)
     assert batch.column(0).to_pylist()[1] == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
 
 
 def test_what_is_kept_of_constant_columns_has_a_bound_in_bytes():
-    layout = RowLayout.from_schema(struct(topic="string"))
+    layout = layout_of(struct(topic="string"))
     for topic in range(40):
         name = f"{topic}-".ljust(249, "x")
         rows = RecordColumns(length=20_000)
         batch = layout.to_record_batch(rows, TopicPartition(name, 0))
         assert batch.column(0).unique().to_pylist() == [name]
-        assert repeated.kept_bytes() <= repeated.MAX_KEPT_BYTES
+        assert arrow_rows.kept_bytes() <= arrow_rows.MAX_KEPT_BYTES
     layout.to_record_batch(RecordColumns(length=200_000), TopicPartition("y" * 249, 0))
-    assert repeated.kept_bytes() <= repeated.MAX_KEPT_BYTES
+    assert arrow_rows.kept_bytes() <= arrow_rows.MAX_KEPT_BYTES
     # It is counted along, through arrays that are kept again, grow and are dropped.
     for length in (10, 2_000, 10):
         layout.to_record_batch(RecordColumns(length=length), TopicPartition("z", 0))
-        assert repeated.kept_bytes() == sum(array.nbytes for array, _ in repeated._kept.values())
+        assert arrow_rows.kept_bytes() == sum(array.nbytes for array, _ in arrow_rows._kept.values())
 
 
 def test_rows_bring_no_pandas():
@@ -161,7 +162,8 @@ import numpy as np
 import pyarrow as pa
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.records.columns import HEADERS_TYPE, RecordColumns
-layout = pickle.load(sys.stdin.buffer)
+from spark_kafka_native.spark.read.worker.arrow_rows import RowLayout
+layout = RowLayout.of(pickle.load(sys.stdin.buffer))
 def rows(offset):
     return RecordColumns(length=2, offset=np.arange(offset, offset + 2), timestamp_ms=np.arange(2),
         timestamp_type=np.zeros(2, np.int8), key=pa.nulls(2, pa.binary()), value=pa.nulls(2, pa.binary()),
@@ -170,21 +172,21 @@ here, there = TopicPartition("t", 1), TopicPartition("u", 2)
 batches = [layout.to_record_batch(rows(5), here), layout.join([(rows(5), here), (rows(8), there)])]
 print([batch.num_rows for batch in batches], "pandas" in sys.modules)
 """
-    layout = pickle.dumps(RowLayout.from_schema(full_schema(True)))
-    ran = subprocess.run([sys.executable, "-c", script], input=layout, capture_output=True, check=True)
+    schema = pickle.dumps(RowSchema.from_schema(full_schema(True)))
+    ran = subprocess.run([sys.executable, "-c", script], input=schema, capture_output=True, check=True)
     assert ran.stdout.split(b"\n")[0] == b"[2, 4] False"
 
 
 def test_text_that_is_not_utf8_names_its_offset():
     values = pa.array([b"fine", b"\xff\xfe", b"\xff"], pa.binary())
-    schema = RowLayout.from_schema(struct(value="string", offset="long"))
+    schema = layout_of(struct(value="string", offset="long"))
     with pytest.raises(ConfigError, match="t-3 at offset 11: the value is not UTF-8"):
         schema.to_record_batch(records(value=values), TP)
 
 
 def test_a_timestamp_beyond_spark_names_its_offset():
     times = np.array([0, 9_223_372_036_854_776, 1])
-    schema = RowLayout.from_schema(full_schema(False))
+    schema = layout_of(full_schema(False))
     with pytest.raises(KafkaConditionError, match=r"KAFKA_MALFORMED_RECORD_TIMESTAMP.* offset 11 of t-3"):
         schema.to_record_batch(records(timestamp_ms=times), TP)
     batch = schema.to_record_batch(records(timestamp_ms=np.array([9_223_372_036_854_775, 0, 0])), TP)
@@ -193,7 +195,7 @@ def test_a_timestamp_beyond_spark_names_its_offset():
 
 def test_a_null_where_the_schema_says_not_null_is_an_error():
     schema = StructType().add("value", "binary", nullable=False).add("offset", "long", nullable=False)
-    read = RowLayout.from_schema(schema)
+    read = layout_of(schema)
     with pytest.raises(ConfigError, match="t-3 at offset 11: `value` is null"):
         read.to_record_batch(records(), TP)
     fine = read.to_record_batch(records(value=pa.array([b"a"] * 3, pa.binary())), TP)
@@ -201,7 +203,7 @@ def test_a_null_where_the_schema_says_not_null_is_an_error():
 
 
 def test_constant_columns_share_their_memory():
-    schema = RowLayout.from_schema(struct(topic="string", partition="integer"))
+    schema = layout_of(struct(topic="string", partition="integer"))
     first, second = schema.to_record_batch(records(), TP), schema.to_record_batch(records(), TP)
     assert first.column(0).buffers()[2].address == second.column(0).buffers()[2].address
 
@@ -213,12 +215,12 @@ def test_many_tiny_records_come_in_batches_that_the_topics_name_fits(monkeypatch
     columns = RecordColumns(length=n, offset=np.arange(n), headers=headers)
     fetched = SimpleNamespace(columns=columns, topic_partition=TP, next_offset=n)
     fetcher = SimpleNamespace(fetch=lambda *_arguments, **_options: [fetched])
-    monkeypatch.setattr(partition, "Fetcher", lambda *_arguments: fetcher)
-    schema = RowLayout.from_schema(struct(topic="string", offset="long").add("headers", HEADERS))
+    monkeypatch.setattr(read_partition, "Fetcher", lambda *_arguments: fetcher)
+    schema = RowSchema.from_schema(struct(topic="string", offset="long").add("headers", HEADERS))
     task = SimpleNamespace(consumer=None, schema=schema)
     planned = OffsetRange(topic="t", partition=3, start=At(0), end=At(n))
     left = {TP: BoundRange(planned=planned, position=0, until_offset=n)}
-    first, second = partition._fetch(None, task, left)
+    first, second = read_partition.fetch_ranges(None, task, left)
     assert (first.num_rows, second.num_rows) == (MAX_ROWS, 2)
     assert [row["offset"] for row in second.to_pylist()] == [MAX_ROWS, MAX_ROWS + 1]
     assert [row["headers"][0]["value"] for row in second.to_pylist()] == [b"1", b"2"]
@@ -238,7 +240,7 @@ def pieces():
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_joined_pieces_are_what_each_is_alone(count):
-    layout = RowLayout.from_schema(full_schema(True))
+    layout = layout_of(full_schema(True))
     joined = layout.join(pieces()[:count])
     assert joined.schema.equals(layout.arrow, check_metadata=True)
     joined.validate(full=True)
@@ -255,7 +257,7 @@ def test_joined_pieces_are_what_each_is_alone(count):
     ],
 )
 def test_an_error_in_joined_pieces_names_the_partition_and_offset(changed, said):
-    layout = RowLayout.from_schema(
+    layout = layout_of(
         StructType().add("value", "string").add("key", "binary", nullable=False).add("timestamp", "timestamp")
     )
     good = {"key": pa.array([b"k"] * 3, pa.binary()), "timestamp_ms": np.zeros(3, np.int64)}

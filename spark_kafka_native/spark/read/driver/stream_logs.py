@@ -1,4 +1,4 @@
-"""`StreamLogs`: what the cluster says now about the logs of a stream. It asks, and decides nothing."""
+"""`StreamLogs`: what the cluster reports about the logs of a stream. It asks, and decides nothing."""
 
 from __future__ import annotations
 
@@ -7,19 +7,25 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 from uuid import UUID
 
-from ...kafka.cluster.router import Router
-from ...kafka.cluster.topic_ids import find_recreated
-from ...kafka.errors import BrokerError, ConfigError, DeadlineExceededError, KafkaError
-from ...kafka.model import IsolationLevel, OffsetAt, TopicPartition
-from ...kafka.runtime.deadline import Deadline
-from ...kafka.runtime.retry import Backoff, retry
-from .batch_plan import offset_now
-from .late_bounds import is_about_missing
-from .offsets import OffsetLimit, Specific, format_topic_partitions
-from .read_options import ReadOptions
-from .resolve import find_partitions, list_latest, list_log_bounds, list_offsets_at, resolve_start
-from .size_sampler import SizeSampler
-from .stream_offsets import Positions, StreamOffset
+from ....kafka.cluster.router import Router
+from ....kafka.cluster.topic_ids import find_recreated
+from ....kafka.errors import BrokerError, ConfigError, DeadlineExceededError, KafkaError
+from ....kafka.model import IsolationLevel, OffsetAt, TopicPartition
+from ....kafka.runtime.deadline import Deadline
+from ....kafka.runtime.retry import Backoff, retry
+from ..data_loss import is_about_missing_partition
+from ..offset_limits import OffsetLimit, Specific, format_topic_partitions
+from ..read_options import ReadOptions
+from .micro_batch import Positions, StreamOffset
+from .offset_reader import (
+    find_partitions,
+    list_earliest_and_latest,
+    list_latest,
+    list_offsets_at,
+    offset_now,
+    resolve_start,
+)
+from .read_limits import SizeSampler
 
 T = TypeVar("T")
 
@@ -77,7 +83,7 @@ class StreamLogs:
     def _find_start(self) -> StreamOffset:
         assigned = find_partitions(self._router, self._options)
         _check_all_specified(self._options.starting, assigned)
-        bounds = list_log_bounds(self._router, assigned, self._options.consumer.isolation_level)
+        bounds = list_earliest_and_latest(self._router, assigned, self._options.consumer.isolation_level)
         starts = resolve_start(self._router, self._options, assigned, bounds)
         positions = {tp: offset_now(start, tp, bounds) for tp, start in starts.items()}
         ids = {tp.topic: one.topic_id for tp, one in assigned.items() if one.topic_id is not None}
@@ -175,6 +181,6 @@ def _again_if_deleted(ask: Callable[[], T]) -> T:
     try:
         return ask()
     except (BrokerError, DeadlineExceededError) as error:
-        if not is_about_missing(error):
+        if not is_about_missing_partition(error):
             raise
         return ask()

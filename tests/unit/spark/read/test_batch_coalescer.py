@@ -11,14 +11,14 @@ from spark_kafka_native.kafka.consumer.fetched_records import FetchedRecords
 from spark_kafka_native.kafka.errors import EndOfLogError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.records.columns import RecordColumns
-from spark_kafka_native.spark.read import partition, small_batches
-from spark_kafka_native.spark.read.bound_range import BoundRange
-from spark_kafka_native.spark.read.bounds import At
-from spark_kafka_native.spark.read.ranges import OffsetRange
-from spark_kafka_native.spark.read.row_layout import RowLayout
+from spark_kafka_native.spark.read.offset_range import At, OffsetRange
+from spark_kafka_native.spark.read.schema import RowSchema
+from spark_kafka_native.spark.read.worker import arrow_rows, read_partition
+from spark_kafka_native.spark.read.worker.arrow_rows import RowLayout
+from spark_kafka_native.spark.read.worker.offset_binding import BoundRange
 
-LAYOUT = RowLayout.from_schema(StructType().add("partition", "integer").add("offset", "long", nullable=False))
-BIG = small_batches.SMALL_ROWS + 1
+SCHEMA = RowSchema.from_schema(StructType().add("partition", "integer").add("offset", "long", nullable=False))
+BIG = arrow_rows.SMALL_ROWS + 1
 
 
 def fetched(index, first, rows, until=None):
@@ -48,15 +48,15 @@ def fetch(monkeypatch):
             if error is not None:
                 raise error
 
-        monkeypatch.setattr(partition, "Fetcher", lambda *_: SimpleNamespace(fetch=given))
+        monkeypatch.setattr(read_partition, "Fetcher", lambda *_: SimpleNamespace(fetch=given))
         left = {one.topic_partition: bound(one.topic_partition.partition) for one in pieces}
-        task = SimpleNamespace(consumer=None, schema=LAYOUT)
+        task = SimpleNamespace(consumer=None, schema=SCHEMA)
         found, before = [], []
         try:
-            for batch in partition._fetch(None, task, left):
+            for batch in read_partition.fetch_ranges(None, task, left):
                 before.append({tp.partition: one.position for tp, one in left.items()})
                 found.append([(row["partition"], row["offset"]) for row in batch.to_pylist()])
-                assert batch.schema == LAYOUT.arrow
+                assert batch.schema == SCHEMA.arrow
         except EndOfLogError:
             assert error is not None
         return found, before, {tp.partition: one.position for tp, one in left.items()}
@@ -84,10 +84,10 @@ def test_what_was_small_before_does_not_set_a_partition_back(fetch):
 
 
 def test_large_values_are_not_copied():
-    value = pa.array([b"x" * (small_batches.SMALL_BYTES + 1)], pa.binary())
+    value = pa.array([b"x" * (arrow_rows.SMALL_BYTES + 1)], pa.binary())
     large = fetched(0, 0, 1)
     object.__setattr__(large, "columns", RecordColumns(length=1, offset=np.arange(1), value=value))
-    assert not small_batches.SmallBatches(LAYOUT).add(large)
+    assert not arrow_rows.BatchCoalescer(RowLayout.of(SCHEMA)).add(large)
 
 
 def test_joined_rows_have_a_bound(fetch):

@@ -1,5 +1,4 @@
-"""`OffsetLimit`: where a read starts or ends, as the user said it, before anybody asked the cluster; and its
-JSON.
+"""`OffsetLimit`: where a read starts or ends, as the options say it before the cluster is asked; its JSON.
 
 The JSON comes from users, from checkpoints and from notebooks' widgets: it is checked like any untrusted
 input, and every error names the key it is about.
@@ -15,17 +14,21 @@ from typing import Any, Final
 
 from ...kafka.errors import ConfigError
 from ...kafka.model import TopicPartition
-from .bounds import At, Earliest, Latest
+from .offset_range import At, Earliest, Latest
 
 MAX_JSON_LENGTH: Final = 1 << 20
 """Characters. 1 MiB holds some 50 000 partitions; more than that is a mistake or an attack."""
+
 MAX_JSON_DEPTH: Final = 4
+
 MAX_OFFSET: Final = 2**63 - 1
 
 OFFSETS_EXAMPLE: Final = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
+
 TIMESTAMPS_EXAMPLE: Final = (
     '{"topicA": {"0": 123456789, "1": 123456789},\n"topicB": {"0": 123456789, "1": 123456789}}'
 )
+
 ASSIGN_EXAMPLE: Final = '{"topicA":[0,1],"topicB":[0,1]}'
 
 PartitionOffset = At | Earliest | Latest

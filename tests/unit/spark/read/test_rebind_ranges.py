@@ -20,12 +20,10 @@ from spark_kafka_native.kafka.errors import (
 )
 from spark_kafka_native.kafka.model import IsolationLevel, TopicPartition
 from spark_kafka_native.spark.conditions import KafkaConditionError
-from spark_kafka_native.spark.read import partition
-from spark_kafka_native.spark.read.bound_range import Binding, BoundRange
-from spark_kafka_native.spark.read.bounds import At, Earliest, Latest
 from spark_kafka_native.spark.read.data_loss import DataLossPolicy, LogShrunk, OffsetsLost, PartitionsDeleted
-from spark_kafka_native.spark.read.ranges import OffsetRange
-from spark_kafka_native.spark.read.recovery import look_again
+from spark_kafka_native.spark.read.offset_range import At, Earliest, Latest, OffsetRange
+from spark_kafka_native.spark.read.worker import read_partition
+from spark_kafka_native.spark.read.worker.offset_binding import Binding, BoundRange, rebind_ranges
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 LEVEL = IsolationLevel.READ_UNCOMMITTED
@@ -65,33 +63,33 @@ def spans(binding):
 def test_offsets_that_the_leader_refuses_are_cut_to_its_log_and_the_others_stay(router):
     left = [bound(T0, 5, 40), bound(T1, 5, 40), bound(U0, 5, 40)]
     error = OffsetOutOfRangeError(T1, 5)
-    found = look_again(router, left, error, LEVEL)
+    found = rebind_ranges(router, left, error, LEVEL)
     assert spans(found) == [("t-0", 5, 40), ("t-1", 20, 40), ("u-0", 5, 40)]
     (loss,) = found.losses
     assert (loss.topic_partition, loss.from_offset, loss.until_offset, loss.lost) == (T1, 5, 40, 15)
     assert loss.cause is error
-    gone = look_again(router, [bound(T1, 5, 15)], error, LEVEL)
+    gone = rebind_ranges(router, [bound(T1, 5, 15)], error, LEVEL)
     assert (gone.ranges, [one.lost for one in gone.losses]) == ((), [10])
 
 
 def test_an_end_of_the_log_is_a_loss_but_not_where_a_transaction_hides_the_records(cluster, router):
     left = [bound(T0, 30, 70)]
-    found = look_again(router, left, EndOfLogError(T0, 30, 70, 50), LEVEL)
+    found = rebind_ranges(router, left, EndOfLogError(T0, 30, 70, 50), LEVEL)
     assert (spans(found), found.losses[0].lost) == ([("t-0", 30, 50)], 20)
     with pytest.raises(EndOfLogError):
-        look_again(router, left, EndOfLogError(T0, 30, 70, 70, 30), LEVEL)
+        rebind_ranges(router, left, EndOfLogError(T0, 30, 70, 70, 30), LEVEL)
     cluster.logs[T0].last_stable_offset = 40  # of the log, not of what readers see
-    assert spans(look_again(router, left, EndOfLogError(T0, 30, 70, 69, 40), LEVEL)) == [("t-0", 30, 50)]
+    assert spans(rebind_ranges(router, left, EndOfLogError(T0, 30, 70, 69, 40), LEVEL)) == [("t-0", 30, 50)]
 
 
 def test_partitions_that_are_gone_are_lost_and_the_others_stay_as_far_as_they_had_come(router):
     gone = TopicPartition("t", 7)
     left = [bound(T0, 30, 40), bound(gone, 0, 5)]
-    found = look_again(router, left, BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there"), LEVEL)
+    found = rebind_ranges(router, left, BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there"), LEVEL)
     expected = PartitionsDeleted(topic_partitions=frozenset({gone}))
     assert found == Binding(ranges=(left[0],), losses=(expected,))
     with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
-        look_again(router, left, BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "there"), LEVEL)
+        rebind_ranges(router, left, BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "there"), LEVEL)
 
 
 def test_all_ranges_of_a_recreated_topic_move_and_the_others_stay(cluster, router):
@@ -102,10 +100,10 @@ def test_all_ranges_of_a_recreated_topic_move_and_the_others_stay(cluster, route
         bound(U0, 20, 50, end=Latest(), topic_id=cluster.topic_ids["u"].hex),
     ]
     error = TopicRecreatedError("t", str(former), str(current))
-    assert look_again(router, left, error, LEVEL) == Binding(ranges=tuple(left))
+    assert rebind_ranges(router, left, error, LEVEL) == Binding(ranges=tuple(left))
     cluster.topic_ids["t"] = current
     cluster.logs[T0].log_start_offset = cluster.logs[T1].log_start_offset = 0
-    found = look_again(router, left, error, LEVEL)
+    found = rebind_ranges(router, left, error, LEVEL)
     assert spans(found) == [("t-0", 0, 50), ("t-1", 0, 50), ("u-0", 20, 50)]
     assert [one.topic_id for one in found.ranges] == [current, current, cluster.topic_ids["u"]]
     (loss,) = found.losses
@@ -163,7 +161,7 @@ class Task:
         self.fetched = []
         self.policy = DataLossPolicy(fail=fail, group_id="g")
         self.router = router
-        monkeypatch.setattr(partition, "_fetch", self.fetch)
+        monkeypatch.setattr(read_partition, "fetch_ranges", self.fetch)
 
     def fetch(self, _router, _task, left):
         self.fetched.append({str(tp): (one.position, one.until_offset) for tp, one in left.items()})
@@ -173,7 +171,7 @@ class Task:
 
     def read(self, *ranges):
         task = SimpleNamespace(consumer=SimpleNamespace(isolation_level=LEVEL))
-        return list(partition._read_round(self.router, task, list(ranges), self.policy))
+        return list(read_partition.read_round(self.router, task, list(ranges), self.policy))
 
 
 def test_what_is_left_after_a_loss_is_fetched_and_what_is_done_is_not(monkeypatch, router):
@@ -214,5 +212,5 @@ def test_ranges_of_the_same_partition_are_read_in_turn():
     pieces = [bound(T0, 20, 30), bound(T1, 20, 30), bound(T0, 30, 40), bound(T0, 40, 50)]
     rounds = []
     while pieces:
-        rounds.append([(str(one.topic_partition), one.position) for one in partition._take_round(pieces)])
+        rounds.append([(str(one.topic_partition), one.position) for one in read_partition.take_round(pieces)])
     assert rounds == [[("t-0", 20), ("t-1", 20)], [("t-0", 30)], [("t-0", 40)]]

@@ -1,0 +1,1 @@
+"""Planning, on the driver: options -> offsets -> ranges -> tasks."""

@@ -1,0 +1,1 @@
+"""Reading, on the workers: a task -> offsets -> fetched records -> Arrow batches."""

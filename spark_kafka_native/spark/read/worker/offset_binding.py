@@ -1,0 +1,366 @@
+"""From planned ranges to the offsets that a task reads: `bind_ranges` when it starts, `rebind_ranges` after
+an error. Offsets that the log no longer has are returned as losses: the task decides about those.
+
+Never guesses: it goes by what the leader says about its log. Never goes back in a log, so that nothing is
+read twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import assert_never
+from uuid import UUID
+
+from ....kafka.cluster.metadata import ClusterMetadata
+from ....kafka.cluster.router import Router
+from ....kafka.cluster.topic_ids import find_recreated
+from ....kafka.consumer.offsets import list_bounds, list_offsets
+from ....kafka.errors import (
+    BrokerError,
+    DeadlineExceededError,
+    EndOfLogError,
+    KafkaError,
+    LogTruncatedError,
+    OffsetOutOfRangeError,
+    TopicRecreatedError,
+)
+from ....kafka.model import IsolationLevel, OffsetAt, TopicPartition
+from ..data_loss import LogShrunk, Loss, OffsetsLost, PartitionsDeleted, is_about_missing_partition
+from ..offset_range import At, Earliest, FirstAtOrAfter, Inner, OffsetRange, fixed_offset, is_open
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogsNow:
+    """What the leaders say of the partitions of some ranges, as far as the ranges depend on it."""
+
+    earliest: Mapping[TopicPartition, int]
+    """Where a start is open."""
+    latest: Mapping[TopicPartition, int]
+    """Where the end is: the end of the log that readers may see, or the first record of the end's time."""
+    log_end: Mapping[TopicPartition, int]
+    """Where the end is fixed and has to be there, committed or not: an open transaction is no loss."""
+
+
+def bind_ranges(
+    router: Router,
+    ranges: Sequence[OffsetRange],
+    isolation_level: IsolationLevel,
+    *,
+    ends_are_known: bool = False,
+) -> Binding:
+    """Look up what of ``ranges`` is to be read now. Ranges without any offset are left out.
+
+    A fixed end beyond the end of the log is a loss at once, unless ``ends_are_known``: the leader tells where
+    its log ends, and a wait would not bring back what is gone. So are offsets of topics that are gone or are
+    others by now. Raises the client's errors.
+    """
+    left = list(ranges)
+    losses: list[Loss] = []
+    refresh = False
+    while True:
+        left, moved = _follow_topics(router, left, refresh=refresh)
+        losses += moved
+        try:
+            now = _ask(router, left, isolation_level, ends_are_known)
+        except (BrokerError, DeadlineExceededError) as error:
+            left, deleted = drop_deleted(router, left, error)
+            losses.append(deleted)
+            continue
+        if refresh or all(_is_expected(planned, now) for planned in left):
+            return Binding.of([Binding(losses=tuple(losses)), *(bind(planned, now) for planned in left)])
+        # The ids that are known may be old, and these the offsets of another topic.
+        refresh = True
+
+
+def drop_deleted(
+    router: Router, ranges: Sequence[OffsetRange], error: KafkaError
+) -> tuple[list[OffsetRange], Loss]:
+    """Those of ``ranges`` whose partition still exists, and the loss of the others. Raises ``error`` if it is
+    about something else.
+    """
+    if not is_about_missing_partition(error):
+        raise error
+    now = router.metadata({one.topic for one in ranges}, refresh=True)
+    gone = frozenset(one.topic_partition for one in ranges if _is_missing(now, one.topic_partition))
+    there = [one for one in ranges if one.topic_partition not in gone]
+    if not gone:
+        raise error
+    return there, PartitionsDeleted(topic_partitions=gone, cause=error)
+
+
+def bind(planned: OffsetRange, now: LogsNow) -> Binding:
+    """``planned`` with its offsets; no range if it is empty."""
+    tp = planned.topic_partition
+    losses: list[Loss] = []
+    first, until_offset = first_offset(planned, now.earliest.get(tp, 0)), _end_offset(planned, now)
+    start = fixed_offset(planned.start)
+    if start is not None and start > until_offset:
+        # The log ended behind it when the range was planned, and is shorter now.
+        losses.append(LogShrunk(topic_partition=tp, from_offset=first, until_offset=until_offset))
+    position = max(first, planned.floor)
+    end = until_offset if planned.ceiling is None else min(until_offset, planned.ceiling)
+    bound = BoundRange(planned=planned, position=position, until_offset=max(position, end))
+    log_end = now.log_end.get(tp)
+    if fixed_offset(planned.end) is not None and log_end is not None and log_end < bound.until_offset:
+        bound, loss = cut_to_log(bound, min(bound.position, log_end), log_end)
+        losses += [] if loss is None else [loss]
+    return Binding(
+        ranges=(bound,) if bound.position < bound.until_offset else (),
+        losses=tuple(losses),
+    )
+
+
+def _follow_topics(
+    router: Router, ranges: Sequence[OffsetRange], *, refresh: bool
+) -> tuple[list[OffsetRange], list[Loss]]:
+    """``ranges`` for the topics that there are now: by topic id, as the same name may be another topic."""
+    expected = {one.topic: UUID(hex=one.topic_id) for one in ranges if one.topic_id is not None}
+    at = {one.topic_partition for one in ranges}
+    recreated = find_recreated(router, expected, refresh=refresh, at=at)
+    kept: list[OffsetRange] = []
+    losses: list[Loss] = []
+    for one in ranges:
+        topic_id = None if one.topic_id is None else recreated.get(one.topic)
+        if topic_id is None:
+            kept.append(one)
+            continue
+        moved, loss = move_to_successor(one, topic_id.hex)
+        kept += [] if moved is None else [moved]
+        losses += [] if loss is None else [loss]
+    return kept, losses
+
+
+def _ask(
+    router: Router, ranges: Sequence[OffsetRange], isolation_level: IsolationLevel, ends_are_known: bool
+) -> LogsNow:
+    open_starts = {one.topic_partition for one in ranges if is_open(one.start)}
+    open_ends = {one.topic_partition for one in ranges if fixed_offset(one.end) is None}
+    fixed_ends = {one.topic_partition for one in ranges if fixed_offset(one.end) is not None}
+    earliest = _list(router, open_starts, OffsetAt.EARLIEST, isolation_level)
+    latest = _list(router, open_ends, OffsetAt.LATEST, isolation_level)
+    # After latest, not before: a record that is too late for the end and arrives in between is found.
+    latest |= _find_ends(router, ranges, isolation_level)
+    checked = () if ends_are_known else fixed_ends
+    log_end = _list(router, checked, OffsetAt.LATEST, IsolationLevel.READ_UNCOMMITTED)
+    return LogsNow(earliest=earliest, latest=latest, log_end=log_end)
+
+
+def _find_ends(
+    router: Router, ranges: Sequence[OffsetRange], isolation_level: IsolationLevel
+) -> dict[TopicPartition, int]:
+    """Where the open ends that a time was given for are, as far as there is a record that late by now."""
+    places = {
+        one.topic_partition: OffsetAt.timestamp(one.end.timestamp_ms)
+        for one in ranges
+        if isinstance(one.end, FirstAtOrAfter)
+    }
+    found = list_offsets(router, places, isolation_level=isolation_level)
+    return {tp: one.offset for tp, one in found.items() if one.offset is not None}
+
+
+def _list(
+    router: Router, topic_partitions: Iterable[TopicPartition], at: OffsetAt, isolation_level: IsolationLevel
+) -> dict[TopicPartition, int]:
+    found = list_offsets(router, dict.fromkeys(topic_partitions, at), isolation_level=isolation_level)
+    return {tp: one.offset or 0 for tp, one in found.items()}
+
+
+def _is_expected(planned: OffsetRange, now: LogsNow) -> bool:
+    """Whether the log looks as it did when the range was planned: its end is there, and offsets before it."""
+    if isinstance(planned.start, Earliest) and fixed_offset(planned.end) is None:
+        return True  # whatever there is
+    tp = planned.topic_partition
+    until_offset = _end_offset(planned, now)
+    first = first_offset(planned, now.earliest.get(tp, 0))
+    return first < until_offset <= now.log_end.get(tp, until_offset)
+
+
+def _end_offset(planned: OffsetRange, now: LogsNow) -> int:
+    fixed = fixed_offset(planned.end)
+    return now.latest[planned.topic_partition] if fixed is None else fixed
+
+
+def _is_missing(metadata: ClusterMetadata, topic_partition: TopicPartition) -> bool:
+    """Whether ``metadata`` say that there is no such partition; a topic that may not be described, or has no
+    leaders yet, may have it.
+    """
+    try:
+        metadata.partition(topic_partition)
+    except BrokerError as error:
+        return is_about_missing_partition(error)
+    return False
+
+
+def rebind_ranges(
+    router: Router, left: Sequence[BoundRange], error: KafkaError, isolation_level: IsolationLevel
+) -> Binding:
+    """What of ``left`` can be read after ``error``, and what is lost; ``left`` itself and no loss where the
+    brokers say by now that nothing is wrong. Raises ``error`` if it is not about a loss, and the client's
+    errors.
+    """
+    match error:
+        case TopicRecreatedError():
+            return _follow_topic(router, left, error, isolation_level)
+        case LogTruncatedError():
+            return Binding(ranges=tuple(left), losses=(_truncated(error),))
+        case OffsetOutOfRangeError() | EndOfLogError():
+            return Binding.of([_look_at_log(router, one, error) for one in left])
+        case _:
+            there, loss = drop_deleted(router, [one.planned for one in left], error)
+            return Binding(ranges=tuple(one for one in left if one.planned in there), losses=(loss,))
+
+
+def _truncated(error: LogTruncatedError) -> OffsetsLost:
+    """What was read is gone, and what has its offsets now is not read: a read never goes back."""
+    return OffsetsLost(
+        topic_partition=error.topic_partition,
+        from_offset=error.end_offset,
+        until_offset=error.position,
+        lost=max(0, error.position - error.end_offset),
+        note=str(error) + ".",
+        cause=error,
+    )
+
+
+def _look_at_log(router: Router, bound: BoundRange, error: OffsetOutOfRangeError | EndOfLogError) -> Binding:
+    tp = bound.topic_partition
+    if tp != error.topic_partition:
+        return Binding(ranges=(bound,))
+    if isinstance(error, EndOfLogError) and error.high_watermark >= bound.until_offset:
+        # An open transaction holds the last stable offset back: the records are there, only not yet to be
+        # seen.
+        raise error
+    log = list_bounds(router, [tp], isolation_level=IsolationLevel.READ_UNCOMMITTED)[tp]
+    kept, loss = cut_to_log(bound, log.first, log.end, error)
+    return Binding(
+        ranges=(kept,) if kept.position < kept.until_offset else (), losses=() if loss is None else (loss,)
+    )
+
+
+def _follow_topic(
+    router: Router, left: Sequence[BoundRange], error: TopicRecreatedError, isolation_level: IsolationLevel
+) -> Binding:
+    """The ranges of the topic moved to the one that has its name now, if it is another one indeed."""
+    expected = {error.topic: UUID(error.expected_topic_id)}
+    at = {bound.topic_partition for bound in left}
+    topic_id = find_recreated(router, expected, refresh=True, at=at).get(error.topic)
+    found: list[Binding] = []
+    for bound in left:
+        if topic_id is None or bound.topic_partition.topic != error.topic:
+            found.append(Binding(ranges=(bound,)))
+            continue
+        begun = None if bound.is_untouched else bound
+        moved, loss = move_to_successor(bound.planned, topic_id.hex, begun=begun, cause=error)
+        found.append(Binding(losses=() if loss is None else (loss,)))
+        if moved is not None:
+            found.append(bind_ranges(router, [moved], isolation_level))
+    return Binding.of(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundRange:
+    """The offsets ``[position, until_offset)`` are still to be read."""
+
+    planned: OffsetRange
+    position: int
+    until_offset: int
+    is_untouched: bool = True
+    """Whether nothing of it has been read, so that it may be looked up anew."""
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition that the range is of."""
+        return self.planned.topic_partition
+
+    @property
+    def topic_id(self) -> UUID | None:
+        """The topic that the offsets belong to; None where brokers give no topic ids."""
+        return None if self.planned.topic_id is None else UUID(hex=self.planned.topic_id)
+
+    def advanced(self, position: int) -> BoundRange:
+        """The same with everything before ``position`` read."""
+        return replace(self, position=position, is_untouched=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binding:
+    """What can be read, and what of the plan is not there any more."""
+
+    ranges: tuple[BoundRange, ...] = ()
+    """None of them is empty."""
+    losses: tuple[Loss, ...] = ()
+
+    @classmethod
+    def of(cls, parts: Iterable[Binding]) -> Binding:
+        """All of ``parts``, in order."""
+        listed = list(parts)
+        return cls(
+            ranges=tuple(one for part in listed for one in part.ranges),
+            losses=tuple(one for part in listed for one in part.losses),
+        )
+
+
+def first_offset(planned: OffsetRange, earliest: int) -> int:
+    """Where ``planned`` starts, its log beginning at ``earliest``."""
+    match planned.start:
+        case At(offset):
+            return offset
+        case Earliest():
+            return earliest
+        case Inner(offset):
+            # The fixed start of a piece is no wish for what is before earliest by now.
+            return max(offset, earliest)
+        case _:
+            assert_never(planned.start)
+
+
+def cut_to_log(
+    bound: BoundRange, first: int, end: int, cause: KafkaError | None = None
+) -> tuple[BoundRange, Loss | None]:
+    """The part of ``bound`` that lies in ``[first, end)``, which is what its log has; the rest is lost."""
+    position = min(max(bound.position, first), bound.until_offset)
+    until_offset = max(min(bound.until_offset, end), position)
+    lost = (bound.until_offset - bound.position) - (until_offset - position)
+    kept = replace(bound, position=position, until_offset=until_offset)
+    if not lost:
+        return kept, None
+    return kept, OffsetsLost(
+        topic_partition=bound.topic_partition,
+        from_offset=bound.position,
+        until_offset=bound.until_offset,
+        lost=lost,
+        note=f"The log has [{first}, {end}).",
+        cause=cause,
+    )
+
+
+def move_to_successor(
+    planned: OffsetRange, topic_id: str, *, begun: BoundRange | None = None, cause: KafkaError | None = None
+) -> tuple[OffsetRange | None, Loss | None]:
+    """What of ``planned`` is read of the topic that has its name now, ``topic_id`` (hex).
+
+    Nothing if its end is an offset of the former topic, else all. Of a partition that was split one piece has
+    the open end, so that the new topic is read once, as it is without a split. The offsets of the former
+    topic (the rest of them, if the range has been ``begun``) are lost. Only a read from whatever is earliest
+    to whatever is latest that has not begun loses nothing: it is about the topic that there is.
+    """
+    is_fixed = fixed_offset(planned.end) is not None
+    # What filters said in offsets may have been a time's in the former topic; Spark applies them again.
+    successor = replace(planned, start=Earliest(), floor=0, ceiling=None, topic_id=topic_id)
+    moved = None if is_fixed else successor
+    if begun is None and is_open(planned.start) and is_open(planned.end):
+        return moved, None
+    note = f"The topic was deleted and created again: topic id {planned.topic_id} is now {topic_id}."
+    first = (fixed_offset(planned.start) or 0) if begun is None else begun.position
+    end = fixed_offset(planned.end) if begun is None else begun.until_offset
+    lost = None if end is None else end - first
+    return moved, OffsetsLost(
+        topic_partition=planned.topic_partition,
+        from_offset=first,
+        until_offset=end,
+        lost=lost,
+        note=note,
+        then="" if moved is None else "The new one is read from its beginning.",
+        cause=cause,
+    )
