@@ -295,20 +295,31 @@ class _Outage:
     def __init__(self) -> None:
         self.began_at = self.tried_at = time.monotonic()
         self.error: KafkaError | None = None
-        self.said = False
-        self.attempts = 0
+        self.attempts: set[object] = set()
+        """Those under way."""
+        self._unsaid = [True]
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody has tried any more."""
+        """True if nothing has connected to the broker any more."""
         return not self.attempts and time.monotonic() - self.tried_at > FORGET_AFTER_S
+
+    def say(self) -> None:
+        """Log the error, once."""
+        if self.error is not None:
+            with contextlib.suppress(IndexError):
+                self._unsaid.pop()
+                _LOG.warning("%s. The client keeps trying", self.error)
 
 
 class Outages:
-    """The brokers that a client can't connect to. Any thread may use it."""
+    """The brokers that a client can't connect to. Any thread may use it.
+
+    It has no lock: the handler of a signal may interrupt a thread in here, and close a client whose threads
+    have to connect for that. Each change is a single step of a set or a dict.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._outages: dict[int, _Outage] = {}
 
     def error(self, node_id: int) -> KafkaError | None:
@@ -321,45 +332,37 @@ class Outages:
     @contextlib.contextmanager
     def attempt(self, node_id: int, address: str, hint: str) -> Iterator[None]:
         """Around one attempt to connect to a broker. ``hint`` is what may be wrong with ``address``."""
-        outage = self._outage(node_id)
+        outage, me = self._outage(node_id), object()
         left_s = outage.began_at + SAY_AFTER_S - time.monotonic()
         timer = threading.Timer(left_s, self._waits, (outage, node_id, address, hint))
         timer.daemon = True
-        if left_s <= 0:
-            self._say(outage)
-        else:
-            with contextlib.suppress(RuntimeError):  # no thread can be started while the interpreter ends
-                timer.start()
         try:
+            outage.attempts.add(me)
+            if left_s <= 0:
+                outage.say()
+            else:
+                with contextlib.suppress(RuntimeError):  # no thread can be started while the interpreter ends
+                    timer.start()
             yield
         except (NetworkError, ProtocolError) as error:
             outage.error = error
             raise
         else:
-            with self._lock:
-                self._outages.pop(node_id, None)
+            self._outages.pop(node_id, None)
         finally:
             timer.cancel()
-            with self._lock:
-                outage.attempts -= 1
-                outage.tried_at = time.monotonic()
+            outage.tried_at = time.monotonic()
+            outage.attempts.discard(me)
 
     def _outage(self, node_id: int) -> _Outage:
-        with self._lock:
-            found = self._outages.get(node_id)
-            if found is None or found.is_over:
-                found = self._outages[node_id] = _Outage()
-            found.attempts += 1
-            return found
+        found = self._outages.get(node_id)
+        if found is None:
+            return self._outages.setdefault(node_id, _Outage())
+        if found.is_over:  # of two threads that find this, one has a line of its own in the log
+            found = self._outages[node_id] = _Outage()
+        return found
 
     def _waits(self, outage: _Outage, node_id: int, address: str, hint: str) -> None:
         if outage.error is None:
             outage.error = NetworkError(f"broker {node_id}: no connection to {address} so far{hint}")
-        self._say(outage)
-
-    def _say(self, outage: _Outage) -> None:
-        with self._lock:
-            new = outage.error is not None and not outage.said
-            outage.said = outage.said or new
-        if new:
-            _LOG.warning("%s. The client keeps trying", outage.error)
+        outage.say()

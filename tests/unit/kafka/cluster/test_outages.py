@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from closing_at_any_step import run_at
 from produce_cluster import ProduceCluster
 from scripted_group import ScriptedGroup
 from silent_address import silent_listener
@@ -200,3 +201,53 @@ class TestOutages:
             self.fail(found)
             assert str(found.error(1)) == "broker 1: off"
         assert len(caplog.records) == 1
+
+    @pytest.mark.parametrize("where", ["in the handler", "in a thread that the handler waits for"])
+    @pytest.mark.parametrize("fails", [True, False])
+    def test_the_handler_of_a_signal_may_connect_wherever_it_comes(self, where: str, fails: bool) -> None:
+        """As when it closes a client, whose threads may have to connect for that."""
+        found = Outages()
+
+        def attempt() -> None:
+            with contextlib.suppress(NetworkError), found.attempt(1, "one:1", ""):
+                if fails:
+                    raise NetworkError("broker 1: off")
+
+        def handler() -> None:
+            if where == "in the handler":
+                attempt()
+            else:
+                thread = threading.Thread(target=attempt, daemon=True)
+                thread.start()
+                thread.join(20)
+                assert not thread.is_alive()
+
+        def at_every_step() -> None:
+            step = 0
+            while run_at(step, handler, attempt):
+                step += 1
+            steps.append(step)
+
+        steps: list[int] = []
+        # In a thread of its own, so that one that waits for itself fails the test and does not hang it.
+        main = threading.Thread(target=at_every_step, daemon=True)
+        main.start()
+        main.join(60)
+        assert steps
+        assert steps[0] > 10
+        assert (found.error(1) is not None) == fails
+        assert not found._outages or not found._outages[1].attempts
+
+    def test_of_many_threads_one_says_it(
+        self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(brokers, "SAY_AFTER_S", 0)
+        found = Outages()
+        self.fail(found)
+        threads = [threading.Thread(target=self.fail, args=(found,)) for _ in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert len(caplog.records) == 1
+        assert not found._outages[1].attempts
