@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.protocol.api import all_requests
 from spark_kafka_native.kafka.protocol.api.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -48,7 +49,6 @@ from spark_kafka_native.kafka.protocol.api.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from spark_kafka_native.kafka.protocol.catalogue import all_requests
 from spark_kafka_native.kafka.protocol.codec import codec
 from spark_kafka_native.kafka.protocol.message import Request, Response
 from spark_kafka_native.kafka.records.columns import RecordColumns

@@ -14,6 +14,7 @@ from scripted_broker import HangUp, Late
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.protocol.api import all_requests
 from spark_kafka_native.kafka.protocol.api.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -44,7 +45,6 @@ from spark_kafka_native.kafka.protocol.api.transactions import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
-from spark_kafka_native.kafka.protocol.catalogue import all_requests
 from spark_kafka_native.kafka.records.batch import HEADER
 from spark_kafka_native.kafka.records.decode import decode_record_set
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from ..kafka.protocol.catalogue import all_requests
+from ..kafka.protocol.api import all_requests
 from ..kafka.protocol.codec import codec
 from ..kafka.protocol.message import Request
 from .fault_trace import TracedFault

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol, assert_never
 
 from ..kafka.errors import ProtocolError
-from ..kafka.protocol.frame import MAX_FRAME_BYTES, PREFIX_BYTES
+from ..kafka.protocol.session import MAX_FRAME_BYTES, PREFIX_BYTES
 from .fault_rule import ProxiedRequest
 from .faults import BlackHole, CutAt, Delay, DropReply, Ending, Fault, HalfClose, Hold, Reset, Side
 from .proxied_frames import Address, changed, is_answered, read_request

@@ -14,17 +14,16 @@ from typing import Any, Final
 
 from ..kafka.error_code import ErrorCode
 from ..kafka.errors import ProtocolError
+from ..kafka.protocol.api import all_requests
 from ..kafka.protocol.api.api_versions import ApiVersionsRequest
 from ..kafka.protocol.api.cluster import DescribeClusterRequest
 from ..kafka.protocol.api.fetch import FetchRequest
 from ..kafka.protocol.api.find_coordinator import FindCoordinatorRequest
 from ..kafka.protocol.api.metadata import MetadataRequest
 from ..kafka.protocol.api.produce import ProduceRequest
-from ..kafka.protocol.catalogue import all_requests
 from ..kafka.protocol.codec import codec
-from ..kafka.protocol.frame import PREFIX_BYTES, build_frame
-from ..kafka.protocol.header import response_header_size
 from ..kafka.protocol.message import Request, Response, Struct
+from ..kafka.protocol.session import PREFIX_BYTES, build_frame, response_header_size
 from .fault_rule import ProxiedRequest
 from .faults import Fault, Flip, RewriteError
 

@@ -15,6 +15,7 @@ import pytest
 from admin_messages import ADMIN_REFUSALS, admin_requests
 
 from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.protocol.api import all_requests
 from spark_kafka_native.kafka.protocol.api.acls import AclCreation, CreateAclsRequest
 from spark_kafka_native.kafka.protocol.api.api_versions import ApiVersionsRequest
 from spark_kafka_native.kafka.protocol.api.cluster import DescribeClusterRequest
@@ -86,7 +87,6 @@ from spark_kafka_native.kafka.protocol.api.transactions import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from spark_kafka_native.kafka.protocol.catalogue import all_requests
 from spark_kafka_native.kafka.protocol.message import Request
 from spark_kafka_native.kafka.protocol.session import Session
 from spark_kafka_native.kafka.protocol.versions import read_version_ranges

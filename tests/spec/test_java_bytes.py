@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.protocol.catalogue import all_requests
+from spark_kafka_native.kafka.protocol.api import all_requests
 from spark_kafka_native.kafka.protocol.codec import codec
 from spark_kafka_native.kafka.protocol.consumer_protocol import (
     ConsumerProtocolAssignment,

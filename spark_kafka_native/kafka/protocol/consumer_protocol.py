@@ -1,7 +1,7 @@
-"""What the members of a classic consumer group tell each other, inside JoinGroup and SyncGroup.
+"""The consumer protocol: the data that members of a classic group exchange inside JoinGroup and SyncGroup.
 
-A two-byte version, then the structure at that version. A later version than ours is read as the latest that
-we know, for new fields are only ever added at the end.
+A two-byte version, then the structure at that version. A version later than ours is read as our latest,
+because new fields are only ever added at the end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .message import Data, Struct, field
 from .wire import Bytes, Int32, String
 
 PROTOCOL_TYPE = "consumer"
-"""The ``protocol_type`` of groups of consumers; Kafka Connect's is another."""
+"""The ``protocol_type`` of consumer groups; Kafka Connect uses another."""
 
 _VERSION = struct.Struct(">h")
 
@@ -28,7 +28,7 @@ class TopicPartition(Struct):
 
 
 class ConsumerProtocolSubscription(Data, versions=(0, 3)):
-    """What a member wants to read, and what it owns while it joins (cooperative assignors, KIP-429)."""
+    """The topics of a member, and the partitions it owns while it joins (cooperative assignors, KIP-429)."""
 
     topics: list[String]
     user_data: Bytes | None = field(nullable=0, default=None)
@@ -38,7 +38,7 @@ class ConsumerProtocolSubscription(Data, versions=(0, 3)):
 
 
 class ConsumerProtocolAssignment(Data, versions=(0, 3)):
-    """What the leader has assigned to a member."""
+    """The partitions that the leader has assigned to a member."""
 
     assigned_partitions: list[TopicPartition]
     user_data: Bytes | None = field(nullable=0, default=None)
@@ -48,13 +48,13 @@ D = TypeVar("D", bound=Data)
 
 
 def write_versioned(message: Data) -> bytes:
-    """The bytes of ``message`` at the latest version, which every reader takes what it knows from."""
+    """Return the bytes of ``message`` at the latest version; older readers ignore fields they do not know."""
     version = message.versions[1]
     return _VERSION.pack(version) + b"".join(codec(type(message), version).write(message))
 
 
 def read_versioned(data_class: type[D], data: bytes) -> D:
-    """A message of ``data_class`` out of its bytes. Raises `ProtocolError`."""
+    """Read a message of ``data_class`` from its bytes. Raises `ProtocolError`."""
     if len(data) < _VERSION.size or (version := _VERSION.unpack_from(data)[0]) < data_class.versions[0]:
         raise ProtocolError(f"{data_class.__name__}: {data[:8]!r} does not begin with a version")
     known = codec(data_class, min(version, data_class.versions[1]))

@@ -1,4 +1,4 @@
-"""How a message is declared: once, for all its versions, as a frozen keyword-only dataclass.
+"""The declaration of messages: once for all versions, as frozen keyword-only dataclasses.
 
     class FetchPartition(Struct):
         partition: Int32
@@ -27,7 +27,7 @@ _METADATA_KEY: Final = "wire"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rule:
-    """What `field` was told."""
+    """The arguments of `field`."""
 
     since: int = 0
     until: int = FOREVER
@@ -46,12 +46,11 @@ def field(  # noqa: PLR0913 - the attributes of a field in a Kafka message spec
     default: Any = dataclasses.MISSING,
     default_factory: Any = dataclasses.MISSING,
 ) -> Any:
-    """Declare in which versions a field is there, and what it is where it is not.
+    """Declare the versions in which a field is present, and its default in the others.
 
     ``since`` and ``until`` (inclusive) are versions of the message; ``nullable`` is the first version in
     which a field annotated ``... | None`` may be null; ``tag`` puts it into the tag section (KIP-482). A
-    value other than the default at a version without the field is dropped if ``ignorable`` (it changes
-    nothing then), else refused.
+    non-default value at a version without the field is dropped if the field is ``ignorable``, else refused.
     """
     rule = _Rule(since=since, until=until, tag=tag, nullable=nullable, ignorable=ignorable)
     return dataclasses.field(default=default, default_factory=default_factory, metadata={_METADATA_KEY: rule})
@@ -59,10 +58,10 @@ def field(  # noqa: PLR0913 - the attributes of a field in a Kafka message spec
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
 class Struct:
-    """A structure of fields; a subclass is a frozen, keyword-only dataclass without being decorated.
+    """A structure of fields; a subclass becomes a frozen, keyword-only dataclass without a decorator.
 
-    Comparing and showing them is code that all share: generated for each class, as `dataclass` does, it would
-    be a good part of the time that importing the protocol takes.
+    All subclasses share ``__eq__``, ``__hash__`` and ``__repr__``: if `dataclass` generated them for each
+    class, they would take much of the time of importing the protocol.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -82,7 +81,7 @@ class Struct:
 
 
 def _values(struct: Any) -> tuple[Any, ...]:
-    """In the order of the declaration: one that was read has its attributes in another."""
+    """Return the values in declaration order, in which the ``__dict__`` of a decoded message may not be."""
     return tuple(getattr(struct, field.name) for field in dataclasses.fields(struct))
 
 
@@ -91,7 +90,7 @@ class Message(Struct):
 
     api_key: ClassVar[int]
     versions: ClassVar[tuple[int, int]]
-    """The lowest and the highest version that this client speaks."""
+    """The lowest and the highest version that this client supports."""
     flexible: ClassVar[int]
     """The first flexible version (KIP-482)."""
 
@@ -105,10 +104,10 @@ class Data(Message):
 
 
 class Response(Message):
-    """A broker's answer. Key and versions are those of its request, which is declared after it."""
+    """A response. It has the API key and the versions of its request, which is declared after it."""
 
     def upgraded(self, version: int, request: Any) -> Self:
-        """The same answer, read at ``version``, in the shape of the latest version."""
+        """Return this response, which was read at ``version``, in the form of the latest version."""
         del version, request
         return self
 
@@ -117,11 +116,11 @@ R = TypeVar("R", bound=Response)
 
 
 class Request(Message, Generic[R]):
-    """A request; ``Request[FetchResponse]`` says what is answered."""
+    """A request; ``Request[FetchResponse]`` names the class of its response."""
 
     response: ClassVar[type[Response]]
     polled: ClassVar[bool] = False
-    """Whether it is asked again and again, and answered with the same bytes most of the time."""
+    """True if the request is repeated and mostly gets the same bytes as response."""
 
     def __init_subclass__(
         cls, *, api_key: int, versions: tuple[int, int], flexible: int = FOREVER, **options: Any
@@ -139,11 +138,11 @@ class Request(Message, Generic[R]):
 
     @property
     def answered(self) -> bool:
-        """Whether the broker answers at all: it does not to a produce request with ``acks=0``."""
+        """True if the broker answers the request: it does not answer a produce request with ``acks=0``."""
         return True
 
     def downgraded(self, version: int) -> Self:
-        """The same request in the shape that ``version`` wants; a caller builds the latest shape only."""
+        """Return this request in the form of ``version``; callers build the latest form only."""
         del version
         return self
 
@@ -160,7 +159,7 @@ FieldType = WireType | ArrayOf | type[Struct]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """A declared field: what `codec` compiles and the spec test compares."""
+    """A declared field: `codec` compiles it, and the spec test compares it."""
 
     name: str
     type: FieldType
@@ -171,17 +170,17 @@ class Field:
     """The first version in which it may be null; `FOREVER` for never."""
     ignorable: bool
     required: bool
-    """Whether the constructor has no default for it."""
+    """True if the constructor has no default for it."""
     default: Any
-    """None where required."""
+    """None if required."""
 
     @property
     def fixed(self) -> bool:
-        """Whether its type has a fixed width."""
+        """True if its type has a fixed width."""
         return isinstance(self.type, Fixed)
 
     def present(self, version: int) -> bool:
-        """Whether ``version`` has this field."""
+        """Return True if ``version`` has this field."""
         return self.since <= version <= self.until
 
 

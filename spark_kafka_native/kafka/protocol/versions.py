@@ -1,4 +1,6 @@
-"""Which version of an API to speak on a connection: ranges are each broker's own (rolling upgrades)."""
+"""Version negotiation: the version of an API on a connection. Each broker has its own ranges (rolling
+upgrades).
+"""
 
 from __future__ import annotations
 
@@ -11,20 +13,20 @@ from .api.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from .message import Request
 
 VersionRanges = Mapping[int, tuple[int, int]]
-"""By API key, the lowest and the highest version that a broker speaks."""
+"""By API key, the lowest and the highest version that a broker supports."""
 
 
 def read_version_ranges(response: ApiVersionsResponse) -> dict[int, tuple[int, int]]:
-    """The ranges in an ApiVersions response."""
+    """Return the ranges in an ApiVersions response."""
     return {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
 
 
 def negotiate(
     request_class: type[Request[Any]], broker_ranges: VersionRanges, *, at_most: int | None = None
 ) -> int:
-    """The highest version that broker and client share, ``at_most`` if given.
+    """Return the highest version that both broker and client support, no higher than ``at_most``.
 
-    Raises `UnsupportedVersionError`, naming the API and both ranges, where they share none.
+    Raises `UnsupportedVersionError`, naming the API and both ranges, if there is none.
     """
     lowest, highest = request_class.versions
     if at_most is not None:
@@ -45,8 +47,8 @@ def negotiate(
 
 
 def choose_version(broker_ranges: VersionRanges, api_key: int, min_version: int, max_version: int) -> int:
-    """The highest version from ``min_version`` to ``max_version`` of an API that the broker speaks: for
-    requests of a caller's own. Raises `UnsupportedVersionError` where there is none.
+    """Return the highest version from ``min_version`` to ``max_version`` that the broker supports: for
+    requests that the caller encodes itself. Raises `UnsupportedVersionError` if there is none.
     """
     low, high = broker_ranges.get(api_key, (0, -1))
     version = min(high, max_version)
@@ -59,10 +61,10 @@ def choose_version(broker_ranges: VersionRanges, api_key: int, min_version: int,
 
 
 def lower_api_versions(response: ApiVersionsResponse, tried: int) -> int | None:
-    """The version to ask ApiVersions again with, or None where ``response`` is the answer.
+    """Return the version for another ApiVersions request, or None if ``response`` is the answer.
 
     A broker that does not know version ``tried`` answers UNSUPPORTED_VERSION and, since Kafka 2.4, its own
-    range (KIP-511). Only a strictly lower version is returned, so that asking again comes to an end.
+    range (KIP-511). The returned version is strictly lower, so that the retries end.
     """
     if response.error_code is not ErrorCode.UNSUPPORTED_VERSION or tried == 0:
         return None

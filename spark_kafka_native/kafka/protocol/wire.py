@@ -1,9 +1,9 @@
-"""Primitive wire types: what an annotation such as ``Int32`` means in bytes; a reader and a writer each.
+"""Primitive wire types, such as ``Int32``: a reader and a writer for each.
 
 A reader takes ``(data, at)`` and returns ``(value, next_at)``; a writer appends buffers to a list. A reader
 trusts no length: it raises `ProtocolError` (or lets `IndexError`, `struct.error`, `UnicodeDecodeError`
 escape, which the codec turns into one) rather than read, or allocate, beyond ``data``. *Compact* is the
-encoding of flexible versions (KIP-482): lengths are unsigned varints of length + 1. Nothing here knows
+encoding of flexible versions (KIP-482): lengths are unsigned varints of length + 1. This module knows no
 messages, versions or field names.
 """
 
@@ -24,7 +24,7 @@ Read = Callable[[memoryview, int], tuple[Any, int]]
 Write = Callable[[Any, list[Buffer]], None]
 
 ZERO_UUID: Final = UUID(int=0)
-"""How "no topic id" is written."""
+"""The topic id that stands for none."""
 
 COPY_BELOW_BYTES: Final = 4096
 """Shorter buffers are joined: copying them is cheaper than one more buffer for ``sendmsg``."""
@@ -35,7 +35,7 @@ _MAX_STRING_BYTES: Final = 0x7FFF
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """The reader and writer of one type at one version, and the fewest bytes that a value of it takes."""
+    """The reader and writer of one type at one version, and the minimum size of a value (bytes)."""
 
     read: Read
     write: Write
@@ -103,7 +103,7 @@ def build_length(length: int, *, compact: bool) -> bytes:
 
 
 def refuse_length(what: str, length: int, at: int, data: memoryview) -> ProtocolError:
-    """Build the error for a length that is null but must not be, negative, or larger than what is left."""
+    """Build the error for a length that must not be null, is negative or exceeds the rest of ``data``."""
     if length == -1:
         return ProtocolError(f"{what} before byte {at} is null but must not be")
     if length < 0:
@@ -112,7 +112,7 @@ def refuse_length(what: str, length: int, at: int, data: memoryview) -> Protocol
 
 
 def join_short(buffers: list[Buffer]) -> list[Buffer]:
-    """Join neighbouring short buffers; long ones stay what they are."""
+    """Join neighbouring short buffers; long ones are not copied."""
     joined: list[Buffer] = []
     short: list[Buffer] = []
     for buffer in buffers:
@@ -133,7 +133,7 @@ def join_short(buffers: list[Buffer]) -> list[Buffer]:
 
 @dataclass(frozen=True)
 class Fixed:
-    """A type of fixed width: a `struct` format, and how its value looks in Python if not as an int."""
+    """A type of fixed width: a `struct` format, and conversions if its value in Python is not a number."""
 
     name: str
     format: str
@@ -141,12 +141,12 @@ class Fixed:
     to_wire: Callable[[Any], Any] | None = None
 
     def min_size(self, *, compact: bool) -> int:
-        """The number of bytes that the shortest value takes."""
+        """Return the minimum size of a value (bytes)."""
         del compact
         return struct.calcsize(">" + self.format)
 
     def reader(self, *, compact: bool, nullable: bool) -> Read:
-        """A reader of one value."""
+        """Return a reader of one value."""
         del compact, nullable
         unpack, size, from_wire = (
             struct.Struct(">" + self.format).unpack_from,
@@ -161,7 +161,7 @@ class Fixed:
         return read
 
     def writer(self, *, compact: bool, nullable: bool) -> Write:
-        """A writer of one value."""
+        """Return a writer of one value."""
         del compact, nullable
         pack, to_wire = struct.Struct(">" + self.format).pack, self.to_wire
 
@@ -178,11 +178,11 @@ class Text:
     name: str = "string"
 
     def min_size(self, *, compact: bool) -> int:
-        """The number of bytes that the shortest value takes."""
+        """Return the minimum size of a value (bytes)."""
         return 1 if compact else 2
 
     def reader(self, *, compact: bool, nullable: bool) -> Read:
-        """A reader of one string."""
+        """Return a reader of one string."""
         read_length = read_compact_length if compact else read_length16
 
         def read(data: memoryview, at: int) -> tuple[str | None, int]:
@@ -197,7 +197,7 @@ class Text:
         return read
 
     def writer(self, *, compact: bool, nullable: bool) -> Write:
-        """A writer of one string."""
+        """Return a writer of one string."""
 
         def write(value: str | None, out: list[Buffer]) -> None:
             if value is None:
@@ -222,11 +222,11 @@ class Blob:
     copy: bool
 
     def min_size(self, *, compact: bool) -> int:
-        """The number of bytes that the shortest value takes."""
+        """Return the minimum size of a value (bytes)."""
         return 1 if compact else 4
 
     def reader(self, *, compact: bool, nullable: bool) -> Read:
-        """A reader of one value: `bytes`, or a `memoryview` of the frame."""
+        """Return a reader of one value: `bytes`, or a `memoryview` of the frame."""
         read_length = read_compact_length if compact else read_length32
         what, copy = f"a field of type {self.name}", self.copy
 
@@ -242,7 +242,7 @@ class Blob:
         return read
 
     def writer(self, *, compact: bool, nullable: bool) -> Write:
-        """A writer of one value, which is not copied when it is long."""
+        """Return a writer of one value, which is not copied when it is long."""
 
         def write(value: Buffer | None, out: list[Buffer]) -> None:
             if value is None:
@@ -262,12 +262,12 @@ WireType = Fixed | Text | Blob
 
 @functools.lru_cache(maxsize=4096)
 def _read_uuid(raw: bytes) -> UUID:
-    """Topic ids repeat in every response, and a `UUID` takes ten times as long to make as to look up."""
+    """Cached: topic ids repeat in every response; creating a `UUID` takes ten times as long as a lookup."""
     return UUID(bytes=raw)
 
 
 class _ErrorCodes(dict[int, ErrorCode]):
-    """Error codes by number; its ``__getitem__`` is a conversion that runs in C for all the known ones."""
+    """Error codes by number; ``__getitem__`` is a conversion that runs in C for all known codes."""
 
     def __missing__(self, number: int) -> ErrorCode:
         return ErrorCode.of(number)
@@ -280,7 +280,7 @@ def _build_uuid(value: UUID) -> bytes:
     return value.bytes
 
 
-# --- what a declaration says --------------------------------------------------------------------------------
+# --- annotations of declarations ----------------------------------------------------------------------------
 
 Int8 = Annotated[int, Fixed("int8", "b")]
 Int16 = Annotated[int, Fixed("int16", "h")]
@@ -296,4 +296,4 @@ Error = Annotated[ErrorCode, Fixed("int16", "h", from_wire=_read_error)]
 String = Annotated[str, Text()]
 Bytes = Annotated[bytes, Blob("bytes", copy=True)]
 Records = Annotated[memoryview, Blob("records", copy=False)]
-"""The bytes of one or more record batches: a window on the frame, valid for as long as it is referred to."""
+"""The bytes of one or more record batches: a view of the frame, valid while it is referenced."""

@@ -24,8 +24,7 @@ from spark_kafka_native.kafka.protocol.api.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from spark_kafka_native.kafka.protocol.codec import codec
-from spark_kafka_native.kafka.protocol.compile import compile_struct
+from spark_kafka_native.kafka.protocol.codec import codec, compile_struct
 from spark_kafka_native.kafka.protocol.message import Struct, field
 from spark_kafka_native.kafka.protocol.wire import COPY_BELOW_BYTES, Bytes, Int8, Int32, String, Uuid
 
