@@ -14,7 +14,6 @@ from typing import TypeVar
 from ..config.client_config import CANONICAL, ClientConfig, split_address
 from ..errors import (
     AuthenticationError,
-    ClientClosedError,
     KafkaError,
     NetworkError,
     ProtocolError,
@@ -48,7 +47,7 @@ class Brokers:
         self._open = open_connection
         self.metrics = metrics or MetricsRegistry()
         """Where its connections count."""
-        self._ended = False
+        self._ended: KafkaError | None = None
         self._start_empty()
 
     def _start_empty(self) -> None:
@@ -192,14 +191,14 @@ class Brokers:
         for connection in everything:
             connection.close()
 
-    def end(self) -> None:
-        """Close every connection, and open no other."""
-        self._ended = True
+    def end(self, error: KafkaError) -> None:
+        """Close every connection, and open no other: that raises an error like ``error``."""
+        self._ended = error
         self.close()
 
     def _raise_if_ended(self) -> None:
-        if self._ended:
-            raise ClientClosedError("the client was closed")
+        if self._ended is not None:
+            raise type(self._ended)(*self._ended.args)
 
     def _check_process(self) -> None:
         if self._pid == os.getpid():

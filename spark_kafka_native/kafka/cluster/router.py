@@ -63,7 +63,7 @@ class Router:
         self.metrics = MetricsRegistry()
         """What all who share this router count together."""
         self._brokers = brokers or Brokers(config, metrics=self.metrics)
-        self._ended = False
+        self._ended: KafkaError | None = None
         self._start_empty()
 
     def _start_empty(self) -> None:
@@ -283,17 +283,18 @@ class Router:
         self._check_process()
         self._brokers.close()
 
-    def end(self) -> None:
-        """Close every connection for good: calls under way, once they notice, and all later ones raise
-        `ClientClosedError`. One that is connecting notices at the end of that attempt.
+    def end(self, error: KafkaError | None = None) -> None:
+        """Close every connection for good: calls under way, once they notice, and all later ones raise an
+        error like ``error`` (None: `ClientClosedError`). One that is connecting notices at the end of that
+        attempt.
         """
         self._check_process()
-        self._ended = True
-        self._brokers.end()
+        self._ended = error or ClientClosedError("the client was closed")
+        self._brokers.end(self._ended)
 
     def _raise_if_ended(self) -> None:
-        if self._ended:
-            raise ClientClosedError("the client was closed")
+        if self._ended is not None:
+            raise type(self._ended)(*self._ended.args)
 
     def _check_process(self) -> None:
         # A lock that a thread of the parent held at the fork would never be freed in the child.

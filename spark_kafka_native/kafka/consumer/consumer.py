@@ -243,7 +243,7 @@ class Consumer:
 
     def _close_router(self) -> None:
         if self._owns_router:
-            self._router.close()
+            self._router.end(ConsumerClosedError("the consumer is closed"))
 
     def _at(self) -> str:
         places = [f"{tp} {self._reader.shown_position(tp)}" for tp in self.partitions[:3]]

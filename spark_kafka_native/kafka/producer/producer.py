@@ -528,8 +528,8 @@ class Producer:
         """Called by the sender's thread at its end: nothing uses these any more."""
         if self._spill is not None:
             self._spill.close()
-        if self._owns_router:
-            self._router.close()
+        if self._owns_router:  # for good: a call that was interrupted to close it may still use it
+            self._router.end(ProducerClosedError("the producer is closed"))
         self._completion.acknowledgements.close()
         LIVE.discard(self)
 

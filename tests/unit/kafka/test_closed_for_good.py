@@ -1,0 +1,95 @@
+"""A `Consumer` or a `Producer` that was closed opens no connection again: not even for a call that the
+handler of a signal has interrupted to close it."""
+
+import contextlib
+
+import pytest
+from closing_at_any_step import run_at, steps_of
+
+from spark_kafka_native.kafka.cluster.router import Router
+from spark_kafka_native.kafka.config.client_config import ClientConfig
+from spark_kafka_native.kafka.consumer.consumer import Consumer
+from spark_kafka_native.kafka.errors import ConsumerClosedError
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.producer.errors import ProducerClosedError
+from spark_kafka_native.kafka.producer.producer import Producer
+from spark_kafka_native.testing import MockBroker
+
+RECORDS = 5
+OPEN = "kafka.client.connections"
+
+
+@pytest.fixture(scope="module")
+def broker():
+    with MockBroker() as broker:
+        broker.create_topic("t", partitions=1)
+        with Producer(broker.bootstrap_servers) as producer:
+            producer.send_many("t", [b"%d" % i for i in range(RECORDS)])
+        yield broker
+
+
+def look(consumer):
+    consumer.lag()
+    assert consumer.at_end in (True, False)
+
+
+def test_a_consumer_that_is_closed_within_a_call(broker):
+    def consuming():
+        return Consumer(broker.bootstrap_servers, "t", fetch_max_wait_ms=20)
+
+    with consuming() as consumer:
+        look(consumer)
+        steps = steps_of(lambda: look(consumer))
+    for step in range(0, steps, max(1, steps // 60)):
+        consumer = consuming()
+        with contextlib.suppress(ConsumerClosedError):
+            run_at(step, consumer.close, lambda consumer=consumer: look(consumer))
+        assert consumer.metrics().value(OPEN) == 0
+
+
+def test_a_consumer_that_is_closed(broker):
+    consumer = Consumer(broker.bootstrap_servers, "t")
+    consumer.close()
+    with pytest.raises(ConsumerClosedError, match="the consumer is closed"):
+        consumer.lag()
+    assert consumer.metrics().value(OPEN) == 0
+
+
+def test_a_producer_that_is_closed_within_its_first_send(broker):
+    with Producer(broker.bootstrap_servers) as producer:
+        steps = steps_of(lambda: producer.send("t", b"x"))
+    for step in range(0, steps, max(1, steps // 60)):
+        producer = Producer(broker.bootstrap_servers)
+        with contextlib.suppress(ProducerClosedError):
+            run_at(step, producer.close, lambda producer=producer: producer.send("t", b"x"))
+        producer.close()
+        assert producer.metrics().value(OPEN) == 0
+
+
+def test_a_producer_that_is_closed_while_it_looks_for_a_partition(broker):
+    with Producer(broker.bootstrap_servers) as producer:
+        producer.send("t", b"x")
+        steps = steps_of(lambda: send_to_no_partition(producer))
+    for step in range(0, steps, max(1, steps // 60)):
+        producer = Producer(broker.bootstrap_servers)
+        producer.send("t", b"x")
+        with contextlib.suppress(ProducerClosedError):
+            run_at(step, producer.close, lambda producer=producer: send_to_no_partition(producer))
+        producer.close()
+        assert producer.metrics().value(OPEN) == 0
+
+
+def send_to_no_partition(producer):
+    with contextlib.suppress(ValueError):
+        producer.send("t", b"x", partition=9)
+
+
+def test_a_router_that_was_given_stays_open(broker):
+    config = ClientConfig.from_properties({"bootstrap.servers": broker.bootstrap_servers})
+    router = Router(config)
+    for _ in range(2):
+        with Producer(config, router=router) as producer:
+            producer.send("t", b"x").result(60)
+        with Consumer(config, "t", router=router) as consumer:
+            assert consumer.lag().keys() == {TopicPartition("t", 0)}
+    router.close()
