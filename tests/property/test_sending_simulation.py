@@ -25,7 +25,7 @@ from spark_kafka_native.kafka.producer.sending.partition_queue import (
     Send,
     SendingRules,
 )
-from spark_kafka_native.kafka.producer.sending.verdict import Verdict
+from spark_kafka_native.kafka.producer.sending.verdict import FAIL, Delivered, Failed, Retry, Split, Verdict
 
 E = ErrorCode
 TOPIC_ID = UUID(int=1)
@@ -173,22 +173,22 @@ class World:
 
     # What comes of it.
 
-    def act(self, verdict: Verdict, batch: Batch) -> None:
+    def act(self, verdict: Verdict | None, batch: Batch) -> None:
         match verdict:
-            case Verdict.DELIVERED | Verdict.DUPLICATE:
+            case Delivered():
                 if not batch.ended:
                     self.end(batch, DeliveryStatus.PERSISTED)
-            case Verdict.REFRESH:
+            case Retry(refresh=True):
                 self.known_leader = self.leader if self.rng.random() < 0.8 else self.rng.choice([1, 2, 3])
-            case Verdict.SPLIT:
+            case Split():
                 ids = self.records[batch]
                 parts = ids[: len(ids) // 2], ids[len(ids) // 2 :]
                 halves = [self.make(part, (*batch.order, place)) for place, part in enumerate(parts)]
                 self.partition.take_over(batch, halves)
                 self.partition.replace(batch, halves)
-            case Verdict.FAIL:
+            case Failed() if verdict == FAIL:
                 self.give_up([batch])
-            case Verdict.FATAL | Verdict.EXHAUSTED | Verdict.GONE:
+            case Failed():
                 raise AssertionError(f"{verdict} of {batch}, though the broker lost nothing")
 
     def give_up(self, batches: list[Batch]) -> None:

@@ -16,6 +16,7 @@ import enum
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import assert_never
 from uuid import UUID
 
 from ...error_code import ErrorCode
@@ -31,7 +32,20 @@ from .idempotence import (
     read_numbers,
     share_numbers,
 )
-from .verdict import UNKNOWN_TOPIC, Verdict, is_indefinite, judge
+from .verdict import (
+    EXHAUSTED,
+    FATAL,
+    GONE,
+    REFRESH,
+    UNKNOWN_TOPIC,
+    Delivered,
+    Failed,
+    Retry,
+    Split,
+    Verdict,
+    is_indefinite,
+    judge,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,8 +250,9 @@ class PartitionQueue:
         """With acks=0: ``batch`` was written; no more will be heard of it."""
         self._came_back(batch)
 
-    def answered(self, batch: Batch, code: ErrorCode, cause: BrokerError, now: float) -> Verdict:
-        """A broker answered ``code`` for ``batch``. Returns what that means, for the caller to act upon."""
+    def answered(self, batch: Batch, code: ErrorCode, cause: BrokerError, now: float) -> Verdict | None:
+        """A broker answered ``code`` for ``batch``. Returns what that means, for the caller to act upon; None
+        where nothing is to be done, as the batch was given up while it was under way."""
         verdict = judge(
             code,
             records=batch.records,
@@ -250,34 +265,37 @@ class PartitionQueue:
             sets_apart=self._rules.sets_apart,
         )
         self._came_back(batch)
-        if verdict in (Verdict.DELIVERED, Verdict.DUPLICATE):
+        if isinstance(verdict, Delivered):
             self._confirm(batch)
             return verdict
         batch.indefinite = batch.indefinite or is_indefinite(code)
         batch.last_error = cause
         if batch.ended:
-            return Verdict.LATE
-        if verdict is Verdict.RENUMBER and not self._may_renumber():
-            verdict = Verdict.FATAL
+            return None
         match verdict:
-            case Verdict.RETRY | Verdict.REFRESH:
-                return self._try_again(batch, code, now) or verdict
-            case Verdict.SPLIT:
-                self._put_back(batch, Event.PUT_BACK)
-            case Verdict.RENUMBER:
-                self._put_back(batch, Event.NUMBERS_REFUSED)
-            case _:  # it will be given up
+            case Retry(renumber=True) if not self._may_renumber():
                 self._put_back(batch, None)
+                return FATAL
+            case Retry(renumber=True):
+                self._put_back(batch, Event.NUMBERS_REFUSED)
+            case Retry():
+                return self._try_again(batch, code, now) or verdict
+            case Split():
+                self._put_back(batch, Event.PUT_BACK)
+            case Failed():
+                self._put_back(batch, None)  # its caller gives it up
+            case _:
+                assert_never(verdict)
         return verdict
 
-    def lost(self, batch: Batch, cause: KafkaError, now: float) -> Verdict:
+    def lost(self, batch: Batch, cause: KafkaError, now: float) -> Verdict | None:
         """No answer for ``batch`` will come, and it may be in the log: send the same bytes again."""
         self._came_back(batch)
         batch.indefinite = True
         batch.last_error = cause
         if batch.ended:
-            return Verdict.LATE
-        return self._try_again(batch, None, now) or Verdict.REFRESH
+            return None
+        return self._try_again(batch, None, now) or REFRESH
 
     def given_up(self, batches: Collection[Batch]) -> None:
         """``batches`` end undelivered. Those in flight may be in the log; their answers still count."""
@@ -431,14 +449,14 @@ class PartitionQueue:
     def _may_renumber(self) -> bool:
         return self._producer_id is None or self._producer_id.may_bump_epoch
 
-    def _try_again(self, batch: Batch, code: ErrorCode | None, now: float) -> Verdict | None:
+    def _try_again(self, batch: Batch, code: ErrorCode | None, now: float) -> Failed | None:
         """Put ``batch`` back to be sent again; returns why that is pointless, if it is."""
         if batch.attempts > self._rules.retries:
             self._put_back(batch, None)
-            return Verdict.EXHAUSTED
+            return EXHAUSTED
         if code is not None and self.denied(code, now):
             self._put_back(batch, None)
-            return Verdict.GONE
+            return GONE
         self._put_back(batch, Event.PUT_BACK)
         if self._waiting[0] is batch:  # those behind it only come back because of it
             self._back_off(now)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import assert_never
+
 from ...errors import BrokerError, KafkaError, ProtocolError
 from ...model import Acks
 from ...observe import catalogue as metric
@@ -10,10 +12,9 @@ from ..accumulating.batch import Batch
 from ..errors import DeliveryStatus
 from ..settling.failed_batches import FailedBatches
 from .background_lookups import BackgroundLookups
-from .partition_queue import PartitionQueue
 from .produce_request import BrokerConnection, InFlightRequest
 from .sender_state import SenderState
-from .verdict import TOO_LARGE, Verdict
+from .verdict import Delivered, Failed, Retry, Scope, Split, Verdict
 
 
 class ProduceResponses:
@@ -64,46 +65,55 @@ class ProduceResponses:
                 self._lost(batch, ProtocolError(what), now)
 
     def _lost(self, batch: Batch, cause: KafkaError, now: float) -> None:
-        partition = self._state.partition(batch.topic_partition)
-        self._act(partition.lost(batch, cause, now), partition, batch, cause)
+        verdict = self._state.partition(batch.topic_partition).lost(batch, cause, now)
+        if verdict is not None:
+            self._act(verdict, batch, cause, None)
 
     def _answered(self, batch: Batch, told: PartitionProduceResponse, now: float) -> None:
-        partition = self._state.partition(batch.topic_partition)
         cause = BrokerError(
             told.error_code, f"Produce to {batch.topic_partition}", _words(told), operation="Write"
         )
+        partition = self._state.partition(batch.topic_partition)
         verdict = partition.answered(batch, told.error_code, cause, now)
-        if verdict in (Verdict.DELIVERED, Verdict.DUPLICATE):
-            known = verdict is Verdict.DELIVERED and told.base_offset >= 0
-            self._state.completion.delivered(
-                batch,
-                DeliveryStatus.PERSISTED,
-                told.base_offset if known else None,
-                told.log_append_time_ms if told.log_append_time_ms >= 0 else None,
-            )
-        else:
-            self._act(verdict, partition, batch, cause)
+        if verdict is not None:
+            self._act(verdict, batch, cause, told)
 
-    def _act(self, verdict: Verdict, partition: PartitionQueue, batch: Batch, cause: KafkaError) -> None:
+    def _act(
+        self, verdict: Verdict, batch: Batch, cause: KafkaError, told: PartitionProduceResponse | None
+    ) -> None:
         match verdict:
-            case Verdict.REFRESH:
-                self._lookups.refresh(batch.topic_partition.topic)
-            case Verdict.SPLIT:
+            case Delivered(duplicate=duplicate):
+                assert told is not None
+                known = not duplicate and told.base_offset >= 0
+                self._state.completion.delivered(
+                    batch,
+                    DeliveryStatus.PERSISTED,
+                    told.base_offset if known else None,
+                    told.log_append_time_ms if told.log_append_time_ms >= 0 else None,
+                )
+            case Retry(refresh=refresh):
+                if refresh:
+                    self._lookups.refresh(batch.topic_partition.topic)
+            case Split():
                 self._failed.split(batch)
-            case Verdict.FATAL:
+            case Failed():
+                self._give_up(verdict, batch, cause)
+            case _:
+                assert_never(verdict)
+
+    def _give_up(self, verdict: Failed, batch: Batch, cause: KafkaError) -> None:
+        waiting = self._state.partition(batch.topic_partition).waiting
+        match verdict:
+            case Failed(scope=Scope.PRODUCER):
                 self._failed.fail_for_good(cause)
-            case Verdict.EXHAUSTED:
+            case Failed(scope=Scope.WAITING):
+                self._failed.fail(list(waiting), str(cause), cause, retriable=False)
+            case Failed(exhausted=True):
                 self._failed.fail([batch], f"{cause} (after {batch.attempts} attempts)", cause)
-            case Verdict.GONE:
-                self._failed.fail(list(partition.waiting), str(cause), cause, retriable=False)
-            case Verdict.FAIL if _is_too_large(batch, cause):
+            case Failed(oversized=True):
                 self._failed.too_large(batch, cause)
-            case Verdict.FAIL:
+            case _:
                 self._failed.fail([batch], str(cause), cause, retriable=False)
-
-
-def _is_too_large(batch: Batch, cause: KafkaError) -> bool:
-    return batch.records == 1 and isinstance(cause, BrokerError) and cause.error_code in TOO_LARGE
 
 
 def _words(told: PartitionProduceResponse) -> str | None:

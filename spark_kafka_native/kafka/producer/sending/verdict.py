@@ -7,28 +7,62 @@ KIP-467, Java's `Sender.completeBatch` and `TransactionManager`, librdkafka's IN
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass
 
 from ...error_code import ErrorCode
 
 
-class Verdict(enum.Enum):
-    """What to do with a batch."""
+class Scope(enum.Enum):
+    """How much is given up."""
 
-    DELIVERED = "delivered"
-    DUPLICATE = "delivered by an earlier attempt"
-    """The broker already had it; it does not say where."""
-    RETRY = "send again"
-    REFRESH = "send again, to whoever leads the partition now"
-    SPLIT = "send in two halves"
-    RENUMBER = "send again under a new epoch"
-    """Its sequence numbers can't be accepted any more, and it is known not to be in the log."""
-    FAIL = "give up"
-    FATAL = "give up everything"
-    """Confirmed records are gone, or another producer took over: continuing would hide it."""
-    EXHAUSTED = "give up: it was sent as often as `retries` allows"
-    GONE = "give up with all that waits: the topic is gone"
-    LATE = "nothing: it was given up while it was under way"
+    BATCH = "the batch"
+    WAITING = "all that waits in its partition: the topic is gone"
+    PRODUCER = "everything: confirmed records are gone, or another producer took over; going on would hide it"
 
+
+@dataclass(frozen=True)
+class Delivered:
+    """The batch is in the log."""
+
+    duplicate: bool = False
+    """An earlier attempt has written it: the broker does not say where."""
+
+
+@dataclass(frozen=True)
+class Retry:
+    """The batch is sent again: its partition's queue has it in its old place."""
+
+    refresh: bool = False
+    """The partition may have another leader: look it up."""
+    renumber: bool = False
+    """Under a new epoch: its sequence numbers can't be accepted any more, and it is known not to be in the
+    log."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """The batch is too large, and is sent in two halves."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Given up: sending the same again would be refused again, or might duplicate it."""
+
+    scope: Scope = Scope.BATCH
+    oversized: bool = False
+    """It is a single record over a limit: `over_limit` says what becomes of it."""
+    exhausted: bool = False
+    """It was sent as often as ``retries`` allows: only the caller may try again."""
+
+
+Verdict = Delivered | Retry | Split | Failed
+"""What a broker's answer to one batch means."""
+
+DELIVERED, DUPLICATE = Delivered(), Delivered(duplicate=True)
+RETRY, REFRESH, RENUMBER = Retry(), Retry(refresh=True), Retry(renumber=True)
+SPLIT = Split()
+FAIL, OVERSIZED, EXHAUSTED = Failed(), Failed(oversized=True), Failed(exhausted=True)
+GONE, FATAL = Failed(Scope.WAITING), Failed(Scope.PRODUCER)
 
 _INDEFINITE = frozenset(
     {
@@ -48,10 +82,10 @@ UNKNOWN_TOPIC = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNO
 _FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
 _FATAL = _FENCED | {ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
 _ENDED_TRANSACTION = {
-    ErrorCode.INVALID_TXN_STATE: Verdict.FATAL,
-    ErrorCode.TRANSACTION_ABORTABLE: Verdict.FAIL,
-    ErrorCode.INVALID_PRODUCER_ID_MAPPING: Verdict.FAIL,
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Verdict.FATAL,
+    ErrorCode.INVALID_TXN_STATE: FATAL,
+    ErrorCode.TRANSACTION_ABORTABLE: FAIL,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: FAIL,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: FATAL,
 }
 TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 """Codes for a batch over a limit: of its topic's messages, or of its topic's segments."""
@@ -85,34 +119,36 @@ def judge(  # noqa: C901, PLR0913 - a table and its columns
     single record over a limit does not fail.
     """
     if error_code is ErrorCode.NONE:
-        return Verdict.DELIVERED
+        return DELIVERED
     if error_code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-        return Verdict.DUPLICATE
+        return DUPLICATE
     if foreign and numbered and error_code in _OUT_OF_SEQUENCE | _FENCED:
-        return Verdict.RENUMBER
+        return RENUMBER
     if transactional and error_code in _ENDED_TRANSACTION:
         return _ENDED_TRANSACTION[error_code]
     if error_code in _OUT_OF_SEQUENCE and numbered:
         found = _judge_sequence(error_code, head_of_line, gap, indefinite)
         # Its numbers are the coordinator's to renew, and what is missing before it is aborted with it.
-        return Verdict.FAIL if transactional and found is not Verdict.RETRY else found
+        return FAIL if transactional and found != RETRY else found
     if error_code is ErrorCode.MESSAGE_TOO_LARGE or (sets_apart and error_code in TOO_LARGE):
-        return Verdict.SPLIT if records > 1 else Verdict.FAIL
+        return SPLIT if records > 1 else OVERSIZED
     if error_code in _FATAL:
-        return Verdict.FATAL
+        return FATAL
     if error_code.stale_metadata:
-        return Verdict.REFRESH
-    return Verdict.RETRY if error_code.retriable else Verdict.FAIL
+        return REFRESH
+    if error_code.retriable:
+        return RETRY
+    return OVERSIZED if records == 1 and error_code in TOO_LARGE else FAIL
 
 
 def _judge_sequence(error_code: ErrorCode, head_of_line: bool, gap: bool, indefinite: bool) -> Verdict:
     if not head_of_line:
         # Only because a batch before it is missing, which is sent again first.
-        return Verdict.RETRY
+        return RETRY
     if gap:
-        return Verdict.RENUMBER
+        return RENUMBER
     if error_code is ErrorCode.UNKNOWN_PRODUCER_ID and not indefinite:
         # Idle for longer than the broker remembers producers (KIP-360); nothing of this batch can be in
         # the log.
-        return Verdict.RENUMBER
-    return Verdict.FATAL
+        return RENUMBER
+    return FATAL

@@ -3,7 +3,19 @@
 import pytest
 
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.producer.sending.verdict import Verdict, is_indefinite, judge
+from spark_kafka_native.kafka.producer.sending.verdict import (
+    DELIVERED,
+    DUPLICATE,
+    FAIL,
+    FATAL,
+    OVERSIZED,
+    REFRESH,
+    RENUMBER,
+    RETRY,
+    SPLIT,
+    is_indefinite,
+    judge,
+)
 
 E = ErrorCode
 
@@ -22,45 +34,48 @@ def verdict(code, **changed):
 @pytest.mark.parametrize(
     ("code", "changed", "expected"),
     [
-        (E.NONE, {}, Verdict.DELIVERED),
-        (E.DUPLICATE_SEQUENCE_NUMBER, {}, Verdict.DUPLICATE),
-        (E.NOT_LEADER_OR_FOLLOWER, {}, Verdict.REFRESH),
-        (E.LEADER_NOT_AVAILABLE, {}, Verdict.REFRESH),
-        (E.UNKNOWN_TOPIC_OR_PARTITION, {}, Verdict.REFRESH),
-        (E.UNKNOWN_TOPIC_ID, {}, Verdict.REFRESH),
-        (E.KAFKA_STORAGE_ERROR, {}, Verdict.REFRESH),
-        (E.NOT_ENOUGH_REPLICAS, {}, Verdict.RETRY),
-        (E.NOT_ENOUGH_REPLICAS_AFTER_APPEND, {}, Verdict.RETRY),
-        (E.REQUEST_TIMED_OUT, {}, Verdict.RETRY),
-        (E.CORRUPT_MESSAGE, {}, Verdict.RETRY),
-        (E.MESSAGE_TOO_LARGE, {}, Verdict.SPLIT),
-        (E.MESSAGE_TOO_LARGE, {"records": 1}, Verdict.FAIL),
-        (E.RECORD_LIST_TOO_LARGE, {}, Verdict.FAIL),
-        (E.INVALID_RECORD, {}, Verdict.FAIL),
-        (E.TOPIC_AUTHORIZATION_FAILED, {}, Verdict.FAIL),
-        (E.UNKNOWN_SERVER_ERROR, {}, Verdict.FAIL),
-        (E(999), {}, Verdict.FAIL),
-        (E.CLUSTER_AUTHORIZATION_FAILED, {}, Verdict.FATAL),
-        (E.PRODUCER_FENCED, {}, Verdict.FATAL),
-        (E.INVALID_PRODUCER_EPOCH, {}, Verdict.FATAL),
-        (E.INVALID_PRODUCER_EPOCH, {"foreign": True}, Verdict.RENUMBER),
-        (E.OUT_OF_ORDER_SEQUENCE_NUMBER, {}, Verdict.FATAL),
-        (E.OUT_OF_ORDER_SEQUENCE_NUMBER, {"head_of_line": False}, Verdict.RETRY),
-        (E.OUT_OF_ORDER_SEQUENCE_NUMBER, {"gap": True}, Verdict.RENUMBER),
-        (E.OUT_OF_ORDER_SEQUENCE_NUMBER, {"foreign": True}, Verdict.RENUMBER),
-        (E.OUT_OF_ORDER_SEQUENCE_NUMBER, {"numbered": False}, Verdict.FAIL),
-        (E.UNKNOWN_PRODUCER_ID, {}, Verdict.RENUMBER),
-        (E.UNKNOWN_PRODUCER_ID, {"indefinite": True}, Verdict.FATAL),
-        (E.UNKNOWN_PRODUCER_ID, {"head_of_line": False}, Verdict.RETRY),
+        (E.NONE, {}, DELIVERED),
+        (E.DUPLICATE_SEQUENCE_NUMBER, {}, DUPLICATE),
+        (E.NOT_LEADER_OR_FOLLOWER, {}, REFRESH),
+        (E.LEADER_NOT_AVAILABLE, {}, REFRESH),
+        (E.UNKNOWN_TOPIC_OR_PARTITION, {}, REFRESH),
+        (E.UNKNOWN_TOPIC_ID, {}, REFRESH),
+        (E.KAFKA_STORAGE_ERROR, {}, REFRESH),
+        (E.NOT_ENOUGH_REPLICAS, {}, RETRY),
+        (E.NOT_ENOUGH_REPLICAS_AFTER_APPEND, {}, RETRY),
+        (E.REQUEST_TIMED_OUT, {}, RETRY),
+        (E.CORRUPT_MESSAGE, {}, RETRY),
+        (E.MESSAGE_TOO_LARGE, {}, SPLIT),
+        (E.MESSAGE_TOO_LARGE, {"records": 1}, OVERSIZED),
+        (E.RECORD_LIST_TOO_LARGE, {}, FAIL),
+        (E.RECORD_LIST_TOO_LARGE, {"records": 1}, OVERSIZED),
+        (E.RECORD_LIST_TOO_LARGE, {"sets_apart": True}, SPLIT),
+        (E.RECORD_LIST_TOO_LARGE, {"records": 1, "sets_apart": True}, OVERSIZED),
+        (E.INVALID_RECORD, {}, FAIL),
+        (E.TOPIC_AUTHORIZATION_FAILED, {}, FAIL),
+        (E.UNKNOWN_SERVER_ERROR, {}, FAIL),
+        (E(999), {}, FAIL),
+        (E.CLUSTER_AUTHORIZATION_FAILED, {}, FATAL),
+        (E.PRODUCER_FENCED, {}, FATAL),
+        (E.INVALID_PRODUCER_EPOCH, {}, FATAL),
+        (E.INVALID_PRODUCER_EPOCH, {"foreign": True}, RENUMBER),
+        (E.OUT_OF_ORDER_SEQUENCE_NUMBER, {}, FATAL),
+        (E.OUT_OF_ORDER_SEQUENCE_NUMBER, {"head_of_line": False}, RETRY),
+        (E.OUT_OF_ORDER_SEQUENCE_NUMBER, {"gap": True}, RENUMBER),
+        (E.OUT_OF_ORDER_SEQUENCE_NUMBER, {"foreign": True}, RENUMBER),
+        (E.OUT_OF_ORDER_SEQUENCE_NUMBER, {"numbered": False}, FAIL),
+        (E.UNKNOWN_PRODUCER_ID, {}, RENUMBER),
+        (E.UNKNOWN_PRODUCER_ID, {"indefinite": True}, FATAL),
+        (E.UNKNOWN_PRODUCER_ID, {"head_of_line": False}, RETRY),
     ],
 )
 def test_verdicts(code, changed, expected):
-    assert verdict(code, **changed) is expected
+    assert verdict(code, **changed) == expected
 
 
 def test_every_code_has_a_verdict_and_only_retriable_ones_are_retried():
     for code in ErrorCode:
-        if verdict(code) in (Verdict.RETRY, Verdict.REFRESH):
+        if verdict(code) in (RETRY, REFRESH):
             assert code.retriable or code.stale_metadata
 
 

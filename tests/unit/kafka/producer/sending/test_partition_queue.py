@@ -22,7 +22,18 @@ from spark_kafka_native.kafka.producer.sending.partition_queue import (
     Send,
     SendingRules,
 )
-from spark_kafka_native.kafka.producer.sending.verdict import Verdict
+from spark_kafka_native.kafka.producer.sending.verdict import (
+    DELIVERED,
+    DUPLICATE,
+    EXHAUSTED,
+    FAIL,
+    FATAL,
+    GONE,
+    REFRESH,
+    RENUMBER,
+    RETRY,
+    Verdict,
+)
 
 E = ErrorCode
 ID = UUID(int=1)
@@ -56,7 +67,7 @@ class Partition(PartitionQueue):
             sent.append(one)
         return sent
 
-    def answer(self, one: Batch, code: ErrorCode = E.NONE, now: float = 0.0) -> Verdict:
+    def answer(self, one: Batch, code: ErrorCode = E.NONE, now: float = 0.0) -> Verdict | None:
         return self.answered(one, code, BrokerError(code, "Produce"), now)
 
     @property
@@ -87,7 +98,7 @@ def confirmed(partition: Partition) -> Partition:
     """A partition whose broker knows the producer: batch 0 was delivered."""
     (first,) = fill(partition, 0)
     assert partition.ask() is first
-    assert partition.answer(first) is Verdict.DELIVERED
+    assert partition.answer(first) == DELIVERED
     return partition
 
 
@@ -109,13 +120,13 @@ class TestOrder:
         first, second, third = fill(partition, 1, 2, 3)
         assert partition.ask_all() == [first, second, third]
         before = [bytes(one.data) for one in (first, second, third)]
-        assert partition.answer(second, E.NOT_ENOUGH_REPLICAS) is Verdict.RETRY
+        assert partition.answer(second, E.NOT_ENOUGH_REPLICAS) == RETRY
         assert partition.ask_all(now=9) == []
-        assert partition.answer(first, E.NOT_ENOUGH_REPLICAS) is Verdict.RETRY
+        assert partition.answer(first, E.NOT_ENOUGH_REPLICAS) == RETRY
         assert partition.ask_all(now=9) == []
-        assert partition.answer(third) is Verdict.DELIVERED
+        assert partition.answer(third) == DELIVERED
         assert partition.ask_all(now=9) == [first]
-        assert partition.answer(first) is Verdict.DELIVERED
+        assert partition.answer(first) == DELIVERED
         assert partition.ask_all(now=9) == [second]
         assert [bytes(one.data) for one in (first, second, third)] == before
 
@@ -123,7 +134,7 @@ class TestOrder:
         confirmed(partition)
         first, second = fill(partition, 1, 2)
         assert partition.ask() is first
-        assert partition.lost(first, LOST, 0) is Verdict.REFRESH
+        assert partition.lost(first, LOST, 0) == REFRESH
         assert partition.ask_all(now=9) == [first]
         partition.answer(first)
         assert partition.ask_all(now=9) == [second]
@@ -134,11 +145,11 @@ class TestOrder:
         confirmed(partition)
         first, second, third = fill(partition, 1, 2, 3)
         partition.ask_all()
-        assert partition.answer(first, E.NOT_ENOUGH_REPLICAS) is Verdict.RETRY
-        assert partition.answer(second) is Verdict.DELIVERED
+        assert partition.answer(first, E.NOT_ENOUGH_REPLICAS) == RETRY
+        assert partition.answer(second) == DELIVERED
         assert partition.phase is Phase.DRAINING
         assert partition.ask(now=9) is None
-        assert partition.answer(third) is Verdict.DELIVERED
+        assert partition.answer(third) == DELIVERED
         assert partition.phase is Phase.OPEN
         assert partition.ask(now=9) is first
 
@@ -197,7 +208,7 @@ class TestAnswers:
         partition.ask()
         partition.lost(one, LOST, 0)
         partition.ask(now=9)
-        assert partition.answer(one, E.DUPLICATE_SEQUENCE_NUMBER) is Verdict.DUPLICATE
+        assert partition.answer(one, E.DUPLICATE_SEQUENCE_NUMBER) == DUPLICATE
         assert partition.idle
 
     @pytest.mark.parametrize(
@@ -232,9 +243,9 @@ class TestAnswers:
         partition = Partition(TP, rules(retries=1), producer_id)
         (one,) = fill(partition, 1)
         partition.ask()
-        assert partition.answer(one, E.NOT_ENOUGH_REPLICAS) is Verdict.RETRY
+        assert partition.answer(one, E.NOT_ENOUGH_REPLICAS) == RETRY
         partition.ask(now=9)
-        assert partition.answer(one, E.NOT_ENOUGH_REPLICAS) is Verdict.EXHAUSTED
+        assert partition.answer(one, E.NOT_ENOUGH_REPLICAS) == EXHAUSTED
         assert list(partition.waiting) == [one]  # still owned, until it is given up
         partition.given_up([one])
         assert partition.idle
@@ -244,7 +255,7 @@ class TestAnswers:
         partition.ask()
         partition.given_up([first])
         first.ended = True
-        assert partition.answer(first) is Verdict.DELIVERED  # whose caller finds it ended
+        assert partition.answer(first) == DELIVERED  # whose caller finds it ended
         assert partition.ask() is second
         assert numbers(second) == (7, 0, 1)
 
@@ -253,7 +264,7 @@ class TestAnswers:
         partition.ask()
         partition.given_up([one])
         one.ended = True
-        assert partition.answer(one, E.NOT_ENOUGH_REPLICAS) is Verdict.LATE
+        assert partition.answer(one, E.NOT_ENOUGH_REPLICAS) is None
         assert partition.idle
 
     def test_a_lost_answer_after_the_end_is_late(self, partition: Partition) -> None:
@@ -261,7 +272,7 @@ class TestAnswers:
         partition.ask()
         partition.given_up([one])
         one.ended = True
-        assert partition.lost(one, LOST, 0) is Verdict.LATE
+        assert partition.lost(one, LOST, 0) is None
         assert partition.idle
 
     @pytest.mark.parametrize("code", [E.INVALID_RECORD, E.TOPIC_AUTHORIZATION_FAILED, E.UNKNOWN_SERVER_ERROR])
@@ -269,7 +280,7 @@ class TestAnswers:
         confirmed(partition)
         first, second, third = fill(partition, 1, 2, 3)
         assert [partition.ask(), partition.ask()] == [first, second]
-        assert partition.answer(first, code) is Verdict.FAIL
+        assert partition.answer(first, code) == FAIL
         assert partition.phase is Phase.OPEN
         partition.given_up([first])
         assert first.indefinite is (code is E.UNKNOWN_SERVER_ERROR)
@@ -312,7 +323,7 @@ class TestGaps:
         partition.lost(follows, LOST, 0)
         assert partition.ask(now=9) is follows
         assert numbers(follows) == (7, 0, 2)
-        assert partition.answer(follows, E.OUT_OF_ORDER_SEQUENCE_NUMBER) is Verdict.RENUMBER
+        assert partition.answer(follows, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == RENUMBER
         assert partition.ask(now=9) is follows
         assert numbers(follows) == (7, 1, 0)
 
@@ -323,11 +334,11 @@ class TestGaps:
         partition.given_up([lost])
         lost.ended = True
         partition.lost(lost, LOST, 0)
-        assert partition.answer(follows) is Verdict.DELIVERED
+        assert partition.answer(follows) == DELIVERED
         (later,) = fill(partition, 3)
         assert partition.ask() is later
         assert numbers(later) == (7, 0, 3)
-        assert partition.answer(later, E.OUT_OF_ORDER_SEQUENCE_NUMBER) is Verdict.FATAL
+        assert partition.answer(later, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == FATAL
 
     def test_numbers_do_not_start_anew_while_something_is_in_flight(self, partition: Partition) -> None:
         confirmed(partition)
@@ -346,7 +357,7 @@ class TestGaps:
         lost.ended = True
         partition.answer(before)
         partition.lost(lost, LOST, 0)
-        assert partition.answer(follows, E.OUT_OF_ORDER_SEQUENCE_NUMBER) is Verdict.RENUMBER
+        assert partition.answer(follows, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == RENUMBER
 
     def test_all_that_waits_gets_new_numbers_once_nothing_is_in_flight(self, partition: Partition) -> None:
         confirmed(partition)
@@ -354,11 +365,11 @@ class TestGaps:
         partition.ask_all()
         partition.given_up([lost])
         lost.ended = True
-        assert partition.answer(lost, E.NOT_ENOUGH_REPLICAS) is Verdict.LATE
-        assert partition.answer(others[0], E.OUT_OF_ORDER_SEQUENCE_NUMBER) is Verdict.RENUMBER
+        assert partition.answer(lost, E.NOT_ENOUGH_REPLICAS) is None
+        assert partition.answer(others[0], E.OUT_OF_ORDER_SEQUENCE_NUMBER) == RENUMBER
         assert partition.phase is Phase.RENUMBERING
         assert partition.ask_all(now=9) == []
-        assert partition.answer(others[1], E.OUT_OF_ORDER_SEQUENCE_NUMBER) is Verdict.RETRY
+        assert partition.answer(others[1], E.OUT_OF_ORDER_SEQUENCE_NUMBER) == RETRY
         partition.lost(others[2], LOST, 0)
         sent = []
         while (one := partition.ask(now=99)) is not None:
@@ -370,15 +381,15 @@ class TestGaps:
         confirmed(partition)
         (one,) = fill(partition, 1)
         partition.ask()
-        assert partition.answer(one, E.OUT_OF_ORDER_SEQUENCE_NUMBER) is Verdict.FATAL
+        assert partition.answer(one, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == FATAL
         assert list(partition.waiting) == [one]
 
     def test_only_the_head_of_the_line_says_that_something_is_missing(self, partition: Partition) -> None:
         confirmed(partition)
         first, second = fill(partition, 1, 2)
         partition.ask_all()
-        assert partition.answer(second, E.OUT_OF_ORDER_SEQUENCE_NUMBER) is Verdict.RETRY
-        assert partition.answer(first) is Verdict.DELIVERED
+        assert partition.answer(second, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == RETRY
+        assert partition.answer(first) == DELIVERED
         assert partition.ask(now=9) is second
 
     def test_a_forgotten_producer_goes_on_only_if_the_batch_is_not_in_the_log(
@@ -387,14 +398,14 @@ class TestGaps:
         confirmed(partition)
         first, second = fill(partition, 1, 2)
         partition.ask()
-        assert partition.answer(first, E.UNKNOWN_PRODUCER_ID) is Verdict.RENUMBER
+        assert partition.answer(first, E.UNKNOWN_PRODUCER_ID) == RENUMBER
         assert partition.ask(now=9) is first
         assert numbers(first) == (7, 1, 0)
         partition.answer(first)
         partition.ask(now=9)
         partition.lost(second, LOST, 9)
         partition.ask(now=99)
-        assert partition.answer(second, E.UNKNOWN_PRODUCER_ID) is Verdict.FATAL
+        assert partition.answer(second, E.UNKNOWN_PRODUCER_ID) == FATAL
 
 
 class TestProducerId:
@@ -425,7 +436,7 @@ class TestProducerId:
         partition = confirmed(Partition(TP, rules(), producer_id))
         (one,) = fill(partition, 1)
         partition.ask()
-        assert partition.answer(one, E.UNKNOWN_PRODUCER_ID) is Verdict.FAIL  # its transaction aborts
+        assert partition.answer(one, E.UNKNOWN_PRODUCER_ID) == FAIL  # its transaction aborts
         assert producer_id.current == (7, 3)
 
     def test_another_topic_id_starts_at_0_under_a_raised_epoch_and_the_old_one_goes_on(
@@ -470,7 +481,7 @@ class TestSpilledBatches:
         (new,) = fill(partition, 1)
         first, second = loaded
         assert partition.ask() is first
-        assert partition.answer(first, code) is Verdict.RENUMBER
+        assert partition.answer(first, code) == RENUMBER
         assert partition.next(9, 1, ID) == Send(first, numbered=True)
         partition.sent(first, 1)
         assert numbers(first) == (7, 1, 0)
@@ -497,7 +508,7 @@ class TestSpilledBatches:
         partition.add(old)
         partition.loaded(old, data)
         partition.ask()
-        assert partition.answer(old, E.INVALID_PRODUCER_EPOCH) is Verdict.RENUMBER
+        assert partition.answer(old, E.INVALID_PRODUCER_EPOCH) == RENUMBER
         assert partition.ask(now=9) is old
         assert numbers(old) == (-1, -1, -1)
 
@@ -568,14 +579,14 @@ class TestTopics:
     def test_one_that_is_denied_for_long_is_gone(self, partition: Partition) -> None:
         (one,) = fill(partition, 1)
         for now, verdict in (
-            (0, Verdict.REFRESH),
-            (20, Verdict.REFRESH),
-            (30, Verdict.REFRESH),
-            (31, Verdict.GONE),
+            (0, REFRESH),
+            (20, REFRESH),
+            (30, REFRESH),
+            (31, GONE),
         ):
             assert partition.ask(now=now + 100) is one
             partition._not_before = 0
-            assert partition.answer(one, E.UNKNOWN_TOPIC_OR_PARTITION, now=now) is verdict
+            assert partition.answer(one, E.UNKNOWN_TOPIC_OR_PARTITION, now=now) == verdict
         assert list(partition.waiting) == [one]  # to be given up
 
     @pytest.mark.parametrize("between", [E.NOT_LEADER_OR_FOLLOWER, E.NOT_ENOUGH_REPLICAS])
@@ -630,7 +641,7 @@ class TestSplits:
         assert [half.attempts for half in halves] == [1, 1]
         assert [half.indefinite for half in halves] == [False, False]
         assert partition.ask(now=9) is None
-        assert partition.answer(after, E.OUT_OF_ORDER_SEQUENCE_NUMBER) is Verdict.RETRY
+        assert partition.answer(after, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == RETRY
         assert list(partition.waiting) == [*halves, after]
         assert partition.ask(now=9) is halves[0]
         assert partition.unended() == [*halves, after]
