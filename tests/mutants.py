@@ -60,7 +60,7 @@ MODULES = (
     "kafka/producer/sending",
     "kafka/cluster/router.py",
     "kafka/network/connection.py",
-    "kafka/network/exchange.py",
+    "kafka/network/pipeline.py",
     "spark/read",
 )
 """What is mutated where nothing else is asked for: where a mistake loses, doubles or reorders records."""

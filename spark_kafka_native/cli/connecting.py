@@ -8,8 +8,7 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from ..kafka.config.client_config import ClientConfig, ConsumerConfig
-from ..kafka.config.config_from import configs_from
+from ..kafka.config.client_config import ClientConfig, ConsumerConfig, configs_from
 from ..kafka.config.properties import Properties
 from ..kafka.config.properties_file import parse_properties
 from ..kafka.errors import ConfigError

@@ -83,7 +83,7 @@ def _set(arguments: argparse.Namespace) -> int:
 
 def _password(arguments: argparse.Namespace) -> Secret:
     from ..kafka.config.secret import Secret
-    from ..kafka.security.references import resolve
+    from ..kafka.security.config_providers import resolve
 
     if arguments.password is not None:
         if not arguments.password.startswith(("env:", "file:")):

@@ -11,8 +11,7 @@ from typing import Any, Self, TypeVar
 
 from .cluster.metadata import ClusterMetadata, Partition, Topic
 from .cluster.router import Router, check_shared
-from .config.client_config import ConsumerConfig
-from .config.config_from import Bootstrap, configs_from
+from .config.client_config import Bootstrap, ConsumerConfig, configs_from
 from .consumer.fetch_once import FetchedOnce, fetch_once
 from .consumer.offsets import FoundOffset, LogBounds, list_bounds, list_offsets, offset_or_at
 from .model import Broker, OffsetAt, TopicPartition

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ..cluster.router import Router
-from ..config.config_from import Bootstrap, configs_from
+from ..config.client_config import Bootstrap, configs_from
 from .acls import AclAdmin
 from .cluster import ClusterAdmin
 from .configs import ConfigAdmin

@@ -17,7 +17,7 @@ from ..protocol.api.scram_users import (
     UserName,
 )
 from ..runtime.deadline import Deadline, Timeout
-from ..security.scram import MAX_ITERATIONS, MIN_ITERATIONS, SCRAM_HASHES
+from ..security.sasl import MAX_ITERATIONS, MIN_ITERATIONS, SCRAM_HASHES
 from .family import AdminFamily, Outcome, Task, names_of, refuse
 
 _NUMBERS: Final = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}

@@ -14,7 +14,7 @@ from ..consumer import offsets
 from ..errors import BrokerError, IncompleteResponseError, KafkaError, PartialAnswerError
 from ..model import TopicPartition
 from ..network.connection import Connection
-from ..network.pending import Pending
+from ..network.pending_response import PendingResponse
 from ..protocol.api.describe_transactions import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -173,10 +173,10 @@ class TransactionAdmin(AdminFamily):
             else:
                 led[leader.node_id].append(tp)
 
-        def ask(node_id: int, connection: Connection) -> Pending[DescribeProducersResponse]:
+        def ask(node_id: int, connection: Connection) -> PendingResponse[DescribeProducersResponse]:
             return connection.submit(_describe_producers(led[node_id]), deadline=limit)
 
-        def read(_node_id: int, pending: Pending[DescribeProducersResponse]) -> None:
+        def read(_node_id: int, pending: PendingResponse[DescribeProducersResponse]) -> None:
             failed.update(_read_producers(pending.result(timeout_ms, limit), found))
 
         for node_id, error in ask_each_broker(self._router, led, ask, read, limit).items():

@@ -73,8 +73,8 @@ class ProducerConfig(Properties):
     connections_per_broker: int = property_field("connections.per.broker", 2, min_value=1, max_value=100)
     """Connections to each broker. A partition's batches always take the same one.
 
-    A broker takes the requests of one connection one after the other, reading none while it writes
-    one; on two it does both at once."""
+    A broker takes the requests of one connection one after the other, reading none while it writes one; on
+    two it does both at once."""
     delivery_timeout_ms: int = property_field(
         "delivery.timeout.ms", 120_000, min_value=1, max_value=INT32_MAX, aliases=("message.timeout.ms",)
     )

@@ -1,5 +1,5 @@
-"""`Properties`: a frozen dataclass whose fields know the Java property that sets them, how to parse
-it, and its bounds.
+"""`Properties`: a frozen dataclass whose fields know the Java property that sets them, how to parse it, and
+its bounds.
 """
 
 from __future__ import annotations

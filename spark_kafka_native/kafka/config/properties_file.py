@@ -16,8 +16,7 @@ def parse_properties(text: str) -> dict[str, str]:
     """Names and values, by the rules of ``java.util.Properties``: comments, continued lines, escapes.
 
     A value that is ``${env:NAME}`` becomes the reference ``env:NAME``; other configuration providers of
-    Kafka's
-    are a `ConfigError`, which names the property and shows no value.
+    Kafka's are a `ConfigError`, which names the property and shows no value.
     """
     found: dict[str, str] = {}
     for line in _logical_lines(text):

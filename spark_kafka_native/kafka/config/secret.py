@@ -2,8 +2,7 @@
 reveals it.
 
 A secret, or another security setting, may also be a *reference*, ``env:NAME`` or ``file:/path``, which is
-resolved
-where it is used (`network.references`), on the driver and on the executors alike.
+resolved where it is used (`network.references`), on the driver and on the executors alike.
 """
 
 from __future__ import annotations

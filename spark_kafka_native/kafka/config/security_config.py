@@ -1,9 +1,8 @@
 """`SecurityConfig`: how connections are encrypted and both ends proven. Plain data: nothing is read or
 asked here.
 
-Java's property names, and librdkafka's as aliases. What contradicts itself is refused at once, on the
-driver; files,
-references and tokens are read where they are used (`network`).
+Java's property names, and librdkafka's as aliases. What contradicts itself is refused at once, on the driver;
+files, references and tokens are read where they are used (`network`).
 """
 
 # ruff: noqa: RUF009 - property_field and secret_field return fields
@@ -197,8 +196,8 @@ class SecurityConfig(Properties):
     """User name and password, or OAuth settings, as Java's clients take them: one login module with its
     options."""
     login_handler: str | None = property_field("sasl.login.callback.handler.class", None, _handler)
-    """Java's class for OIDC client credentials, or MSK's. It is not loaded: its name says where the
-    token comes from."""
+    """Java's class for OIDC client credentials, or MSK's. It is not loaded: its name says where the token
+    comes from."""
     client_handler: str | None = property_field("sasl.client.callback.handler.class", None, _handler)
     """MSK's ``IAMClientCallbackHandler``: its name says the same."""
     token: Secret | None = secret_field("sasl.oauthbearer.token")

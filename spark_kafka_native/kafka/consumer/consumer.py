@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from ..cluster.metadata import Topic
 from ..cluster.router import Router, check_shared
-from ..config.config_from import Bootstrap, configs_from
+from ..config.client_config import Bootstrap, configs_from
 from ..errors import ConsumerClosedError
 from ..model import OffsetAt, Record, TopicPartition
 from ..observe.events import EventStream

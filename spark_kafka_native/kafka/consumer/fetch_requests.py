@@ -20,7 +20,7 @@ from ..errors import (
 )
 from ..model import IsolationLevel, TopicPartition
 from ..network.connection import Connection
-from ..network.pending import Pending
+from ..network.pending_response import PendingResponse
 from ..protocol.api.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from .partition_state import PartitionState
 
@@ -82,7 +82,7 @@ def read_fetch(
 class InFlightFetch:
     """A fetch request in flight and what it asked for."""
 
-    pending: Pending[FetchResponse]
+    pending: PendingResponse[FetchResponse]
     node_id: int
     asked: dict[TopicPartition, tuple[PartitionState, int]]
     """Each partition and the offset that it was asked from."""

@@ -24,7 +24,7 @@ from ..errors import (
 )
 from ..model import IsolationLevel, TopicPartition
 from ..network.connection import Connection
-from ..network.wait import wait_for_any
+from ..network.pending_response import wait_for_any
 from ..observe import catalogue as metric
 from ..observe.metrics import MetricsRegistry
 from ..protocol.api.fetch import FetchRequest, PartitionData

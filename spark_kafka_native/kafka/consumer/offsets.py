@@ -24,7 +24,7 @@ from ..errors import (
 )
 from ..model import IsolationLevel, OffsetAt, TopicPartition
 from ..network.connection import Connection
-from ..network.pending import Pending
+from ..network.pending_response import PendingResponse
 from ..protocol.api.list_offsets import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -299,14 +299,14 @@ def _ask_leaders(
             by_node[leader.node_id][tp] = leader
     asked = {node: {tp: places[tp] for tp in led} for node, led in by_node.items()}
 
-    def ask(node_id: int, connection: Connection) -> Pending[ListOffsetsResponse]:
+    def ask(node_id: int, connection: Connection) -> PendingResponse[ListOffsetsResponse]:
         request = build_list_offsets(asked[node_id], by_node[node_id], isolation_level, deadline)
         version = connection.version_of(ListOffsetsRequest)
         if version < MAX_TIMESTAMP_SINCE and OffsetAt.MAX_TIMESTAMP in asked[node_id].values():
             raise UnsupportedVersionError(f"{connection.address} can't find the highest timestamp (KIP-734)")
         return connection.submit(request, version, deadline)
 
-    def read(node_id: int, pending: Pending[ListOffsetsResponse]) -> None:
+    def read(node_id: int, pending: PendingResponse[ListOffsetsResponse]) -> None:
         response = pending.result(router.config.request_timeout_ms, deadline)
         failures.update(read_list_offsets(response, asked[node_id], found))
 

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from ..cluster.router import Router
-from ..config.config_from import Bootstrap, configs_from
+from ..config.client_config import Bootstrap, configs_from
 from ..consumer.consumer_events import WorkUnit
 from ..consumer.fetched_records import FetchedRecords
 from ..consumer.partition_reader import PartitionReader, single_reader

@@ -1,34 +1,56 @@
 """`authenticate`: a SASL mechanism's messages over a connection that nobody uses yet (KIP-43, KIP-152,
 KIP-368).
 
-A failure is final, `AuthenticationError`: trying again with the same credentials would lock accounts.
-There is no
-falling back to another mechanism.
+A failure is final, `AuthenticationError`: trying again with the same credentials would lock accounts. There
+is no falling back to another mechanism.
 """
 
 from __future__ import annotations
 
-import functools
-import logging
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
+from ..config.jaas import JaasConfig
+from ..config.secret import Secret
 from ..config.security_config import SecurityConfig
 from ..error_code import ErrorCode
-from ..errors import AuthenticationError, HandshakeClosedError, NetworkError, RequestTimedOutError
+from ..errors import (
+    AuthenticationError,
+    ConfigError,
+    HandshakeClosedError,
+    NetworkError,
+    RequestTimedOutError,
+)
 from ..protocol.api.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest
+from ..protocol.message import Request, Response
 from ..protocol.versions import VersionRanges, negotiate
 from ..runtime.deadline import Deadline
-from ..security.credentials import mechanism_for
-from ..security.mechanism import Mechanism
-from ..security.tokens import forget_token
-from .peer import Peer
+from ..security.config_providers import resolve
+from ..security.credentials import jaas_of, option, revealed
+from ..security.sasl import Mechanism, OAuthBearer, Plain, Scram
+from ..security.tokens import current_token, forget_token
 
 MAX_ROUNDS: Final = 8
 """Messages of ours in one authentication; SCRAM takes two."""
 _MAX_SHOWN: Final = 200
 _TELLING: Final = 12
 """Letters of a secret in a row that a broker's words must not repeat."""
-_LOG: Final = logging.getLogger("spark_kafka_native")
+
+
+_EXTENSION: Final = "extension_"
+R = TypeVar("R", bound=Response)
+
+
+class Peer(Protocol):
+    """A connected broker that is asked one thing at a time."""
+
+    @property
+    def address(self) -> str:
+        """``host:port``, for errors."""
+
+    def ask(self, request: Request[R], version: int, deadline: Deadline) -> R:
+        """Send ``request`` in exactly that version and wait for its response. Raises `NetworkError`,
+        `ProtocolError`.
+        """
 
 
 def authenticate(
@@ -50,13 +72,6 @@ def authenticate(
         raise
     except NetworkError as error:
         raise HandshakeClosedError(f"{error} while authenticating with {mechanism.name}") from error
-
-
-@functools.lru_cache(maxsize=64)
-def warn_of(security: SecurityConfig) -> None:
-    """Log what weakens the protection: once in a process for each configuration."""
-    for warning in security.warnings:
-        _LOG.warning("%s", warning)
 
 
 def _choose(peer: Peer, mechanism: Mechanism, api_versions: VersionRanges, deadline: Deadline) -> None:
@@ -107,3 +122,38 @@ def _echoes(told: str, secret: str) -> bool:
 def _shown(text: str) -> str:
     """A broker's text, made safe for a log."""
     return "".join(letter if letter.isprintable() else "?" for letter in text[:_MAX_SHOWN])
+
+
+def mechanism_for(security: SecurityConfig, deadline: Deadline) -> Mechanism:
+    """The configured mechanism, never another, with credentials as they are now: a rotated file counts at
+    once.
+
+    Raises `ConfigError`; with OAUTHBEARER what getting a token raises.
+    """
+    name = security.mechanism
+    if name is None:
+        raise ConfigError("sasl.mechanism is missing")
+    jaas = jaas_of(security)
+    if name == "OAUTHBEARER":
+        return OAuthBearer(current_token(security, deadline), _extensions(security, jaas))
+    username, password = _login(security, jaas)
+    if name == "PLAIN":
+        return Plain(username, password)
+    token_auth = (revealed(jaas, "tokenauth") or "").lower() == "true"
+    return Scram(name, username, password, token_auth=token_auth)
+
+
+def _login(security: SecurityConfig, jaas: JaasConfig | None) -> tuple[str, Secret]:
+    username = security.username or revealed(jaas, "username")
+    password = security.password or option(jaas, "password")
+    if username is None or password is None:
+        raise ConfigError("sasl.jaas.config lacks username or password")
+    return resolve("sasl.username", username), Secret(resolve("sasl.password", password))
+
+
+def _extensions(security: SecurityConfig, jaas: JaasConfig | None) -> dict[str, str]:
+    found = dict(security.extensions)
+    for name, value in () if jaas is None else jaas.options:
+        if name.startswith(_EXTENSION):
+            found[name.removeprefix(_EXTENSION)] = value.reveal()
+    return found

@@ -1,7 +1,7 @@
 """`Connection`: one broker at the other end of one socket; pipelined requests, responses in the same order.
 
 How it is opened, what was agreed with the broker, and when it takes no more requests; what goes on between is
-`Exchange`'s.
+`RequestPipeline`'s.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ import time
 from typing import Any, TypeVar
 
 from ..config.client_config import ClientConfig, split_address
-from ..errors import KafkaError, NetworkError
+from ..config.security_config import SecurityConfig
+from ..errors import HandshakeClosedError, KafkaError, NetworkError
 from ..protocol.message import Request, Response
 from ..protocol.session import Session
 from ..protocol.versions import negotiate
 from ..runtime.deadline import Deadline
-from .connection_errors import explained_hang_up
-from .exchange import Exchange
-from .handshake import Negotiated, shake_hands
-from .pending import Pending
-from .session_lifetime import SessionLifetime
+from .handshake import Negotiated, SessionLifetime, shake_hands
+from .pending_response import PendingResponse
+from .pipeline import RequestPipeline
 from .transport import Transport
 
 R = TypeVar("R", bound=Response)
@@ -30,7 +29,7 @@ HANDSHAKE_FRAME_BYTES = 64 * 1024
 """No handshake response is longer, whatever a stranger claims before it has proved to be the broker."""
 
 
-class Connection(Exchange):
+class Connection(RequestPipeline):
     """A connection to one broker. Any thread may submit and wait."""
 
     def __init__(self, transport: Transport, config: ClientConfig) -> None:
@@ -85,7 +84,7 @@ class Connection(Exchange):
     @property
     def muted_ms(self) -> float:
         """Milliseconds for which the broker asked us to send nothing (KIP-219)."""
-        return self._quota.muted_ms
+        return self._throttle.muted_ms
 
     @property
     def renewal_due(self) -> bool:
@@ -105,9 +104,7 @@ class Connection(Exchange):
         return self.negotiated.choose(api, min_version, max_version)
 
     def version_of(self, request: type[Request[Any]], at_most: int | None = None) -> int:
-        """The version that ``request`` is spoken in here. Raises `UnsupportedVersionError` with
-        both ranges.
-        """
+        """The version of ``request`` to use here. Raises `UnsupportedVersionError` with both ranges."""
         return negotiate(request, self.negotiated.api_versions, at_most=at_most)
 
     def send(
@@ -131,20 +128,20 @@ class Connection(Exchange):
 
     def submit(
         self, request: Request[R], version: int | None = None, deadline: Deadline | None = None
-    ) -> Pending[R]:
+    ) -> PendingResponse[R]:
         """Write ``request`` now and return without waiting for its response; waits only while the broker
         mutes us, and not at all if that goes on past ``deadline``.
 
         Raises what the connection died of, or `NetworkError` (muted for too long), when nothing was written;
-        once a byte may be out, the failure is in the `Pending`: only there the broker may have applied the
-        request.
+        once a byte may be out, the failure is in the `PendingResponse`: only there the broker may have
+        applied the request.
         """
-        self._quota.wait(deadline)
+        self._throttle.wait(deadline)
         pending = self._enqueue(request, self.version_of(type(request)) if version is None else version)
         self._write_all()
         return pending
 
-    def post(self, request: Request[R], version: int | None = None) -> Pending[R]:
+    def post(self, request: Request[R], version: int | None = None) -> PendingResponse[R]:
         """As `submit`, but never waits: what the system does not take now is written by later `poll`s.
 
         For one thread that serves several connections: it waits for their `waits_for`, and posts nothing more
@@ -182,7 +179,7 @@ class Connection(Exchange):
                 )
         self.close()
 
-    def _last_in_flight(self) -> Pending[Any] | None:
+    def _last_in_flight(self) -> PendingResponse[Any] | None:
         with self.lock:
             return self._in_flight[-1] if self._in_flight else None
 
@@ -195,4 +192,16 @@ class Connection(Exchange):
 
     def _explained(self, error: KafkaError) -> KafkaError:
         served = self._served or not self._in_flight or not self.negotiated.api_versions
-        return error if served else explained_hang_up(error, self._config.security)
+        return error if served else _explained_hang_up(error, self._config.security)
+
+
+def _explained_hang_up(error: KafkaError, security: SecurityConfig) -> KafkaError:
+    """``error`` of the first request after the handshake, with its likely cause: a listener with SASL tells
+    anybody its versions, and hangs up on a client that then does not authenticate.
+    """
+    if type(error) is not NetworkError or security.uses_sasl:
+        return error
+    return HandshakeClosedError(
+        f"{error} at the first request; does that port want SASL (security.protocol=SASL_"
+        f"{'SSL' if security.encrypted else 'PLAINTEXT'})?"
+    )

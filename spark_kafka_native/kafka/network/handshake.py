@@ -1,28 +1,57 @@
-"""`shake_hands`: what is agreed on a new connection before anybody may use it.
-
-It asks one request after the other, each with its version chosen here, and opens, writes and reads nothing by
-itself: a `Connection` does that for it. A session that ends (KIP-368) is followed by another connection,
-not by a second
-round on the same one.
-"""
+"""What is agreed on a new connection before any other request: API versions, SASL, the session's lifetime."""
 
 from __future__ import annotations
 
+import functools
+import logging
+import random
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from ...version import __version__
 from ..config.client_config import ClientConfig
+from ..config.security_config import SecurityConfig
 from ..error_code import ErrorCode
 from ..errors import BrokerError, HandshakeClosedError, NetworkError, RequestTimedOutError
 from ..protocol.api.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ..protocol.message import Request
 from ..protocol.versions import VersionRanges, choose_version, lower_api_versions, read_version_ranges
 from ..runtime.deadline import Deadline
-from .peer import Peer
 
+if TYPE_CHECKING:
+    from .authentication import Peer
+
+_LOG: Final = logging.getLogger("spark_kafka_native")
 INT16_MAX: Final = 32_767
+RENEW_FROM, RENEW_TO = 0.8, 0.9
+"""Between these parts of a SASL session's lifetime its connection is replaced: not all of them at once."""
+
+
+class SessionLifetime(NamedTuple):
+    """Moments in monotonic seconds; infinite for a session that does not end."""
+
+    renew_at: float = float("inf")
+    expires_at: float = float("inf")
+
+    @classmethod
+    def starting(cls, began: float, lifetime_ms: int) -> Self:
+        """Of a session of ``lifetime_ms`` (0: without an end) that began no earlier than ``began``."""
+        if not lifetime_ms:
+            return cls()
+        share = random.uniform(RENEW_FROM, RENEW_TO)
+        return cls(began + lifetime_ms / 1000 * share, began + lifetime_ms / 1000)
+
+    @property
+    def renewal_due(self) -> bool:
+        """Whether it ends soon."""
+        return time.monotonic() >= self.renew_at
+
+    @property
+    def expired(self) -> bool:
+        """Whether it has ended."""
+        return time.monotonic() >= self.expires_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +81,6 @@ def shake_hands(peer: Peer, config: ClientConfig, deadline: Deadline) -> Negotia
     """
     security = config.security
     if security.warnings:
-        from .authentication import warn_of
-
         warn_of(security)
     response = _learn_versions(peer, config, deadline)
     api_versions = read_version_ranges(response)
@@ -96,3 +123,10 @@ def _ask_versions(peer: Peer, version: int, deadline: Deadline) -> ApiVersionsRe
         client_software_name="spark-kafka-native", client_software_version=__version__
     )
     return peer.ask(request, version, deadline)
+
+
+@functools.lru_cache(maxsize=64)
+def warn_of(security: SecurityConfig) -> None:
+    """Log what weakens the protection: once in a process for each configuration."""
+    for warning in security.warnings:
+        _LOG.warning("%s", warning)

@@ -40,9 +40,7 @@ waste.
 
 
 def wait_for_streams(streams: Sequence[tuple[int, int]], deadline: Deadline) -> bool:
-    """Wait until any of (file descriptor, READ | WRITE) is ready or gone; False when the deadline
-    came first.
-    """
+    """Wait until any (file descriptor, READ | WRITE) is ready or gone; False if the deadline passed first."""
     poller = select.poll()
     for descriptor, events in streams:
         if descriptor < 0:

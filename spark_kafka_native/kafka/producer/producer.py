@@ -18,8 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..cluster.router import Router, check_shared
-from ..config.client_config import ProducerConfig
-from ..config.config_from import Bootstrap, configs_from
+from ..config.client_config import Bootstrap, ProducerConfig, configs_from
 from ..errors import DeadlineExceededError
 from ..observe import catalogue as metric
 from ..observe.events import EventStream

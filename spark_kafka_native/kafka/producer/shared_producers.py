@@ -7,8 +7,7 @@ import os
 import threading
 from typing import Any
 
-from ..config.client_config import ProducerConfig
-from ..config.config_from import Bootstrap, configs_from
+from ..config.client_config import Bootstrap, ProducerConfig, configs_from
 from .producer import Producer
 
 _LOCK = threading.Lock()

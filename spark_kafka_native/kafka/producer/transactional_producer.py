@@ -14,8 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..cluster.router import Router
-from ..config.client_config import ProducerConfig, TransactionConfig
-from ..config.config_from import Bootstrap, configs_from
+from ..config.client_config import Bootstrap, ProducerConfig, TransactionConfig, configs_from
 from ..error_code import ErrorCode
 from ..errors import BrokerError, ConfigError, DeadlineExceededError, KafkaError
 from ..model import GroupMembership, OffsetToCommit, TopicPartition

@@ -209,7 +209,11 @@ def _decompress_gzip(data: Buffer, max_bytes: int) -> Buffer:
 
 
 def _decompress_stream(name: str, data: Buffer, max_bytes: int) -> Buffer:
-    """Decompress frames that may or may not say how long they are: what they say is never believed."""
+    """Decompress frames that may or may not say how long they are: what they say is never believed.
+
+    Not with `pa.Codec.decompress`: given a size that is too large, it returns that many bytes, the rest of
+    them uninitialised.
+    """
     stream = pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), name)
     # One byte more than allowed tells "exactly the cap" from "too much".
     limit = max_bytes + 1

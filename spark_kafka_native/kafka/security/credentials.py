@@ -1,53 +1,88 @@
-"""Who a connection authenticates as: the settings of a `SecurityConfig`, resolved, as a SASL mechanism."""
+"""The credentials in a `SecurityConfig`, resolved now: login, client credentials, and
+``sasl.jaas.config``."""
 
 from __future__ import annotations
 
-from ..config.jaas import JaasConfig
+import base64
+import json
+import time
+from typing import Any, Final
+
+from ..config.jaas import UNSECURED, JaasConfig, parse_jaas
 from ..config.secret import Secret
-from ..config.security_config import SecurityConfig
+from ..config.security_config import SecurityConfig, check_module
 from ..errors import ConfigError
-from ..runtime.deadline import Deadline
-from .client_credentials import jaas_of, option, revealed
-from .mechanism import Mechanism
-from .oauthbearer import OAuthBearer
-from .plain import Plain
-from .references import resolve
-from .scram import Scram
-from .tokens import current_token
-
-_EXTENSION = "extension_"
+from .config_providers import resolve
 
 
-def mechanism_for(security: SecurityConfig, deadline: Deadline) -> Mechanism:
-    """The configured mechanism, never another, with credentials as they are now: a rotated file counts at
-    once.
-
-    Raises `ConfigError`; with OAUTHBEARER what getting a token raises.
-    """
-    name = security.mechanism
-    if name is None:
-        raise ConfigError("sasl.mechanism is missing")
+def client_credentials(security: SecurityConfig) -> tuple[str, Secret, str | None]:
+    """Id, secret and scope for a token endpoint."""
     jaas = jaas_of(security)
-    if name == "OAUTHBEARER":
-        return OAuthBearer(current_token(security, deadline), _extensions(security, jaas))
-    username, password = _login(security, jaas)
-    if name == "PLAIN":
-        return Plain(username, password)
-    token_auth = (revealed(jaas, "tokenauth") or "").lower() == "true"
-    return Scram(name, username, password, token_auth=token_auth)
+    client_id = security.client_id or revealed(jaas, "clientId")
+    client_secret = security.client_secret or option(jaas, "clientSecret")
+    if client_id is None or client_secret is None:
+        raise ConfigError("the token endpoint needs a client id and a client secret; see docs/security.md")
+    return (
+        resolve("sasl.oauthbearer.client.credentials.client.id", client_id),
+        Secret(resolve("sasl.oauthbearer.client.credentials.client.secret", client_secret)),
+        security.scope or revealed(jaas, "scope"),
+    )
 
 
-def _login(security: SecurityConfig, jaas: JaasConfig | None) -> tuple[str, Secret]:
-    username = security.username or revealed(jaas, "username")
-    password = security.password or option(jaas, "password")
-    if username is None or password is None:
-        raise ConfigError("sasl.jaas.config lacks username or password")
-    return resolve("sasl.username", username), Secret(resolve("sasl.password", password))
+def jaas_of(security: SecurityConfig) -> JaasConfig | None:
+    """``sasl.jaas.config`` as it is now, checked against the mechanism; None where it is not given."""
+    if security.jaas_config is None or security.mechanism is None:
+        return None
+    parsed = parse_jaas(resolve("sasl.jaas.config", security.jaas_config))
+    check_module(parsed, security)
+    return parsed
 
 
-def _extensions(security: SecurityConfig, jaas: JaasConfig | None) -> dict[str, str]:
-    found = dict(security.extensions)
-    for name, value in () if jaas is None else jaas.options:
-        if name.startswith(_EXTENSION):
-            found[name.removeprefix(_EXTENSION)] = value.reveal()
-    return found
+def option(jaas: JaasConfig | None, name: str) -> Secret | None:
+    """The option ``name`` of ``jaas``; None where there is none."""
+    return None if jaas is None else jaas.option(name)
+
+
+def revealed(jaas: JaasConfig | None, name: str) -> str | None:
+    """The same as text, for what is no secret."""
+    found = option(jaas, name)
+    return None if found is None else found.reveal()
+
+
+_LIFETIME_S: Final = 3600
+
+
+def unsecured_token(jaas: JaasConfig | None) -> tuple[str, float]:
+    """The token, and when it expires, in seconds since 1970. Raises `ConfigError` that shows no value."""
+    if jaas is None:
+        raise ConfigError("sasl.mechanism=OAUTHBEARER: nothing says where the token comes from")
+    now = time.time()
+    expires_at = now + _number(revealed(jaas, f"{UNSECURED}LifetimeSeconds") or str(_LIFETIME_S))
+    claims: dict[str, Any] = {"iat": now, "exp": expires_at}
+    for option, secret in jaas.options:
+        kind, underscore, name = option.removeprefix(UNSECURED).partition("_")
+        if underscore and name and option.startswith(UNSECURED):
+            claims[name] = _claim(kind, secret.reveal())
+    principal = revealed(jaas, f"{UNSECURED}PrincipalClaimName") or "sub"
+    if not claims.get(principal):
+        raise ConfigError(f"sasl.jaas.config: {UNSECURED}StringClaim_{principal} must name the principal")
+    return f"{_part({'alg': 'none'})}.{_part(claims)}.", expires_at
+
+
+def _claim(kind: str, text: str) -> Any:
+    if kind == "NumberClaim":
+        return _number(text)
+    if kind == "ListClaim":  # its first character separates the others
+        return [part for part in text[1:].split(text[0]) if part] if text else []
+    return text
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(f"sasl.jaas.config: a number of {UNSECURED}... is none") from None
+
+
+def _part(value: dict[str, Any]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")

@@ -1,10 +1,8 @@
 """A token for OIDC client credentials (RFC 6749, section 4.4), over HTTPS.
 
 An endpoint is an option, and so a way to make this process ask any URL: https only, no redirect to another
-host, no
-link-local address (where clouds keep their metadata), a cap on what is read and on the time it takes. No
-error shows
-anything of what was sent or came back.
+host, no link-local address (where clouds keep their metadata), a cap on what is read and on the time it
+takes. No error shows anything of what was sent or came back.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from ..config.security_config import check_token_url
 from ..errors import AuthenticationError, ConfigError, KafkaError, NetworkError
 from ..runtime.deadline import Deadline
 from ..runtime.name_lookup import resolved
-from .references import ALLOWED_URLS, check_url, read_file
+from .config_providers import ALLOWED_URLS, check_url, read_file
 
 ALLOW_HTTP: Final = "PYKAFKA_ALLOW_HTTP_LOCALHOST"
 """Set to ``true``, a token endpoint on this very machine may be http: for tests."""
@@ -58,8 +56,7 @@ def fetch_token(credentials: ClientCredentials, deadline: Deadline) -> tuple[str
     """The token and its lifetime in seconds, None where the endpoint does not tell.
 
     Raises `AuthenticationError` where the endpoint refuses, `NetworkError` where another try may help,
-    `ConfigError`
-    where the URL may not be asked.
+    `ConfigError` where the URL may not be asked.
     """
     limit = deadline.within_ms(TIMEOUT_MS)
     url = credentials.url

@@ -1,9 +1,9 @@
-"""TLS contexts out of a `SecurityConfig`. The system's defaults stay on: verified chain, checked host
-name, TLS 1.2+.
+"""TLS contexts made from a `SecurityConfig`. The system's defaults stay on: verified chain, checked host
+name, TLS 1.2 or later.
 
-Files are read for each connection, so that rotated ones are picked up by the next; the context is built
-anew only when
-their contents have changed.
+Files are read for each connection, so that the next connection picks up rotated ones; the context is built
+anew only when their contents have changed. PKCS12 stores are converted to PEM by ``cryptography`` where it is
+installed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from ..config.secret import Secret
 from ..config.security_config import SecurityConfig
 from ..errors import ConfigError
-from .pkcs12 import read_pkcs12
-from .references import read_file, resolve
+from .config_providers import read_file, resolve
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
@@ -228,3 +227,49 @@ def _private_file(content: Secret) -> Iterator[str]:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(content.reveal().encode())
         yield path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pkcs12:
+    """What is in a store, as PEM. ``key`` and ``chain`` are empty where the store has only trusted
+    certificates.
+    """
+
+    key: Secret
+    chain: str
+    certificates: Secret
+
+    def identity(self, shown: str) -> Secret:
+        """Private key and chain together. `ConfigError` where there is none."""
+        if not self.key.reveal() or not self.chain:
+            raise ConfigError(f"{shown} holds no private key with its certificate")
+        return Secret(self.key.reveal() + self.chain)
+
+
+def read_pkcs12(shown: str, content: bytes, password: Secret | None) -> Pkcs12:
+    """Read a PKCS12 store; ``shown`` names setting and file. Raises `ConfigError`, never with the content."""
+    try:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.serialization import pkcs12
+    except ImportError:
+        raise ConfigError(
+            f"{shown} is a PKCS12 store, which takes the package cryptography: pip install "
+            f"cryptography, or convert it to PEM: openssl pkcs12 -in store.p12 -out store.pem -nodes"
+        ) from None
+    try:
+        store = pkcs12.load_pkcs12(content, None if password is None else password.reveal().encode())
+    except (ValueError, TypeError):
+        raise ConfigError(f"{shown} is not a PKCS12 store that this password opens") from None
+    pem = serialization.Encoding.PEM
+    own = [] if store.cert is None else [store.cert.certificate]
+    others = [found.certificate for found in store.additional_certs]
+    key = (
+        b""
+        if store.key is None
+        else store.key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return Pkcs12(
+        key=Secret(key.decode()),
+        chain=b"".join(one.public_bytes(pem) for one in [*own, *others]).decode() if own else "",
+        certificates=Secret(b"".join(one.public_bytes(pem) for one in [*own, *others]).decode()),
+    )

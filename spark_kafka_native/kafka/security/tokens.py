@@ -20,9 +20,8 @@ from ..config.secret import Secret
 from ..config.security_config import MSK_IAM, SecurityConfig
 from ..errors import AuthenticationError, ConfigError, KafkaError
 from ..runtime.deadline import Deadline
-from .client_credentials import client_credentials, jaas_of, revealed
-from .references import resolve
-from .unsecured_token import unsecured_token
+from .config_providers import resolve
+from .credentials import client_credentials, jaas_of, revealed, unsecured_token
 
 TokenProvider = Callable[[], "str | tuple[str, int]"]
 """Returns a token, or a token and when it expires, in milliseconds since 1970."""

@@ -6,7 +6,7 @@ import os
 from typing import Final
 
 from ...kafka.config.properties_file import parse_properties
-from ...kafka.security.references import read_file
+from ...kafka.security.config_providers import read_file
 from .table import OPTIONS
 
 _OWN: Final = frozenset(option.name.lower() for option in OPTIONS)

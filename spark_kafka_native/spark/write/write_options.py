@@ -11,7 +11,7 @@ from typing import Final
 from ...kafka.config.client_config import ClientConfig, ProducerConfig
 from ...kafka.errors import ConfigError
 from ...kafka.producer.accumulating.partitioner import partitioner_name
-from ...kafka.security.references import allowed_path
+from ...kafka.security.config_providers import allowed_path
 from ..options.option_values import OptionValues
 
 LINGER_MS: Final = 1_000

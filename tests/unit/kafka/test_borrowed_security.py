@@ -14,7 +14,7 @@ from spark_kafka_native.kafka.config.jaas import (
 )
 from spark_kafka_native.kafka.config.security_config import SecurityConfig
 from spark_kafka_native.kafka.errors import ConfigError
-from spark_kafka_native.kafka.security.client_credentials import client_credentials
+from spark_kafka_native.kafka.security.credentials import client_credentials
 
 _SECURED = "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler"
 _MSK = "software.amazon.msk.auth.iam"

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from ...errors import UnsupportedVersionError
 from ...network.connection import Connection
-from ...network.pending import Pending
+from ...network.pending_response import PendingResponse
 from ...protocol.api.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -34,7 +34,7 @@ name."""
 class InFlightRequest:
     """A produce request without its answer."""
 
-    pending: Pending[ProduceResponse]
+    pending: PendingResponse[ProduceResponse]
     batches: list[Batch]
     by_id: bool
     topic_ids: dict[str, UUID]

@@ -208,6 +208,7 @@ class Sender:
             state.by(state.clock() + SHARED_READ_S)
         if self._closing is not None:
             state.by(state.clock() + self._closing.remaining_ms / 1000)
+        # The last answer of a closing producer may have come in this turn: nothing else would end the wait.
         if self.inbox or self._lookups.finished or self._finished():
             return
         streams = [(c.fileno(), c.waits_for) for c in busy if not c.closed]

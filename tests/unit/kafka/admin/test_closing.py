@@ -12,8 +12,7 @@ from scripted_broker import HangUp, ScriptedCluster, Silence
 
 from spark_kafka_native.kafka.admin.admin import Admin
 from spark_kafka_native.kafka.cluster.router import Router
-from spark_kafka_native.kafka.config.client_config import ConsumerConfig
-from spark_kafka_native.kafka.config.config_from import configs_from
+from spark_kafka_native.kafka.config.client_config import ConsumerConfig, configs_from
 from spark_kafka_native.kafka.connected_cluster import Cluster
 from spark_kafka_native.kafka.errors import ClientClosedError, DeadlineExceededError, KafkaError
 from spark_kafka_native.kafka.model import TopicPartition

@@ -13,8 +13,8 @@ from spark_kafka_native.kafka.config.client_config import (
     ConsumerConfig,
     ProducerConfig,
     SecurityConfig,
+    configs_from,
 )
-from spark_kafka_native.kafka.config.config_from import configs_from
 from spark_kafka_native.kafka.config.properties import Properties, property_field
 from spark_kafka_native.kafka.config.secret import Secret
 from spark_kafka_native.kafka.config.security_config import SecurityProtocol

@@ -27,7 +27,7 @@ from spark_kafka_native.kafka.errors import (
 )
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.network.connection import Connection
-from spark_kafka_native.kafka.network.session_lifetime import SessionLifetime
+from spark_kafka_native.kafka.network.handshake import SessionLifetime
 from spark_kafka_native.kafka.producer.errors import DeliveryError, DeliveryStatus
 from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest

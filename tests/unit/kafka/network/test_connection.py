@@ -251,7 +251,7 @@ def test_all_of_a_request_ends_by_its_deadline(broker: ScriptedBroker) -> None:
 def test_a_throttle_time_without_end_is_cut(broker: ScriptedBroker) -> None:
     connection = connect(broker)
     for told, muted_ms in ((2**31 - 1, 60_000), (59_000, 59_000)):
-        connection._quota._muted_until = 0.0
+        connection._throttle._muted_until = 0.0
         broker.push(MetadataRequest, MetadataResponse(throttle_time_ms=told, brokers=[], topics=[]))
         connection.send(METADATA)
         assert muted_ms - 1_000 < connection.muted_ms <= muted_ms

@@ -18,8 +18,7 @@ from spark_kafka_native.kafka.errors import (
     RequestTimedOutError,
 )
 from spark_kafka_native.kafka.network.connection import Connection
-from spark_kafka_native.kafka.network.handshake import Negotiated
-from spark_kafka_native.kafka.network.session_lifetime import SessionLifetime
+from spark_kafka_native.kafka.network.handshake import Negotiated, SessionLifetime
 from spark_kafka_native.kafka.network.transport import READ, WRITE
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_native.kafka.runtime.deadline import Deadline

@@ -10,9 +10,9 @@ from scripted_broker import HangUp, ScriptedBroker, properties
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import DeadlineExceededError, NetworkError
-from spark_kafka_native.kafka.network import quota
+from spark_kafka_native.kafka.network import pipeline
 from spark_kafka_native.kafka.network.connection import Connection
-from spark_kafka_native.kafka.network.quota import Quota
+from spark_kafka_native.kafka.network.pipeline import Throttle
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.kafka.runtime import log_throttle, retry
 from spark_kafka_native.kafka.runtime.deadline import Deadline
@@ -105,9 +105,9 @@ def test_another_attempt_is_told(caplog: pytest.LogCaptureFixture, monkeypatch: 
 
 
 def test_throttling_is_told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quota, "_THROTTLED_LOG", LogThrottle(logging.getLogger(NETWORK)))
+    monkeypatch.setattr(pipeline, "_THROTTLED_LOG", LogThrottle(logging.getLogger(NETWORK)))
     with caplog.at_level(logging.INFO, NETWORK):
-        Quota("b:1").learn(0)
-        Quota("b:1").learn(120)
-        Quota("b:1").learn(130)
+        Throttle("b:1").learn(0)
+        Throttle("b:1").learn(120)
+        Throttle("b:1").learn(130)
     assert lines(caplog) == [(NETWORK, logging.INFO, "b:1: throttled for 120 ms, as a quota is exceeded")]

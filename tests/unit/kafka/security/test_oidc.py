@@ -17,7 +17,7 @@ import trustme
 from spark_kafka_native.kafka.config.secret import Secret
 from spark_kafka_native.kafka.errors import AuthenticationError, ConfigError, NetworkError
 from spark_kafka_native.kafka.runtime.deadline import Deadline
-from spark_kafka_native.kafka.security import oidc, references
+from spark_kafka_native.kafka.security import config_providers, oidc
 from spark_kafka_native.kafka.security.oidc import ClientCredentials, fetch_token
 
 pytestmark = pytest.mark.timed(0.1)
@@ -216,10 +216,10 @@ def test_the_metadata_service_of_a_cloud_is_not_asked(
 ) -> None:
     with pytest.raises(ConfigError, match=r"169.254.169.254 is a link-local address"):
         endpoint.fetch(url="https://169.254.169.254/latest/api/token")
-    monkeypatch.setenv(references.ALLOWED_URLS, "https://a/token")
+    monkeypatch.setenv(config_providers.ALLOWED_URLS, "https://a/token")
     with pytest.raises(ConfigError, match="this URL is not among PYKAFKA_ALLOWED_URLS"):
         endpoint.fetch()
-    monkeypatch.setenv(references.ALLOWED_URLS, f"https://a/token,{endpoint.url}")
+    monkeypatch.setenv(config_providers.ALLOWED_URLS, f"https://a/token,{endpoint.url}")
     assert endpoint.fetch()[0] == "abc"
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from spark_kafka_native.kafka.config.secret import Secret
 from spark_kafka_native.kafka.errors import AuthenticationError, ConfigError
-from spark_kafka_native.kafka.security.oauthbearer import OAuthBearer
-from spark_kafka_native.kafka.security.plain import Plain
+from spark_kafka_native.kafka.security.sasl import OAuthBearer, Plain
 
 TOKEN = "abc.DEF-1_2~3+4/5=="
 

@@ -11,7 +11,7 @@ import pytest
 
 from spark_kafka_native.kafka.config.secret import Secret
 from spark_kafka_native.kafka.errors import AuthenticationError, ConfigError
-from spark_kafka_native.kafka.security.scram import SCRAM_HASHES, Scram, new_nonce
+from spark_kafka_native.kafka.security.sasl import SCRAM_HASHES, Scram, new_nonce
 
 NONCE = "rOprNGfwEbeRWgbNEkqO"
 SERVER_NONCE = NONCE + "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"

@@ -27,10 +27,10 @@ from scripted_broker import properties
 from spark_kafka_native.kafka.config.client_config import ClientConfig, SecurityConfig
 from spark_kafka_native.kafka.config.secret import Secret
 from spark_kafka_native.kafka.errors import AuthenticationError, ConfigError, KafkaError, SecurityError
-from spark_kafka_native.kafka.network import authentication
+from spark_kafka_native.kafka.network import handshake
 from spark_kafka_native.kafka.network.transport import Transport
 from spark_kafka_native.kafka.runtime.deadline import Deadline
-from spark_kafka_native.kafka.security import references, tls
+from spark_kafka_native.kafka.security import config_providers, tls
 from spark_kafka_native.kafka.security.tls import tls_context
 
 PASSWORD = "marked-passphrase"
@@ -252,10 +252,10 @@ def test_what_weakens_the_protection_is_said_at_every_start(
     security = ClientConfig.from_properties(
         properties("a:1", **{"security_protocol": "SSL"} | given)
     ).security
-    authentication.warn_of.cache_clear()  # a new process
+    handshake.warn_of.cache_clear()  # a new process
     with caplog.at_level(logging.WARNING):
-        authentication.warn_of(security)
-        authentication.warn_of(security)
+        handshake.warn_of(security)
+        handshake.warn_of(security)
     assert caplog.text.count(says) == 1
 
 
@@ -462,7 +462,7 @@ def test_rotated_files_count_at_the_next_connect(listen: Any, authority: trustme
 def test_files_of_options_are_read_within_what_is_allowed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(references.ALLOWED_FILES, str(folder / "sub"))
+    monkeypatch.setenv(config_providers.ALLOWED_FILES, str(folder / "sub"))
     for name in ("ssl_truststore_location", "ssl_keystore_location", "ssl_certificate_location"):
         given = {"security_protocol": "SSL", name: folder / "both.pem"}
         with pytest.raises(

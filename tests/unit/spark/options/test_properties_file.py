@@ -15,7 +15,7 @@ from spark_kafka_native.kafka.config.client_config import (
     unknown_properties,
 )
 from spark_kafka_native.kafka.errors import ConfigError
-from spark_kafka_native.kafka.security import references
+from spark_kafka_native.kafka.security import config_providers
 
 CONF = sorted(Path(__file__).parents[4].glob("conf/*.properties"))
 CLIENT_FILES = [path for path in CONF if path.stem != "test-broker"]
@@ -47,7 +47,7 @@ def test_either_encoding(tmp_path: Path, encoding: str) -> None:
 def test_a_file_that_can_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"options_from_properties: .*none.* can't be read"):
         options_from_properties(tmp_path / "none")
-    monkeypatch.setenv(references.ALLOWED_FILES, "/nowhere")
+    monkeypatch.setenv(config_providers.ALLOWED_FILES, "/nowhere")
     with pytest.raises(ConfigError, match="is not among PYKAFKA_ALLOWED_FILES"):
         options_from_properties(CONF[0])
 

@@ -1,9 +1,8 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677): the password never leaves, and the broker proves
-to know it.
+"""SASL mechanisms, sans-IO: PLAIN (RFC 4616), SCRAM (RFC 5802, RFC 7677) and OAUTHBEARER (RFC 7628).
 
-Names and passwords go as UTF-8 without SASLprep, as in Java's client and Kafka's own tools: preparing them
-here would
-refuse passwords that those have stored.
+A mechanism turns the broker's challenges into the client's messages; `network.authentication` carries them.
+User names and passwords are encoded as UTF-8 without SASLprep, as Java's client and Kafka's own tools do:
+preparing them here would refuse passwords that those have stored.
 """
 
 from __future__ import annotations
@@ -13,14 +12,63 @@ import binascii
 import enum
 import hashlib
 import hmac
+import json
 import re
 import secrets
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
 
 from ..config.secret import Secret
 from ..errors import AuthenticationError, ConfigError
-from .mechanism import MAX_SASL_BYTES
+
+MAX_SASL_BYTES: Final = 64 * 1024
+"""No message of a mechanism is longer. Those of Kafka's are below a kilobyte, tokens a few."""
+
+
+class Mechanism(Protocol):
+    """One authentication; made anew for each.
+
+    ``token = start()``; then ``token = step(challenge)`` with each answer until it is None: authenticated.
+    Raises `AuthenticationError` where the broker breaks the rules or does not prove itself. No error shows a
+    secret.
+    """
+
+    name: str
+    """As Kafka calls it: PLAIN, SCRAM-SHA-512, ..."""
+
+    secret: Secret
+    """What a broker's words are not shown for, should they repeat it."""
+
+    def start(self) -> bytes:
+        """The first message."""
+
+    def step(self, challenge: bytes) -> bytes | None:
+        """The answer to ``challenge``; None once nothing is left to say and the broker has proved what it
+        must.
+        """
+
+
+class Plain:
+    """The broker proves nothing in PLAIN: its certificate must."""
+
+    name = "PLAIN"
+
+    def __init__(self, username: str, password: Secret) -> None:
+        if not username or not password.reveal():
+            raise ConfigError("SASL PLAIN: the user name and the password must not be empty")
+        if "\0" in username or "\0" in password.reveal():
+            raise ConfigError("SASL PLAIN: the user name and the password must not contain a NUL character")
+        self._username = username
+        self.secret = password
+
+    def start(self) -> bytes:
+        """The only message."""
+        return f"\0{self._username}\0{self.secret.reveal()}".encode()
+
+    def step(self, challenge: bytes) -> bytes | None:  # noqa: ARG002 - an answer to PLAIN carries nothing
+        """Done: that the broker did not refuse is all there is."""
+        return None
+
 
 MIN_ITERATIONS: Final = 4096
 """RFC 7677. Fewer make a recorded exchange cheap to guess the password from: a fake broker would ask for
@@ -175,3 +223,66 @@ class Scram:
 
     def _failure(self, why: str) -> AuthenticationError:
         return AuthenticationError(f"{self.name}: {why}")
+
+
+_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+_EXTENSION_NAME: Final = re.compile(r"[A-Za-z]+")
+_EXTENSION_VALUE: Final = re.compile(r"[\x20-\x7e\t\r\n]+")
+_STATUSES: Final = frozenset(("invalid_request", "invalid_token", "insufficient_scope"))
+_KICK: Final = b"\x01"
+"""What a client answers to an error, to be told the failure in the regular way."""
+
+
+class OAuthBearer:
+    """One message; a broker that refuses the token says why, and expects `\\x01` before it fails."""
+
+    name = "OAUTHBEARER"
+
+    def __init__(self, token: Secret, extensions: Mapping[str, str] | None = None) -> None:
+        self._extensions = dict(extensions or {})
+        if not _TOKEN.fullmatch(token.reveal()):
+            raise ConfigError(
+                "SASL OAUTHBEARER: the token is empty or has characters that no bearer token has"
+            )
+        check_extensions(self._extensions)
+        self.secret = token
+        self._refused: str | None = None
+
+    def start(self) -> bytes:
+        """The token with its extensions."""
+        extensions = "".join(f"\x01{name}={value}" for name, value in self._extensions.items())
+        message = f"n,,\x01auth=Bearer {self.secret.reveal()}{extensions}\x01\x01".encode()
+        if len(message) > MAX_SASL_BYTES:
+            raise ConfigError(f"SASL OAUTHBEARER: token and extensions take more than {MAX_SASL_BYTES} bytes")
+        return message
+
+    def step(self, challenge: bytes) -> bytes | None:
+        """None for an empty answer: accepted. Any other is the broker's reason to refuse."""
+        if self._refused is not None:
+            raise AuthenticationError(f"OAUTHBEARER: the broker refused the token ({self._refused})")
+        if not challenge:
+            return None
+        if len(challenge) > MAX_SASL_BYTES:
+            raise AuthenticationError(
+                f"OAUTHBEARER: the broker's message is longer than {MAX_SASL_BYTES} bytes"
+            )
+        self._refused = _status(challenge)
+        return _KICK
+
+
+def check_extensions(extensions: Mapping[str, str]) -> None:
+    """`ConfigError` for an extension that RFC 7628 and KIP-342 do not allow; its value is not shown."""
+    for name, value in extensions.items():
+        if not _EXTENSION_NAME.fullmatch(name) or name.lower() == "auth":
+            raise ConfigError("SASL OAUTHBEARER: the name of an extension is letters only, and not auth")
+        if not _EXTENSION_VALUE.fullmatch(value):
+            raise ConfigError(f"SASL OAUTHBEARER: the extension {name} is empty or not printable ASCII")
+
+
+def _status(challenge: bytes) -> str:
+    try:
+        told = json.loads(challenge)
+    except (ValueError, RecursionError):
+        return "without a reason that can be read"
+    status = told.get("status") if isinstance(told, dict) else None
+    return status if isinstance(status, str) and status in _STATUSES else "without a known reason"

@@ -1,21 +1,24 @@
-"""`Exchange`: requests and their answers over one transport, in the same order, for any number of threads.
+"""`RequestPipeline`: pipelined requests over one transport, answered in order, for any number of threads.
 
-There is no reader thread: whoever waits for a response takes its turn at reading and completes the requests
-of others on the way, so a single-threaded caller pays for no thread switch. It dies once, and everybody who
-waits on it gets the reason. It knows bytes, turns and death; what is agreed with a broker is `Connection`'s.
+There is no reader thread. A thread that waits for a response takes the role of the reader, and completes the
+requests of other threads on the way; a single-threaded caller pays for no thread switch. A pipeline dies
+once, and every thread that waits on it gets the reason. What is agreed with a broker belongs to `Connection`.
 
-An interrupt (Ctrl-C) may end any call of the main thread between any two steps. Whoever reads or writes has a
-token of its own in `_reader` or `_writer`, so that it can tell at its end whether it was its turn, and clears
-it by assignment: CPython raises interrupts where something is called, never between plain assignments. One
-that comes while it reads or writes is the connection's death: nobody knows where in a frame the stream is.
+An interrupt (Ctrl-C, or an exception of a signal handler) may end any call in the main thread. Each call that
+reads or writes therefore puts an object of its own into `_reader` or `_writer`: at its end it can tell
+whether it had the role, and gives it up by assignment. CPython raises interrupts at calls, never between
+plain assignments. An interrupt during reading or writing closes the connection: the position within a frame
+is then unknown.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from ..errors import KafkaError, NetworkError, RequestTimedOutError
@@ -24,15 +27,18 @@ from ..observe.metrics import MetricsRegistry, error_tag
 from ..protocol.message import Request, Response
 from ..protocol.session import PREFIX_BYTES, Session
 from ..runtime.deadline import Deadline
+from ..runtime.log_throttle import LogThrottle
 from ..runtime.waiting import LocklessCondition, is_held
-from .connection_errors import error_for, log_end, own_copy
 from .frames import FrameBuffers, FrameReader
-from .pending import Pending
-from .quota import Quota
-from .transport import READ, WRITE, Transport
-from .write_queue import WriteQueue
+from .pending_response import PendingResponse
+from .transport import READ, WRITE, Buffer, Transport
 
 R = TypeVar("R", bound=Response)
+_LOG = logging.getLogger("spark_kafka_native.network")
+_THROTTLED_LOG = LogThrottle(_LOG)
+
+MAX_MUTED_MS = 60_000
+"""A broker's throttle time is obeyed up to this: a corrupt or hostile one must not mute us for days."""
 
 
 class _Use:
@@ -44,7 +50,7 @@ class _Use:
         self.thread_id = threading.get_ident()
 
 
-class Exchange:
+class RequestPipeline:
     """Any thread may write requests and wait for answers."""
 
     def __init__(self, transport: Transport, session: Session, request_timeout_ms: int) -> None:
@@ -52,7 +58,7 @@ class Exchange:
         self._session = session
         self.buffers = FrameBuffers()
         self._frames = FrameReader(transport, session.frame_length, self.buffers)
-        self._in_flight: deque[Pending[Any]] = deque()
+        self._in_flight: deque[PendingResponse[Any]] = deque()
         self._unwritten = WriteQueue(transport)
         # Guards the three below, and what is in flight and unwritten. Reentrant: the handler of a signal may
         # close the client.
@@ -61,7 +67,7 @@ class Exchange:
         self._writer: _Use | None = None
         self._death: KafkaError | None = None
         self._condition = LocklessCondition()
-        self._quota = Quota(transport.address)
+        self._throttle = Throttle(transport.address)
         self._used_at = time.monotonic()
         self.request_timeout_ms = request_timeout_ms
         self._served = False
@@ -99,7 +105,7 @@ class Exchange:
         """The socket's file descriptor, for a caller that waits on several."""
         return self._transport.fileno()
 
-    def wait_for(self, pending: Pending[Any], deadline: Deadline) -> bool:
+    def wait_for(self, pending: PendingResponse[Any], deadline: Deadline) -> bool:
         """Read until ``pending`` is done; False when ``deadline`` came first."""
         # A dead connection's requests are done, or are about to be.
         self._read(
@@ -108,7 +114,7 @@ class Exchange:
         )
         return pending.done
 
-    def give_up(self, pending: Pending[Any], waited_ms: float) -> None:
+    def give_up(self, pending: PendingResponse[Any], waited_ms: float) -> None:
         """Close the connection, as ``pending`` is overdue: its late answer must match nothing."""
         message = f"{pending.what}: no answer in {waited_ms:.0f} ms; the connection was closed"
         if self.metrics is not None:
@@ -118,8 +124,8 @@ class Exchange:
             pending.fail(RequestTimedOutError(message))
 
     def poll(self) -> None:
-        """Write what there is room for and read what has arrived, without waiting; completes the `Pending`s
-        that it answers.
+        """Write what there is room for and read what has arrived, without waiting; completes the
+        `PendingResponse`s that it answers.
         """
         self._push()
         self._read(self._may_read, self._read_arrived)
@@ -143,14 +149,14 @@ class Exchange:
         self._death = NetworkError(f"{self.address}: the connection belongs to the parent process")
         self._transport.forget()
 
-    def _enqueue(self, request: Request[R], version: int) -> Pending[R]:
+    def _enqueue(self, request: Request[R], version: int) -> PendingResponse[R]:
         try:
             with self.lock:
                 self._raise_if_dead()
                 correlation_id, buffers = self._session.send(request, version)
                 api = request.api_name()
                 what = f"{api} v{version} to {self.address}"
-                pending: Pending[R] = Pending(self, correlation_id, what, version, api)
+                pending: PendingResponse[R] = PendingResponse(self, correlation_id, what, version, api)
                 if request.answered:
                     self._in_flight.append(pending)
                 self._unwritten.add(buffers, pending, request.answered)
@@ -266,7 +272,7 @@ class Exchange:
                 self._writer = me
             return self._writer is me
 
-    def _read_until(self, pending: Pending[Any], deadline: Deadline) -> None:
+    def _read_until(self, pending: PendingResponse[Any], deadline: Deadline) -> None:
         """Read until ``pending`` is done or time is up (in all: a byte now and then buys none)."""
         while not pending.done:
             if self._read_frame() or self.closed:
@@ -276,8 +282,8 @@ class Exchange:
                 return
 
     def _read_frame(self) -> bool:
-        """Complete the next `Pending` if its whole frame is there; False if not, or if the connection died of
-        it.
+        """Complete the next `PendingResponse` if its whole frame is there; False if not, or if the connection
+        died of it.
         """
         try:
             frame = self._frames.read()
@@ -294,7 +300,7 @@ class Exchange:
         if pending.correlation_id != correlation_id:
             raise AssertionError("the session and the connection disagree on what is in flight")
         throttle_time_ms = getattr(response, "throttle_time_ms", 0)
-        self._quota.learn(throttle_time_ms)
+        self._throttle.learn(throttle_time_ms)
         self._served = True
         size = len(frame) + PREFIX_BYTES
         pending.complete(response, frame)
@@ -302,7 +308,7 @@ class Exchange:
         self._note_answer(pending, size, throttle_time_ms)
         return True
 
-    def _note_answer(self, pending: Pending[Any], size: int, throttle_time_ms: int) -> None:
+    def _note_answer(self, pending: PendingResponse[Any], size: int, throttle_time_ms: int) -> None:
         if (metrics := self.metrics) is None:
             return
         metrics.count(metric.BYTES_RECEIVED, size, pending.api)
@@ -335,3 +341,96 @@ class Exchange:
         if not expected and self.metrics is not None:
             self.metrics.count(metric.DISCONNECTS, 1, error_tag(error))
         log_end(self.address, len(left), error, expected=expected)
+
+
+class WriteQueue:
+    """What is still to be written. Whoever adds bounds it: nothing is posted to a socket that is full."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._left: deque[tuple[list[memoryview], PendingResponse[Any], bool]] = deque()
+
+    def __bool__(self) -> bool:
+        """Whether anything is left to be written."""
+        return bool(self._left)
+
+    def add(self, buffers: Sequence[Buffer], pending: PendingResponse[Any], answered: bool) -> None:
+        """Append a request; one that is not ``answered`` is complete once it is written."""
+        self._left.append(([memoryview(buffer) for buffer in buffers], pending, answered))
+
+    def push(self) -> bool:
+        """Write what the system takes now; True when nothing is left. Raises what the stream died of."""
+        left = self._left
+        while left:
+            buffers, pending, answered = left[0]
+            if not self._transport.write(buffers):
+                return False
+            left.popleft()
+            if not answered:
+                pending.complete(None, None)
+        return True
+
+    def take_unanswered(self) -> list[PendingResponse[Any]]:
+        """Drop everything, as the stream is dead; returns the requests that nobody else knows of."""
+        left, self._left = self._left, deque()
+        return [pending for _, pending, answered in list(left) if not answered]
+
+
+class Throttle:
+    """The throttle time of one connection. Any thread may use it."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._muted_until = 0.0
+
+    @property
+    def muted_ms(self) -> float:
+        """Milliseconds for which the broker asked us to send nothing."""
+        return max(0.0, (self._muted_until - time.monotonic()) * 1000)
+
+    def learn(self, throttle_time_ms: int) -> None:
+        """A response carries this throttle time; 0 says nothing about the ones before."""
+        if throttle_time_ms > 0:
+            self._muted_until = time.monotonic() + min(throttle_time_ms, MAX_MUTED_MS) / 1000
+            _THROTTLED_LOG.info(
+                self._address,
+                "%s: throttled for %d ms, as a quota is exceeded",
+                self._address,
+                throttle_time_ms,
+            )
+
+    def wait(self, deadline: Deadline | None) -> None:
+        """Sleep until the broker may be asked. Raises `NetworkError`, and does not sleep, if that is only
+        after ``deadline``.
+        """
+        while self._muted_until and (muted_ms := self.muted_ms) > 0:
+            if deadline is not None and muted_ms >= deadline.remaining_ms:
+                raise NetworkError(
+                    f"{self._address}: the broker enforces a quota and wants no request for "
+                    f"{muted_ms:.0f} ms, which is longer than this one may wait"
+                )
+            time.sleep(muted_ms / 1000)
+
+
+def own_copy(error: KafkaError) -> KafkaError:
+    """The same error as another object: each who raises it adds a traceback of its own."""
+    copy = type(error)(*error.args)
+    copy.__cause__ = error.__cause__
+    return copy
+
+
+def error_for(waiter: int, error: KafkaError, address: str) -> KafkaError:
+    """The error of the ``waiter``-th request in flight when the connection died of ``error``: the first one's
+    answer broke the stream, the others lost a connection.
+    """
+    if waiter == 0 or isinstance(error, NetworkError):
+        return own_copy(error)
+    return NetworkError(
+        f"{address}: the connection was closed, as an earlier response on it was bad: {error}"
+    )
+
+
+def log_end(address: str, in_flight: int, error: KafkaError, *, expected: bool) -> None:
+    """One line for the end of a connection: for everybody where nobody wanted it."""
+    say = _LOG.debug if expected else partial(_THROTTLED_LOG.info, address)
+    say("%s: disconnected, %d requests in flight: %s", address, in_flight, error)

@@ -1,10 +1,8 @@
 """Reading what settings point to: files, and ``env:NAME`` or ``file:/path`` references.
 
-A file option is a way to read files for whoever may set options. Where that is not who runs the process
-(SQL, Spark
-Connect, notebooks for many), the process's environment says what may be read: see `ALLOWED_FILES`. No
-error shows
-what was read.
+A file option is a way to read files for whoever may set options. Where that is not who runs the process (SQL,
+Spark Connect, notebooks for many), the process's environment says what may be read: see `ALLOWED_FILES`. No
+error shows what was read.
 """
 
 from __future__ import annotations
@@ -41,8 +39,8 @@ def read_file(name: str, path: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
     real = allowed_path(name, path)
     where = f"{name}: {path} on {socket.gethostname()}"
     try:
-        # Not blocking: a pipe would wait for a writer for ever.
-        # No link is left in a path without links, unless somebody put it there since.
+        # Not blocking: a pipe would wait for a writer for ever. No link is left in a path without links,
+        # unless somebody put it there since.
         descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
         with open(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode) or real.startswith(_OF_PROCESSES):

@@ -10,8 +10,8 @@ import pytest
 
 from spark_kafka_native.kafka.config.secret import Secret
 from spark_kafka_native.kafka.errors import ConfigError
-from spark_kafka_native.kafka.security import references
-from spark_kafka_native.kafka.security.references import MAX_VALUE_BYTES, check_url, read_file, resolve
+from spark_kafka_native.kafka.security import config_providers
+from spark_kafka_native.kafka.security.config_providers import MAX_VALUE_BYTES, check_url, read_file, resolve
 
 MARKED = "marked-content"
 
@@ -35,7 +35,7 @@ def test_values_and_references(file: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("allowed", ["exact", "folder", "second"])
 def test_an_allowed_file_is_read(file: Path, monkeypatch: pytest.MonkeyPatch, allowed: str) -> None:
     entries = {"exact": str(file), "folder": str(file.parent), "second": f"/nowhere:{file.parent}/"}
-    monkeypatch.setenv(references.ALLOWED_FILES, entries[allowed])
+    monkeypatch.setenv(config_providers.ALLOWED_FILES, entries[allowed])
     assert read_file("x", str(file)).startswith(MARKED.encode())
 
 
@@ -44,7 +44,7 @@ def test_any_other_is_not(file: Path, monkeypatch: pytest.MonkeyPatch, allowed: 
     sibling = file.parent.with_name("in2")
     sibling.mkdir()
     entries = {"sibling": str(sibling), "prefix": str(file)[:-1]}
-    monkeypatch.setenv(references.ALLOWED_FILES, entries.get(allowed, allowed))
+    monkeypatch.setenv(config_providers.ALLOWED_FILES, entries.get(allowed, allowed))
     with pytest.raises(ConfigError, match=r"ssl.ca.location: .* is not among PYKAFKA_ALLOWED_FILES"):
         read_file("ssl.ca.location", str(file))
 
@@ -57,7 +57,7 @@ def test_there_is_no_way_out_of_an_allowed_folder(
     folder.mkdir()
     (folder / "link").symlink_to(file)
     path = folder / "link" if way == "link" else folder / ".." / "in" / "secret"
-    monkeypatch.setenv(references.ALLOWED_FILES, str(folder))
+    monkeypatch.setenv(config_providers.ALLOWED_FILES, str(folder))
     with pytest.raises(ConfigError, match="is not among"):
         read_file("x", str(path))
 
@@ -96,7 +96,7 @@ def test_a_referenced_file_is_a_short_text(tmp_path: Path, content: bytes, says:
 def test_environment_variables_within_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", MARKED)
     monkeypatch.setenv("KAFKA_PASSWORD", "p")
-    monkeypatch.setenv(references.ALLOWED_VARIABLES, "OTHER, KAFKA_PASSWORD")
+    monkeypatch.setenv(config_providers.ALLOWED_VARIABLES, "OTHER, KAFKA_PASSWORD")
     assert resolve("x", "env:KAFKA_PASSWORD") == "p"
     with pytest.raises(ConfigError, match="AWS_SECRET_ACCESS_KEY is not among PYKAFKA_ALLOWED_VARIABLES"):
         resolve("x", "env:AWS_SECRET_ACCESS_KEY")
@@ -107,7 +107,7 @@ def test_environment_variables_within_what_is_allowed(monkeypatch: pytest.Monkey
 
 def test_urls_within_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     check_url("x", "https://any/where")
-    monkeypatch.setenv(references.ALLOWED_URLS, "https://a/token, https://b/token")
+    monkeypatch.setenv(config_providers.ALLOWED_URLS, "https://a/token, https://b/token")
     check_url("x", "https://b/token")
     for other in ("https://b/token/", "https://b.evil/token", "https://b/token?x=1", ""):
         with pytest.raises(ConfigError, match="is not among PYKAFKA_ALLOWED_URLS"):
@@ -115,7 +115,7 @@ def test_urls_within_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_files_of_processes_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(references.ALLOWED_VARIABLES, "NOTHING")
+    monkeypatch.setenv(config_providers.ALLOWED_VARIABLES, "NOTHING")
     for path in ("/proc/self/environ", "/proc/self/../self/environ", "/proc/self/cmdline"):
         with pytest.raises(ConfigError, match="is not a regular file"):
             resolve("sasl.password", f"file:{path}")
@@ -126,7 +126,7 @@ def test_a_link_put_there_meanwhile_is_not_followed(
 ) -> None:
     link = tmp_path / "link"
     link.symlink_to(file)
-    monkeypatch.setattr(references.os.path, "realpath", str)
+    monkeypatch.setattr(config_providers.os.path, "realpath", str)
     with pytest.raises(ConfigError, match="can't be read"):
         read_file("x", str(link))
 

@@ -1,20 +1,22 @@
-"""`Pending`: a request that was sent and may not be answered yet."""
+"""`PendingResponse`: a request in flight, as its sender sees it; waiting for one, or for any of several."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from ..errors import KafkaError, NetworkError
 from ..protocol.message import Response
-from ..runtime.deadline import Deadline
+from ..runtime.deadline import Deadline, Wakeup
 from .frames import FrameBuffers
+from .transport import READ, wait_for_streams
 
 R = TypeVar("R", bound=Response)
 
 
 class Carrier(Protocol):
-    """What a `Pending` needs of the connection that it is in flight on."""
+    """What a `PendingResponse` needs of the connection that it is in flight on."""
 
     request_timeout_ms: int
     buffers: FrameBuffers
@@ -33,17 +35,15 @@ class Carrier(Protocol):
     def poll(self) -> None:
         """Write and read what is possible without waiting."""
 
-    def wait_for(self, pending: Pending[Any], deadline: Deadline) -> bool:
+    def wait_for(self, pending: PendingResponse[Any], deadline: Deadline) -> bool:
         """Read until ``pending`` is done; False when ``deadline`` came first."""
 
-    def give_up(self, pending: Pending[Any], waited_ms: float) -> None:
+    def give_up(self, pending: PendingResponse[Any], waited_ms: float) -> None:
         """Close the connection, as ``pending`` is too late."""
 
 
-class Pending(Generic[R]):
-    """A request in flight on ``connection``. Whoever waits for it reads the connection, for the
-    others too.
-    """
+class PendingResponse(Generic[R]):
+    """A request in flight on ``connection``. A thread that waits for it reads for the others too."""
 
     __slots__ = (
         "_error",
@@ -126,3 +126,28 @@ class Pending(Generic[R]):
         """The connection's word: there will be none; ``error`` is this request's own object."""
         self._error = error
         self.done = True
+
+
+def wait_for_any(
+    pendings: Sequence[PendingResponse[Any]], deadline: Deadline, wakeup: Wakeup | None = None
+) -> list[PendingResponse[Any]]:
+    """The ``pendings`` that are done (answered or failed), at least one unless ``deadline`` passes first or
+    ``wakeup`` is set.
+
+    With no ``pendings`` it waits for ``deadline``. Closes nothing at the deadline: the caller knows which
+    request it has waited for how long. With a ``wakeup`` the connections must be the caller's alone: an
+    answer that another thread reads does not end this wait.
+    """
+    if len(pendings) == 1 and wakeup is None:
+        return [pendings[0]] if pendings[0].connection.wait_for(pendings[0], deadline) else []
+    connections = {id(pending.connection): pending.connection for pending in pendings}
+    while True:
+        for connection in connections.values():
+            connection.poll()
+        done = [pending for pending in pendings if pending.done]
+        if done or deadline.expired or (wakeup is not None and wakeup.is_set):
+            return done
+        streams = [(c.fileno(), c.waits_for) for c in connections.values() if not c.closed]
+        if streams or not pendings:
+            also = [] if wakeup is None else [(wakeup.fileno(), READ)]
+            wait_for_streams([*streams, *also], deadline)
