@@ -69,7 +69,7 @@ class Background:
     def deadline(self, timeout_ms: float) -> Deadline:
         """``timeout_ms`` from now, for work that is under way: it ends with `close`."""
         assert self._end is not None, "work that was started has an end"
-        return Deadline.after_ms(timeout_ms).or_when(self._end)
+        return Deadline.after_ms(timeout_ms).with_wakeup(self._end)
 
     def start(self, key: Hashable, work: Callable[[], T], then: Callable[[T | KafkaError], None]) -> None:
         """Have a thread do ``work``, and `settle` tell ``then`` what it returned, or the `KafkaError` that it

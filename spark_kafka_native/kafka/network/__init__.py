@@ -1,1 +1,1 @@
-"""The only code that opens sockets, sleeps or reads the time."""
+"""Sockets: dialling, transport, frames, pipelined requests, and the connection to one broker."""

@@ -1,8 +1,8 @@
-"""`authenticate`: a SASL mechanism's messages over a connection that nobody uses yet (KIP-43, KIP-152,
-KIP-368).
+"""SASL on a new connection (KIP-43, KIP-152, KIP-368): chooses the configured mechanism and exchanges its
+messages.
 
-A failure is final, `AuthenticationError`: trying again with the same credentials would lock accounts. There
-is no falling back to another mechanism.
+A failure is final (`AuthenticationError`): another attempt with the same credentials would lock accounts.
+There is no fallback to another mechanism.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from ..security.sasl import Mechanism, OAuthBearer, Plain, Scram
 from ..security.tokens import current_token, forget_token
 
 MAX_ROUNDS: Final = 8
-"""Messages of ours in one authentication; SCRAM takes two."""
+"""Maximum number of client messages in one authentication; SCRAM needs two."""
 _MAX_SHOWN: Final = 200
 _TELLING: Final = 12
-"""Letters of a secret in a row that a broker's words must not repeat."""
+"""If an error message of the broker repeats this many consecutive characters of a secret, it is not shown."""
 
 
 _EXTENSION: Final = "extension_"
@@ -41,14 +41,14 @@ R = TypeVar("R", bound=Response)
 
 
 class Peer(Protocol):
-    """A connected broker that is asked one thing at a time."""
+    """A connected broker that answers one request at a time."""
 
     @property
     def address(self) -> str:
         """``host:port``, for errors."""
 
     def ask(self, request: Request[R], version: int, deadline: Deadline) -> R:
-        """Send ``request`` in exactly that version and wait for its response. Raises `NetworkError`,
+        """Send ``request`` in exactly that version and wait for its response. Raises `NetworkError` and
         `ProtocolError`.
         """
 
@@ -56,8 +56,8 @@ class Peer(Protocol):
 def authenticate(
     peer: Peer, security: SecurityConfig, api_versions: VersionRanges, deadline: Deadline
 ) -> int:
-    """Authenticate as ``security`` says. Returns the session's lifetime in milliseconds, 0 for one without
-    end.
+    """Authenticate as ``security`` says. Returns the session's lifetime in milliseconds, 0 if it does not
+    expire.
 
     Raises `AuthenticationError`, `ConfigError`, and what the connection raises.
     """
@@ -112,8 +112,8 @@ def _raise_if_refused(response: SaslAuthenticateResponse, mechanism: Mechanism) 
 
 
 def _echoes(told: str, secret: str) -> bool:
-    """Whether ``told`` has the secret in it, or enough of a long one to be of use: a token may come back cut
-    off.
+    """True if ``told`` contains the secret, or enough of a long one to be of use: a broker may return a token
+    truncated.
     """
     size = min(len(secret), _TELLING)
     return any(secret[at : at + size] in told for at in range(len(secret) - size + 1))
@@ -125,10 +125,10 @@ def _shown(text: str) -> str:
 
 
 def mechanism_for(security: SecurityConfig, deadline: Deadline) -> Mechanism:
-    """The configured mechanism, never another, with credentials as they are now: a rotated file counts at
-    once.
+    """The configured mechanism, never another one, with the credentials of this moment: a rotated file takes
+    effect at once.
 
-    Raises `ConfigError`; with OAUTHBEARER what getting a token raises.
+    Raises `ConfigError`; with OAUTHBEARER also the errors of `current_token`.
     """
     name = security.mechanism
     if name is None:

@@ -1,7 +1,7 @@
-"""`Connection`: one broker at the other end of one socket; pipelined requests, responses in the same order.
+"""`Connection`: a connection to one broker, with pipelined requests.
 
-How it is opened, what was agreed with the broker, and when it takes no more requests; what goes on between is
-`RequestPipeline`'s.
+It owns opening, the versions agreed with the broker, and the end of the SASL session; `RequestPipeline` owns
+the traffic.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ R = TypeVar("R", bound=Response)
 _LOG = logging.getLogger("spark_kafka_native.network")
 
 HANDSHAKE_FRAME_BYTES = 64 * 1024
-"""No handshake response is longer, whatever a stranger claims before it has proved to be the broker."""
+"""Limit of a handshake response: a peer that has not yet proved to be the broker must not make us allocate
+more."""
 
 
 class Connection(RequestPipeline):
-    """A connection to one broker. Any thread may submit and wait."""
+    """A connection to one broker. Any thread may submit requests and wait for responses."""
 
     def __init__(self, transport: Transport, config: ClientConfig) -> None:
         session = Session(
@@ -40,7 +41,7 @@ class Connection(RequestPipeline):
         self._config = config
         self._retired = False  # guarded by the lock
         self.negotiated = Negotiated(api_versions={})
-        """What the handshake agreed on."""
+        """The result of the handshake."""
         self._lifetime = SessionLifetime()
 
     @classmethod
@@ -51,11 +52,11 @@ class Connection(RequestPipeline):
         config: ClientConfig | None = None,
         deadline: Deadline | None = None,
     ) -> Connection:
-        """Connect, encrypt and perform the handshake. Without ``port``, ``host`` is an address as
-        ``host:port``; without ``config``, all settings are the defaults.
+        """Connect, encrypt and perform the handshake. Without ``port``, ``host`` is an address in the form
+        ``host:port``; without ``config``, all settings have their defaults.
 
-        Raises `NetworkError` (each address with its cause), `SecurityError`, `ProtocolError` (something that
-        is no Kafka).
+        Raises `NetworkError` (each address with its cause), `SecurityError`, and `ProtocolError` (the peer
+        does not speak Kafka).
         """
         if port is None:
             host, port = split_address(host)
@@ -83,23 +84,23 @@ class Connection(RequestPipeline):
 
     @property
     def muted_ms(self) -> float:
-        """Milliseconds for which the broker asked us to send nothing (KIP-219)."""
+        """Milliseconds for which the broker asked this client to send nothing (KIP-219)."""
         return self._throttle.muted_ms
 
     @property
     def renewal_due(self) -> bool:
-        """Whether the SASL session ends soon: `retire` this connection and open another (KIP-368)."""
+        """True if the SASL session ends soon: `retire` this connection and open another (KIP-368)."""
         return self._lifetime.renewal_due
 
     def api_versions(self) -> dict[int, tuple[int, int]]:
-        """By API key, the lowest and the highest version that this broker speaks."""
+        """The lowest and the highest version that this broker supports, by API key."""
         return dict(self.negotiated.api_versions)
 
     def choose_api_version(
         self, api: type[Request[Any]] | int, min_version: int | None = None, max_version: int | None = None
     ) -> int:
-        """The highest version of an API, a request class or an API key, within the bounds that this broker
-        speaks. None stands for what this client knows. Raises `UnsupportedVersionError`.
+        """The highest version of an API (a request class or an API key) that this broker supports within the
+        bounds. None stands for the bounds of this client. Raises `UnsupportedVersionError`.
         """
         return self.negotiated.choose(api, min_version, max_version)
 
@@ -114,8 +115,8 @@ class Connection(RequestPipeline):
         deadline: Deadline | None = None,
         at_most: int | None = None,
     ) -> R:
-        """Submit and wait for the response, which has ``timeout_ms`` (None: the request timeout) once the
-        broker lets us ask; all of it ends by ``deadline``. ``at_most`` caps the version.
+        """Submit and wait for the response. ``timeout_ms`` (None: the request timeout) starts once the broker
+        no longer mutes this client; ``deadline`` limits the whole call. ``at_most`` caps the version.
         """
         version = None if at_most is None else self.version_of(type(request), at_most)
         return self.submit(request, version, deadline).result(timeout_ms, deadline)
@@ -129,12 +130,12 @@ class Connection(RequestPipeline):
     def submit(
         self, request: Request[R], version: int | None = None, deadline: Deadline | None = None
     ) -> PendingResponse[R]:
-        """Write ``request`` now and return without waiting for its response; waits only while the broker
-        mutes us, and not at all if that goes on past ``deadline``.
+        """Write ``request`` now and return without waiting for its response. Waits only while the broker
+        mutes this client, and not at all if that would last beyond ``deadline``.
 
-        Raises what the connection died of, or `NetworkError` (muted for too long), when nothing was written;
-        once a byte may be out, the failure is in the `PendingResponse`: only there the broker may have
-        applied the request.
+        Raises the error that ended the connection, or `NetworkError` (muted for too long), if nothing was
+        written. Once a byte may have been sent, the error is in the `PendingResponse` instead: only then may
+        the broker have applied the request.
         """
         self._throttle.wait(deadline)
         pending = self._enqueue(request, self.version_of(type(request)) if version is None else version)
@@ -142,18 +143,18 @@ class Connection(RequestPipeline):
         return pending
 
     def post(self, request: Request[R], version: int | None = None) -> PendingResponse[R]:
-        """As `submit`, but never waits: what the system does not take now is written by later `poll`s.
+        """As `submit`, but never waits: later calls of `poll` write what the system does not take now.
 
         For one thread that serves several connections: it waits for their `waits_for`, and posts nothing more
-        while one `has_unwritten` bytes (that bounds them) or its broker mutes us.
+        while a connection `has_unwritten` bytes (that limits them) or its broker mutes this client.
         """
         pending = self._enqueue(request, self.version_of(type(request)) if version is None else version)
         self._push()
         return pending
 
     def alive(self) -> bool:
-        """Whether a request may be sent here: not dead, not hung up by an idle-closing broker, not idle for
-        too long.
+        """True if a request may be sent here: the connection is open, not closed by an idle broker, and not
+        idle for too long.
         """
         if not self._in_flight and not self.closed:
             if (time.monotonic() - self._used_at) * 1000 > self._config.connections_max_idle_ms:
@@ -163,10 +164,9 @@ class Connection(RequestPipeline):
         return not self.closed
 
     def retire(self, deadline: Deadline) -> None:
-        """Take no more requests, wait for the answers to those in flight, and close: nothing is lost or
-        reordered.
+        """Take no more requests, wait for the responses in flight, and close: nothing is lost or reordered.
 
-        Raises `NetworkError` when answers are still due at ``deadline``; whoever waits for them goes on
+        Raises `NetworkError` if responses are still missing at ``deadline``; threads that wait for them keep
         waiting.
         """
         with self.lock:
@@ -196,8 +196,9 @@ class Connection(RequestPipeline):
 
 
 def _explained_hang_up(error: KafkaError, security: SecurityConfig) -> KafkaError:
-    """``error`` of the first request after the handshake, with its likely cause: a listener with SASL tells
-    anybody its versions, and hangs up on a client that then does not authenticate.
+    """``error`` of the first request after the handshake, with its likely cause: a SASL listener answers
+    ApiVersions without authentication, and closes the connection at the next request of a client that does
+    not authenticate.
     """
     if type(error) is not NetworkError or security.uses_sasl:
         return error

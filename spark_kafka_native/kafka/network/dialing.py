@@ -1,8 +1,7 @@
-"""`Dialing`: TCP connections to the addresses of one broker, raced as RFC 8305 says, or in turn.
+"""`Dialing`: TCP connections to the addresses of one broker, in parallel (RFC 8305) or one after the other.
 
-An address that answers nothing must not use up the time of the others: after a short delay the next is
-tried beside it, and whichever is connected first is used. Sockets never block here; one `poll` waits for all
-of them.
+An address that does not answer must not use up the time of the others: after a short delay the next one is
+tried in parallel, and the first that connects is used. Sockets never block; one `poll` waits for all of them.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _KEEP_IDLE: Final = getattr(socket, "TCP_KEEPIDLE", getattr(socket, "TCP_KEEPALI
 
 
 class _Attempt:
-    """One address that is being connected to."""
+    """A connection attempt to one address."""
 
     def __init__(self, sock: socket.socket, address: str, deadline: Deadline) -> None:
         self.socket = sock
@@ -36,7 +35,9 @@ class _Attempt:
 
 
 class Dialing:
-    """Connects to any of ``addresses``. One thread owns it; leaving the ``with`` closes what is not used."""
+    """Connects to any of ``addresses``. One thread owns it; leaving the ``with`` block closes the sockets
+    that are not used.
+    """
 
     def __init__(self, addresses: list[AddressInfo], config: ClientConfig, deadline: Deadline) -> None:
         self._left = deque(addresses)
@@ -58,7 +59,7 @@ class Dialing:
 
     @property
     def exhausted(self) -> bool:
-        """Whether no other address is left."""
+        """True if no address is left."""
         return not self._left and not self._trying
 
     def next(self) -> tuple[socket.socket, str] | None:
@@ -73,14 +74,16 @@ class Dialing:
         return None
 
     def failed(self, address: str, cause: str, *, refused: bool = False) -> None:
-        """``address`` can't be used. ``refused``: it said so itself."""
+        """Record that ``address`` failed. ``refused``: the peer rejected the connection, rather than not
+        answering.
+        """
         self._causes.append((address, cause))
         if not refused:
             self._failure = NetworkError
 
     def error(self, where: str) -> NetworkError:
-        """What to raise when all have failed: each address with its cause, `UnreachableError` if all of them
-        refused.
+        """The error to raise once every address has failed, with the cause of each; `UnreachableError` if all
+        of them refused.
         """
         host = where.rpartition(":")[0].strip("[]")
         causes = [cause if address == host else f"{address}: {cause}" for address, cause in self._causes]
@@ -90,7 +93,7 @@ class Dialing:
         return self._config.connection_attempt_delay_ms >= 0 and self._next_at.expired
 
     def _start(self, info: AddressInfo) -> _Attempt | None:
-        """Begin with an address; it may be connected at once."""
+        """Start connecting to an address. Returns the attempt if it is connected at once."""
         address = str(info[4][0])
         attempt = None
         try:
@@ -122,7 +125,7 @@ class Dialing:
     def _configure(self, sock: socket.socket, info: AddressInfo) -> None:
         config = self._config
         sock.setblocking(False)
-        # Sizes are set before connecting: the window scale is agreed in the handshake.
+        # Sizes are set before connecting: the handshake negotiates the window scale.
         if config.receive_buffer_bytes >= 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.receive_buffer_bytes)
         if config.send_buffer_bytes >= 0:
@@ -137,14 +140,16 @@ class Dialing:
             sock.bind((config.source_address, 0))
 
     def _share(self) -> Deadline:
-        """How long an address may take: one after the other, each has its share of the time."""
+        """The deadline of one address: attempts one after the other share the remaining time."""
         in_turn = self._config.connection_attempt_delay_ms < 0
         share_ms = self._deadline.remaining_ms / (len(self._left) + 1 if in_turn else 1)
-        # An attempt that has no time at all would say nothing about the address.
+        # An attempt without any time would say nothing about the address.
         return self._deadline.from_now_ms(max(1, min(self._config.connection_setup_timeout_ms, share_ms)))
 
     def _wait(self) -> _Attempt | None:
-        """The attempt that is connected next; None when one has failed, or when it is the next one's turn."""
+        """The next attempt that is connected; None if an attempt has failed, or if it is time to start the
+        next one.
+        """
         waits_ms = min(attempt.deadline.remaining_ms for attempt in self._trying.values())
         if self._left and self._config.connection_attempt_delay_ms >= 0:
             waits_ms = min(waits_ms, self._next_at.remaining_ms)
@@ -168,7 +173,7 @@ class Dialing:
         if attempt is not None:
             self._trying.pop(attempt.socket.fileno(), None)
             attempt.socket.close()
-        self._next_at = self._deadline.within_ms(0)  # the next one's turn comes at once
+        self._next_at = self._deadline.within_ms(0)  # the next attempt may start at once
         self.failed(address, os.strerror(code).lower(), refused=code != errno.ETIMEDOUT)
 
 

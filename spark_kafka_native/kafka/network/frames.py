@@ -1,4 +1,4 @@
-"""Length-prefixed frames out of a transport, and the memory that they are read into."""
+"""Length-prefixed frames from a transport, and the memory that they are read into."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 POOLED_FROM = 64 * 1024
-"""Smaller frames get memory of their own: they are cheap, and what is decoded from them may live on."""
+"""Smaller frames are not pooled: they are cheap, and values decoded from them may keep their memory alive."""
 POOLED_FRAMES = 3
 """One is decoded, one arrives, one is spare."""
 KEPT_BYTES = 16 * 1024 * 1024
-"""Of a connection that nobody fetches on, one buffer of at most this size is kept."""
+"""`FrameBuffers.trim` keeps one buffer of at most this size."""
 ROUNDING = 256 * 1024
 """Pooled sizes are multiples of this, so that fetches of nearly equal size share a buffer."""
 
@@ -19,13 +19,13 @@ class Stream(Protocol):
     """The part of a transport that frames need."""
 
     def read_into(self, view: memoryview) -> int:
-        """Read what is there; 0 when nothing is there now."""
+        """Read the available bytes; 0 if there are none now."""
 
 
 class FrameBuffers:
-    """Memory for large frames, used again once `give_back` says so.
+    """A pool of memory for large frames; `give_back` returns a frame's memory to it.
 
-    A fresh 8 MiB costs more (page faults, cold cache) than copying 8 MiB out of the socket into warm memory.
+    A fresh 8 MiB costs more (page faults, cold cache) than copying 8 MiB from the socket into warm memory.
     Any thread may call; a list's append and pop are atomic.
     """
 
@@ -33,7 +33,7 @@ class FrameBuffers:
         self._free: list[memoryview] = []
 
     def take(self, length: int) -> memoryview:
-        """Memory of exactly ``length`` bytes, its contents undefined."""
+        """Memory of exactly ``length`` bytes; its contents are undefined."""
         if length < POOLED_FROM:
             return memoryview(bytearray(length))
         try:
@@ -45,26 +45,26 @@ class FrameBuffers:
         return whole[:length]
 
     def give_back(self, frame: memoryview) -> None:
-        """Let ``frame`` be overwritten by a later one. Nothing that points into it may be read any more."""
+        """Allow a later frame to overwrite ``frame``. Nothing that points into it may be read afterwards."""
         if len(frame) >= POOLED_FROM and len(self._free) < POOLED_FRAMES:
             self._free.append(memoryview(frame.obj).cast("B"))
 
     def trim(self) -> None:
-        """Keep what a small fetch needs: a process may have many connections that do nothing."""
+        """Free all but one small buffer: a process may have many idle connections."""
         kept = [free for free in self._free if len(free) <= KEPT_BYTES][:1]
         self._free = kept
 
 
 def _unwritten(length: int) -> memoryview:
-    """Memory that nobody has written to yet: a bytearray would be filled with zeros first."""
-    import numpy as np  # here: who only asks a broker about its topics never needs it
+    """Uninitialized memory: a bytearray would be filled with zeros first."""
+    import numpy as np  # late: metadata requests never need numpy
 
     return memoryview(np.empty(length, np.uint8).data).cast("B")
 
 
 class FrameReader:
-    """Assembles one frame after another, and goes on where the stream ran dry. Owned by whoever has the turn
-    to read.
+    """Assembles frames, and resumes where the stream had no more bytes. Owned by the thread that is the
+    reader.
     """
 
     def __init__(self, stream: Stream, frame_length: Callable[[bytes], int], buffers: FrameBuffers) -> None:
@@ -77,9 +77,9 @@ class FrameReader:
         self._in_frame = False
 
     def read(self) -> memoryview | None:
-        """The next whole frame without its length prefix, or None when the stream has no more for now.
+        """The next whole frame without its length prefix, or None if the stream has no more bytes for now.
 
-        ``frame_length`` judges the prefix (`ProtocolError`) before anything is allocated.
+        ``frame_length`` validates the prefix (`ProtocolError`) before any memory is allocated.
         """
         while True:
             while self._filled < len(self._target):

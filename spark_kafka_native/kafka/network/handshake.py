@@ -1,4 +1,8 @@
-"""What is agreed on a new connection before any other request: API versions, SASL, the session's lifetime."""
+"""The handshake on a new connection: API versions, SASL, and the session's lifetime.
+
+It sends one request after the other through a `Peer`, and opens, writes and reads nothing itself. A SASL
+session that expires (KIP-368) is followed by another connection, not by a second round on the same one.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +30,21 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger("spark_kafka_native")
 INT16_MAX: Final = 32_767
 RENEW_FROM, RENEW_TO = 0.8, 0.9
-"""Between these parts of a SASL session's lifetime its connection is replaced: not all of them at once."""
+"""A connection is replaced after a random share of its SASL session's lifetime, so that not all of them are
+replaced at once."""
 
 
 class SessionLifetime(NamedTuple):
-    """Moments in monotonic seconds; infinite for a session that does not end."""
+    """The times at which a SASL session is renewed and expires (monotonic seconds); infinite if it does not
+    expire.
+    """
 
     renew_at: float = float("inf")
     expires_at: float = float("inf")
 
     @classmethod
     def starting(cls, began: float, lifetime_ms: int) -> Self:
-        """Of a session of ``lifetime_ms`` (0: without an end) that began no earlier than ``began``."""
+        """The times of a session of ``lifetime_ms`` (0: no expiry) that began at ``began`` or later."""
         if not lifetime_ms:
             return cls()
         share = random.uniform(RENEW_FROM, RENEW_TO)
@@ -45,25 +52,25 @@ class SessionLifetime(NamedTuple):
 
     @property
     def renewal_due(self) -> bool:
-        """Whether it ends soon."""
+        """True if the session ends soon."""
         return time.monotonic() >= self.renew_at
 
     @property
     def expired(self) -> bool:
-        """Whether it has ended."""
+        """True if the session has ended."""
         return time.monotonic() >= self.expires_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Negotiated:
-    """What a handshake has agreed on."""
+    """The result of a handshake."""
 
     api_versions: VersionRanges
-    """API key -> (lowest, highest version) that this broker speaks: brokers differ during an upgrade."""
+    """API key -> (lowest, highest version) that this broker supports: brokers differ during an upgrade."""
     features: Mapping[str, int] = field(default_factory=dict)
-    """Finalized features of the cluster and their levels, as this broker knew them then (KIP-584)."""
+    """Finalized features of the cluster with their levels, as this broker knew them then (KIP-584)."""
     session_lifetime_ms: int = 0
-    """The broker drops the connection if it is used for longer (KIP-368); 0: never."""
+    """The broker closes the connection if it is used for longer (KIP-368); 0: never."""
 
     def choose(self, api: type[Request[Any]] | int, min_version: int | None, max_version: int | None) -> int:
         """As `Connection.choose_api_version`."""
@@ -73,10 +80,10 @@ class Negotiated:
 
 
 def shake_hands(peer: Peer, config: ClientConfig, deadline: Deadline) -> Negotiated:
-    """Every exchange that comes before the first request of a caller, all of them within ``deadline``.
+    """Exchange everything that precedes the first request of a caller, within ``deadline``.
 
-    Raises `HandshakeClosedError` (a listener of another security protocol, most likely),
-    `AuthenticationError`, `RequestTimedOutError`, `BrokerError`, `ProtocolError` (something that is no
+    Raises `HandshakeClosedError` (most likely the listener has another security protocol),
+    `AuthenticationError`, `RequestTimedOutError`, `BrokerError`, and `ProtocolError` (the peer does not speak
     Kafka).
     """
     security = config.security
@@ -88,7 +95,7 @@ def shake_hands(peer: Peer, config: ClientConfig, deadline: Deadline) -> Negotia
     # After ApiVersions (KIP-152), before any other request.
     lifetime_ms = 0
     if security.uses_sasl:
-        from .authentication import authenticate  # late: a tenth of what importing a plain connection takes
+        from .authentication import authenticate  # late: a tenth of the import time of a plain connection
 
         lifetime_ms = authenticate(peer, security, api_versions, deadline)
     return Negotiated(api_versions=api_versions, features=features, session_lifetime_ms=lifetime_ms)
@@ -127,6 +134,6 @@ def _ask_versions(peer: Peer, version: int, deadline: Deadline) -> ApiVersionsRe
 
 @functools.lru_cache(maxsize=64)
 def warn_of(security: SecurityConfig) -> None:
-    """Log what weakens the protection: once in a process for each configuration."""
+    """Log the settings that weaken the protection, once in a process for each configuration."""
     for warning in security.warnings:
         _LOG.warning("%s", warning)

@@ -1,4 +1,6 @@
-"""`PendingResponse`: a request in flight, as its sender sees it; waiting for one, or for any of several."""
+"""`PendingResponse`: a request in flight. `wait_for_any` waits for any of several, without a thread
+for each.
+"""
 
 from __future__ import annotations
 
@@ -16,34 +18,36 @@ R = TypeVar("R", bound=Response)
 
 
 class Carrier(Protocol):
-    """What a `PendingResponse` needs of the connection that it is in flight on."""
+    """The part of a connection that a `PendingResponse` needs."""
 
     request_timeout_ms: int
     buffers: FrameBuffers
 
     @property
     def closed(self) -> bool:
-        """Whether it is dead."""
+        """True if the connection is dead."""
 
     @property
     def waits_for(self) -> int:
-        """What `poll` waits for: READ, WRITE or both."""
+        """The events that `poll` needs: READ, WRITE or both."""
 
     def fileno(self) -> int:
         """The socket's file descriptor."""
 
     def poll(self) -> None:
-        """Write and read what is possible without waiting."""
+        """Write and read without waiting."""
 
     def wait_for(self, pending: PendingResponse[Any], deadline: Deadline) -> bool:
-        """Read until ``pending`` is done; False when ``deadline`` came first."""
+        """Read until ``pending`` is done; False if ``deadline`` passed first."""
 
     def give_up(self, pending: PendingResponse[Any], waited_ms: float) -> None:
-        """Close the connection, as ``pending`` is too late."""
+        """Close the connection because ``pending`` is overdue."""
 
 
 class PendingResponse(Generic[R]):
-    """A request in flight on ``connection``. A thread that waits for it reads for the others too."""
+    """A request in flight on ``connection``. A thread that waits for it also reads the responses of other
+    threads.
+    """
 
     __slots__ = (
         "_error",
@@ -66,7 +70,7 @@ class PendingResponse(Generic[R]):
         self.correlation_id = correlation_id
         self.what = what
         self.api_version = api_version
-        """The version that request and response are spoken in."""
+        """The version of the request and of its response."""
         self.api = api
         """The request's name."""
         self.sent_at = time.monotonic()
@@ -77,12 +81,12 @@ class PendingResponse(Generic[R]):
         self._frame: memoryview | None = None
 
     def result(self, timeout_ms: float | None = None, deadline: Deadline | None = None) -> R:
-        """Wait for the response, until ``deadline`` at most.
+        """Wait for the response, at most until ``deadline``.
 
-        The time counts from this call (None: the connection's request timeout): a caller that was busy
-        elsewhere does not blame the broker for it. Raises `RequestTimedOutError` after having closed the
-        connection, and whatever else the connection died of. None stands for the response to a request that
-        is not answered (produce with acks=0).
+        ``timeout_ms`` (None: the connection's request timeout) starts at this call: the broker is not blamed
+        for the time that the caller was busy elsewhere. Raises `RequestTimedOutError` after closing the
+        connection, or the error that ended the connection. Returns None for a request without a response
+        (produce with acks=0).
         """
         if not self.done:
             limit_ms = self.connection.request_timeout_ms if timeout_ms is None else timeout_ms
@@ -96,26 +100,26 @@ class PendingResponse(Generic[R]):
         return cast("R", self._response)
 
     def _give_up(self, limit: Deadline, limit_ms: float) -> None:
-        if limit.called_off:  # the broker is not to blame, and others may use the connection
+        if limit.cancelled:  # the broker is not to blame, and other threads may use the connection
             self.abandon()
             raise NetworkError(f"{self.what}: nobody waits for the answer any more")
         self.connection.give_up(self, limit_ms)
 
     def release(self) -> None:
-        """Let the connection overwrite the response's memory; its record sets must not be read any more."""
+        """Let the connection overwrite the response's memory; its record sets must not be read afterwards."""
         frame, self._frame = self._frame, None
         self._response = None
         if frame is not None:
             self.connection.buffers.give_back(frame)
 
     def abandon(self) -> None:
-        """Nobody wants the response any more; its memory is reused as soon as it arrives."""
+        """Drop the response; its memory is reused as soon as it arrives."""
         self.abandoned = True
         if self.done:
             self.release()
 
     def complete(self, response: Any, frame: memoryview | None) -> None:
-        """The connection's word: here is the response."""
+        """Called by the connection with the response."""
         self._response = response
         self._frame = frame
         self.done = True
@@ -123,7 +127,9 @@ class PendingResponse(Generic[R]):
             self.release()
 
     def fail(self, error: KafkaError) -> None:
-        """The connection's word: there will be none; ``error`` is this request's own object."""
+        """Called by the connection if there will be no response; ``error`` is an object of this request's
+        own.
+        """
         self._error = error
         self.done = True
 
@@ -131,12 +137,12 @@ class PendingResponse(Generic[R]):
 def wait_for_any(
     pendings: Sequence[PendingResponse[Any]], deadline: Deadline, wakeup: Wakeup | None = None
 ) -> list[PendingResponse[Any]]:
-    """The ``pendings`` that are done (answered or failed), at least one unless ``deadline`` passes first or
+    """The ``pendings`` that are done (answered or failed): at least one, unless ``deadline`` passes first or
     ``wakeup`` is set.
 
-    With no ``pendings`` it waits for ``deadline``. Closes nothing at the deadline: the caller knows which
-    request it has waited for how long. With a ``wakeup`` the connections must be the caller's alone: an
-    answer that another thread reads does not end this wait.
+    Without ``pendings`` it waits for ``deadline``. It closes nothing at the deadline: the caller knows how
+    long it has waited for which request. With a ``wakeup`` no other thread may use the connections: a
+    response that another thread reads does not end this wait.
     """
     if len(pendings) == 1 and wakeup is None:
         return [pendings[0]] if pendings[0].connection.wait_for(pendings[0], deadline) else []

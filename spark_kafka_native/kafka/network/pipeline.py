@@ -38,11 +38,12 @@ _LOG = logging.getLogger("spark_kafka_native.network")
 _THROTTLED_LOG = LogThrottle(_LOG)
 
 MAX_MUTED_MS = 60_000
-"""A broker's throttle time is obeyed up to this: a corrupt or hostile one must not mute us for days."""
+"""The maximum throttle time that is respected: a corrupt or hostile broker must not mute this client for
+days."""
 
 
-class _Use:
-    """Whoever reads or writes, or wants to."""
+class _Role:
+    """A call that reads or writes, or waits to."""
 
     __slots__ = ("thread_id",)
 
@@ -51,7 +52,7 @@ class _Use:
 
 
 class RequestPipeline:
-    """Any thread may write requests and wait for answers."""
+    """Pipelined requests over one transport. Any thread may write requests and wait for responses."""
 
     def __init__(self, transport: Transport, session: Session, request_timeout_ms: int) -> None:
         self._transport = transport
@@ -60,45 +61,45 @@ class RequestPipeline:
         self._frames = FrameReader(transport, session.frame_length, self.buffers)
         self._in_flight: deque[PendingResponse[Any]] = deque()
         self._unwritten = WriteQueue(transport)
-        # Guards the three below, and what is in flight and unwritten. Reentrant: the handler of a signal may
+        # Guards the three attributes below, `_in_flight` and `_unwritten`. Re-entrant: a signal handler may
         # close the client.
         self.lock = threading.RLock()
-        self._reader: _Use | None = None
-        self._writer: _Use | None = None
+        self._reader: _Role | None = None
+        self._writer: _Role | None = None
         self._death: KafkaError | None = None
         self._condition = LocklessCondition()
         self._throttle = Throttle(transport.address)
         self._used_at = time.monotonic()
         self.request_timeout_ms = request_timeout_ms
         self._served = False
-        """Whether any request after the handshake was answered."""
+        """True if any request after the handshake was answered."""
         self.metrics: MetricsRegistry | None = None
-        """Where to count; `Brokers` says so once the handshake is done."""
+        """Where to count; set by `Brokers` after the handshake."""
 
     @property
     def address(self) -> str:
-        """``host:port`` as it was connected to."""
+        """``host:port`` as given to `Transport.connect`."""
         return self._transport.address
 
     @property
     def closed(self) -> bool:
-        """Whether the connection is dead; it never comes back."""
+        """True if the connection is dead; it never recovers."""
         return self._death is not None
 
     @property
     def in_flight(self) -> int:
-        """Requests sent and not answered."""
+        """The number of requests sent and not answered."""
         return len(self._in_flight)
 
     @property
     def waits_for(self) -> int:
-        """What `poll` waits for: READ, and WRITE while something is to be written (TLS may swap them)."""
+        """The events that `poll` needs: READ, and WRITE while bytes are unwritten (TLS may swap them)."""
         writing = self._transport.write_waits_for if self._unwritten else 0
         return self._transport.read_waits_for | writing
 
     @property
     def has_unwritten(self) -> bool:
-        """Whether bytes of a posted request wait for room in the socket: post nothing more meanwhile."""
+        """True if bytes of a posted request wait for room in the socket: post nothing more meanwhile."""
         return bool(self._unwritten)
 
     def fileno(self) -> int:
@@ -106,43 +107,44 @@ class RequestPipeline:
         return self._transport.fileno()
 
     def wait_for(self, pending: PendingResponse[Any], deadline: Deadline) -> bool:
-        """Read until ``pending`` is done; False when ``deadline`` came first."""
-        # A dead connection's requests are done, or are about to be.
+        """Read until ``pending`` is done; False if ``deadline`` passed first."""
+        # The requests of a dead connection are done, or are about to be.
         self._read(
-            lambda me: self._condition.wait_for(lambda: pending.done or self._may_read(me), deadline),
+            lambda me: self._condition.wait_for(lambda: pending.done or self._become_reader(me), deadline),
             lambda: self._read_until(pending, deadline),
         )
         return pending.done
 
     def give_up(self, pending: PendingResponse[Any], waited_ms: float) -> None:
-        """Close the connection, as ``pending`` is overdue: its late answer must match nothing."""
+        """Close the connection because ``pending`` is overdue: its late response must match nothing."""
         message = f"{pending.what}: no answer in {waited_ms:.0f} ms; the connection was closed"
         if self.metrics is not None:
             self.metrics.count(metric.TIMEOUTS, 1, pending.api)
         self._die(RequestTimedOutError(message))
-        if not pending.done:  # whoever closed it was interrupted before it could say so
+        if not pending.done:  # the thread that closed it was interrupted before it failed this request
             pending.fail(RequestTimedOutError(message))
 
     def poll(self) -> None:
-        """Write what there is room for and read what has arrived, without waiting; completes the
-        `PendingResponse`s that it answers.
+        """Write what the socket takes and read what has arrived, without waiting; completes each
+        `PendingResponse` whose response has arrived.
         """
         self._push()
-        self._read(self._may_read, self._read_arrived)
+        self._read(self._become_reader, self._read_arrived)
 
     def close(self) -> None:
-        """Close the socket; whoever waits gets a `NetworkError`."""
+        """Close the socket; waiting threads get a `NetworkError`."""
         self._die(NetworkError(f"{self.address}: the connection was closed by this client"), expected=True)
 
     @property
     def in_use_here(self) -> bool:
-        """Whether this thread is in the middle of using it. Only the handler of a signal can find that, and
-        until it returns nobody else gets a turn."""
+        """True if this thread is in the middle of using the connection. Only a signal handler can see that,
+        and no other thread can read or write until the handler returns.
+        """
         uses, here = (self._reader, self._writer), threading.get_ident()
         return is_held(self.lock) or any(use is not None and use.thread_id == here for use in uses)
 
     def forget(self) -> None:
-        """Drop a connection inherited over a fork without a word on the wire: the parent still uses it.
+        """Drop a connection inherited over a fork without sending anything: the parent still uses it.
 
         Takes no lock: a thread of the parent may have held it at the moment of the fork.
         """
@@ -160,43 +162,44 @@ class RequestPipeline:
                 if request.answered:
                     self._in_flight.append(pending)
                 self._unwritten.add(buffers, pending, request.answered)
-                self._raise_if_dead()  # closed meanwhile by a signal's handler
+                self._raise_if_dead()  # a signal handler may have closed it meanwhile
             if self.metrics is not None:
                 self.metrics.count(metric.REQUESTS, 1, api)
                 self.metrics.count(metric.BYTES_SENT, sum(map(len, buffers)), api)
         except Exception:
             raise
-        except BaseException as error:  # an answer would be waited for that nobody was asked for
+        # else a thread could wait for the response to a request that was never sent
+        except BaseException as error:
             self._die_of_interrupt(error)
             raise
         self._used_at = pending.sent_at
         return pending
 
     def _push(self) -> None:
-        """Write what there is room for; nothing where another thread is writing."""
+        """Write what the socket takes; nothing if another thread is writing."""
         if self._unwritten:
-            self._write(self._may_write, self._unwritten.push)
+            self._write(self._become_writer, self._unwritten.push)
 
     def _write_all(self) -> None:
-        """Write everything, in this thread's turn; the connection dies of it where that can't be done."""
+        """Write everything, as the only writer; if that is not possible, the connection dies."""
         deadline = Deadline.after_ms(self.request_timeout_ms)
 
         def write() -> None:
             while not self._unwritten.push():
                 self._wait_to_write(deadline)
 
-        # Whoever writes has a deadline of its own, and goes before this one does; but for one whose signal's
-        # handler has closed the connection, and may itself be waiting for us.
-        def take_turn(me: _Use) -> bool:
-            self._condition.wait_for(lambda: self._may_write(me) or self._death is not None, None)
+        # No deadline: the current writer has one, and finishes before this thread's would pass. The exception
+        # is a writer whose signal handler closed the connection and may itself be waiting for this thread.
+        def take_role(me: _Role) -> bool:
+            self._condition.wait_for(lambda: self._become_writer(me) or self._death is not None, None)
             return self._writer is me
 
-        self._write(take_turn, write)
+        self._write(take_role, write)
 
-    def _write(self, take_turn: Callable[[_Use], bool], write: Callable[[], object]) -> None:
-        me = _Use()
+    def _write(self, take_role: Callable[[_Role], bool], write: Callable[[], object]) -> None:
+        me = _Role()
         try:
-            if take_turn(me):
+            if take_role(me):
                 write()
         except KafkaError as error:
             self._die(error)
@@ -207,12 +210,12 @@ class RequestPipeline:
         finally:
             if self._writer is me:
                 self._writer = None
-                self._turn_passed()
+                self._role_ended()
 
-    def _read(self, take_turn: Callable[[_Use], bool], read: Callable[[], object]) -> None:
-        me = _Use()
+    def _read(self, take_role: Callable[[_Role], bool], read: Callable[[], object]) -> None:
+        me = _Role()
         try:
-            if take_turn(me):
+            if take_role(me):
                 read()
         except BaseException as error:
             if self._reader is me:
@@ -221,14 +224,14 @@ class RequestPipeline:
         finally:
             if self._reader is me:
                 self._reader = None
-                self._turn_passed()
+                self._role_ended()
 
     def _read_arrived(self) -> None:
         while self._read_frame():
             pass
 
     def _wait_to_write(self, deadline: Deadline) -> None:
-        # A broker that can't get rid of its responses reads no requests: read while waiting to write.
+        # A broker that cannot send its responses reads no requests: read while waiting to write.
         also = 0 if self._reader is not None else READ
         waits_for = self._transport.write_waits_for | also
         ready = 0 if deadline.expired else self._transport.wait(waits_for, deadline)
@@ -240,40 +243,45 @@ class RequestPipeline:
             self.poll()
 
     def _die_of_interrupt(self, error: BaseException) -> None:
-        """Nobody knows how much of a request was written: another must not follow it."""
+        """Close the connection: an unknown part of a request was written, so no other request may
+        follow it.
+        """
         self._die(
             NetworkError(f"{self.address}: the connection was closed, as writing to it ended in {error!r}")
         )
 
-    def _turn_passed(self) -> None:
+    def _role_ended(self) -> None:
         self._condition.notify_all()
         if self._death is not None:
             self._close_if_unused()
 
     def _close_if_unused(self) -> None:
-        """Nobody may wait for a descriptor that is closed already: its number may be another connection's by
-        then."""
+        """Close the socket unless a thread uses it: no thread may poll a closed descriptor, because another
+        connection may get its number.
+        """
         with self.lock:
             unused = self._reader is None and self._writer is None
         if unused:
             self._transport.close()
 
-    def _may_read(self, me: _Use) -> bool:
-        """Become the one who reads, if nobody does."""
+    def _become_reader(self, me: _Role) -> bool:
+        """Become the reader if there is none."""
         with self.lock:
             if self._reader is None and self._death is None:
                 self._reader = me
             return self._reader is me
 
-    def _may_write(self, me: _Use) -> bool:
-        """Become the one who writes, if nobody does."""
+    def _become_writer(self, me: _Role) -> bool:
+        """Become the writer if there is none."""
         with self.lock:
             if self._writer is None:
                 self._writer = me
             return self._writer is me
 
     def _read_until(self, pending: PendingResponse[Any], deadline: Deadline) -> None:
-        """Read until ``pending`` is done or time is up (in all: a byte now and then buys none)."""
+        """Read until ``pending`` is done or the deadline passes (a total: single bytes that arrive do not
+        extend it).
+        """
         while not pending.done:
             if self._read_frame() or self.closed:
                 continue
@@ -282,8 +290,8 @@ class RequestPipeline:
                 return
 
     def _read_frame(self) -> bool:
-        """Complete the next `PendingResponse` if its whole frame is there; False if not, or if the connection
-        died of it.
+        """Complete the next `PendingResponse` if its whole frame has arrived; False if not, or if the
+        connection died of it.
         """
         try:
             frame = self._frames.read()
@@ -294,7 +302,7 @@ class RequestPipeline:
             self._die(self._explained(error))
             return False
         with self.lock:
-            if not self._in_flight:  # died meanwhile
+            if not self._in_flight:  # the connection died meanwhile
                 return False
             pending = self._in_flight.popleft()
         if pending.correlation_id != correlation_id:
@@ -322,7 +330,7 @@ class RequestPipeline:
             raise own_copy(self._death)
 
     def _explained(self, error: KafkaError) -> KafkaError:
-        """What it died of, as who waits is to hear it."""
+        """The error that waiting threads get for ``error``; `Connection` adds its likely cause."""
         return error
 
     def _die(self, error: KafkaError, *, expected: bool = False) -> None:
@@ -344,14 +352,19 @@ class RequestPipeline:
 
 
 class WriteQueue:
-    """What is still to be written. Whoever adds bounds it: nothing is posted to a socket that is full."""
+    """Requests whose bytes are not all written yet, in order. The caller limits them: nothing is posted to a
+    full socket.
+
+    Only the writer calls `push`; `add` and `take_unanswered` need the connection's lock. Each request is
+    passed to TLS on its own: a retried TLS write must offer the same bytes.
+    """
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._left: deque[tuple[list[memoryview], PendingResponse[Any], bool]] = deque()
 
     def __bool__(self) -> bool:
-        """Whether anything is left to be written."""
+        """True if bytes are unwritten."""
         return bool(self._left)
 
     def add(self, buffers: Sequence[Buffer], pending: PendingResponse[Any], answered: bool) -> None:
@@ -359,7 +372,7 @@ class WriteQueue:
         self._left.append(([memoryview(buffer) for buffer in buffers], pending, answered))
 
     def push(self) -> bool:
-        """Write what the system takes now; True when nothing is left. Raises what the stream died of."""
+        """Write what the socket takes; True if nothing is left. Raises the error that ended the stream."""
         left = self._left
         while left:
             buffers, pending, answered = left[0]
@@ -371,13 +384,13 @@ class WriteQueue:
         return True
 
     def take_unanswered(self) -> list[PendingResponse[Any]]:
-        """Drop everything, as the stream is dead; returns the requests that nobody else knows of."""
+        """Drop everything, because the stream is dead; returns the requests that are not in flight."""
         left, self._left = self._left, deque()
         return [pending for _, pending, answered in list(left) if not answered]
 
 
 class Throttle:
-    """The throttle time of one connection. Any thread may use it."""
+    """The throttle time of one connection (KIP-219). Any thread may use it."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -385,11 +398,11 @@ class Throttle:
 
     @property
     def muted_ms(self) -> float:
-        """Milliseconds for which the broker asked us to send nothing."""
+        """Milliseconds for which the broker asked this client to send nothing."""
         return max(0.0, (self._muted_until - time.monotonic()) * 1000)
 
     def learn(self, throttle_time_ms: int) -> None:
-        """A response carries this throttle time; 0 says nothing about the ones before."""
+        """Take the throttle time of a response; 0 does not cancel an earlier one."""
         if throttle_time_ms > 0:
             self._muted_until = time.monotonic() + min(throttle_time_ms, MAX_MUTED_MS) / 1000
             _THROTTLED_LOG.info(
@@ -400,8 +413,8 @@ class Throttle:
             )
 
     def wait(self, deadline: Deadline | None) -> None:
-        """Sleep until the broker may be asked. Raises `NetworkError`, and does not sleep, if that is only
-        after ``deadline``.
+        """Sleep until the broker accepts requests. Raises `NetworkError` without sleeping if that is after
+        ``deadline``.
         """
         while self._muted_until and (muted_ms := self.muted_ms) > 0:
             if deadline is not None and muted_ms >= deadline.remaining_ms:
@@ -413,7 +426,7 @@ class Throttle:
 
 
 def own_copy(error: KafkaError) -> KafkaError:
-    """The same error as another object: each who raises it adds a traceback of its own."""
+    """The same error as another object: each thread that raises it adds its own traceback."""
     copy = type(error)(*error.args)
     copy.__cause__ = error.__cause__
     return copy
@@ -421,7 +434,7 @@ def own_copy(error: KafkaError) -> KafkaError:
 
 def error_for(waiter: int, error: KafkaError, address: str) -> KafkaError:
     """The error of the ``waiter``-th request in flight when the connection died of ``error``: the first one's
-    answer broke the stream, the others lost a connection.
+    response broke the stream, the others lost their connection.
     """
     if waiter == 0 or isinstance(error, NetworkError):
         return own_copy(error)
@@ -431,6 +444,6 @@ def error_for(waiter: int, error: KafkaError, address: str) -> KafkaError:
 
 
 def log_end(address: str, in_flight: int, error: KafkaError, *, expected: bool) -> None:
-    """One line for the end of a connection: for everybody where nobody wanted it."""
+    """Log the end of a connection: at DEBUG if this client closed it, else throttled at INFO."""
     say = _LOG.debug if expected else partial(_THROTTLED_LOG.info, address)
     say("%s: disconnected, %d requests in flight: %s", address, in_flight, error)

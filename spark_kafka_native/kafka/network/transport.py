@@ -1,6 +1,6 @@
-"""A connected byte stream, plain or TLS: the one place where `OSError` and `ssl.SSLError` are caught.
+"""A connected byte stream, plain or TLS: the only place that catches `OSError` and `ssl.SSLError`.
 
-Sockets never block; who waits does so in `poll`, with a deadline. It knows no frame and no message.
+Sockets never block; all waiting happens in `poll`, with a deadline. It knows neither frames nor messages.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ _GONE = select.POLLERR | select.POLLHUP | select.POLLNVAL
 MAX_BUFFERS = 512
 """Buffers per sendmsg; the system's own limit (IOV_MAX) is 1024."""
 TLS_CHUNK = 256 * 1024
-"""Small buffers are joined up to this before TLS encrypts them: a TLS record per 4-byte length would be
-waste.
-"""
+"""Small buffers are joined up to this size before TLS encrypts them: a TLS record for each 4-byte length
+would be wasteful."""
 
 
 def wait_for_streams(streams: Sequence[tuple[int, int]], deadline: Deadline) -> bool:
@@ -55,7 +54,7 @@ class Transport:
     def __init__(self, sock: socket.socket, address: str) -> None:
         self._socket = sock
         self._tls = isinstance(sock, ssl.SSLSocket)
-        # OpenSSL's connection object must not be entered by two threads at once; a plain socket may be.
+        # Two threads must not use an OpenSSL connection object at once; with a plain socket they may.
         self._tls_lock = threading.Lock() if self._tls else contextlib.nullcontext()
         self.address = address
         self.read_waits_for = READ
@@ -63,11 +62,11 @@ class Transport:
 
     @classmethod
     def connect(cls, host: str, port: int, config: ClientConfig, deadline: Deadline) -> Transport:
-        """Look ``host`` up, connect to one of its addresses (see `Dialing`), and speak TLS where ``config``
-        says so: all of it by ``deadline``.
+        """Resolve ``host``, connect to one of its addresses (see `Dialing`), and perform the TLS handshake if
+        ``config`` requires TLS, all by ``deadline``.
 
-        Raises `NetworkError` that lists each address with its cause (an `UnreachableError` if all of them
-        refused at once), `SecurityError` when TLS can't be agreed.
+        Raises `NetworkError` that lists each address with its cause (`UnreachableError` if all of them
+        refused at once), and `SecurityError` if TLS fails.
         """
         context = _tls_context(config.security) if config.security.encrypted else None
         where = f"{host}:{port}"
@@ -90,7 +89,7 @@ class Transport:
         return self._socket.fileno()
 
     def read_into(self, view: memoryview) -> int:
-        """Read what is there, at most ``len(view)`` bytes; 0 when nothing is there now (then wait for
+        """Read the available bytes, at most ``len(view)``; 0 if there are none now (then wait for
         `read_waits_for`).
 
         Raises `NetworkError` at the end of the stream.
@@ -111,7 +110,7 @@ class Transport:
         return received
 
     def write(self, buffers: list[memoryview]) -> bool:
-        """Write what the system takes now, dropping it from ``buffers``; True once nothing is left.
+        """Write what the system takes now and remove it from ``buffers``; True once nothing is left.
 
         After False wait for `write_waits_for` and call again.
         """
@@ -133,8 +132,8 @@ class Transport:
         return True
 
     def _send_tls(self, buffers: list[memoryview]) -> int:
-        """One TLS write; small neighbours are joined first (and stay joined: a retry must offer the same
-        bytes).
+        """One TLS write. Small adjacent buffers are joined first, and stay joined: a retry must offer the
+        same bytes.
         """
         total, count = 0, 0
         while count < len(buffers) and total + len(buffers[count]) <= TLS_CHUNK:
@@ -145,8 +144,8 @@ class Transport:
         return self._socket.send(buffers[0])
 
     def wait(self, events: int, deadline: Deadline) -> int:
-        """Wait for READ, WRITE or both; the ready ones (a dead stream counts as both), 0 when the deadline
-        came first.
+        """Wait for READ, WRITE or both. Returns the ready ones (both for a dead stream), or 0 if the deadline
+        passed first.
         """
         if self._tls and events & READ and self._socket.pending():  # type: ignore[attr-defined]
             return READ
@@ -159,13 +158,13 @@ class Transport:
         return events if found & _GONE else found & events
 
     def shut(self) -> None:
-        """End the stream, for both sides: whoever waits for it wakes up. Its descriptor stays what it is."""
+        """End the stream in both directions, which wakes waiting threads. The descriptor stays open."""
         with contextlib.suppress(OSError):
-            # Not as an SSLSocket, which first forgets that it encrypts: another thread may be writing.
+            # Not SSLSocket.shutdown, which first drops its TLS state: another thread may be writing.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the socket, which nobody waits for any more; harmless when it is closed."""
+        """Close the socket, which no thread may be waiting for. Harmless if it is closed."""
         self.shut()
         self._socket.close()
 
@@ -193,7 +192,7 @@ def _encrypt(
 
 
 def _shake_hands(sock: ssl.SSLSocket, address: str, deadline: Deadline) -> None:
-    """The TLS handshake under one deadline (a socket's own timeout would start anew with every byte)."""
+    """The TLS handshake under one deadline (a socket's own timeout would restart with every byte)."""
     while True:
         try:
             sock.do_handshake()
@@ -209,7 +208,8 @@ def _shake_hands(sock: ssl.SSLSocket, address: str, deadline: Deadline) -> None:
 
 
 _CLOSED = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
-"""What Python makes of an end of the stream: 3.11.2 the second, although no alert has told of it."""
+"""What Python raises at the end of a stream: 3.11.2 raises the second one even without a close_notify alert.
+"""
 
 
 def _handshake_failure(error: Exception, address: str) -> KafkaError:
@@ -242,7 +242,7 @@ _CERTIFICATE_ALERTS = (
 
 
 def _refused_certificate(error: ssl.SSLError, address: str) -> AuthenticationError | None:
-    """What an alert of the broker about the client's certificate means."""
+    """The error for an alert of the broker about the client's certificate."""
     alert = (error.reason or "").partition("ALERT_")[2]
     if alert not in _CERTIFICATE_ALERTS:
         return None
@@ -265,7 +265,7 @@ def _drop(buffers: list[memoryview], sent: int) -> None:
 
 def _stream_failure(error: OSError, address: str, doing: str) -> KafkaError:
     if isinstance(error, ssl.SSLError) and not isinstance(error, _CLOSED):
-        # TLS 1.3 tells of a missing or refused client certificate only here, after the handshake.
+        # TLS 1.3 reports a missing or refused client certificate only here, after the handshake.
         return _refused_certificate(error, address) or SecurityError(
             f"{address}: TLS failed while {doing}: {_tls_reason(error)}"
         )
@@ -273,7 +273,7 @@ def _stream_failure(error: OSError, address: str, doing: str) -> KafkaError:
 
 
 def _tls_context(security: SecurityConfig) -> ssl.SSLContext:
-    from ..security.tls import tls_context  # late: whoever speaks plaintext does not wait for its import
+    from ..security.tls import tls_context  # late: a plaintext connection does not need it
 
     return tls_context(security)
 

@@ -10,28 +10,28 @@ from dataclasses import dataclass
 
 
 class Kind(enum.Enum):
-    """How the values of two moments relate."""
+    """The relation between the values of two snapshots."""
 
     COUNTER = "counter"
-    """It only grows: the difference is what happened in between."""
+    """It only grows; the difference is the number of events in between."""
     GAUGE = "gauge"
-    """As it is at that moment."""
+    """A value at one moment."""
     DISTRIBUTION = "distribution"
-    """Many values, of which the count, the sum and a histogram grow."""
+    """Many values; their count, their sum and their histogram grow."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)  # one object each, found by its identity
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)  # one object each, compared by identity
 class Metric:
-    """Declared once, in `catalogue`."""
+    """A metric of this catalogue."""
 
     name: str
     """Dotted, as OpenTelemetry names metrics."""
     kind: Kind
     unit: str
-    """As UCUM writes it, which OpenTelemetry asks for: ``s``, ``By`` (bytes), ``{record}`` and the like."""
+    """In UCUM notation, which OpenTelemetry asks for: ``s``, ``By`` (bytes), ``{record}`` and the like."""
     description: str
     tags: tuple[str, ...] = ()
-    """The names of its tags, in the order in which their values are given."""
+    """The names of its tags, in the order of their values."""
 
 
 def _counter(name: str, unit: str, description: str, *tags: str) -> Metric:
@@ -46,8 +46,8 @@ def _distribution(name: str, unit: str, description: str, *tags: str) -> Metric:
     return Metric(name=name, kind=Kind.DISTRIBUTION, unit=unit, description=description, tags=tags)
 
 
-# The network, of every client. ``api`` is a request's name, as ``Fetch``; ``error`` the name of an error code
-# or of an exception's class.
+# The network, of every client. ``api`` is a request's name, such as ``Fetch``; ``error`` the name of an error
+# code or of an exception's class.
 DIALS = _counter(
     "kafka.client.dials",
     "{dial}",

@@ -16,7 +16,7 @@ from ..runtime.waiting import LocklessCondition
 
 
 class Event(Protocol):
-    """What an event can do."""
+    """The interface of an event."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -27,11 +27,10 @@ E = TypeVar("E", bound=Event)
 
 
 class EventStream(Generic[E]):
-    """A window that slides: at most ``capacity`` events wait in it, and a further one pushes out the oldest.
+    """A sliding window of at most ``capacity`` events: each further event removes the oldest one.
 
-    Any thread may use it. Whoever is slow, or does not read at all, loses events (``dropped`` counts them),
-    and holds up nobody. It ends when the client does, or with `close`; a process forked from this one gets
-    none.
+    Any thread may use it. A slow reader loses events (``dropped`` counts them) and delays no other thread.
+    The stream ends with the client or with `close`; a process forked from this one gets no events.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -39,11 +38,11 @@ class EventStream(Generic[E]):
             raise ValueError(f"capacity must be at least 1, not {capacity}")
         self.capacity = capacity
         self.seen = 0
-        """Events since it was subscribed, dropped ones included."""
+        """Events since the subscription, including dropped ones."""
         self.dropped = 0
-        """Events that were pushed out before they were taken."""
+        """Events that were removed before they were read."""
         self._process_id = os.getpid()
-        self.lock = threading.RLock()  # reentrant: the handler of a signal may close the client
+        self.lock = threading.RLock()  # re-entrant: a signal handler may close the client
         self._events: deque[E] = deque()
         self._condition = LocklessCondition()
         self._closed = False
@@ -56,7 +55,7 @@ class EventStream(Generic[E]):
         return len(self._events)
 
     def __iter__(self) -> Self:
-        """The events as they come, until the stream is closed and empty."""
+        """The events as they arrive, until the stream is closed and empty."""
         return self
 
     def __next__(self) -> E:
@@ -72,17 +71,18 @@ class EventStream(Generic[E]):
 
     @property
     def closed(self) -> bool:
-        """Whether no more events will come. Those that wait can still be taken."""
+        """True if no more events will arrive. Events in the window can still be taken."""
         return self._closed or self._process_id != os.getpid()
 
     def take(self, timeout: float | None = None) -> E | None:
-        """The oldest event; waits for one for ``timeout`` seconds (None: as long as the stream is open). None
-        where none came."""
+        """The oldest event. Waits for one for ``timeout`` seconds (None: until the stream is closed); None if
+        there was none.
+        """
         deadline = None if timeout is None else Deadline.after_ms(timeout * 1000)
         while True:
             if self._process_id != os.getpid():
                 return None
-            closed = self.closed  # asked first: the last event may come just before the end
+            closed = self.closed  # read first: the last event may arrive just before the end
             with self.lock:
                 if self._events:
                     return self._events.popleft()
@@ -90,7 +90,7 @@ class EventStream(Generic[E]):
                 return None
 
     def drain(self) -> list[E]:
-        """All that wait, without waiting."""
+        """Take all events in the window, without waiting."""
         if self._process_id != os.getpid():
             return []
         with self.lock:
@@ -99,12 +99,12 @@ class EventStream(Generic[E]):
         return found
 
     def close(self) -> None:
-        """Take in no more. May be called twice."""
+        """Accept no more events. Harmless if repeated."""
         self._closed = True
         self._condition.notify_all()
 
     def offer(self, event: E) -> None:
-        """The client's word: this has happened. It never waits for whoever reads."""
+        """Called by the client with a new event. It never waits for the reader."""
         if self.closed:
             return
         with self.lock:
@@ -117,7 +117,7 @@ class EventStream(Generic[E]):
 
 
 class EventSource(Generic[E]):
-    """Any thread may use it. A stream that nobody holds any more is forgotten."""
+    """The subscribers of one kind of event. Any thread may use it. It does not keep streams alive."""
 
     def __init__(self) -> None:
         self._streams: tuple[weakref.ref[EventStream[E]], ...] = ()
@@ -126,17 +126,17 @@ class EventSource(Generic[E]):
 
     @property
     def listening(self) -> bool:
-        """Whether anybody has subscribed: an event need not be made for nobody."""
+        """True if there is a subscriber: without one, no event needs to be created."""
         return bool(self._streams)
 
     @property
     def locks(self) -> list[threading.RLock]:
-        """Its own and those of its streams."""
+        """Its own lock and those of its streams."""
         streams = [stream for reference in self._streams if (stream := reference()) is not None]
         return [self._lock, *(stream.lock for stream in streams)]
 
     def subscribe(self, capacity: int) -> EventStream[E]:
-        """A stream of what happens from now on."""
+        """A stream of the events from now on."""
         stream: EventStream[E] = EventStream(capacity)
         with self._lock:
             self._streams = (*self._streams, weakref.ref(stream))
@@ -145,7 +145,7 @@ class EventSource(Generic[E]):
         return stream
 
     def emit(self, event: E) -> None:
-        """It has happened."""
+        """Pass ``event`` to every subscriber."""
         gone = False
         for reference in self._streams:
             stream = reference()
@@ -157,7 +157,7 @@ class EventSource(Generic[E]):
             self._forget_closed()
 
     def close(self) -> None:
-        """Nothing more will happen."""
+        """Close every stream: no more events will occur."""
         self._closed = True
         for reference in self._streams:
             if (stream := reference()) is not None:

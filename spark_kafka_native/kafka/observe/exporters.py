@@ -22,7 +22,7 @@ from .metrics import NOTHING, Distribution, MetricKey, MetricsSnapshot, Value
 
 _LOG = logging.getLogger("spark_kafka_native.telemetry")
 CLOSE_S = 5.0
-"""How long `close` waits for the last export, or for what is left to be written."""
+"""How long `close` waits for the last export, or for the last events to be written."""
 
 
 METER: Final = "spark_kafka_native"
@@ -32,32 +32,32 @@ _Read = Callable[[Value], Iterator[tuple[float, Mapping[str, str]]]]
 
 
 class Metered(Protocol):
-    """A client that counts: `Producer`, `Consumer`, `GroupConsumer` and their kin."""
+    """A client with metrics: `Producer`, `Consumer`, `GroupConsumer` and similar."""
 
     def metrics(self) -> MetricsSnapshot:
-        """What was counted and measured so far."""
+        """The metrics so far."""
         ...
 
 
 Export = Callable[[MetricsSnapshot, MetricsSnapshot], object]
-"""Called with everything so far, and with what came since the last call."""
+"""Called with the metrics so far, and with those since the last call."""
 
 
 class MetricsExporter:
-    """Calls ``to(total, since_last)`` every so many seconds, and once more in `close`. A context manager.
+    """Calls ``to(total, since_last)`` every ``every`` seconds, and once more in `close`. A context manager.
 
         with MetricsExporter(producer, every=10.0, to=lambda total, last: print(last.to_json())):
             ...
 
-    ``to`` may take its time and may raise: that is logged, and the next call is made. It does not keep the
-    client alive, and ends with it; a process forked from this one exports nothing.
+    ``to`` may be slow and may raise: the error is logged, and the next call is made. The exporter does not
+    keep the client alive, and ends with it; a process forked from this one exports nothing.
     """
 
     def __init__(self, client: Metered, *, every: float = 60.0, to: Export) -> None:
         if not every > 0:
             raise ValueError(f"every must be a number of seconds above 0, not {every}")
         self.failures = 0
-        """Calls that raised."""
+        """The number of calls that raised."""
         self._client = weakref.ref(client)
         self._every = every
         self._to = to
@@ -78,7 +78,7 @@ class MetricsExporter:
         self.close()
 
     def close(self) -> None:
-        """Export what came since the last time, and end. May be called twice."""
+        """Export the metrics since the last call, and stop. Harmless if repeated."""
         if self._process_id != os.getpid():
             return
         self._stopping = True
@@ -98,7 +98,7 @@ class MetricsExporter:
             return
         try:
             total = client.metrics()
-            del client  # it may go while the function takes its time
+            del client  # the client may be deleted while the function runs
             last, self._last = self._last, total
             self._to(total, total if last is None else total.since(last))
         except Exception:  # noqa: BLE001 - a user's function must not end the thread
@@ -109,14 +109,14 @@ class MetricsExporter:
 def export_to_opentelemetry(
     client: Metered, meter: Any = None, attributes: Mapping[str, str] | None = None
 ) -> None:
-    """Register every metric of ``client`` with ``meter`` (None: the global provider's). ``attributes`` go on
-    each value, to tell clients apart; tags are attributes, too.
+    """Register every metric of ``client`` with ``meter`` (None: the global provider's). ``attributes`` are
+    added to each value, to distinguish clients; tags become attributes, too.
 
-    A counter and a gauge keep their names and units. A distribution is a counter ``<name>.count``, a counter
-    ``<name>.sum``, and a gauge ``<name>`` with the percentiles since the last collection, as attribute
-    ``quantile`` (0 to 1). The client is not kept alive; nothing is reported of one that is gone.
+    A counter and a gauge keep their names and units. A distribution becomes a counter ``<name>.count``, a
+    counter ``<name>.sum``, and a gauge ``<name>`` with the percentiles since the last collection, as
+    attribute ``quantile`` (0 to 1). The client is not kept alive; a deleted one reports nothing.
 
-    Raises `ConfigError` where ``opentelemetry-api`` is not installed: ``pip install
+    Raises `ConfigError` if ``opentelemetry-api`` is not installed: ``pip install
     "spark-kafka-native[otel]"``.
     """
     try:
@@ -134,7 +134,7 @@ def export_to_opentelemetry(
 
 
 def _instruments(meter: Any, metric: Metric) -> list[tuple[str, Any, str, _Read]]:
-    """The suffix of its name, how it is made, its unit and what it reads."""
+    """For each instrument of ``metric``: the suffix of its name, its constructor, its unit and its reader."""
     match metric.kind:
         case Kind.COUNTER:
             return [("", meter.create_observable_counter, metric.unit, _number)]
@@ -149,7 +149,9 @@ def _instruments(meter: Any, metric: Metric) -> list[tuple[str, Any, str, _Read]
 
 
 class _Collected:
-    """One snapshot for all instruments of a collection: one that is read again begins the next."""
+    """One snapshot for all instruments of a collection; an instrument that is read again starts the next
+    collection.
+    """
 
     def __init__(
         self, client: Metered, observation: Callable[..., Any], attributes: Mapping[str, str]
@@ -176,7 +178,8 @@ class _Collected:
         return observe
 
     def _values(self, name: str, metric: Metric, *, interval: bool) -> list[tuple[MetricKey, Value]]:
-        if self._process_id != os.getpid():  # a reader may go on in a forked child, where the client does not
+        # a reader may run on in a forked child, where the client does not
+        if self._process_id != os.getpid():
             return []
         with self._lock:
             snapshot = self._snapshot(name)[interval]
@@ -185,7 +188,7 @@ class _Collected:
         )
 
     def _snapshot(self, name: str) -> tuple[MetricsSnapshot | None, MetricsSnapshot | None]:
-        """All so far, and what came since the last collection."""
+        """The metrics so far, and those since the last collection."""
         client = self._client()
         if client is None:
             return None, None
@@ -219,13 +222,15 @@ def _percentiles(value: Value) -> Iterator[tuple[float, Mapping[str, str]]]:
 
 
 class JsonLines:
-    """A context manager. ``to`` is a path, which is appended to, or an open text file, which stays open.
+    """Writes events to a file, one line of JSON each, in a thread of its own. A context manager.
+
+    ``to`` is a path to append to, or an open text file, which stays open.
 
         with JsonLines("acknowledgements.jsonl", producer.acknowledgements()):
             ...
 
-    Where the file can't keep up, events are dropped, and a line ``{"event": "dropped", "count": n}`` says so.
-    What can't be written is logged once and counted in ``failures``; the client goes on.
+    If the file is too slow, events are dropped, and a line ``{"event": "dropped", "count": n}`` counts them.
+    Write errors are logged once and counted in ``failures``; the client goes on.
     """
 
     def __init__(self, to: str | os.PathLike[str] | TextIO, stream: EventStream[Any]) -> None:
@@ -233,7 +238,7 @@ class JsonLines:
         """Lines that could not be written."""
         self._stream = stream
         self._owns_file = isinstance(to, str | os.PathLike)
-        # Closed by the thread, once everything is written.
+        # The thread closes it, once everything is written.
         self._file = Path(to).open("a", encoding="utf-8") if isinstance(to, str | os.PathLike) else to  # noqa: SIM115
         self._told_dropped = 0
         self._process_id = os.getpid()
@@ -250,8 +255,8 @@ class JsonLines:
         self.close()
 
     def close(self) -> None:
-        """Write what is left, and end. May be called twice."""
-        if self._process_id != os.getpid():  # the thread, and what the file buffers, are the parent's
+        """Write the remaining events, and stop. Harmless if repeated."""
+        if self._process_id != os.getpid():  # the thread and the file's buffer belong to the parent
             return
         self._stream.close()
         self._thread.join(CLOSE_S)
@@ -266,7 +271,8 @@ class JsonLines:
                 self._flush()
         self._flush()
         if self._owns_file:
-            with contextlib.suppress(OSError):  # a full disk: what is left of it can't be written here either
+            # a full disk: the rest of the buffer cannot be written here either
+            with contextlib.suppress(OSError):
                 self._file.close()
 
     def _write(self, line: dict[str, Any]) -> None:

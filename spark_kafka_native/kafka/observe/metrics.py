@@ -1,4 +1,4 @@
-"""Metrics: the registry that a client counts and measures in, histograms, and snapshots of both.
+"""Metrics: a registry of counters and histograms, and snapshots of both.
 
 Counting happens per request and per batch, never per record.
 """
@@ -19,35 +19,36 @@ from ..errors import BrokerError
 from .catalogue import Kind, Metric
 
 STEPS = 4
-"""Buckets per doubling: a percentile, from the geometric middle of its bucket, is off by at most
-2 ** (1 / 8) - 1, 9.05 %."""
+"""Buckets per doubling. A percentile is the geometric middle of its bucket, so its error is at most 2 ** (1 /
+8) - 1, 9.05 %."""
 _LOWEST, _HIGHEST = -20 * STEPS, 40 * STEPS
-"""Values from 1e-6 (a microsecond) to 1e12 are told apart: 241 buckets at most, and one for what is
-smaller."""
+"""The range of distinguished values, from 1e-6 (a microsecond) to 1e12: at most 241 buckets, one of which
+holds all smaller values."""
 _MAX_VALUE = 2.0**40
 
 
 @dataclass(frozen=True, kw_only=True)
 class Distribution:
-    """Percentiles of a measurement; all zero when there was none. They are off by at most 9.05 %; ``count``,
-    ``mean``, ``min`` and ``max`` are exact, but for ``min`` and ``max`` of the time between two snapshots,
-    which are percentiles too."""
+    """Percentiles of a measurement; all zero if there are no values. Their error is at most 9.05 %.
+    ``count``, ``mean``, ``min`` and ``max`` are exact, except ``min`` and ``max`` of the time between two
+    snapshots, which are percentiles too.
+    """
 
     count: int = 0
     sum: float = 0.0
-    """Of all values."""
+    """The sum of all values."""
     min: float = 0.0
     p50: float = 0.0
     p95: float = 0.0
     p99: float = 0.0
     max: float = 0.0
     buckets: Mapping[int, int] = field(default_factory=dict, repr=False)
-    """How many values lie in bucket ``i``: from ``2 ** (i / 4)`` on, up to where the next one begins. The
-    lowest holds what is smaller too."""
+    """The number of values in bucket ``i``, which starts at ``2 ** (i / 4)`` and ends where the next one
+    starts. The lowest bucket also holds all smaller values."""
 
     @classmethod
     def of(cls, buckets: Mapping[int, int], total: float, low: float, high: float) -> Distribution:
-        """Of values between ``low`` and ``high`` whose sum is ``total``."""
+        """The distribution of values between ``low`` and ``high`` with the sum ``total``."""
         count = sum(buckets.values())
         if not count:
             return cls()
@@ -56,11 +57,11 @@ class Distribution:
 
     @property
     def mean(self) -> float:
-        """Of all values."""
+        """The mean of all values."""
         return self.sum / self.count if self.count else 0.0
 
     def to_dict(self) -> dict[str, float]:
-        """Without the buckets."""
+        """Plain values, without the buckets."""
         return {
             "count": self.count,
             "sum": self.sum,
@@ -73,7 +74,7 @@ class Distribution:
         }
 
     def scaled(self, factor: float) -> Distribution:
-        """In another unit (``buckets`` stay those of the first one)."""
+        """In another unit (``buckets`` keep the original one)."""
         return Distribution(
             count=self.count,
             sum=self.sum * factor,
@@ -97,7 +98,7 @@ class Distribution:
         )
 
     def minus(self, earlier: Distribution) -> Distribution:
-        """The values that came since ``earlier``; all of them where that is not of the same histogram."""
+        """The values since ``earlier``; all values if ``earlier`` is not of the same histogram."""
         before = earlier.buckets
         left = {bucket: count - before.get(bucket, 0) for bucket, count in self.buckets.items()}
         if not before or any(count < 0 for count in left.values()) or not before.keys() <= left.keys():
@@ -111,11 +112,11 @@ class Distribution:
 
 
 NOTHING = Distribution()
-"""Of no values at all."""
+"""The distribution of no values."""
 
 
 class Histogram:
-    """Not thread-safe: its owner holds a lock."""
+    """Counts of values in buckets that grow geometrically. Not thread-safe: its owner holds a lock."""
 
     __slots__ = ("_buckets", "_max", "_min", "_sum")
 
@@ -126,7 +127,7 @@ class Histogram:
         self._max = 0.0
 
     def add(self, value: float) -> None:
-        """Count one value; below 0, as where a clock was set back, it counts as 0."""
+        """Count one value; a negative one (a clock was set back) counts as 0."""
         if not value > 0.0:
             value, bucket = 0.0, _LOWEST
         elif value >= _MAX_VALUE:
@@ -141,7 +142,7 @@ class Histogram:
             self._max = value
 
     def distribution(self) -> Distribution:
-        """What was counted so far."""
+        """The distribution so far."""
         return Distribution.of(dict(self._buckets), self._sum, self._min, self._max)
 
 
@@ -167,7 +168,7 @@ Value = int | float | Distribution
 
 
 class Observed(NamedTuple):
-    """The value that a gauge, or a counter kept elsewhere, has now."""
+    """The current value of a gauge, or of a counter kept elsewhere."""
 
     metric: Metric
     value: float
@@ -175,7 +176,7 @@ class Observed(NamedTuple):
 
 
 class MetricKey(NamedTuple):
-    """A metric with values for its tags; prints as in ``kafka.client.requests{api=Fetch}``."""
+    """A metric with values of its tags; prints as ``kafka.client.requests{api=Fetch}``."""
 
     name: str
     tags: tuple[tuple[str, str], ...] = ()
@@ -187,16 +188,16 @@ class MetricKey(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class MetricsSnapshot:
-    """What was counted since a moment. Its metrics are those of ``docs/client.md``.
+    """The values of a client's metrics at one moment. ``docs/client.md`` lists the metrics.
 
-    ``snapshot.values`` maps each name with its tags to a number, or a `Distribution`. Counters and
-    distributions of one client only grow; a process that was forked from it begins at zero.
+    ``snapshot.values`` maps each name with its tags to a number or a `Distribution`. Counters and
+    distributions of one client only grow; a forked process starts at zero.
     """
 
     taken_at: float
     """Seconds since the epoch."""
     seconds: float
-    """How long it was counted for: since the client was made, or, of `since`, since the earlier snapshot."""
+    """The time that it covers: since the client was created, or, for `since`, since the earlier snapshot."""
     values: Mapping[MetricKey, Value]
     kinds: Mapping[str, Metric]
     """By name."""
@@ -208,13 +209,14 @@ class MetricsSnapshot:
         return f"<MetricsSnapshot of {self.seconds:.3f} s: {len(self.values)} values>"
 
     def value(self, name: str, **tags: str) -> float:
-        """A counter or gauge, over all that have these ``tags``; 0 where there is none. Of a distribution it
-        is the sum."""
+        """The sum of a counter or gauge over all series with these ``tags``; 0 if there are none. For a
+        distribution, the sum of its values.
+        """
         found = self._find(name, tags)
         return sum(one.sum if isinstance(one, Distribution) else one for one in found)
 
     def distribution(self, name: str, **tags: str) -> Distribution:
-        """A distribution, over all that have these ``tags``; an empty one where there is none."""
+        """A distribution over all series with these ``tags``; an empty one if there are none."""
         whole = Distribution()
         for one in self._find(name, tags):
             if isinstance(one, Distribution):
@@ -222,8 +224,7 @@ class MetricsSnapshot:
         return whole
 
     def since(self, earlier: MetricsSnapshot) -> MetricsSnapshot:
-        """What was counted and measured since an ``earlier`` snapshot of the same client; gauges are as they
-        are now."""
+        """The changes since an ``earlier`` snapshot of the same client; gauges keep their current values."""
         values = {key: self._since(key, value, earlier.values.get(key)) for key, value in self}
         return MetricsSnapshot(
             taken_at=self.taken_at,
@@ -233,7 +234,7 @@ class MetricsSnapshot:
         )
 
     def plus(self, others: Iterable[MetricsSnapshot]) -> MetricsSnapshot:
-        """Together with those of other parts of the same client."""
+        """The sum of this snapshot and those of other parts of the same client."""
         values, kinds = dict(self.values), dict(self.kinds)
         for other in others:
             kinds.update(other.kinds)
@@ -244,7 +245,7 @@ class MetricsSnapshot:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON: ``metrics`` is a list of name, unit, tags and value."""
+        """Plain values, for JSON: ``metrics`` is a list of name, kind, unit, tags and value."""
         return {
             "taken_at": self.taken_at,
             "seconds": self.seconds,
@@ -262,7 +263,7 @@ class MetricsSnapshot:
 
     def to_json(self) -> str:
         """`to_dict` as one line of JSON."""
-        import json  # late: few ask for it, and a person may be waiting for something else
+        import json  # late: few callers need it, and imports delay the first result
 
         return json.dumps(self.to_dict(), separators=(",", ":"))
 
@@ -280,36 +281,38 @@ class MetricsSnapshot:
 
 
 def added(one: Value, other: Value) -> Value:
-    """Both together."""
+    """The sum of two values."""
     if isinstance(one, Distribution):
         return one.plus(other) if isinstance(other, Distribution) else one
     return one if isinstance(other, Distribution) else one + other
 
 
 MAX_SERIES = 1_000
-"""So many combinations of tags of a metric are told apart: memory must not grow with the names of topics that
-come and go, and many topics must not hide why commits fail."""
+"""Limit of tag combinations per metric: memory must not grow with the names of topics that come and go, and
+many topics must not hide why commits fail."""
 OTHER = "other"
-"""The value of all tags beyond that."""
+"""The value of all tags beyond that limit."""
 
 _Key = tuple[Metric, tuple[str, ...]]
 
 
 class MetricsRegistry:
-    """Any thread may use it; nobody waits while holding its lock. In a forked child it begins at zero."""
+    """Counters and histograms. Any thread may use it; no thread waits while it holds the lock. In a forked
+    child it starts at zero.
+    """
 
     def __init__(self) -> None:
         self._start()
         _REGISTRIES.add(self)
 
     def _start(self) -> None:
-        # Reentrant: a signal's handler that closes the client may run while this thread counts.
+        # Re-entrant: a signal handler may close the client while this thread counts.
         self.lock = threading.RLock()
-        """Guards what is counted, and what an owner wants to change in one step with it."""
+        """Guards the counts, and whatever an owner changes in one step with them."""
         self._counts: dict[_Key, int] = {}
         self._histograms: dict[_Key, Histogram] = {}
         self._series: dict[Metric, int] = {}
-        """How many combinations of tags each has."""
+        """The number of tag combinations of each metric."""
         self._started_at = time.monotonic()
 
     def __repr__(self) -> str:
@@ -337,7 +340,7 @@ class MetricsRegistry:
 
     @contextlib.contextmanager
     def timed(self, metric: Metric, *tags: str) -> Iterator[None]:
-        """Measure how many seconds the block takes, however it ends."""
+        """Measure the duration of the block in seconds, however it ends."""
         began = time.monotonic()
         try:
             yield
@@ -345,15 +348,15 @@ class MetricsRegistry:
             self.measure(metric, time.monotonic() - began, *tags)
 
     def total(self, metric: Metric) -> int:
-        """A counter, whatever its tags."""
+        """A counter, summed over all tags."""
         with self.lock:
             return sum(count for (of, _), count in list(self._counts.items()) if of is metric)
 
     def distribution(self, metric: Metric) -> Distribution:
-        """A distribution, whatever its tags."""
+        """A distribution over all tags."""
         whole = Distribution()
         with self.lock:
-            known = list(self._histograms.items())  # a signal's handler may add one meanwhile
+            known = list(self._histograms.items())  # a signal handler may add one meanwhile
             found = [one.distribution() for (of, _), one in known if of is metric]
         for one in found:
             whole = whole.plus(one)
@@ -362,8 +365,7 @@ class MetricsRegistry:
     def snapshot(
         self, observed: Iterable[Observed] = (), others: Iterable[MetricsRegistry] = ()
     ) -> MetricsSnapshot:
-        """Everything so far, with what was ``observed`` elsewhere just now and what ``others`` have
-        counted."""
+        """The metrics so far, with values ``observed`` elsewhere just now and the metrics of ``others``."""
         with self.lock:
             counts: list[tuple[_Key, Any]] = list(self._counts.items())
             counts += [(key, histogram.distribution()) for key, histogram in list(self._histograms.items())]
@@ -381,7 +383,7 @@ class MetricsRegistry:
         return mine.plus([other.snapshot() for other in others if other is not self])
 
     def _bounded(self, key: _Key) -> _Key:
-        """``key``, unless there are too many already."""
+        """``key``, or the key of `OTHER` if the metric has too many tag combinations."""
         metric, tags = key
         known = self._series.get(metric, 0)
         if tags and known >= MAX_SERIES:
@@ -402,8 +404,9 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def error_tag(error: BaseException | None) -> str:
-    """The name of a broker's error code, or of the exception's class; never its words, which are without
-    end."""
+    """The name of a broker's error code or of the exception's class; never the message, which has unlimited
+    variants.
+    """
     if isinstance(error, BrokerError):
         return error.error_code.name
     return "none" if error is None else type(error).__name__

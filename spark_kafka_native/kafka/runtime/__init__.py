@@ -1,1 +1,3 @@
-"""Deadlines, wake-ups, retries, throttled log lines: what needs a clock or a thread, and no broker."""
+"""Deadlines, waiting, retries, name lookups and throttled logging: code that needs a clock or a thread, and
+no broker.
+"""

@@ -1,4 +1,4 @@
-"""`LogThrottle`: log lines of what may happen a thousand times a second, such as another attempt."""
+"""`LogThrottle`: limits log lines about events that may occur a thousand times a second, such as retries."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from collections.abc import Callable, Hashable
 from typing import Final
 
 INTERVAL_S: Final = 10.0
-"""Of each kind there is one line in so many seconds."""
+"""Minimum interval between log lines of one kind."""
 MAX_KINDS: Final = 256
-"""So many kinds are remembered; names of topics and brokers are among them. More that are new within
-the interval count as one.
-"""
+"""Limit of remembered kinds, which include names of topics and brokers. Further new kinds within the interval
+count as one."""
 _OTHERS: Final = object()
 
 
 class LogThrottle:
-    """Writes to ``log``. Any thread may use it; at worst a line comes twice."""
+    """Writes to ``log``. Any thread may use it; at worst a line appears twice."""
 
     def __init__(
         self, log: logging.Logger, interval_s: float = INTERVAL_S, clock: Callable[[], float] = time.monotonic
@@ -31,8 +30,8 @@ class LogThrottle:
         self._new = 0
 
     def info(self, kind: Hashable, message: str, *arguments: object) -> None:
-        """Log ``message % arguments`` at INFO, unless a line of this ``kind`` came a moment ago: the next one
-        says how many were left out.
+        """Log ``message % arguments`` at INFO, unless a line of this ``kind`` was logged within the interval.
+        The next line says how many were left out.
         """
         self._say(logging.INFO, kind, message, arguments)
 
@@ -56,7 +55,9 @@ class LogThrottle:
         self._log.log(level, message + more, *arguments)
 
     def _kind(self, kind: Hashable, now: float) -> Hashable:
-        """``kind``, unless so many came up just now that each would be forgotten before it comes again."""
+        """``kind``, or a common kind if there were so many new kinds that each would be forgotten before it
+        recurs.
+        """
         if kind in self._said:
             return kind
         if now - self._new_since >= self._interval_s:

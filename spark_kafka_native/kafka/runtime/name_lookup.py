@@ -1,9 +1,9 @@
-"""`look_up`: the addresses of a name, within a deadline.
+"""`look_up`: the addresses of a host name, within a deadline.
 
-The system's resolver takes no time limit and can't be told to stop. So a thread of its own asks it, and
-whoever wants the answer waits for as long as there is time. A lookup that nobody waits for any more goes on,
-and the next who asks the same joins it: a name that is never answered costs one thread, however often it is
-asked for, and holds up no other name.
+The system's resolver has no time limit and cannot be cancelled. A thread calls it, and callers wait for the
+answer until their deadlines. A lookup goes on when its callers have stopped waiting, and a later caller with
+the same question joins it: a name that is never answered costs one thread however often it is asked for, and
+delays no other name.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from .deadline import Deadline
 from .waiting import LocklessCondition
 
 MAX_LOOKUPS: Final = 256
-"""Threads that may ask at the same time, one per name: more than a cluster has brokers, so that names which
-are never answered don't use them up. A resolver that answers nobody must not collect them without end.
-"""
+"""Limit of lookup threads, one per name. It is larger than a cluster's number of brokers, so that names that
+are never answered do not use it up; and it bounds the threads that a dead name server collects."""
 _FAMILIES: Final = {"any": socket.AF_UNSPEC, "v4": socket.AF_INET, "v6": socket.AF_INET6}
 
 AddressInfo = tuple[int, int, int, str, tuple[Any, ...]]
@@ -31,11 +30,11 @@ AddressInfo = tuple[int, int, int, str, tuple[Any, ...]]
 
 
 class _NotAskedError(Exception):
-    """A question that had no chance."""
+    """A lookup that was never started."""
 
 
 class _Lookup:
-    """A question under way, and its answer."""
+    """A lookup in progress, and its answer."""
 
     def __init__(self, question: Callable[[], Sequence[Any]]) -> None:
         self.question = question
@@ -45,7 +44,7 @@ class _Lookup:
 
 
 class Lookups:
-    """The questions under way in a process. Any thread may use it."""
+    """The lookups in progress in a process. Any thread may use it."""
 
     def __init__(self, max_lookups: int = MAX_LOOKUPS) -> None:
         self._max_lookups = max_lookups
@@ -56,9 +55,9 @@ class Lookups:
     def ask(
         self, key: Hashable, question: Callable[[], Sequence[Any]], deadline: Deadline
     ) -> Sequence[Any] | None:
-        """The answer to ``question``, or to the same (by ``key``) that is under way already; None when
-        ``deadline`` came first. Raises what the question raised, and `_NotAskedError` when too many others
-        were not answered all the time.
+        """The answer to ``question``, or to the lookup with the same ``key`` that is in progress; None if
+        ``deadline`` passed first. Raises the error of the question, and `_NotAskedError` if too many other
+        lookups were unanswered until the deadline.
         """
         joined: list[_Lookup] = []
 
@@ -75,10 +74,11 @@ class Lookups:
         return joined[0].answer
 
     def _join(self, key: Hashable, question: Callable[[], Sequence[Any]]) -> list[_Lookup]:
-        """The lookup for ``key``, started if need be; nothing while too many are under way."""
+        """The lookup for ``key``, started if necessary; empty while too many are in progress."""
         lookup = _Lookup(question)
         try:
-            # Within the try: an interrupt as the lock is given back would leave a lookup that nobody runs.
+            # Within the try: an interrupt while the lock is released would leave a lookup that no thread
+            # runs.
             with self._lock:
                 if (found := self._under_way.get(key)) is not None:
                     return [found]
@@ -87,9 +87,10 @@ class Lookups:
                 self._under_way[key] = lookup
             threading.Thread(target=self._run, args=(key, lookup), name="kafka-lookup", daemon=True).start()
         except RuntimeError:
-            # None can be started while the interpreter ends (3.12 on), or where there are too many.
+            # No thread can start while the interpreter exits (Python 3.12), or if there are too many.
             self._run(key, lookup)
-        except BaseException as interrupt:  # nobody knows whether it runs, and others may wait for it
+        # it is unknown whether the thread runs, and other callers may wait for it
+        except BaseException as interrupt:
             lookup.failure = OSError(f"interrupted by {interrupt!r}")
             self._end(key, lookup)
             raise
@@ -115,16 +116,16 @@ _lookups = Lookups()
 
 
 def look_up(host: str, port: int, config: ClientConfig, deadline: Deadline) -> list[AddressInfo]:
-    """The addresses of ``host``, of the family that is to be used, in the order in which to try them.
+    """The addresses of ``host`` of the configured family, in the order to try them.
 
-    Raises `UnreachableError` when it has none, and `NetworkError` when nobody said so in time.
+    Raises `UnreachableError` if there are none, and `NetworkError` if there was no answer in time.
     """
     return _interleaved(_answer(host, port, config, deadline))
 
 
 def canonical_names(host: str, port: int, config: ClientConfig, deadline: Deadline) -> list[str]:
-    """The name of each address of ``host``, as the name server has it (or the address, where it has none):
-    ``client.dns.lookup=resolve_canonical_bootstrap_servers_only``. Raises as `look_up`.
+    """The name of each address of ``host`` according to the name server (or the address, if it has no name),
+    for ``client.dns.lookup=resolve_canonical_bootstrap_servers_only``. Raises as `look_up`.
     """
     targets = [info[4] for info in _answer(host, port, config, deadline)]
 
@@ -135,7 +136,7 @@ def canonical_names(host: str, port: int, config: ClientConfig, deadline: Deadli
 
 
 def resolved(host: str, port: int, deadline: Deadline) -> list[AddressInfo]:
-    """The addresses of a host that is no broker, by the system's resolver. Raises as `look_up`."""
+    """The addresses of a host that is not a broker, from the system's resolver. Raises as `look_up`."""
     key = (None, host, port, socket.AF_UNSPEC)
     return _asked(key, lambda: _system(host, port, socket.AF_UNSPEC), f"{host}:{port}", None, deadline)
 
@@ -166,7 +167,7 @@ def _asked(
     config: ClientConfig | None,
     deadline: Deadline,
 ) -> list[Any]:
-    """The answer to ``question``; without a ``key`` it asks nobody else, and needs no thread."""
+    """The answer to ``question``. Without a ``key`` it is called in this thread: it involves no resolver."""
     limit = deadline if config is None else deadline.within_ms(config.connection_setup_timeout_ms)
     waits_ms = limit.remaining_ms
     try:
@@ -198,7 +199,7 @@ def _is_literal(host: str) -> bool:
 
 
 def _interleaved(found: list[AddressInfo]) -> list[AddressInfo]:
-    """The families in turn, beginning with that of the first address (RFC 8305, section 4)."""
+    """The families alternate, starting with that of the first address (RFC 8305, section 4)."""
     by_family: dict[int, list[AddressInfo]] = {}
     for info in found:
         by_family.setdefault(info[0], []).append(info)
@@ -208,7 +209,7 @@ def _interleaved(found: list[AddressInfo]) -> list[AddressInfo]:
 
 def _after_fork() -> None:
     global _lookups
-    _lookups = Lookups()  # threads of the parent ask for it, not for us; its lock may have been held
+    _lookups = Lookups()  # its threads are the parent's, and its lock may have been held
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,4 +1,4 @@
-"""`retry`: the one retry loop of the client. Nobody else sleeps between attempts."""
+"""`retry`: the only retry loop of the client; no other code sleeps between attempts."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ class Backoff:
 
     def delay_ms(self, attempt: int, uniform: Callable[[float, float], float] = random.uniform) -> float:
         """Milliseconds to wait after the ``attempt``-th failure (from 0)."""
-        # 2**30 of the smallest first_ms is beyond any cap: the bound keeps the power from growing without
-        # end.
+        # 2**30 times the smallest first_ms exceeds any cap; the bound keeps the power from growing.
         return min(self.max_ms, self.first_ms * 2.0 ** min(attempt, 30)) * uniform(0.8, 1.2)
 
 
 def is_retriable(error: KafkaError) -> bool:
-    """Whether the same request may succeed later: the network's fault, an error code that Kafka calls
-    retriable, or an answer that leaves something out.
+    """True if the same request may succeed later: a network error, an error code that Kafka calls retriable,
+    or an incomplete response.
     """
     if isinstance(error, BrokerError):
         return error.error_code.retriable or error.error_code.stale_metadata
@@ -55,10 +54,10 @@ def retry(  # noqa: PLR0913 - time and randomness come in as arguments
 ) -> T:
     """Call ``operation`` until it returns, fails for good, or ``deadline`` passes.
 
-    ``between`` is told each retriable failure before the wait (to refresh what the failure proved stale); an
-    error of its own counts as a failed attempt. Raises what ``operation`` raised when that is not retriable,
-    else `DeadlineExceededError` that names ``what`` and whose cause is the last failure that was not merely
-    for want of time.
+    ``between`` is called with each retriable failure before the wait (to refresh what the failure proved
+    stale); an error that it raises counts as a failed attempt. Raises the error of ``operation`` if that is
+    not retriable, else `DeadlineExceededError` with ``what`` in its message; its cause is the last failure
+    that was not merely a lack of time.
     """
     attempt = 0
     telling: KafkaError | None = None
@@ -91,6 +90,6 @@ def retry(  # noqa: PLR0913 - time and randomness come in as arguments
 
 
 def _more_telling(earlier: KafkaError | None, later: KafkaError, deadline: Deadline) -> KafkaError:
-    """The one of two failures that says why. An attempt that the deadline cut short does not."""
+    """The failure of the two that shows the cause. An attempt that the deadline cut short does not."""
     cut_short = deadline.expired and isinstance(later, NetworkError)
     return later if earlier is None or not cut_short else earlier

@@ -209,7 +209,7 @@ def test_a_forked_child_has_nothing_under_way_and_calls_nothing_off(background: 
     assert background._end is not None
     poller.register(background._end.fileno(), select.POLLIN)
     assert poller.poll(0) == []
-    assert not deadlines[0].called_off
+    assert not deadlines[0].cancelled
     gate.set()
     settled(background, "one")
     assert told == [True]

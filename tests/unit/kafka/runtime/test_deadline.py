@@ -30,20 +30,20 @@ def wakeup() -> Iterator[Wakeup]:
 
 
 def test_it_comes_with_the_wakeup_to_all_that_were_made_of_it(wakeup: Wakeup) -> None:
-    whole = Deadline.after_ms(HOUR_MS).or_when(wakeup)
+    whole = Deadline.after_ms(HOUR_MS).with_wakeup(wakeup)
     parts = [whole, whole.within_ms(1e9), whole.from_now_ms(2 * HOUR_MS)]
-    assert [one.expired or one.called_off for one in parts] == [False] * 3
+    assert [one.expired or one.cancelled for one in parts] == [False] * 3
     assert [round(one.remaining_ms / HOUR_MS) for one in parts] == [1, 1, 2]
     wakeup.set()
-    assert [one.expired and one.called_off for one in parts] == [True] * 3
+    assert [one.expired and one.cancelled for one in parts] == [True] * 3
     assert [one.remaining_ms for one in parts] == [0.0] * 3
-    assert not Deadline.after_ms(0).called_off
+    assert not Deadline.after_ms(0).cancelled
 
 
 def test_a_wait_for_sockets_ends_and_tells_of_them_alone(wakeup: Wakeup) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        deadline = Deadline.after_ms(HOUR_MS).or_when(wakeup)
+        deadline = Deadline.after_ms(HOUR_MS).with_wakeup(wakeup)
         theirs.send(b"x")
         assert deadline.poll(poller_of(ours)) == [(ours.fileno(), select.POLLIN)]
         ours.recv(1)
@@ -71,7 +71,7 @@ def test_whoever_waits_for_an_answer_leaves_the_connection_to_others(wakeup: Wak
         def ask() -> None:
             try:
                 connection.send(
-                    MetadataRequest(topics=None), deadline=Deadline.after_ms(HOUR_MS).or_when(wakeup)
+                    MetadataRequest(topics=None), deadline=Deadline.after_ms(HOUR_MS).with_wakeup(wakeup)
                 )
             except NetworkError as error:
                 failures.append(error)
@@ -94,7 +94,7 @@ def test_a_handshake_is_called_off(wakeup: Wakeup) -> None:
 
         def dial() -> None:
             try:
-                Connection.open(where, config=config, deadline=Deadline.after_ms(HOUR_MS).or_when(wakeup))
+                Connection.open(where, config=config, deadline=Deadline.after_ms(HOUR_MS).with_wakeup(wakeup))
             except NetworkError as error:
                 failures.append(error)
 
@@ -116,11 +116,11 @@ def test_whoever_is_woken_knows_why_before_it_is_said(
 ) -> None:
     """The pipe is written to, and who sets it has not come to note that; an interrupt keeps it from that."""
     seen: list[bool] = []
-    deadline = Deadline.after_ms(HOUR_MS).or_when(wakeup)
+    deadline = Deadline.after_ms(HOUR_MS).with_wakeup(wakeup)
 
     def wait() -> None:
         assert deadline.poll(select.poll()) == []
-        seen.append(deadline.called_off)
+        seen.append(deadline.cancelled)
 
     thread = threading.Thread(target=wait, daemon=True)
     write: Callable[..., int] = os.write
