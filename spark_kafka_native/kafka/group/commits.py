@@ -1,6 +1,8 @@
-"""`Progress`: what of each partition was handed out in this assignment, and what the group has of it.
+"""The offset commits of a group consumer: which offsets may be committed, when, and in which order.
 
-It decides what a commit may say; it does no I/O. Any thread may use it.
+`Progress` records what was handed out in the current assignment and decides what a commit may contain (no
+I/O). `CommitQueue` sends commits one at a time, in a thread of its own. `Commits` stands in front of both,
+for the caller's thread: explicit commits, automatic commits, and offsets for a transaction.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from ..consumer.consumer_events import WorkStatus, WorkUnit
 from ..consumer.partition_reader import PartitionReader
 from ..error_code import ErrorCode
 from ..errors import BrokerError, CommitFailedError, KafkaError
-from ..model import TopicPartition
+from ..model import Record, TopicPartition
 from ..observe import catalogue as metric
 from ..observe.events import EventSource
 from ..observe.metrics import MetricsRegistry, error_tag
@@ -32,43 +34,66 @@ from .committed_offsets import build_offset_commit, read_offset_commit
 from .group_config import GroupConfig
 from .membership import Identity
 
+_LOG = logging.getLogger("spark_kafka_native.group")
+
+Offsets = Mapping[TopicPartition, int]
+
+UNKNOWN_TOPIC_MS = 3_000
+"""After this time, a topic that the coordinator does not know counts as deleted: later commits are waiting.
+"""
+
+_AGAIN = frozenset((ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.STALE_MEMBER_EPOCH))
+"""The generation is changing and the partitions are still assigned here: try again with the next generation.
+"""
+_TOO_LATE = frozenset(
+    (
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+    )
+)
+
 
 @dataclass(slots=True)
 class _Partition:
     start: int
     """Where reading began, with this assignment or the last `seek`."""
     handed_out: int
-    """The offset behind the last record that the caller was given."""
+    """The offset after the last record that was handed out."""
     committed: int | None
-    """What the group has; None where that is not to be compared with (nothing, or the caller sought)."""
-    told: int = 0
-    """What was told for a transaction: whether it was committed, only the caller knows."""
+    """The group's committed offset; None if there is none to compare with (nothing committed, or a seek)."""
+    in_transaction: int = 0
+    """The offset that was given to a transaction; only the caller knows if the transaction committed."""
 
     @property
-    def open(self) -> bool:
-        """Whether the caller was given records that it neither committed nor asked to commit."""
-        return self.handed_out > max(self.start, self.committed or 0, self.told)
+    def uncommitted(self) -> bool:
+        """True if records were handed out that were neither committed nor given to a transaction."""
+        return self.handed_out > max(self.start, self.committed or 0, self.in_transaction)
 
 
 class Progress:
-    """One for each consumer."""
+    """For each assigned partition: the offsets that were handed out and the group's committed offset.
+
+    It decides what a commit may contain; it does no I/O. One for each consumer. Any thread may use it.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._partitions: dict[TopicPartition, _Partition] = {}
-        self._dropped_open: set[TopicPartition] = set()
+        self._dropped_uncommitted: set[TopicPartition] = set()
 
     def begin(self, topic_partition: TopicPartition, start: int, committed: int | None) -> None:
-        """A partition is read from ``start`` on."""
+        """Reading of a partition begins at ``start``."""
         with self._lock:
             self._partitions[topic_partition] = _Partition(start, start, committed)
 
     def handed_out(self, topic_partition: TopicPartition, from_offset: int, next_offset: int) -> bool:
-        """The caller was given everything in ``[from_offset, next_offset)``.
+        """Everything in ``[from_offset, next_offset)`` was handed out.
 
-        Returns whether reading has gone back, as ``auto.offset.reset`` says where the log lacks what was
-        committed or read. Commits go back with it: others would go on from where the log was, and skip what
-        has come up to there since.
+        Returns True if reading went back, because ``auto.offset.reset`` applied where the log lacks the
+        position. Commits go back with it: otherwise another member would continue at the old offset and skip
+        the records that are written up to it.
         """
         with self._lock:
             partition = self._partitions.get(topic_partition)
@@ -81,54 +106,54 @@ class Progress:
             return back
 
     def given_back(self, topic_partition: TopicPartition, offset: int) -> None:
-        """The caller was not given what begins at ``offset`` after all, and gets it again."""
+        """Records from ``offset`` on did not reach the caller, and will be handed out again."""
         with self._lock:
             partition = self._partitions.get(topic_partition)
             if partition is not None:
                 partition.handed_out = max(partition.start, min(partition.handed_out, offset))
 
     def sought(self, topic_partition: TopicPartition, offset: int) -> None:
-        """The caller goes on from ``offset``, and may commit what lies before the last commit."""
+        """The caller continues at ``offset``, and may commit offsets before the last commit."""
         with self._lock:
             if topic_partition in self._partitions:
                 self._partitions[topic_partition] = _Partition(offset, offset, None)
 
     def restart(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """They will be begun anew where the group has come to; until then nothing of them can be committed.
+        """Reading will begin anew at the committed offsets; until then nothing of them can be committed.
 
-        What was made of their records counts no more, nor of others' that were dropped.
+        Also forgets which partitions were dropped: the transaction that used their records is aborted.
         """
         with self._lock:
             for topic_partition in topic_partitions:
                 self._partitions.pop(topic_partition, None)
-            self._dropped_open.clear()
+            self._dropped_uncommitted.clear()
 
     def drop(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """They are read no more."""
+        """They are no longer assigned."""
         with self._lock:
             for topic_partition in topic_partitions:
                 partition = self._partitions.pop(topic_partition, None)
-                if partition is not None and partition.open:
-                    self._dropped_open.add(topic_partition)
+                if partition is not None and partition.uncommitted:
+                    self._dropped_uncommitted.add(topic_partition)
 
-    def dropped_open(self) -> frozenset[TopicPartition]:
-        """What was dropped, since this was asked last, after records that were handed out and not committed:
-        others read them again.
+    def take_dropped_uncommitted(self) -> frozenset[TopicPartition]:
+        """The partitions that were dropped, since the last call, with records that were handed out and not
+        committed: another member reads these records again.
         """
         with self._lock:
-            found, self._dropped_open = self._dropped_open, set()
+            found, self._dropped_uncommitted = self._dropped_uncommitted, set()
             return frozenset(found)
 
-    def told(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """A transaction is to commit them."""
+    def given_to_transaction(self, offsets: Offsets) -> None:
+        """A transaction is going to commit them."""
         with self._lock:
             for topic_partition, offset in offsets.items():
                 if (partition := self._partitions.get(topic_partition)) is not None:
-                    partition.told = offset
+                    partition.in_transaction = offset
 
-    def check(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Raises `CommitFailedError` where an offset is not behind records that were handed out since the
-        partition was assigned: they belong to an older generation, or were never read.
+    def check(self, offsets: Offsets) -> None:
+        """Raises `CommitFailedError` for an offset outside the records that were handed out in the current
+        assignment: they belong to an older generation, or were never read.
         """
         with self._lock:
             for topic_partition, offset in offsets.items():
@@ -145,8 +170,8 @@ class Progress:
                         "record is of an earlier assignment, and others may have gone on since"
                     )
 
-    def ahead(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Those that are ahead of what the group has: a commit never goes back."""
+    def ahead(self, offsets: Offsets) -> dict[TopicPartition, int]:
+        """The offsets that are ahead of the committed ones: a commit never goes back."""
         with self._lock:
             found = {}
             for topic_partition, offset in offsets.items():
@@ -155,8 +180,8 @@ class Progress:
                     found[topic_partition] = offset
             return found
 
-    def spans(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
-        """What committing ``offsets`` adds to what the group has, or to where reading began."""
+    def spans(self, offsets: Offsets) -> dict[TopicPartition, tuple[int, int]]:
+        """For each partition the offsets that committing ``offsets`` adds, from and until."""
         with self._lock:
             found = {}
             for topic_partition, offset in offsets.items():
@@ -165,8 +190,10 @@ class Progress:
                     found[topic_partition] = (min(begin, offset), offset)
             return found
 
-    def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """The group has them. What was on its way when the caller sought says nothing of what comes after."""
+    def committed(self, offsets: Offsets) -> None:
+        """The coordinator has committed them. A commit that was in flight during a seek is ignored: it says
+        nothing about the offsets after the seek.
+        """
         with self._lock:
             for topic_partition, offset in offsets.items():
                 partition = self._partitions.get(topic_partition)
@@ -174,112 +201,106 @@ class Progress:
                     partition.committed = offset
 
 
-_LOG = logging.getLogger("spark_kafka_native.group")
-
-Offsets = Mapping[TopicPartition, int]
-
-UNKNOWN_TOPIC_MS = 3_000
-"""A coordinator that does not know a topic for so long: it was deleted, and the others' commits wait."""
-
-_AGAIN = frozenset((ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.STALE_MEMBER_EPOCH))
-"""The generation changes just now, and the partitions are still ours: again, as a member of the new one."""
-
-_TOO_LATE = frozenset(
-    (
-        ErrorCode.ILLEGAL_GENERATION,
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.FENCED_INSTANCE_ID,
-        ErrorCode.FENCED_MEMBER_EPOCH,
-    )
-)
-
-
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Commit:
     offsets: dict[TopicPartition, int]
     done: Future[None]
 
 
-class Commits:
-    """Ask from any thread."""
+class CommitQueue:
+    """Sends commits one request at a time, in the order in which they were submitted, so that none goes back.
+
+    A thread of its own sends them, because the thread of the membership or the caller may be waiting. Any
+    thread may submit.
+    """
 
     def __init__(
         self,
         router: Router,
-        group_id: str,
+        config: GroupConfig,
         identity: Callable[[], Identity | None],
         progress: Progress,
         doubt: Callable[[Identity], None],
     ) -> None:
-        """``identity`` says as whom to commit; ``doubt`` hears of one that the coordinator has refused."""
+        """``identity`` returns the member id and generation to commit with; ``doubt`` is called with those
+        that the coordinator refused.
+        """
         self._router = router
-        self._group_id = group_id
-        self._key = CoordinatorKey.group(group_id)
+        self._config = config
+        self._key = CoordinatorKey.group(config.group_id)
         self._identity = identity
         self._progress = progress
         self._doubt = doubt
         self.metrics = MetricsRegistry()
-        """Where commits are counted."""
+        """Counts the commits."""
         self.work_units: EventSource[WorkUnit] = EventSource()
-        """Where they are told."""
-        self._wanted: deque[_Wanted] = deque()
+        """Emits an event for each partition that was committed."""
+        self._waiting: deque[_Commit] = deque()
         self._last: Future[None] | None = None
         self._condition = LocklessCondition()
         self._stopping = False
-        self._thread: threading.Thread | None = None
+        self.thread: threading.Thread | None = None
         self._starting = threading.Lock()
 
-    def ask(self, offsets: Offsets) -> Future[None]:
-        """Commit ``offsets`` in the background; the future ends with what came of it."""
-        wanted = _Wanted(dict(offsets), Future())
-        wanted.done.set_running_or_notify_cancel()
+    def submit(self, offsets: Offsets) -> Future[None]:
+        """Commit ``offsets`` in the background; the future completes with the outcome."""
+        commit = _Commit(dict(offsets), Future())
+        commit.done.set_running_or_notify_cancel()
         if not offsets:
-            wanted.done.set_result(None)
-            return wanted.done
-        self._last = wanted.done
-        self._wanted.append(wanted)
+            commit.done.set_result(None)
+            return commit.done
+        self._last = commit.done
+        self._waiting.append(commit)
         with self._starting:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="kafka-group-commits", daemon=True)
-                self._thread.start()
+            if self.thread is None:
+                self.thread = threading.Thread(target=self._work, name="kafka-group-commits", daemon=True)
+                self.thread.start()
         self._condition.notify_all()
-        return wanted.done
+        return commit.done
+
+    def settle_deadline(self) -> Deadline:
+        """The limit of a wait for commits that a rebalance or a seek must not overtake: half of the max poll
+        interval at most, because the caller is in a poll meanwhile.
+        """
+        return self._router.deadline(
+            min(self._router.config.default_api_timeout_ms, self._config.max_poll_interval_ms / 2)
+        )
 
     def drain(self, deadline: Deadline) -> None:
-        """Wait until everything that was asked for has ended, or for ``deadline``."""
+        """Wait until every submitted commit has ended, or until ``deadline``."""
         last = self._last
         if last is not None:
             concurrent.futures.wait([last], deadline.remaining_ms / 1000)
 
     def abandon(self) -> None:
-        """End, once what was asked for has ended."""
+        """End the thread once every submitted commit has ended."""
         self._stopping = True
         self._condition.notify_all()
 
     def stop(self) -> None:
-        """End; what is tried again is not any more."""
+        """End the thread; a commit that failed is not retried any more."""
         self.abandon()
-        if self._thread is not None:
-            self._thread.join(1.0)
+        if self.thread is not None:
+            self.thread.join(1.0)
 
     def _work(self) -> None:
         while True:
-            self._condition.wait_for(lambda: bool(self._wanted) or self._stopping, None)
-            if self._stopping and not self._wanted:
+            self._condition.wait_for(lambda: bool(self._waiting) or self._stopping, None)
+            if self._stopping and not self._waiting:
                 return
-            wanted = self._wanted.popleft()
+            commit = self._waiting.popleft()
             began, failure = time.monotonic(), None
             try:
-                self._commit(wanted.offsets)
+                self._commit(commit.offsets)
             except KafkaError as error:
                 failure = error
-            except BaseException as error:  # noqa: BLE001 - whoever waits must hear of a bug
+            except BaseException as error:  # noqa: BLE001 - the waiting thread must hear of a bug
                 failure = KafkaError(f"committing failed: {error!r}")
             self._count(failure, time.monotonic() - began)
             if failure is None:
-                wanted.done.set_result(None)
+                commit.done.set_result(None)
             else:
-                wanted.done.set_exception(failure)
+                commit.done.set_exception(failure)
 
     def _count(self, failure: KafkaError | None, seconds: float) -> None:
         outcome = "committed" if failure is None else error_tag(failure)
@@ -298,7 +319,7 @@ class Commits:
 
         retry(
             lambda: self._attempt(offsets, limit),
-            what=f"committing offsets in group {self._group_id}",
+            what=f"committing offsets in group {self._config.group_id}",
             deadline=limit,
             backoff=Backoff(first_ms=client.retry_backoff_ms, max_ms=client.retry_backoff_max_ms),
             retriable=again,
@@ -306,22 +327,25 @@ class Commits:
         )
 
     def _attempt(self, offsets: Offsets, deadline: Deadline) -> None:
-        """One attempt, as who this consumer is now: each looks anew whether the partitions are still its."""
-        # First of all: as a member of a later generation, it might commit what was checked for this one.
+        """One attempt with the current member id and generation; each checks again that the partitions are
+        still assigned.
+        """
+        # First of all: with a later generation, it might commit what was checked for this one.
         identity = self._identity()
         self._progress.check(offsets)
         ahead = self._progress.ahead(offsets)
         if not ahead:
             return
+        group_id = self._config.group_id
         if identity is None:
             raise CommitFailedError(
-                f"this consumer is not in group {self._group_id} just now (it was too slow, or not heard of, "
+                f"this consumer is not in group {group_id} just now (it was too slow, or not heard of, "
                 f"and its partitions may be others' by now): {_shown(ahead)} were not committed"
             )
-        request = build_offset_commit(self._group_id, ahead, identity)
+        request = build_offset_commit(group_id, ahead, identity)
         try:
             response = ask_coordinator(self._router, self._key, request, deadline)
-            read_offset_commit(response, self._group_id, ahead)
+            read_offset_commit(response, group_id, ahead)
         except BrokerError as error:
             if error.error_code not in _TOO_LATE:
                 raise
@@ -347,7 +371,7 @@ class Commits:
 
 
 class _OutdatedError(KafkaError):
-    """The commit was refused as a generation's that has ended, and this consumer is in the next already."""
+    """The coordinator refused a commit of an ended generation, and this consumer is already in the next."""
 
 
 def _again(error: KafkaError) -> bool:
@@ -362,81 +386,102 @@ def _shown(offsets: Offsets) -> str:
     return "the offsets " + ", ".join(f"{tp}: {offset}" for tp, offset in first) + more
 
 
-class AutoCommit:
-    """Knows of what it was told is to be committed without being asked; nothing of it where that is off."""
+class Commits:
+    """What one consumer commits, explicitly and automatically. For the caller's thread.
+
+    Records count as done once the caller comes back for more: the records of the last read are not. Automatic
+    commits contain what was handed out and is done; none are made if ``enable_auto_commit`` is off.
+    """
 
     def __init__(
-        self, config: GroupConfig, commits: Commits, reader: PartitionReader, progress: Progress
+        self, config: GroupConfig, queue: CommitQueue, reader: PartitionReader, progress: Progress
     ) -> None:
         self._enabled = config.enable_auto_commit
         self._interval_s = config.auto_commit_interval_ms / 1000
-        self._commits = commits
+        self.queue = queue
+        self.progress = progress
         self._reader = reader
-        self._progress = progress
         self._touched: set[TopicPartition] = set()
         self._starts: dict[TopicPartition, int] = {}
         self._asked: dict[TopicPartition, int] = {}
         self._last: dict[TopicPartition, int] = {}
-        self._due = time.monotonic() + self._interval_s
+        self.due = time.monotonic() + self._interval_s
+        """When the next automatic commit is due, by the monotonic clock."""
 
-    def handed_out(self, topic_partition: TopicPartition, from_offset: int) -> None:
-        """The caller is given what begins at ``from_offset``."""
+    # What is read.
+
+    def handed_out(self, topic_partition: TopicPartition, from_offset: int, next_offset: int) -> None:
+        """The caller is given everything in ``[from_offset, next_offset)``."""
+        if self.progress.handed_out(topic_partition, from_offset, next_offset):
+            self.forget([topic_partition])
         if self._enabled:
             self._touched.add(topic_partition)
             self._last[topic_partition] = from_offset
 
     def reached(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """For each partition the offset behind what was handed out and what is hidden after it (markers,
-        aborted transactions, compaction): from now on a commit may say it.
+        """For each partition the offset after what was handed out and what is hidden after it (markers,
+        aborted transactions, compaction): from now on a commit may contain it.
         """
         found = {tp: self._reader.position(tp) for tp in topic_partitions}
         for topic_partition, offset in found.items():
-            if self._progress.handed_out(topic_partition, offset, offset):
+            if self.progress.handed_out(topic_partition, offset, offset):
                 self.forget([topic_partition])
         return found
 
     def started(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Reading begins at ``offset``, and nothing was committed: if the group is not told, whoever has the
-        partition next may begin later, and skip what came in between.
+        """Reading begins at ``offset``, and nothing is committed. An automatic commit stores the start: a
+        member that gets the partition next might begin later, and skip what was written in between.
         """
         if self._enabled:
             self._starts[topic_partition] = offset
 
     def forget(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """They are read no more, or from elsewhere."""
+        """They are no longer read, or from elsewhere: automatic commits do not contain them."""
         for topic_partition in topic_partitions:
             self._starts.pop(topic_partition, None)
         self.forget_handed_out(topic_partitions)
 
     def forget_handed_out(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """What was handed out of them is not done."""
+        """The records that were handed out of them do not count as done."""
         for topic_partition in topic_partitions:
             self._touched.discard(topic_partition)
             self._asked.pop(topic_partition, None)
             self._last.pop(topic_partition, None)
 
+    def restart(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Reading will begin anew at the committed offsets."""
+        self.forget_handed_out(topic_partitions)
+        self.progress.restart(topic_partitions)
+
+    def drop(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """They are no longer assigned."""
+        self.forget(topic_partitions)
+        self.progress.drop(topic_partitions)
+
+    # Automatic commits.
+
     def caller_is_back(self) -> None:
-        """Everything that was handed out is done: commit it if it is time to."""
+        """Everything that was handed out is done: commit it if a commit is due."""
         self._last.clear()
-        if not (self._touched or self._starts) or time.monotonic() < self._due:
+        if not (self._touched or self._starts) or time.monotonic() < self.due:
             return
-        self._due = time.monotonic() + self._interval_s
-        done = self._ask(all_done=True)
+        self.due = time.monotonic() + self._interval_s
+        done = self._submit(all_done=True)
         if self._interval_s == 0 and done is not None:
-            with contextlib.suppress(CommitFailedError):  # logged; what is not ours any more is taken away
+            with contextlib.suppress(CommitFailedError):  # logged; partitions that are lost are taken away
                 done.result()  # nothing else is handed out before
 
     def commit_now(self, deadline: Deadline, *, all_done: bool) -> None:
         """Commit what is done, and wait for it. A failure is logged: the records are read again.
 
-        ``all_done``: also what was handed out last.
+        ``all_done``: also the records that were handed out last.
         """
-        done = self._ask(all_done=all_done)
+        done = self._submit(all_done=all_done)
         if done is not None:
             with contextlib.suppress(KafkaError, TimeoutError):
                 done.result(deadline.remaining_ms / 1000)
 
-    def _ask(self, *, all_done: bool) -> Future[None] | None:
+    def _submit(self, *, all_done: bool) -> Future[None] | None:
         read = self._reader.partitions.keys() - self._reader.recreated
         offsets = {tp: offset for tp, offset in self._starts.items() if tp in read}
         offsets |= self.reached(self._touched & read)
@@ -446,11 +491,55 @@ class AutoCommit:
         if not wanted:
             return None
         self._asked.update(wanted)
-        done = self._commits.ask(wanted)
+        done = self.queue.submit(wanted)
         done.add_done_callback(self._ended)
         return done
 
     def _ended(self, done: Future[None]) -> None:
         if (error := done.exception()) is not None:
-            self._asked = {}  # the next one asks for it again
+            self._asked = {}  # the next commit contains it again
             _LOG.warning("committing what was read failed: %s", error)
+
+    # Explicit commits and transactions.
+
+    def wanted(self, records: Iterable[Record], offsets: Offsets | None = None) -> dict[TopicPartition, int]:
+        """The offsets that `GroupConsumer.commit` with these arguments commits. Raises `CommitFailedError` if
+        one of them must not be committed.
+        """
+        wanted = dict(offsets or {})
+        for record in records:
+            tp = record.topic_partition
+            wanted[tp] = max(wanted.get(tp, 0), record.offset + 1)
+        recreated = self._reader.recreated
+        if not records and offsets is None:
+            wanted = self.reached(self._reader.partitions.keys() - recreated)
+        elif outdated := recreated & wanted.keys():
+            raise CommitFailedError(
+                f"{partitions_named(outdated)}: the topic was deleted and created again, and offsets of the "
+                "former one were not committed for it; seek to where to begin with the new one"
+            )
+        elif offsets:  # they may be positions
+            self.reached(offsets.keys() & self._reader.partitions.keys())
+        self.progress.check(wanted)
+        return wanted
+
+    def for_transaction(
+        self, records: Iterable[Record], offsets: Offsets | None
+    ) -> dict[TopicPartition, int]:
+        """As `wanted`, for a transaction that commits them. Raises `CommitFailedError` once if a partition
+        was taken away whose records were handed out and not committed.
+        """
+        if dropped := self.progress.take_dropped_uncommitted():
+            raise CommitFailedError(
+                f"{partitions_named(dropped)} went to others after records were handed out here and not "
+                "committed, and they are read again. What was made of them must not count: abort the "
+                "transaction, call seek_to_committed(), and read on"
+            )
+        wanted = self.wanted(records, offsets)
+        self.progress.given_to_transaction(wanted)
+        return wanted
+
+
+def partitions_named(topic_partitions: Iterable[TopicPartition]) -> str:
+    """The partitions for a message, in order."""
+    return ", ".join(map(str, sorted(topic_partitions))) or "no partitions"

@@ -1,8 +1,7 @@
-"""`GroupConsumer`: one of several consumers that share the partitions of some topics between them.
+"""`GroupConsumer`: one of several consumers that share the partitions of some topics.
 
-Two threads help: `Member` keeps it in the group, `PartitionReader`'s fetches ahead. What changes the
-partitions happens in the caller's thread, when it comes back for more: then everything that it was given is
-done, so that it can be committed before others go on from there.
+Two threads assist it: that of `Member` keeps it in the group, that of `PartitionReader` fetches ahead.
+Partitions come and go only in the caller's thread, when it comes back for more (`Rebalance`).
 """
 
 from __future__ import annotations
@@ -11,43 +10,51 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ..cluster.router import Router
 from ..config.client_config import Bootstrap, configs_from
 from ..consumer.consumer_events import WorkUnit
 from ..consumer.fetched_records import FetchedRecords
+from ..consumer.offsets import list_offsets
 from ..consumer.partition_reader import PartitionReader, single_reader
-from ..errors import ConfigError, ConsumerClosedError
-from ..model import Record, TopicPartition
+from ..errors import CommitFailedError, ConfigError, ConsumerClosedError, DeadlineExceededError, KafkaError
+from ..model import GroupMembership, OffsetAt, Record, TopicPartition
 from ..observe import catalogue as metric
 from ..observe.events import EventStream
 from ..observe.metrics import MetricsSnapshot, Observed
 from ..runtime.deadline import Deadline
-from .callbacks import Callbacks, OnPartitions
-from .commits import AutoCommit, Commits, Progress
+from .commits import CommitQueue, Commits, Progress, partitions_named
+from .committed_offsets import committed_offsets
 from .group_config import GroupConfig
-from .group_positions import Taken
-from .group_transactions import GroupTransactions
-from .late_close import closed_late, within_handler
 from .member import new_member
-from .membership import Change
+from .rebalance import OnChange, Rebalance, RebalanceCallbacks
+from .signal_safe_close import closed_late, within_handler
 from .start_offsets import StartOffsets
 from .subscription import Subscription, Topics
 
-SLICE_MS = 50
-"""A read that waits for records looks up so often, to see whether the group wants something."""
-LEAVE_MS = 5_000
-"""So long `close` waits for the last commit and for the coordinator to hear that we leave."""
+if TYPE_CHECKING:
+    from ..producer.transactional_producer import TransactionalProducer
 
+SLICE_MS = 50
+"""How often a read that waits for records looks for a change that the group demands."""
+
+Taken = Record | FetchedRecords | list[Record]
 T = TypeVar("T", Record, FetchedRecords, list[Record])
 
+OnPartitions = Callable[["GroupConsumer", list[TopicPartition]], object]
+"""Called with the consumer and the partitions concerned, in the caller's thread, from within a read."""
 
-class GroupConsumer(GroupTransactions):
+
+class GroupConsumer:
     """Reads its share of some topics, together with the other members of its group.
 
     ``bootstrap`` says how to reach the cluster, ``topics`` is a name, several, or a compiled pattern that
@@ -55,14 +62,14 @@ class GroupConsumer(GroupTransactions):
     the group or a `GroupConfig`. Keywords are the fields of `GroupConfig`, `ClientConfig` and
     `SecurityConfig`. For one thread at a time: a read while another thread is in one raises `RuntimeError`.
 
-    **At least once.** With ``enable_auto_commit`` whatever was handed out, however it was read, is committed
-    once the caller is back for more (in the background every ``auto_commit_interval_ms``, before anything
-    else with 0), and before its partitions go to another member. Without it, only `commit` commits. A
-    consumer that dies leaves what it did not commit to others, who read it again.
+    **At least once.** With ``enable_auto_commit`` everything that was handed out is committed once the caller
+    comes back for more (in the background every ``auto_commit_interval_ms``; with 0, before anything else is
+    handed out), and before its partitions go to another member. Without it, only `commit` commits. If a
+    consumer dies, other members read again what it did not commit.
 
     ``on_assigned``, ``on_revoked`` and ``on_lost`` are called from within a read, or `close`. In
-    ``on_revoked`` the partitions are still this consumer's: what is done can be committed. Of those in
-    ``on_lost`` others may have read on already.
+    ``on_revoked`` the partitions are still assigned to this consumer: what is done can be committed. The
+    partitions in ``on_lost`` may already be read by other members.
     """
 
     def __init__(
@@ -80,28 +87,36 @@ class GroupConsumer(GroupTransactions):
             settings["group_id"] = group
         own = group if isinstance(group, GroupConfig) else GroupConfig
         client, self._config = configs_from(bootstrap, settings, own)
-        super().__init__()
+        self._callers: set[int] = set()
+        self._close_asked = False
         self._subscription = Subscription(topics)
         self._router = Router(client)
-        self._progress = Progress()
         self._reader = PartitionReader(self._router, self._config)
         self._member = new_member(self._router, self._config, self._subscription)
-        group_id = self._config.group_id
-        self._callbacks = Callbacks(group_id, assigned=on_assigned, revoked=on_revoked, lost=on_lost)
-        self._commits = Commits(
-            self._router, group_id, self._member.identity, self._progress, self._member.doubt
+        self._commits = self._new_commits()
+        self._starts = StartOffsets(self._router, self._config, self._reader, self._commits)
+        callbacks = RebalanceCallbacks(
+            self._config.group_id,
+            assigned=_weakly_bound(self, on_assigned),
+            revoked=_weakly_bound(self, on_revoked),
+            lost=_weakly_bound(self, on_lost),
         )
-        self._metrics = self._commits.metrics = self._reader.registry
-        self._commits.work_units = self._reader.work_units
-        self._auto = AutoCommit(self._config, self._commits, self._reader, self._progress)
-        self._starts = StartOffsets(self._router, self._config, self._reader, self._progress, self._auto)
+        self._rebalance = Rebalance(
+            self._member, self._subscription, self._commits, self._starts, callbacks, self._reader.registry
+        )
         self._taken: Taken | None = None
         self._read_by: dict[str, int] = {}
-        self._closing = False
         self._closed = False
         self._process_id = os.getpid()
         weakref.finalize(self, self._member.abandon).atexit = False
-        weakref.finalize(self, self._commits.abandon).atexit = False
+        weakref.finalize(self, self._commits.queue.abandon).atexit = False
+
+    def _new_commits(self) -> Commits:
+        progress = Progress()
+        queue = CommitQueue(self._router, self._config, self._member.identity, progress, self._member.doubt)
+        queue.metrics = self._reader.registry
+        queue.work_units = self._reader.work_units
+        return Commits(self._config, queue, self._reader, progress)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else repr(self._member.membership)
@@ -112,18 +127,18 @@ class GroupConsumer(GroupTransactions):
     def read(self, timeout: float | None = None) -> FetchedRecords | None:
         """The next records of any partition as columns; None after ``timeout`` seconds (None: never).
 
-        Raises what the group or a partition can't go on with: `BrokerError` (not authorized, fenced),
-        `OffsetOutOfRangeError` with ``auto_offset_reset="none"``, and as `PartitionReader`.
+        Raises errors after which the group or a partition cannot continue: `BrokerError` (not authorized,
+        fenced), `OffsetOutOfRangeError` with ``auto_offset_reset="none"``, and as `PartitionReader`.
         """
         return self._polled(timeout, self._reader.read_columns)
 
     def __iter__(self) -> Self:
-        """The records one by one, for ever."""
+        """The records one by one, without end."""
         return self
 
     def __next__(self) -> Record:
         record = self._polled(None, self._reader.next_record)
-        assert record is not None  # it waits for ever
+        assert record is not None  # it waits without a limit
         return record
 
     def fetch_record(self, timeout: float | None = None) -> Record | None:
@@ -131,19 +146,19 @@ class GroupConsumer(GroupTransactions):
         return self._polled(timeout, self._reader.next_record)
 
     def poll(self, timeout: float | None = None, max_records: int | None = None) -> list[Record]:
-        """The next records: waits for the first, for ``timeout`` seconds (None: for ever), and takes those
-        that are there, up to ``max_records`` (None: ``max_poll_records``). An empty list after the timeout.
-        Raises as `read`.
+        """The next records: waits for the first, for ``timeout`` seconds (None: without a limit), and takes
+        those that are available, up to ``max_records`` (None: ``max_poll_records``). An empty list after the
+        timeout. Raises as `read`.
         """
         if max_records is not None and max_records < 1:
             raise ValueError(f"max_records must be at least 1, not {max_records}")
         return self._polled(timeout, lambda deadline: self._reader.poll(max_records, deadline) or None) or []
 
-    # Where it is.
+    # Assignment and positions.
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that this member has just now."""
+        """The partitions that are assigned to this member now."""
         return self._member.membership.owned
 
     @property
@@ -151,8 +166,89 @@ class GroupConsumer(GroupTransactions):
         """The topics that it is subscribed to; of a pattern, those that match so far."""
         return self._member.membership.topics
 
+    @closed_late
+    def position(self, topic_partition: TopicPartition) -> int | None:
+        """The offset that is handed out next; None while it is not known where to start."""
+        self._check_assigned(topic_partition)
+        if topic_partition in self._starts.missing:
+            return None
+        return self._reader.position(topic_partition)
+
+    @closed_late
+    def committed(
+        self, *topic_partitions: TopicPartition, timeout: float | None = None
+    ) -> dict[TopicPartition, int | None]:
+        """The group's committed offsets of these partitions (none: of those of this member): the offset of
+        the next record to read, None where the group has committed nothing.
+
+        Asks the coordinator, which waits for transactions that are still ending. Raises
+        `DeadlineExceededError` after ``timeout`` seconds (default: ``default_api_timeout_ms``).
+        """
+        self._check_open()
+        wanted = topic_partitions or tuple(self.assignment)
+        if not wanted:
+            return {}
+        deadline = self._router.deadline(None if timeout is None else timeout * 1000)
+        return committed_offsets(self._router, self._config.group_id, wanted, deadline)
+
+    @closed_late
+    def lag(self) -> dict[TopicPartition, int]:
+        """The number of offsets between `position` and the end, for each partition of this member only; not
+        for those whose `position` is None.
+
+        The other members have their own. `Admin` returns the lag of the whole group, from committed offsets.
+        """
+        positions = {tp: self._reader.position(tp) for tp in self._reader.partitions}
+        places = dict.fromkeys(positions, OffsetAt.LATEST)
+        ends = list_offsets(self._router, places, isolation_level=self._config.isolation_level)
+        return {tp: max(0, (ends[tp].offset or 0) - position) for tp, position in positions.items()}
+
+    @closed_late
+    def seek(self, topic_partition: TopicPartition, offset: int | OffsetAt) -> None:
+        """Continue at ``offset`` in a partition of this member, as long as the partition is assigned to it.
+        The group's committed offset does not change until the next commit: seek and commit to move the group.
+        """
+        self._check_assigned(topic_partition)
+        if isinstance(offset, OffsetAt):
+            offset = self._starts.offset_of(topic_partition, offset)
+        self._commits.forget([topic_partition])
+        self._taken = None
+        self._starts.seek(topic_partition, offset)
+
+    @closed_late
+    def seek_to_committed(self) -> None:
+        """Go back to the committed offsets, in all partitions of this member: what was handed out and not
+        committed is handed out again. For use after a transaction was aborted, before the next read.
+
+        Nothing that was read before is handed out any more. The next read asks for the committed offsets; it
+        waits for transactions that are still ending, and first follows a rebalance: `position` is None until
+        then. Where nothing is committed, reading continues where it began with this assignment, or with the
+        last `seek`. Commits in flight are waited for.
+        """
+        self._check_open()
+        partitions = self.assignment
+        self._starts.add(partitions)  # first: wherever an interrupt comes, the next read goes back
+        self._commits.queue.drain(self._commits.queue.settle_deadline())
+        self._taken = None
+        self._commits.restart(partitions)
+        self._starts.drop_missing()
+
+    @closed_late
+    def pause(self, *topic_partitions: TopicPartition) -> None:
+        """Hand out nothing of these partitions until `resume`, or until they are assigned anew."""
+        for topic_partition in topic_partitions:
+            self._check_assigned(topic_partition)
+            self._starts.pause(topic_partition)
+
+    @closed_late
+    def resume(self, *topic_partitions: TopicPartition) -> None:
+        """Continue with partitions that were paused."""
+        for topic_partition in topic_partitions:
+            self._check_assigned(topic_partition)
+            self._starts.resume(topic_partition)
+
     def metrics(self) -> MetricsSnapshot:
-        """What was counted and measured so far: `MetricsSnapshot.since` an earlier one tells the time in
+        """All counts and measurements so far; `MetricsSnapshot.since` an earlier snapshot returns those in
         between."""
         return self._reader.metrics(
             [
@@ -162,42 +258,144 @@ class GroupConsumer(GroupTransactions):
         )
 
     def work_units(self, capacity: int = 1_000) -> EventStream[WorkUnit]:
-        """As `Consumer.work_units`; what was committed is told, too."""
+        """As `Consumer.work_units`, with an event for each commit, too."""
         return self._reader.work_units.subscribe(capacity)
 
     # The subscription.
 
     @closed_late
     def subscribe(self, topics: Topics) -> None:
-        """Read these topics instead; the group rebalances, and what is not among them is given up. Nothing of
-        that is handed out any more, though it may have been fetched.
+        """Read these topics instead. The group rebalances, and partitions of other topics are given up; their
+        records are not handed out any more, even if they have been fetched.
         """
         self._subscription.change(topics)
-        self._withhold_unwanted()
+        self._rebalance.withhold_unsubscribed()
         self._member.look()
 
     def add_topics(self, *topics: str) -> None:
-        """Read these topics too. Not with a pattern."""
+        """Subscribe to these topics, too. Not with a pattern."""
         self.subscribe(self._subscription.named().union(topics))
 
     def remove_topics(self, *topics: str) -> None:
-        """Read these topics no more. Not with a pattern."""
+        """Unsubscribe from these topics. Not with a pattern."""
         self.subscribe(self._subscription.named().difference(topics))
 
-    def _withhold_unwanted(self) -> None:
-        """Partitions stay this member's until the group has rebalanced."""
-        self._starts.withhold(tp for tp in self.assignment if not self._subscription.includes(tp.topic))
+    # Commits.
+
+    @closed_late
+    def commit(
+        self,
+        *records: Record,
+        offsets: Mapping[TopicPartition, int] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Commit ``records`` and all before them in their partitions, ``offsets`` (of the next record to
+        read), or, without either, everything that was handed out.
+
+        Offsets before the last commit are ignored: a commit never goes back, unless reading did, after `seek`
+        or by ``auto_offset_reset``.
+        Raises `CommitFailedError` if a partition is not assigned to this consumer any more, or was assigned
+        to another one since the record was read; `DeadlineExceededError` after ``timeout`` seconds (default:
+        ``default_api_timeout_ms``).
+        """
+        done = self.commit_async(*records, offsets=offsets)
+        limit_ms = self._router.config.default_api_timeout_ms
+        try:
+            done.result(limit_ms / 1000 + 1.0 if timeout is None else timeout)
+        except TimeoutError as error:
+            if isinstance(error, KafkaError):
+                raise
+            raise DeadlineExceededError(
+                f"committing in group {self._config.group_id} did not end in time; it goes on"
+            ) from None
+
+    @closed_late
+    def commit_async(
+        self, *records: Record, offsets: Mapping[TopicPartition, int] | None = None
+    ) -> Future[None]:
+        """As `commit`, in the background: the future completes with the outcome. Commits keep their order."""
+        self._check_open()
+        return self._commits.queue.submit(self._commits.wanted(records, offsets))
+
+    # Transactions.
+
+    @contextmanager
+    def transaction(self, producer: TransactionalProducer) -> Iterator[None]:
+        """A transaction of ``producer`` around a block, which also commits what this consumer has handed out.
+
+            fetched = consumer.read()
+            with consumer.transaction(producer):
+                producer.send("bills", value=...)
+
+        If anything raises, including the commit, the transaction is aborted, and the consumer goes back to
+        the committed offsets (`seek_to_committed`): the next read hands out the same records again. Raises
+        what the block raises, and as `TransactionalProducer.begin`, `offsets_to_commit`, `group_metadata`,
+        `TransactionalProducer.send_offsets` and ``commit``.
+        """
+        self._check_manual()
+        try:
+            with producer.transaction():
+                yield
+                producer.send_offsets(self.offsets_to_commit(), self.group_metadata())
+        except BaseException:
+            with suppress(ConsumerClosedError):
+                self.seek_to_committed()
+            raise
+
+    @closed_late
+    def offsets_to_commit(
+        self, *records: Record, offsets: Mapping[TopicPartition, int] | None = None
+    ) -> dict[TopicPartition, int]:
+        """The offsets that `commit` would commit, for `TransactionalProducer.send_offsets`: of each partition
+        the offset of the next record to read.
+
+        Raises `CommitFailedError` as `commit`. Also, once, if a partition was taken away after its records
+        were handed out, and before they were committed or returned here: another member reads them again, and
+        what this transaction made of them would count twice. The transaction must be aborted then. That does
+        not move the consumer: the records of the transaction are handed out again only after
+        `seek_to_committed`.
+        """
+        self._check_open()
+        return self._commits.for_transaction(records, offsets)
+
+    @closed_late
+    def group_metadata(self) -> GroupMembership:
+        """The member id and generation of this consumer now, for `TransactionalProducer.send_offsets`: the
+        coordinator refuses the offsets of a member that was replaced since (KIP-447). Offsets that are sent
+        with it are checked as by `offsets_to_commit`, because the coordinator does not check the assignment.
+
+        Raises `CommitFailedError` while it is no member: its partitions may be assigned to others by now;
+        `ConfigError` with automatic commits, which would commit what the transaction may still abort.
+        """
+        self._check_open()
+        self._check_manual()
+        identity = self._member.identity()
+        group_id = self._config.group_id
+        if identity is None:
+            raise CommitFailedError(
+                f"this consumer is not in group {group_id} just now: it has not joined yet, or was too slow "
+                "or not heard of, and its partitions may be others' by now. What it read must not count: "
+                "abort the transaction, call seek_to_committed(), and read on"
+            )
+        return CheckedMembership(
+            checked_by=lambda offsets: self.offsets_to_commit(offsets=offsets),
+            group_id=group_id,
+            generation_id=identity.generation_id,
+            member_id=identity.member_id,
+            group_instance_id=identity.group_instance_id,
+        )
 
     # The end.
 
     def close(self) -> None:
-        """Commit what is done, leave the group, end. A static member stays in it for its session timeout.
+        """Commit what is done, leave the group, end. A static member remains in it for its session timeout.
 
-        While an exception is on its way (``finally: consumer.close()``), what was handed out last counts as
-        not done, and is read again. So it does where the handler of a signal closes the consumer; within one
-        of its calls, it is closed as that call ends, and a read raises `ConsumerClosedError`.
+        While an exception propagates (``finally: consumer.close()``), the records that were handed out last
+        count as not done, and are read again. The same applies if a signal handler closes the consumer. A
+        handler that interrupts a call of the consumer closes it at the end of that call, and a read raises
+        `ConsumerClosedError`.
         """
-        if threading.get_ident() in self._callers and not self._callbacks.running:
+        if threading.get_ident() in self._callers and not self._rebalance.callbacks.running:
             self._close_asked = True
         else:
             self._close(done=sys.exception() is None and not within_handler())
@@ -206,13 +404,13 @@ class GroupConsumer(GroupTransactions):
         self._close(done=False)
 
     def _close(self, *, done: bool) -> None:
-        if self._closed or self._closing:  # a callback may say it, too
+        if self._closed or self._rebalance.leaving:  # a callback may call it, too
             return
         if self._process_id != os.getpid():  # the membership is the parent's
             self._closed = True
             return
-        self._closing = True
-        deadline = Deadline.after_ms(LEAVE_MS)
+        self._rebalance.leaving = True
+        deadline = self._rebalance.leave_deadline()
         try:
             self._give_up_all(done=done)
         finally:
@@ -222,8 +420,15 @@ class GroupConsumer(GroupTransactions):
                 self._reader.close()
                 self._member.stop(deadline)
             finally:  # also after an interrupt: a second `close` does nothing
-                self._commits.stop()
+                self._commits.queue.stop()
                 self._router.close()
+
+    def _give_up_all(self, *, done: bool) -> None:
+        owned = self.assignment
+        if not done:  # so that `commit` in on_revoked does not commit it either
+            self._commits.queue.drain(self._rebalance.leave_deadline())
+            self._give_back()
+        self._rebalance.give_up(owned, done=done)
 
     def __enter__(self) -> Self:
         return self
@@ -233,7 +438,7 @@ class GroupConsumer(GroupTransactions):
     ) -> None:
         self.close()
 
-    # What happens within a read.
+    # Within a read.
 
     def _polled(self, timeout: float | None, take: Callable[[Deadline], T | None]) -> T | None:
         self._check_open()
@@ -245,7 +450,7 @@ class GroupConsumer(GroupTransactions):
     @single_reader
     @closed_late
     def _read_on(self, timeout: float | None, take: Callable[[Deadline], T | None]) -> T | None:
-        if self._callbacks.running:
+        if self._rebalance.callbacks.running:
             raise RuntimeError("a read within a callback of the same consumer: return from it first")
         if self._subscription.empty:
             raise ConfigError(f"{self!r} has nothing to read: call subscribe() first, or give topics")
@@ -254,10 +459,11 @@ class GroupConsumer(GroupTransactions):
             self._member.poll_begins()
             deadline = Deadline(float("inf")) if timeout is None else Deadline.after_ms(timeout * 1000)
             while True:
-                self._follow(deadline)
+                self._rebalance.follow(deadline)
                 taken = self._taken = take(deadline.within_ms(SLICE_MS))
                 if taken is not None and not self._member.membership.losing:
-                    self._note(taken)
+                    for tp, from_offset, next_offset in _spans(taken):
+                        self._commits.handed_out(tp, from_offset, next_offset)
                     self._member.poll_ends()
                     return taken
                 if deadline.expired or self._close_asked:
@@ -268,89 +474,14 @@ class GroupConsumer(GroupTransactions):
             self._member.poll_ends()
             raise
 
-    def _note(self, taken: Taken) -> None:
-        for tp, from_offset, next_offset in _spans(taken):
-            if self._progress.handed_out(tp, from_offset, next_offset):
-                self._auto.forget([tp])
-            self._auto.handed_out(tp, from_offset)
-
     def _give_back(self) -> None:
-        """An interrupt, say: what the caller does not get, or is not done with, is handed out again."""
+        """Hand out again what the caller did not get, or is not done with, for example after an interrupt."""
         if self._taken is None:
             return
         for tp, from_offset, _ in _spans(self._taken):
             if tp in self._reader.partitions:
                 self._reader.seek(tp, from_offset)
-                self._progress.given_back(tp, from_offset)
-
-    def _follow(self, deadline: Deadline) -> None:
-        """Do what the group wants; the caller is done with everything that it was given."""
-        self._auto.caller_is_back()
-        while self._member.attention:
-            if (failure := self._member.membership.failure) is not None:
-                if (change := self._member.begin()) is not None:
-                    self._lose(change)
-                raise failure
-            change = self._member.begin()
-            if change is None:
-                return
-            self._carry_out(change)
-        if self._starts.missing:
-            self._starts.find(deadline)
-
-    def _carry_out(self, change: Change) -> None:
-        if change.lost:
-            self._lose(change)
-            return
-        try:
-            if change.revoked:
-                self._settle(change.revoked)
-        finally:
-            self._remove(change.revoked)
-            self._starts.add(change.assigned)
-            self._member.applied(change)
-            self._withhold_unwanted()
-            self._metrics.count(metric.PARTITION_CHANGES, len(change.revoked), "revoked")
-            self._metrics.count(metric.PARTITION_CHANGES, len(change.assigned), "assigned")
-            if change.assigned and not self._closing:  # also where the other callback raised
-                self._callbacks.tell(self, "assigned", change.assigned)
-
-    def _settle(self, revoked: Collection[TopicPartition]) -> None:
-        """Before others have them: commit, and let the caller do so."""
-        self._auto.commit_now(self._settling(), all_done=True)
-        self._callbacks.tell(self, "revoked", revoked)
-        self._commits.drain(self._settling())
-
-    def _lose(self, change: Change) -> None:
-        self._remove(change.lost)
-        self._metrics.count(metric.PARTITION_CHANGES, len(change.lost), "lost")
-        self._member.applied(change)
-        self._callbacks.tell(self, "lost", change.lost)
-
-    def _remove(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        for topic_partition in topic_partitions:
-            self._starts.remove(topic_partition)
-        self._auto.forget(topic_partitions)
-        self._progress.drop(topic_partitions)
-
-    def _give_up_all(self, *, done: bool) -> None:
-        """Before leaving: as if all were revoked, or lost where they are."""
-        owned = self.assignment
-        if not done:  # so that `commit` in on_revoked does not commit it either
-            self._commits.drain(Deadline.after_ms(LEAVE_MS))
-            self._give_back()
-        if self._member.identity() is None:
-            self._remove(owned)
-            if owned:
-                self._callbacks.tell(self, "lost", owned)
-            return
-        try:
-            self._auto.commit_now(Deadline.after_ms(LEAVE_MS), all_done=done)
-            if rest := owned - self._callbacks.revoking:  # of the others, it is on_revoked that closes
-                self._callbacks.tell(self, "revoked", rest)
-            self._commits.drain(Deadline.after_ms(LEAVE_MS))
-        finally:
-            self._remove(owned)
+                self._commits.progress.given_back(tp, from_offset)
 
     def _check_open(self) -> None:
         if self._process_id != os.getpid():  # its threads and its place in the group are the parent's
@@ -360,9 +491,55 @@ class GroupConsumer(GroupTransactions):
         if self._closed:
             raise ConsumerClosedError("the consumer is closed")
 
+    def _check_assigned(self, topic_partition: TopicPartition) -> None:
+        if topic_partition not in self.assignment:
+            assigned = partitions_named(self.assignment)
+            raise ValueError(f"{topic_partition} is not assigned to this consumer: {assigned} are")
+
+    def _check_manual(self) -> None:
+        if self._config.enable_auto_commit:
+            raise ConfigError("offsets in transactions take enable_auto_commit=False: both would commit them")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedMembership(GroupMembership):
+    """The membership of a consumer in this process, which checks offsets against what it has handed out."""
+
+    checked_by: Callable[[Mapping[TopicPartition, int]], object] = field(compare=False, repr=False)
+
+    def check(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """As `GroupMembership.check`: raises `CommitFailedError` as `GroupConsumer.offsets_to_commit`."""
+        self.checked_by(offsets)
+
+    def __reduce__(self) -> tuple[Callable[[], GroupMembership], tuple[()]]:
+        """In another process, where there is no such consumer, it is a plain membership."""
+        plain = partial(
+            GroupMembership,
+            group_id=self.group_id,
+            generation_id=self.generation_id,
+            member_id=self.member_id,
+            group_instance_id=self.group_instance_id,
+        )
+        return plain, ()
+
+
+def _weakly_bound(consumer: GroupConsumer, callback: OnPartitions | None) -> OnChange | None:
+    """``callback`` with the consumer as its first argument. The reference is weak: in a cycle, a consumer
+    that the caller has dropped would remain in its group until the garbage collector runs.
+    """
+    if callback is None:
+        return None
+    reference = weakref.ref(consumer)
+
+    def call(topic_partitions: list[TopicPartition]) -> None:
+        if (alive := reference()) is not None:
+            callback(alive, topic_partitions)
+
+    return call
+
 
 def _spans(taken: Taken) -> Iterable[tuple[TopicPartition, int, int]]:
-    """Of each partition where what was taken begins, and what comes next."""
+    """For each partition, the offset where the taken records begin, and the next offset after them."""
     if isinstance(taken, Record):
         return ((taken.topic_partition, taken.offset, taken.offset + 1),)
     if isinstance(taken, FetchedRecords):

@@ -56,8 +56,8 @@ class Member:
         """Topics that were looked for in vain, and the log says so."""
         self.attention = False
         """Whether the caller has to `begin` something, or to hear of a failure."""
-        self._thread = threading.Thread(target=self._work, name="kafka-group-member", daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._work, name="kafka-group-member", daemon=True)
+        self.thread.start()
 
     def __repr__(self) -> str:
         return f"<Member {self._membership!r}>"
@@ -84,7 +84,7 @@ class Member:
 
     def begin(self) -> Change | None:
         """As `Membership.begin`."""
-        with self._lock:  # not `_changing`: an interrupt in the midst of it would leave the lock taken
+        with self._lock:  # not `changing`: an interrupt in the midst of it would leave the lock taken
             change = self._membership.begin()
             self._note_attention()
             return change
@@ -131,7 +131,7 @@ class Member:
         connection = self._connection
         if connection is not None:  # a JoinGroup may be on it that the coordinator holds back
             connection.close()
-        self._thread.join(deadline.remaining_ms / 1000)
+        self.thread.join(deadline.remaining_ms / 1000)
         if request is not None:
             with contextlib.suppress(KafkaError):
                 ask_coordinator(self._router, self._key, request, deadline)
@@ -143,9 +143,10 @@ class Member:
     # The thread.
 
     @contextlib.contextmanager
-    def _changing(self) -> Iterator[None]:
+    def changing(self) -> Iterator[Membership]:
+        """Hold the membership's lock, and note afterwards if the caller has something to do."""
         with self._lock:
-            yield
+            yield self._membership
             self._note_attention()
 
     def _work(self) -> None:
@@ -155,7 +156,7 @@ class Member:
                 self._step()
         except BaseException as error:  # noqa: BLE001 - the caller must hear of a bug, whatever it is
             _LOG.exception("the thread of a group's member failed")
-            with self._changing():
+            with self.changing():
                 self._membership.failed(KafkaError(f"the member's thread failed: {error!r}"), False, 0.0)
 
     def _step(self) -> None:
@@ -166,7 +167,7 @@ class Member:
         if now >= self._look_at:
             self._find(self._membership.watched)
             return
-        with self._changing():
+        with self.changing():
             step = self._membership.next(now)
         match step:
             case Ask():
@@ -185,11 +186,11 @@ class Member:
             self._connection = connection = self._router.connection(node_id, limit, CHANNEL)
             if self._stopping:
                 return
-            response = connection.submit(ask.request, deadline=limit).result(self._patience_ms(ask))
+            response = connection.submit(ask.request, deadline=limit).result(self.answer_timeout_ms(ask))
         except KafkaError as error:
             self._failed(error, passing=_passes(error))
             return
-        with self._changing():
+        with self.changing():
             refusal = self._membership.answered(response, time.monotonic())
         if refusal is not None:
             self._router.coordinators.learn(self._key, refusal)
@@ -197,7 +198,7 @@ class Member:
         if (after := repr(self._membership)) != before:
             _LOG.info("%s", after)
 
-    def _patience_ms(self, ask: Ask) -> float:
+    def answer_timeout_ms(self, ask: Ask) -> float:
         """How long the answer is waited for: whoever is silent for longer may not be the coordinator."""
         left_ms = max(0.0, (ask.until - time.monotonic()) * 1000)
         return min(left_ms, max(ask.held_back_ms, self._router.config.request_timeout_ms))
@@ -224,7 +225,7 @@ class Member:
             return
         known = {name: topic for name, topic in metadata.topics.items() if not topic.error_code}
         now = time.monotonic()
-        with self._changing():
+        with self.changing():
             subscribed = self._subscription.among(_readable(metadata))
             if subscribed != self._membership.topics:
                 self._membership.subscribe(subscribed)
@@ -260,7 +261,7 @@ class Member:
             return
         self._router.coordinators.learn(self._key, error)
         now = time.monotonic()
-        with self._changing():
+        with self.changing():
             self._membership.failed(error, passing, now)
         self._look_at = max(self._look_at, now + UNKNOWN_LOOK_S / 2)
         if isinstance(error, RequestTimedOutError):

@@ -23,8 +23,7 @@ from ..network.transport import READ, wait_for_streams
 from ..runtime.deadline import Deadline
 from ..runtime.log_throttle import LogThrottle
 from ..runtime.retry import Backoff, is_retriable
-from .callbacks import shown
-from .commits import AutoCommit, Progress
+from .commits import Commits, partitions_named
 from .committed_offsets import committed_offsets
 from .group_config import GroupConfig
 
@@ -54,18 +53,12 @@ class StartOffsets:
     """Adds partitions to the reader once it is known where to begin."""
 
     def __init__(
-        self,
-        router: Router,
-        config: GroupConfig,
-        reader: PartitionReader,
-        progress: Progress,
-        auto: AutoCommit,
+        self, router: Router, config: GroupConfig, reader: PartitionReader, commits: Commits
     ) -> None:
         self._router = router
         self._config = config
         self._reader = reader
-        self._progress = progress
-        self._auto = auto
+        self._commits = commits
         self.missing: set[TopicPartition] = set()
         """Assigned, and not being read yet."""
         self._paused: set[TopicPartition] = set()
@@ -98,11 +91,11 @@ class StartOffsets:
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
         """Go on, or begin, at ``offset``."""
         if topic_partition in self.missing:
-            self._begin(topic_partition, offset, None)
+            self.begin(topic_partition, offset, None)
         else:
             self._began[topic_partition] = offset
             self._reader.seek(topic_partition, offset)
-            self._progress.sought(topic_partition, offset)
+            self._commits.progress.sought(topic_partition, offset)
 
     def pause(self, topic_partition: TopicPartition) -> None:
         """Hand out nothing of it."""
@@ -187,9 +180,9 @@ class StartOffsets:
             raise NoCommittedOffsetError(self._config.group_id, new[0])
         for topic_partition in new:
             if (offset := places.found.get(topic_partition)) is not None:
-                self._begin(topic_partition, offset, None)
+                self.begin(topic_partition, offset, None)
                 if places.place is not OffsetAt.EARLIEST:
-                    self._auto.started(topic_partition, offset)
+                    self._commits.started(topic_partition, offset)
         if failed := [places.failed[tp] for tp in new if tp in places.failed]:
             self._failed(min(failed, key=_passes))
 
@@ -199,7 +192,7 @@ class StartOffsets:
         # Not anew by the reset policy: the log's end is elsewhere by now.
         offset = self._began.get(topic_partition) if committed is None else committed
         if offset is not None:
-            self._begin(topic_partition, offset, committed)
+            self.begin(topic_partition, offset, committed)
         return offset is not None
 
     def _failed(self, error: KafkaError) -> None:
@@ -214,7 +207,7 @@ class StartOffsets:
         if waited_s * 1000 >= client.default_api_timeout_ms and not self._reader.partitions:
             self._since = now
             raise DeadlineExceededError(
-                f"where to begin with {shown(self.missing)} was not found in {waited_s:.0f} s; "
+                f"where to begin with {partitions_named(self.missing)} was not found in {waited_s:.0f} s; "
                 f"the last failure: {error}"
             ) from error
         if waited_s >= SAY_AFTER_S:
@@ -222,12 +215,13 @@ class StartOffsets:
                 self._config.group_id,
                 "Nothing is read yet of %s in group %s, where to begin was not found in %.0f s: %s. It is "
                 "tried again, and the other partitions are read meanwhile",
-                shown(self.missing), self._config.group_id, waited_s, error,
+                partitions_named(self.missing), self._config.group_id, waited_s, error,
             )  # fmt: skip
 
-    def _begin(self, topic_partition: TopicPartition, offset: int, committed: int | None) -> None:
+    def begin(self, topic_partition: TopicPartition, offset: int, committed: int | None) -> None:
+        """Read a partition from ``offset`` on; ``committed`` is the group's committed offset, if any."""
         self._began[topic_partition] = offset
-        self._progress.begin(topic_partition, offset, committed)
+        self._commits.progress.begin(topic_partition, offset, committed)
         self._reader.add(topic_partition, offset)
         self.missing.discard(topic_partition)
         self._hold_or_go_on(topic_partition)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
+from group_parts import parts_of
 from scripted_broker import ScriptedCluster
 from scripted_group import ScriptedGroup
 
@@ -70,7 +71,7 @@ def test_brokers_that_were_never_there_are_given_up(monkeypatch: pytest.MonkeyPa
 def test_who_stops_does_not_wait_for_brokers_that_do_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry_policy, "UNREACHABLE_WAIT_MS", 3_600_000)
     consumer = GroupConsumer("localhost:1", "a", "g", default_api_timeout_ms=3_600_000)
-    thread = consumer._member._thread
+    thread = parts_of(consumer).member.thread
     consumer.close()
     thread.join(WITHIN_S)
     assert not thread.is_alive()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_native.kafka.errors import CommitFailedError, DeadlineExceededError, KafkaError
-from spark_kafka_native.kafka.group.commits import AutoCommit, Progress
+from spark_kafka_native.kafka.group.commits import Commits, Progress
 from spark_kafka_native.kafka.group.group_config import GroupConfig
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.runtime.deadline import Deadline
@@ -28,7 +28,7 @@ class Answer(Future[None]):
 
 
 class World:
-    """An `AutoCommit` between a reader and commits that a test answers."""
+    """The `Commits` between a reader and a queue that a test answers."""
 
     def __init__(self, **settings: Any) -> None:
         self.positions: dict[TopicPartition, int] = {}
@@ -36,8 +36,8 @@ class World:
         self.failure: KafkaError | None = None
         config = GroupConfig(group_id="g", **settings)
         self.progress = Progress()
-        self.auto = AutoCommit(config, self, self, self.progress)  # type: ignore[arg-type]
-        self.auto._due = 0.0
+        self.commits = Commits(config, self, self, self.progress)  # type: ignore[arg-type]
+        self.commits.due = 0.0
 
     recreated: frozenset[TopicPartition] = frozenset()
 
@@ -48,7 +48,7 @@ class World:
     def position(self, topic_partition: TopicPartition) -> int:
         return self.positions[topic_partition]
 
-    def ask(self, offsets: Mapping[TopicPartition, int]) -> Answer:
+    def submit(self, offsets: Mapping[TopicPartition, int]) -> Answer:
         answer = Answer()
         self.asked.append((dict(offsets), answer))
         if self.failure is not None:
@@ -59,12 +59,12 @@ class World:
 
     def hand_out(self, topic_partition: TopicPartition, from_offset: int, until_offset: int) -> None:
         self.positions[topic_partition] = until_offset
-        self.auto.handed_out(topic_partition, from_offset)
+        self.commits.handed_out(topic_partition, from_offset, until_offset)
 
     def back(self) -> dict[TopicPartition, int] | None:
         """The caller is back when it is time to commit: what it commits."""
-        self.auto._due, before = 0.0, len(self.asked)
-        self.auto.caller_is_back()
+        self.commits.due, before = 0.0, len(self.asked)
+        self.commits.caller_is_back()
         return self.asked[-1][0] if len(self.asked) > before else None
 
 
@@ -85,9 +85,9 @@ def test_it_commits_what_is_new() -> None:
 def test_nothing_where_it_is_off() -> None:
     world = World(enable_auto_commit=False)
     world.hand_out(A0, 0, 3)
-    world.auto.started(A0, 0)
+    world.commits.started(A0, 0)
     assert world.back() is None
-    world.auto.commit_now(Deadline.after_ms(0), all_done=True)
+    world.commits.commit_now(Deadline.after_ms(0), all_done=True)
     assert world.asked == []
 
 
@@ -124,24 +124,24 @@ def test_it_waits_for_its_interval() -> None:
     world.hand_out(A0, 0, 3)
     assert world.back() == {A0: 3}
     world.hand_out(A0, 3, 4)
-    world.auto.caller_is_back()
+    world.commits.caller_is_back()
     assert len(world.asked) == 1
 
 
 def test_what_was_handed_out_last_is_done_once_the_caller_is_back_or_says_so() -> None:
     world = World()
     world.hand_out(A0, 0, 3)
-    world.auto._due = float("inf")
-    world.auto.caller_is_back()
+    world.commits.due = float("inf")
+    world.commits.caller_is_back()
     world.hand_out(A1, 5, 9)
-    world.auto.commit_now(Deadline.after_ms(0), all_done=False)
+    world.commits.commit_now(Deadline.after_ms(0), all_done=False)
     assert world.asked[-1][0] == {A0: 3, A1: 5}
-    world.auto.commit_now(Deadline.after_ms(0), all_done=True)
+    world.commits.commit_now(Deadline.after_ms(0), all_done=True)
     assert world.asked[-1][0] == {A1: 9}
     assert world.asked[-1][1].waited
     world.failure = KafkaError("refused")
     world.hand_out(A0, 3, 4)
-    world.auto.commit_now(Deadline.after_ms(0), all_done=True)  # logged, and read again
+    world.commits.commit_now(Deadline.after_ms(0), all_done=True)  # logged, and read again
 
 
 def test_all_that_was_handed_out_last_is_not_done_while_the_caller_is_away() -> None:
@@ -149,7 +149,7 @@ def test_all_that_was_handed_out_last_is_not_done_while_the_caller_is_away() -> 
     world = World()
     world.hand_out(A0, 1, 3)
     world.hand_out(A1, 5, 9)
-    world.auto.commit_now(Deadline.after_ms(0), all_done=False)
+    world.commits.commit_now(Deadline.after_ms(0), all_done=False)
     assert world.asked[-1][0] == {A0: 1, A1: 5}
     assert world.back() == {A0: 3, A1: 9}
 
@@ -157,14 +157,14 @@ def test_all_that_was_handed_out_last_is_not_done_while_the_caller_is_away() -> 
 def test_a_start_is_committed_until_it_is_read_from_elsewhere() -> None:
     world = World(auto_offset_reset="latest")
     world.positions[A0] = 7
-    world.auto.started(A0, 7)
+    world.commits.started(A0, 7)
     assert world.back() == {A0: 7}
     world.hand_out(A0, 7, 8)
-    world.auto.forget_handed_out([A0])
+    world.commits.forget_handed_out([A0])
     world.positions[A0] = 7
     assert world.back() == {A0: 7}
     world.hand_out(A0, 7, 8)
-    world.auto.forget([A0])
+    world.commits.forget([A0])
     assert world.back() is None
 
 
@@ -172,12 +172,12 @@ def test_what_is_forgotten_may_go_back() -> None:
     world = World()
     world.hand_out(A0, 0, 30)
     world.back()
-    world.auto.forget([A0])
+    world.commits.forget([A0])
     world.hand_out(A0, 2, 4)
     assert world.back() == {A0: 4}
     world.hand_out(A0, 4, 9)
-    world.auto.forget([A0])
-    world.auto.commit_now(Deadline.after_ms(0), all_done=False)
+    world.commits.forget([A0])
+    world.commits.commit_now(Deadline.after_ms(0), all_done=False)
     assert len(world.asked) == 2
 
 
@@ -185,7 +185,6 @@ def test_a_position_behind_what_is_hidden_may_be_committed() -> None:
     """A marker, an aborted transaction, what compaction has left out: no record was handed out of it."""
     world = World()
     world.progress.begin(A0, 0, None)
-    world.progress.handed_out(A0, 0, 3)
     world.hand_out(A0, 0, 3)
     world.positions[A0] = 5
     assert world.back() == {A0: 5}
@@ -196,7 +195,6 @@ def test_a_position_that_went_back_takes_the_commits_back() -> None:
     """The log lacks what was read, and ``auto.offset.reset`` says to go on before it."""
     world = World()
     world.progress.begin(A0, 0, None)
-    world.progress.handed_out(A0, 0, 30)
     world.hand_out(A0, 0, 30)
     assert world.back() == {A0: 30}
     world.progress.committed({A0: 30})

@@ -7,14 +7,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from group_parts import lose, parts_of
 from reading import wait_until
 from record_batches import batch, control
 from scripted_broker import ScriptedCluster
 from scripted_group import ScriptedGroup
 
+from spark_kafka_native.kafka.cluster.router import Router
+from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import CommitFailedError
-from spark_kafka_native.kafka.group.commits import Commits, Progress
+from spark_kafka_native.kafka.group.commits import CommitQueue, Progress
+from spark_kafka_native.kafka.group.group_config import GroupConfig
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.group.membership import Identity
 from spark_kafka_native.kafka.model import TopicPartition
@@ -45,12 +49,12 @@ def test_who_commits_is_known_before_what_is_checked(group: ScriptedGroup) -> No
         progress.drop([A0])
         return Identity("me", 2, None)
 
-    consumer = GroupConsumer(group.cluster.bootstrap_servers, "a", "g")
-    commits = Commits(consumer._router, "g", identity, progress, lambda _identity: None)
-    with consumer:
-        with pytest.raises(CommitFailedError, match="not assigned"):
-            commits.ask({A0: 3}).result(WITHIN_S)
-        commits.stop()
+    router = Router(ClientConfig.from_properties({"bootstrap.servers": group.cluster.bootstrap_servers}))
+    queue = CommitQueue(router, GroupConfig(group_id="g"), identity, progress, lambda _identity: None)
+    with pytest.raises(CommitFailedError, match="not assigned"):
+        queue.submit({A0: 3}).result(WITHIN_S)
+    queue.stop()
+    router.close()
     assert group.committed == {}
 
 
@@ -81,8 +85,7 @@ def test_a_commit_before_each_record_that_fails_for_good_does_not_end_reading(gr
     """With ``auto_commit_interval_ms=0`` the read that comes after a loss raised, and each one after it."""
     with GroupConsumer(group.cluster.bootstrap_servers, "a", "g", auto_commit_interval_ms=0) as consumer:
         assert next(consumer).offset == 0
-        with consumer._member._changing():
-            consumer._member._membership._lose(renew=True)
+        lose(consumer)
         assert [next(consumer).offset for _ in range(3)] == [0, 1, 2]
     assert group.committed == {A0: 3}
 
@@ -241,7 +244,7 @@ def test_what_is_asked_for_before_the_end_is_committed(group: ScriptedGroup) -> 
     with consumer:
         records = [consumer.fetch_record(WITHIN_S) for _ in range(2)]
         asked = [consumer.commit_async(record) for record in records if record is not None]
-        consumer._commits.abandon()
+        parts_of(consumer).commits.queue.abandon()
         gate.set()
         for done in asked:
             done.result(WITHIN_S)

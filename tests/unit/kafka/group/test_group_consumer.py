@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -14,10 +16,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from group_parts import lose, parts_of
 
 from spark_kafka_native.kafka.consumer.fetched_records import FetchedRecords
 from spark_kafka_native.kafka.errors import CommitFailedError, ConsumerClosedError, KafkaError
-from spark_kafka_native.kafka.group import group_consumer
+from spark_kafka_native.kafka.group import rebalance
 from spark_kafka_native.kafka.group.classic_membership import ClassicMembership, State
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.group.membership import Change
@@ -39,21 +42,23 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     def new(*owned: TopicPartition, **settings: Any) -> GroupConsumer:
         consumer = GroupConsumer("127.0.0.1:1", "a", "g", **settings)
         made.append(consumer)
-        membership = consumer._member.membership
-        assert isinstance(membership, ClassicMembership)
-        with consumer._member._lock:
+        parts = parts_of(consumer)
+        with parts.member.changing() as membership:
+            assert isinstance(membership, ClassicMembership)
             membership.state, membership.generation_id, membership.member_id = State.STABLE, 1, "me"
             membership.owned = frozenset(owned)
         for tp in owned:
-            consumer._starts._begin(tp, 0, None)
+            parts.starts.begin(tp, 0, None)
         return consumer
 
     yield new
-    monkeypatch.setattr(group_consumer, "LEAVE_MS", 0)  # there is nobody to hear of it
+    monkeypatch.setattr(rebalance, "LEAVE_MS", 0)  # there is nobody to hear of it
     for consumer in made:
-        consumer._callbacks._callbacks = dict.fromkeys(("assigned", "revoked", "lost"))
-        consumer._commits.stop()
-        consumer._member._membership.member_id = ""  # nobody is told
+        parts = parts_of(consumer)
+        parts.rebalance.callbacks.clear()
+        parts.commits.queue.stop()
+        with parts.member.changing() as membership:
+            membership.member_id = ""  # no broker hears of it
         consumer.close()
 
 
@@ -64,11 +69,20 @@ def record(offset: int) -> Record:
 def hand_out(consumer: GroupConsumer, offset: int) -> None:
     """As if a read returned it."""
 
+    reader = parts_of(consumer).reader
+
     def take(_: object) -> Record:
-        consumer._reader.seek(A0, offset + 1)
+        reader.seek(A0, offset + 1)
         return record(offset)
 
-    assert consumer._polled(5.0, take) is not None
+    take_instead(consumer, take)
+    assert consumer.fetch_record(5.0) is not None
+    del reader.next_record
+
+
+def take_instead(consumer: GroupConsumer, take: Callable[[object], Record]) -> None:
+    """Let `fetch_record` take its record from ``take``."""
+    parts_of(consumer).reader.next_record = take  # type: ignore[method-assign,assignment]
 
 
 def prefetch(consumer: GroupConsumer, *tps: TopicPartition) -> None:
@@ -89,7 +103,7 @@ def prefetch(consumer: GroupConsumer, *tps: TopicPartition) -> None:
             high_watermark=3,
             last_stable_offset=3,
         )
-        shared = consumer._reader._shared
+        shared = parts_of(consumer).reader._shared
         shared.put(shared._wanted[tp], shared._wanted[tp].moves, fetched)
 
 
@@ -101,13 +115,13 @@ def asked(consumer: GroupConsumer) -> list[dict[TopicPartition, int]]:
     """What is committed from now on, at once."""
     found: list[dict[TopicPartition, int]] = []
 
-    def ask(offsets: dict[TopicPartition, int]) -> Future[None]:
+    def submit(offsets: dict[TopicPartition, int]) -> Future[None]:
         found.append(dict(offsets))
         done: Future[None] = Future()
         done.set_result(None)
         return done
 
-    consumer._commits.ask = ask  # type: ignore[assignment,method-assign]
+    parts_of(consumer).commits.queue.submit = submit  # type: ignore[assignment,method-assign]
     return found
 
 
@@ -120,7 +134,7 @@ def test_partitions_are_told_of_though_on_revoked_raises(make: Make) -> None:
 
     consumer = make(A0, on_revoked=revoked, on_assigned=lambda _, found: calls.append(("assigned", found)))
     with pytest.raises(ZeroDivisionError):
-        consumer._carry_out(Change(revoked=frozenset([A0]), assigned=frozenset([A1])))
+        parts_of(consumer).rebalance.carry_out(Change(revoked=frozenset([A0]), assigned=frozenset([A1])))
     assert calls == [("revoked", [A0]), ("assigned", [A1])]
     assert consumer.assignment == {A1}
 
@@ -128,8 +142,8 @@ def test_partitions_are_told_of_though_on_revoked_raises(make: Make) -> None:
 def test_what_ends_a_membership_takes_the_partitions(make: Make) -> None:
     calls: list[list[TopicPartition]] = []
     consumer = make(A0, A1, on_lost=lambda _, found: calls.append(found))
-    with consumer._member._changing():
-        consumer._member._membership.failed(KafkaError("fenced"), False, 0.0)
+    with parts_of(consumer).member.changing() as membership:
+        membership.failed(KafkaError("fenced"), False, 0.0)
     for _ in range(2):
         with pytest.raises(KafkaError, match="fenced"):
             consumer.read(0.1)
@@ -162,8 +176,8 @@ def test_close_in_on_revoked_ends_it(make: Make) -> None:
     consumer.close()
     assert calls == [[A0]]
     other = make(A0, A1, on_revoked=revoked)
-    with other._member._changing():
-        other._member._membership.subscribe(["b"])
+    with parts_of(other).member.changing() as membership:
+        membership.subscribe(["b"])
     with pytest.raises(ConsumerClosedError):
         other.read(5.0)
     assert calls == [[A0], [A0, A1]]
@@ -171,8 +185,8 @@ def test_close_in_on_revoked_ends_it(make: Make) -> None:
 
 def test_a_read_within_a_callback_is_refused(make: Make) -> None:
     consumer = make(A0, on_revoked=lambda consumer, _: consumer.read(0.1))
-    with consumer._member._changing():
-        consumer._member._membership.subscribe(["b"])
+    with parts_of(consumer).member.changing() as membership:
+        membership.subscribe(["b"])
     with pytest.raises(RuntimeError, match="within a callback"):
         consumer.read(5.0)
 
@@ -187,7 +201,8 @@ def test_a_second_thread_that_reads_meanwhile_is_refused_in_words(make: Make) ->
         assert done.wait(60)
         return record(0)
 
-    first = threading.Thread(target=lambda: consumer._polled(None, take), name="the first")
+    take_instead(consumer, take)
+    first = threading.Thread(target=consumer.fetch_record, name="the first")
     first.start()
     assert reading.wait(60)
     with pytest.raises(RuntimeError, match="thread 'the first' is reading from this consumer"):
@@ -202,8 +217,8 @@ def test_a_forked_child_hears_that_the_consumer_is_the_parents(make: Make) -> No
     consumer = make(A0, auto_commit_interval_ms=0)
     asked(consumer)
     hand_out(consumer, 0)
-    consumer._commits.ask = lambda _: Future()  # type: ignore[assignment,method-assign]
-    with consumer._member._lock:
+    parts_of(consumer).commits.queue.submit = lambda _: Future()  # type: ignore[assignment,method-assign]
+    with parts_of(consumer).member.changing():
         child = os.fork()
         if not child:
             refused = 0
@@ -225,35 +240,36 @@ def test_a_forked_child_hears_that_the_consumer_is_the_parents(make: Make) -> No
 def test_a_reader_that_goes_back_takes_the_commits_back(make: Make) -> None:
     """The committed offset was out of range, and auto.offset.reset says where it goes on."""
     consumer = make()
-    membership = consumer._member._membership
-    membership.owned = frozenset([A0])
-    consumer._starts._begin(A0, 100, 100)
+    parts = parts_of(consumer)
+    with parts.member.changing() as membership:
+        membership.owned = frozenset([A0])
+    parts.starts.begin(A0, 100, 100)
     found = asked(consumer)
     hand_out(consumer, 0)
     hand_out(consumer, 1)
-    consumer._auto._due = 0.0
-    consumer._auto.caller_is_back()
+    parts.commits.due = 0.0
+    parts.commits.caller_is_back()
     assert found == [{A0: 2}]
-    consumer._progress.check({A0: 2})
-    assert consumer._progress.ahead({A0: 2}) == {A0: 2}
+    parts_of(consumer).commits.progress.check({A0: 2})
+    assert parts_of(consumer).commits.progress.ahead({A0: 2}) == {A0: 2}
 
 
 @pytest.mark.parametrize("change", [Change(revoked=frozenset([A0])), Change(lost=frozenset([A0]))])
 def test_a_transaction_does_not_leave_out_what_was_taken_away(make: Make, change: Change) -> None:
     consumer = make(A0, A1, enable_auto_commit=False)
     hand_out(consumer, 0)
-    consumer._carry_out(change)
+    parts_of(consumer).rebalance.carry_out(change)
     # Without an offset of a-0 it would commit what was made of a record that another member reads again.
     with pytest.raises(CommitFailedError, match="a-0 went to others"):
         consumer.offsets_to_commit()
     assert consumer.offsets_to_commit() == {A1: 0}  # the next transaction knows nothing of it
     # Nor where it comes back: both readings would be in the transaction.
-    consumer._carry_out(Change(assigned=frozenset([A0])))
-    consumer._starts._begin(A0, 0, None)
+    parts_of(consumer).rebalance.carry_out(Change(assigned=frozenset([A0])))
+    parts_of(consumer).starts.begin(A0, 0, None)
     hand_out(consumer, 0)
-    consumer._carry_out(change)
-    consumer._carry_out(Change(assigned=frozenset([A0])))
-    consumer._starts._begin(A0, 0, None)
+    parts_of(consumer).rebalance.carry_out(change)
+    parts_of(consumer).rebalance.carry_out(Change(assigned=frozenset([A0])))
+    parts_of(consumer).starts.begin(A0, 0, None)
     hand_out(consumer, 0)
     with pytest.raises(CommitFailedError, match="a-0 went to others"):
         consumer.offsets_to_commit(offsets={A0: 1})
@@ -265,17 +281,17 @@ def test_what_was_told_or_committed_or_sought_may_be_taken_away(make: Make) -> N
     gone, back = Change(revoked=frozenset([A0])), Change(assigned=frozenset([A0]))
     for settle in (
         lambda: consumer.offsets_to_commit(record(0)),
-        lambda: consumer._progress.committed({A0: 1}),
+        lambda: parts_of(consumer).commits.progress.committed({A0: 1}),
         lambda: consumer.seek(A0, 0),  # after an aborted transaction
     ):
         hand_out(consumer, 0)
         settle()
-        consumer._carry_out(gone)
+        parts_of(consumer).rebalance.carry_out(gone)
         assert consumer.offsets_to_commit() == {A1: 0}
-        consumer._carry_out(back)
-        consumer._starts._begin(A0, 0, None)
+        parts_of(consumer).rebalance.carry_out(back)
+        parts_of(consumer).starts.begin(A0, 0, None)
     hand_out(consumer, 0)
-    consumer._carry_out(gone)
+    parts_of(consumer).rebalance.carry_out(gone)
     consumer.commit()  # in no transaction nothing was made of it that could count
     assert found == [{A1: 0}]
 
@@ -300,10 +316,10 @@ def test_a_poll_hands_out_of_several_partitions_what_is_there(make: Make) -> Non
     prefetch(consumer, B0, A0)
     assert places(list(consumer.poll(60, max_records=2))) == [("b", 0), ("b", 1)]
     assert places(list(consumer.poll(60))) == [("b", 2), ("a", 0), ("a", 1), ("a", 2)]
-    consumer._auto.commit_now(Deadline.after_ms(0), all_done=False)
+    parts_of(consumer).commits.commit_now(Deadline.after_ms(0), all_done=False)
     assert found[-1] == {A0: 0, B0: 2}  # it works on four of them
     assert consumer.poll(0.0) == []
-    consumer._auto.commit_now(Deadline.after_ms(0), all_done=False)
+    parts_of(consumer).commits.commit_now(Deadline.after_ms(0), all_done=False)
     assert found[-1] == {A0: 3, B0: 3}
     with pytest.raises(ValueError, match="at least 1"):
         consumer.poll(0.0, max_records=0)
@@ -318,7 +334,7 @@ def test_a_poll_that_raised_is_handed_out_again(make: Make) -> None:
     assert (consumer.position(A0), consumer.position(B0)) == (0, 0)
     for tp in (A0, B0):
         with pytest.raises(CommitFailedError, match="only offsets 0 to 0 were read"):
-            consumer._progress.check({tp: 3})
+            parts_of(consumer).commits.progress.check({tp: 3})
 
 
 def test_a_topic_that_was_removed_and_added_again_goes_on_where_it_was(make: Make) -> None:
@@ -340,19 +356,20 @@ def test_a_topic_that_was_removed_and_added_again_goes_on_where_it_was(make: Mak
 
 def test_what_is_assigned_of_a_topic_that_was_removed_meanwhile_is_not_read(make: Make) -> None:
     consumer = make(A0)
-    consumer._carry_out(Change(assigned=frozenset([B0])))
-    consumer._starts._begin(B0, 0, None)
+    parts_of(consumer).rebalance.carry_out(Change(assigned=frozenset([B0])))
+    parts_of(consumer).starts.begin(B0, 0, None)
     prefetch(consumer, B0, A0)
     assert places([consumer.fetch_record(60) for _ in range(3)]) == [("a", 0), ("a", 1), ("a", 2)]
     assert consumer.fetch_record(0) is None
-    consumer._carry_out(Change(revoked=frozenset([B0])))
-    assert consumer._reader.partitions == {A0: False}
+    parts_of(consumer).rebalance.carry_out(Change(revoked=frozenset([B0])))
+    assert parts_of(consumer).reader.partitions == {A0: False}
 
 
 @pytest.mark.parametrize("entered", ["__enter__", "__exit__"])
 def test_an_interrupt_leaves_nothing_locked(make: Make, entered: str) -> None:
     """`close` follows while the interrupt is on its way, and takes the same lock."""
     consumer = make(A0)
+    member = parts_of(consumer).member
     interrupted = False
 
     def interrupt(frame: Any, event: str, _: object) -> None:
@@ -366,30 +383,32 @@ def test_an_interrupt_leaves_nothing_locked(make: Make, entered: str) -> None:
     try:
         sys.settrace(interrupt)
         try:
-            for call in (consumer._member.begin, lambda: consumer._member.applied(change)):
+            for call in (member.begin, lambda: member.applied(change)):
                 call()
         finally:
             sys.settrace(before)
     except KeyboardInterrupt:
-        assert not consumer._member._lock.locked()
+        assert not member._lock.locked()
 
 
 def test_an_interrupt_of_close_leaves_no_thread_and_no_connection(make: Make) -> None:
     consumer = make(A0)
-    consumer._progress.committed({A0: 0})
+    parts_of(consumer).commits.progress.committed({A0: 0})
     consumer.commit(offsets={A0: 0})  # nothing to do, but its thread is there
-    join = consumer._member._thread.join
+    parts = parts_of(consumer)
+    member, queue = parts.member, parts.commits.queue
+    join = member.thread.join
 
     def interrupted(timeout: float) -> None:
-        consumer._member._thread.join = join  # type: ignore[method-assign]
+        member.thread.join = join  # type: ignore[method-assign]
         raise KeyboardInterrupt
 
-    consumer._member._thread.join = interrupted  # type: ignore[method-assign,assignment]
-    consumer._auto.commit_now = lambda *_, **__: None  # type: ignore[method-assign]
-    consumer._commits.drain = lambda _: None  # type: ignore[method-assign]
+    member.thread.join = interrupted  # type: ignore[method-assign,assignment]
+    parts.commits.commit_now = lambda *_, **__: None  # type: ignore[method-assign]
+    queue.drain = lambda _: None  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         consumer.close()
-    for thread in (consumer._member._thread, consumer._commits._thread):
+    for thread in (member.thread, queue.thread):
         assert thread is not None
         thread.join(120)
         assert not thread.is_alive()
@@ -399,23 +418,23 @@ def test_what_is_lost_while_it_is_taken_is_not_handed_out(make: Make) -> None:
     consumer = make(A0)
 
     def take(_: object) -> Record:
-        with consumer._member._changing():
-            consumer._member._membership._lose(renew=True)
+        lose(consumer)
         return record(0)
 
-    assert consumer._polled(0.0, take) is None
+    take_instead(consumer, take)
+    assert consumer.fetch_record(0.0) is None
 
 
 def test_what_an_interrupt_took_back_can_not_be_committed(make: Make) -> None:
     consumer = make(A0)
     hand_out(consumer, 0)
-    consumer._progress.committed({A0: 1})
+    parts_of(consumer).commits.progress.committed({A0: 1})
     hand_out(consumer, 1)
     consumer._give_back()
     with pytest.raises(CommitFailedError, match="only offsets 0 to 1 were read"):
-        consumer._progress.check({A0: 2})
+        parts_of(consumer).commits.progress.check({A0: 2})
     assert consumer.position(A0) == 1
-    assert consumer._progress.ahead({A0: 1}) == {}
+    assert parts_of(consumer).commits.progress.ahead({A0: 1}) == {}
 
 
 def test_who_is_no_member_any_more_loses_its_partitions_at_the_end(make: Make) -> None:
@@ -427,8 +446,7 @@ def test_who_is_no_member_any_more_loses_its_partitions_at_the_end(make: Make) -
     )
     hand_out(consumer, 0)
     found = asked(consumer)
-    with consumer._member._changing():
-        consumer._member._membership._lose(renew=True)
+    lose(consumer)
     consumer.close()
     assert (calls, found) == (["lost"], [])
 
@@ -436,8 +454,23 @@ def test_who_is_no_member_any_more_loses_its_partitions_at_the_end(make: Make) -
 def test_commits_of_on_revoked_have_ended_before_partitions_are_given_up(make: Make) -> None:
     calls: list[str] = []
     consumer = make(A0, enable_auto_commit=False, on_revoked=lambda *_: calls.append("revoked"))
-    consumer._commits.drain = lambda _: calls.append("drained")  # type: ignore[method-assign]
-    applied = consumer._member.applied
-    consumer._member.applied = lambda change: (calls.append("given up"), applied(change))[1]  # type: ignore[func-returns-value,method-assign]
-    consumer._carry_out(Change(revoked=frozenset([A0])))
+    parts = parts_of(consumer)
+    parts.commits.queue.drain = lambda _: calls.append("drained")  # type: ignore[method-assign]
+    applied = parts.member.applied
+    parts.member.applied = lambda change: (calls.append("given up"), applied(change))[1]  # type: ignore[func-returns-value,method-assign]
+    parts_of(consumer).rebalance.carry_out(Change(revoked=frozenset([A0])))
     assert calls == ["revoked", "drained", "given up"]
+
+
+def test_a_consumer_that_is_dropped_is_freed_at_once() -> None:
+    """A cycle would keep it in its group until the garbage collector runs."""
+    consumer = GroupConsumer("127.0.0.1:1", "a", "g", on_assigned=lambda *_: None, on_lost=lambda *_: None)
+    thread, freed = parts_of(consumer).member.thread, weakref.ref(consumer)
+    gc.disable()
+    try:
+        del consumer
+        assert freed() is None
+    finally:
+        gc.enable()
+    thread.join(120)
+    assert not thread.is_alive()

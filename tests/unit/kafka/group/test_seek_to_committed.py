@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from group_parts import heartbeat_refused, parts_of
 from scripted_broker import HangUp, ScriptedCluster
 from scripted_group import ScriptedGroup
 
+from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import CommitFailedError, ConfigError, KafkaError
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.model import GroupMembership, Record, TopicPartition
@@ -112,10 +114,8 @@ def test_a_rebalance_comes_first(group: ScriptedGroup, lost: bool) -> None:
     with member(group, partition_assignment_strategy="cooperative-sticky") as consumer:
         assert offsets(fetch(consumer, 2)) == [0, 1]
         group.assigned = [A1]
-        with consumer._member._changing():
-            membership: Any = consumer._member._membership
-            membership._lose(renew=True) if lost else membership._rejoin("as told")
-        consumer._member.wake()
+        heartbeat_refused(consumer, ErrorCode.UNKNOWN_MEMBER_ID if lost else ErrorCode.REBALANCE_IN_PROGRESS)
+        parts_of(consumer).member.wake()
         consumer.seek_to_committed()
         until = Deadline.after_ms(WITHIN_S * 1_000)
         found: list[Record] = []
@@ -124,11 +124,10 @@ def test_a_rebalance_comes_first(group: ScriptedGroup, lost: bool) -> None:
             found += [record for record in [consumer.fetch_record(0.05)] if record is not None]
         assert offsets(found) == [0, 1, 2, 3][: len(found)]
         assert consumer.fetch_record(0.2) is None
-        assert set(consumer._reader.partitions) == {A1}
+        assert set(parts_of(consumer).reader.partitions) == {A1}
         group.assigned, group.committed[A0] = [A0, A1], 3
-        with consumer._member._changing():
-            membership._rejoin("as told")
-        consumer._member.wake()
+        heartbeat_refused(consumer, ErrorCode.REBALANCE_IN_PROGRESS)
+        parts_of(consumer).member.wake()
         assert offsets(fetch(consumer, 1)) == [3]
 
 
@@ -142,13 +141,14 @@ def test_commits_that_are_under_way_are_waited_for(group: ScriptedGroup) -> None
     group.cluster[1].push(OffsetCommitRequest, commit)
     with member(group) as consumer:
         done = consumer.commit_async(*fetch(consumer, 2))
-        drain = consumer._commits.drain
+        queue = parts_of(consumer).commits.queue
+        drain = queue.drain
 
         def drained(deadline: Deadline) -> None:
             gate.set()
             drain(deadline)
 
-        consumer._commits.drain = drained  # type: ignore[method-assign]
+        queue.drain = drained  # type: ignore[method-assign]
         consumer.seek_to_committed()
         assert done.done()
         assert offsets(fetch(consumer, 1)) == [2]
@@ -161,18 +161,20 @@ def test_an_interrupt_in_the_middle_does_not_undo_it(group: ScriptedGroup) -> No
         def interrupt(_deadline: Deadline) -> None:
             raise KeyboardInterrupt
 
-        drain, consumer._commits.drain = consumer._commits.drain, interrupt  # type: ignore[method-assign]
+        queue = parts_of(consumer).commits.queue
+        drain, queue.drain = queue.drain, interrupt  # type: ignore[method-assign]
         with pytest.raises(KeyboardInterrupt):
             consumer.seek_to_committed()
-        consumer._commits.drain = drain  # type: ignore[method-assign]
+        queue.drain = drain  # type: ignore[method-assign]
         assert offsets(fetch(consumer, 2)) == [0, 1]
 
 
 def test_a_start_that_an_interrupt_left_half_done_is_done_again(group: ScriptedGroup) -> None:
     with member(group) as consumer:
         fetch(consumer, 1)
-        with consumer._member._lock:
-            consumer._starts.missing.add(A0)  # as between its first step and its last
+        parts = parts_of(consumer)
+        with parts.member.changing():
+            parts.starts.missing.add(A0)  # as between its first step and its last
         assert offsets(fetch(consumer, 1)) == [0]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from group_parts import parts_of
 from reading import wait_until
 from scripted_broker import ScriptedCluster
 from scripted_group import ScriptedGroup
@@ -126,8 +127,9 @@ def test_what_was_looked_up_before_a_rebalance_does_not_count(group: ScriptedGro
     def late(request: OffsetFetchRequest, version: int) -> Any:
         stale = group.fetch_offsets(request, version)
         group.committed[A0] = 2
-        with consumer._member._lock:
-            consumer._starts.add([A0, A1])  # as if they had been taken away, and had come back
+        parts = parts_of(consumer)
+        with parts.member.changing():
+            parts.starts.add([A0, A1])  # as if they had been taken away, and had come back
         return stale
 
     cluster[1].push(OffsetFetchRequest, late)

@@ -1,7 +1,7 @@
-"""`LateClose`: `close` in the handler of a signal that has interrupted a call of the same consumer.
+"""`closed_late`: `close` in a signal handler that has interrupted a call of the same consumer.
 
-The thread that the signal has interrupted may hold any lock, and may be in the midst of an exchange with a
-broker: nothing can be committed before it has gone on. So the consumer is closed at the end of that call.
+The interrupted thread may hold any lock, and may be in the middle of an exchange with a broker: nothing can
+be committed before it continues. So the consumer is closed at the end of the interrupted call.
 """
 
 from __future__ import annotations
@@ -10,31 +10,29 @@ import functools
 import inspect
 import sys
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-S = TypeVar("S", bound="LateClose")
+
+class ClosedLate(Protocol):
+    """A consumer with methods that are decorated with `closed_late`."""
+
+    _callers: set[int]
+    """The threads that are in one of these methods."""
+    _close_asked: bool
+    """True if `close` was called within one of them."""
+
+    def _close_late(self) -> None:
+        """Close; the records that were handed out last are not done."""
+
+
+S = TypeVar("S", bound=ClosedLate)
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class LateClose(ABC):
-    """Part of `GroupConsumer`."""
-
-    def __init__(self) -> None:
-        self._callers: set[int] = set()
-        """The threads that are in one of the calls which are `closed_late`."""
-        self._close_asked = False
-        """Whether `close` was called within one of them."""
-
-    @abstractmethod
-    def _close_late(self) -> None:
-        """Close; what was handed out last is not done."""
-
-
 def closed_late(call: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """``call``, at whose end the consumer is closed if that was asked for within it."""
+    """Close the consumer at the end of ``call`` if `close` was called within it."""
 
     @functools.wraps(call)
     def called(self: S, /, *args: P.args, **settings: P.kwargs) -> R:
@@ -53,8 +51,8 @@ def closed_late(call: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S,
 
 
 def within_handler() -> bool:
-    """True if the handler of a signal is running in this thread: CPython calls it with the frame that the
-    signal has interrupted, which is also the one below it.
+    """True if a signal handler is running in this thread: CPython calls it with the frame that the signal has
+    interrupted, which is also the frame below its own.
     """
     frame = sys._getframe(1)
     while (below := frame.f_back) is not None:

@@ -1,0 +1,161 @@
+"""`Rebalance`: takes and gives up partitions as the group demands, and calls the user's callbacks.
+
+For the caller's thread, from within a read or `close`. By then the caller is done with everything that it was
+given, so that it can be committed before another member continues from there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable
+
+from ..model import TopicPartition
+from ..observe import catalogue as metric
+from ..observe.metrics import MetricsRegistry
+from ..runtime.deadline import Deadline
+from .commits import Commits, partitions_named
+from .member import Member
+from .membership import Change
+from .start_offsets import StartOffsets
+from .subscription import Subscription
+
+_LOG = logging.getLogger("spark_kafka_native.group")
+
+LEAVE_MS = 5_000
+"""The limit for each of the last steps of `close`: the last commits, and leaving the group."""
+
+OnChange = Callable[[list[TopicPartition]], object]
+
+
+class RebalanceCallbacks:
+    """``on_assigned``, ``on_revoked`` and ``on_lost`` of one consumer; each may be None."""
+
+    def __init__(self, group_id: str, **callbacks: OnChange | None) -> None:
+        self._group_id = group_id
+        self._callbacks = callbacks
+        self.running = False
+        """True while one of them is being called."""
+        self.revoking: frozenset[TopicPartition] = frozenset()
+        """The partitions that ``on_revoked`` is being called with."""
+
+    def call(self, event: str, partitions: Collection[TopicPartition]) -> None:
+        """Log ``event`` (``assigned``, ``revoked`` or ``lost``) and call its callback, if there is one."""
+        level = logging.WARNING if event == "lost" else logging.INFO
+        _LOG.log(level, "%s: %s %s", self._group_id, event, partitions_named(partitions))
+        callback = self._callbacks[event]
+        if callback is None:
+            return
+        self.running = True
+        if event == "revoked":
+            self.revoking = frozenset(partitions)
+        try:
+            callback(sorted(partitions))
+        finally:
+            self.running, self.revoking = False, frozenset()
+
+    def clear(self) -> None:
+        """Call none of them from now on."""
+        self._callbacks = dict.fromkeys(self._callbacks)
+
+
+class Rebalance:
+    """Carries out the changes of the assignment."""
+
+    def __init__(
+        self,
+        member: Member,
+        subscription: Subscription,
+        commits: Commits,
+        starts: StartOffsets,
+        callbacks: RebalanceCallbacks,
+        metrics: MetricsRegistry,
+    ) -> None:
+        self._member = member
+        self._subscription = subscription
+        self._commits = commits
+        self._starts = starts
+        self.callbacks = callbacks
+        self._metrics = metrics
+        self.leaving = False
+        """True once the consumer is being closed: ``on_assigned`` is not called any more."""
+
+    def follow(self, deadline: Deadline) -> None:
+        """Do what the group demands; the caller is done with everything that it was given. Then look up where
+        to begin with new partitions, until ``deadline``. Raises what ended the membership.
+        """
+        self._commits.caller_is_back()
+        while self._member.attention:
+            if (failure := self._member.membership.failure) is not None:
+                if (change := self._member.begin()) is not None:
+                    self._lose(change)
+                raise failure
+            change = self._member.begin()
+            if change is None:
+                return
+            self.carry_out(change)
+        if self._starts.missing:
+            self._starts.find(deadline)
+
+    def carry_out(self, change: Change) -> None:
+        """Give up and take partitions, with the commits and the callbacks in between."""
+        if change.lost:
+            self._lose(change)
+            return
+        try:
+            if change.revoked:
+                self._settle(change.revoked)
+        finally:
+            self._remove(change.revoked)
+            self._starts.add(change.assigned)
+            self._member.applied(change)
+            self.withhold_unsubscribed()
+            self._metrics.count(metric.PARTITION_CHANGES, len(change.revoked), "revoked")
+            self._metrics.count(metric.PARTITION_CHANGES, len(change.assigned), "assigned")
+            if change.assigned and not self.leaving:  # also if the other callback raised
+                self.callbacks.call("assigned", change.assigned)
+
+    def withhold_unsubscribed(self) -> None:
+        """Hand out nothing of partitions whose topics are no longer subscribed. They stay assigned to this
+        member until the group has rebalanced.
+        """
+        owned = self._member.membership.owned
+        self._starts.withhold(tp for tp in owned if not self._subscription.includes(tp.topic))
+
+    def leave_deadline(self) -> Deadline:
+        """The limit of one of the last steps of `close`, from now on."""
+        return Deadline.after_ms(LEAVE_MS)
+
+    def give_up(self, owned: frozenset[TopicPartition], *, done: bool) -> None:
+        """Give up all partitions before leaving the group: as if they were revoked, or lost if this consumer
+        is no member any more. ``done``: the records that were handed out last are done, and are committed
+        too.
+        """
+        if self._member.identity() is None:
+            self._remove(owned)
+            if owned:
+                self.callbacks.call("lost", owned)
+            return
+        try:
+            self._commits.commit_now(self.leave_deadline(), all_done=done)
+            if rest := owned - self.callbacks.revoking:  # `close` may be called in on_revoked
+                self.callbacks.call("revoked", rest)
+            self._commits.queue.drain(self.leave_deadline())
+        finally:
+            self._remove(owned)
+
+    def _settle(self, revoked: Collection[TopicPartition]) -> None:
+        """Before another member gets them: commit, and let the caller commit."""
+        self._commits.commit_now(self._commits.queue.settle_deadline(), all_done=True)
+        self.callbacks.call("revoked", revoked)
+        self._commits.queue.drain(self._commits.queue.settle_deadline())
+
+    def _lose(self, change: Change) -> None:
+        self._remove(change.lost)
+        self._metrics.count(metric.PARTITION_CHANGES, len(change.lost), "lost")
+        self._member.applied(change)
+        self.callbacks.call("lost", change.lost)
+
+    def _remove(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        for topic_partition in topic_partitions:
+            self._starts.remove(topic_partition)
+        self._commits.drop(topic_partitions)
