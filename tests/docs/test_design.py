@@ -61,7 +61,7 @@ def anchors(page: Path) -> set[str]:
     return {f"#{heading}" for heading in plain}
 
 
-@pytest.mark.parametrize("page", NAMED, ids=page_id)
+@pytest.mark.parametrize("page", LINKING, ids=page_id)
 def test_every_path_on_the_page_exists(page: Path) -> None:
     gone = sorted({path for path in _PATH.findall(page.read_text()) if not is_there(path)})
     assert not gone, f"{page_id(page)} names files that are gone"
