@@ -527,10 +527,14 @@ class Producer:
         """Called by the sender's thread at its end: nothing uses these any more."""
         if self._spill is not None:
             self._spill.close()
-        if self._owns_router:  # for good: a call that was interrupted to close it may still use it
-            self._router.end(ProducerClosedError("the producer is closed"))
+        if self._owns_router:
+            self._close_router()
         self._completion.acknowledgements.close()
         LIVE.discard(self)
+
+    def _close_router(self) -> None:
+        """For good: a call that was interrupted to close it may still use it."""
+        self._router.end(ProducerClosedError("the producer is closed"))
 
     def _raise_if_callback(self, what: str) -> None:
         if self._sender.is_current_thread:

@@ -480,6 +480,10 @@ class TransactionalProducer(Producer):
             version=self._transaction.version,
         )
 
+    def _close_router(self) -> None:
+        """Not for good: a commit whose answer is lost asks again, even after the sender has failed."""
+        self._router.close()
+
     @property
     def _producer_id(self) -> ProducerId:
         assert self._state.producer_id is not None
