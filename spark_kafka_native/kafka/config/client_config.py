@@ -1,7 +1,7 @@
-"""Settings of a client and of its consumers: frozen, hashable, picklable values, parsed from Kafka's (Java's)
-property names; and `configs_from`, which makes them of the arguments of a producer, consumer or admin client.
+"""Settings of a client and of its consumers; `configs_from` makes them of a constructor's arguments.
 
-Nothing here opens a file or a socket: a `ClientConfig` is plain data that Spark ships to executors.
+Configs are frozen, hashable, picklable values, parsed from Kafka's (Java's) property names. Nothing here
+opens a file or a socket: a `ClientConfig` is plain data that Spark ships to executors.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Late: who reads does not wait for what a producer may be told.
+    # Late: readers do not need the producer's settings.
     if name in ("COMPRESSION_TYPES", "ProducerConfig", "TransactionConfig"):
         from . import producer_config
 
@@ -47,14 +47,13 @@ def __getattr__(name: str) -> Any:
 
 
 MAX_RESPONSE_BYTES = 100 * 1024 * 1024
-"""No response is larger, whatever its length prefix says; librdkafka's ``receive.message.max.bytes`` is the
-same.
-"""
+"""Limit of a response, whatever its length prefix says; librdkafka's ``receive.message.max.bytes`` is the
+same."""
 CANONICAL = "resolve_canonical_bootstrap_servers_only"
 DNS_LOOKUPS = ("use_all_dns_ips", CANONICAL)
 ADDRESS_FAMILIES = ("any", "v4", "v6")
 MAX_BATCH_BYTES = 256 * 1024 * 1024
-"""No record batch is decompressed to more: 1 MiB of zstd can claim 32 GiB."""
+"""Limit of a decompressed record batch: 1 MiB of zstd can expand to 32 GiB."""
 
 
 def _isolation_level(text: str) -> IsolationLevel:
@@ -90,9 +89,7 @@ def _addresses(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientConfig(Properties):
-    """Everything that reaching a cluster takes. Two equal configs share their connections within a
-    process.
-    """
+    """Settings for connecting to a cluster. Two equal configs share their connections within a process."""
 
     bootstrap_servers: tuple[str, ...] = property_field(
         "bootstrap.servers", (), _addresses, aliases=("metadata.broker.list",)
@@ -101,76 +98,78 @@ class ClientConfig(Properties):
     client_id: str = property_field("client.id", "spark-kafka-native", text)
     """The name of this client in the brokers' logs, metrics and quotas."""
     client_rack: str = property_field("client.rack", "", text)
-    """Fetch from a replica in this rack where there is one (KIP-392). Empty: always from the leader."""
+    """Fetch from a replica in this rack if there is one (KIP-392). Empty: always from the leader."""
     request_timeout_ms: int = property_field("request.timeout.ms", 30_000, min_value=1, max_value=INT32_MAX)
-    """A request without an answer for so long closes its connection, and is sent again where that is safe."""
+    """A request that is not answered within this time closes its connection, and is sent again where that is
+    safe."""
     default_api_timeout_ms: int = property_field(
         "default.api.timeout.ms", 60_000, min_value=1, max_value=INT32_MAX
     )
-    """Limit of an operation with all its retries, first contact included."""
+    """Limit of an operation with all its retries, including the first connection."""
     connection_setup_timeout_ms: int = property_field(
         "socket.connection.setup.timeout.ms", 10_000, min_value=1, max_value=INT32_MAX
     )
-    """Limit of a name lookup, of a TCP connect to one address, and again of TLS and the first answer."""
+    """Limit of a name lookup, of a TCP connection to one address, and of TLS together with the first
+    response."""
     client_dns_lookup: str = property_field("client.dns.lookup", DNS_LOOKUPS[0], _dns_lookup)
-    """``use_all_dns_ips``: any address of a name will do. With ``resolve_canonical_bootstrap_servers_only``
-    each address of a bootstrap server is a server of its own, under the name that the name server has for it.
-    """
+    """``use_all_dns_ips``: any address of a name may be used. With
+    ``resolve_canonical_bootstrap_servers_only`` each address of a bootstrap server is a server of its own,
+    under its canonical name."""
     broker_address_family: str = property_field("broker.address.family", "any", _address_family)
-    """``any``, or only addresses of IPv4 (``v4``) or IPv6 (``v6``)."""
+    """``any``, or only IPv4 addresses (``v4``) or IPv6 addresses (``v6``)."""
     connection_attempt_delay_ms: int = property_field(
         "connection.attempt.delay.ms", 250, min_value=-1, max_value=INT32_MAX
     )
-    """How long one address of a broker has a start before the next is tried beside it (RFC 8305). -1: one
-    after the other, each within its share of the time."""
+    """Delay before the next address of a broker is tried in parallel (RFC 8305). -1: one after the other,
+    each within its share of the time."""
     source_address: str | None = property_field("source.address", None, _source_address)
-    """The address of this machine that connections come from. Default: the system chooses."""
+    """The local address of connections. Default: the system chooses."""
     keepalive: bool = property_field("socket.keepalive.enable", True, boolean)
-    """Whether the system probes idle connections (SO_KEEPALIVE)."""
+    """``true`` makes the system probe idle connections (SO_KEEPALIVE)."""
     keepalive_idle_ms: int = property_field("socket.keepalive.idle.ms", -1, min_value=-1, max_value=INT32_MAX)
-    """After how long without traffic it does, in whole seconds (TCP_KEEPIDLE): less than that after which a
-    firewall between forgets a connection. -1 leaves it to the system, two hours as a rule."""
+    """Idle time before the first probe, in whole seconds (TCP_KEEPIDLE): less than the idle timeout of
+    firewalls on the way. -1 leaves it to the system (usually two hours)."""
     resolver: Callable[[str, int], Sequence[Any]] | None = None
-    """A function of host and port that returns what `socket.getaddrinfo` does, instead of the system's
-    resolver. No property sets it. It is called in a thread; for Spark it must be one that can be pickled."""
+    """A function of host and port that returns what `socket.getaddrinfo` does, used instead of the system's
+    resolver. No property sets it. It is called in a thread; for Spark it must be picklable."""
     socket_factory: Callable[[Any], socket.socket] | None = None
-    """A function that gets one of those addresses and returns the socket for it, to be connected or
-    connected already (through a proxy, say). No property sets it."""
+    """A function that takes one of those addresses and returns a socket for it, connected (through a proxy,
+    for example) or not yet. No property sets it."""
     connections_max_idle_ms: int = property_field("connections.max.idle.ms", 540_000, min_value=1)
-    """A connection unused for so long is closed."""
+    """A connection that is idle for longer is closed."""
     retry_backoff_ms: int = property_field("retry.backoff.ms", 100, min_value=0, max_value=INT32_MAX)
-    """First wait before something is tried again; it doubles with each try."""
+    """Wait before the first retry; it doubles with each attempt."""
     retry_backoff_max_ms: int = property_field(
         "retry.backoff.max.ms", 1_000, min_value=0, max_value=INT32_MAX
     )
-    """Longest wait before something is tried again."""
+    """Limit of the wait before a retry."""
     metadata_max_age_ms: int = property_field("metadata.max.age.ms", 300_000, min_value=0)
-    """Metadata older than this (leaders, partitions) are asked for again."""
+    """Metadata older than this (leaders, partitions) is refreshed."""
     receive_buffer_bytes: int = property_field("receive.buffer.bytes", -1, min_value=-1, max_value=INT32_MAX)
-    """SO_RCVBUF. -1 leaves it to the system, which sizes it as the connection goes."""
+    """SO_RCVBUF. -1 leaves it to the system, which adapts it to the connection."""
     send_buffer_bytes: int = property_field("send.buffer.bytes", -1, min_value=-1, max_value=INT32_MAX)
     """SO_SNDBUF. -1 leaves it to the system."""
     max_response_bytes: int = property_field(
         "receive.message.max.bytes", MAX_RESPONSE_BYTES, min_value=1_000, max_value=INT32_MAX
     )
-    """A response that claims to be longer closes its connection before anything is allocated."""
+    """A response with a larger length prefix closes its connection before any memory is allocated."""
     security: SecurityConfig = SecurityConfig()  # noqa: RUF009 - it is frozen
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, Any], **values: Any) -> Self:
-        """As `Properties.from_properties`, the ``security`` part included."""
+        """As `Properties.from_properties`, including the ``security`` part."""
         if "security" not in values:
             values["security"] = SecurityConfig.from_properties(properties)
         return cls(**(cls._parse(properties) | values))
 
     @classmethod
     def property_names(cls) -> frozenset[str]:
-        """As `Properties.property_names`, the ``security`` part included."""
+        """As `Properties.property_names`, including the ``security`` part."""
         return super().property_names() | SecurityConfig.property_names()
 
     def __post_init__(self) -> None:
         given: object = self.bootstrap_servers
-        if isinstance(given, str):  # which would pass for a tuple of one-letter addresses
+        if isinstance(given, str):  # else the string would pass for a tuple of one-letter addresses
             raise ConfigError(
                 f"bootstrap_servers must be a tuple, as ({given!r},); "
                 'ClientConfig.from_properties({"bootstrap.servers": ...}) takes a string'
@@ -187,16 +186,16 @@ class ClientConfig(Properties):
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerConfig(Properties):
-    """How records are fetched."""
+    """Settings for fetching records."""
 
     fetch_min_bytes: int = property_field("fetch.min.bytes", 1, min_value=0, max_value=INT32_MAX)
-    """The broker answers a fetch once it has so much, or after ``fetch.max.wait.ms``."""
+    """The broker answers a fetch once it has this many bytes, or after ``fetch.max.wait.ms``."""
     fetch_max_wait_ms: int = property_field("fetch.max.wait.ms", 500, min_value=0, max_value=INT32_MAX)
-    """How long the broker may wait for ``fetch.min.bytes``."""
+    """Limit of the broker's wait for ``fetch.min.bytes``."""
     fetch_max_bytes: int = property_field(
         "fetch.max.bytes", 50 * 1024 * 1024, min_value=1, max_value=INT32_MAX
     )
-    """Limit of one response, all its partitions together."""
+    """Limit of one response with all its partitions."""
     max_partition_fetch_bytes: int = property_field(
         "max.partition.fetch.bytes",
         4 * 1024 * 1024,
@@ -204,35 +203,36 @@ class ConsumerConfig(Properties):
         max_value=INT32_MAX,
         aliases=("fetch.message.max.bytes",),
     )
-    """Limit of one partition in a response; a single larger batch comes nevertheless."""
+    """Limit of one partition in a response; a single larger batch is returned nevertheless."""
     isolation_level: IsolationLevel = property_field(  # noqa: RUF009 - it returns a field
         "isolation.level", IsolationLevel.READ_UNCOMMITTED, _isolation_level
     )
     """``read_committed`` hides records of open and aborted transactions."""
     check_crcs: bool = property_field("check.crcs", True, boolean)
-    """Whether the checksum of each record batch is checked."""
+    """``false`` skips the check of each record batch's checksum."""
     header_keys: HeaderKeys = HeaderKeys.REPLACE
-    """What becomes of a header key that is not UTF-8. No property sets it: Java's consumer has no choice."""
+    """How header keys that are not UTF-8 are decoded. No property sets it: Java's consumer has no choice."""
     max_batch_bytes: int = property_field(
         "max.decompressed.batch.bytes", MAX_BATCH_BYTES, min_value=1, max_value=INT32_MAX
     )
-    """A record batch that decompresses to more is refused."""
+    """A record batch that decompresses to more is an error."""
     poll_timeout_ms: int = property_field("poll.timeout.ms", 120_000, min_value=1, max_value=INT32_MAX)
-    """A partition that makes no progress for so long fails with its offset."""
+    """A partition without progress for this time fails with its offset."""
     end_of_log_wait_ms: int = property_field("end.of.log.wait.ms", 5_000, min_value=0, max_value=INT32_MAX)
-    """How long a range may wait at the log's end for records that it was promised.
+    """How long a range may wait at the end of the log for records that its plan includes.
 
-    A new leader's high watermark can lag behind the one that a range was planned with, for about a second."""
+    For about a second, a new leader's high watermark can be lower than the one that the range was planned
+    with."""
 
 
 def _region_of(addresses: Iterable[str]) -> str | None:
-    """The region in the names of an MSK cluster's brokers; None where they have other names."""
+    """The region in the names of an MSK cluster's brokers; None if they have other names."""
     found = re.search(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com", ",".join(addresses))
     return None if found is None else found[1]
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """``host:port`` or ``[v6]:port`` as its parts; a leading ``LISTENER://`` is dropped, as Java does."""
+    """The parts of ``host:port`` or ``[v6]:port``; a leading ``LISTENER://`` is dropped, as in Java."""
     rest = address.partition("://")[2] or address
     host, colon, port = rest.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
@@ -271,13 +271,11 @@ JAVA_ONLY = frozenset(
         "ssl.provider",
     )
 )
-"""Properties of Java's consumer that are legal and mean nothing here: no warning for those."""
+"""Valid properties of Java's consumer that have no meaning here: they cause no warning."""
 
 
 def unknown_properties(names: Iterable[str], *configs: type[Properties]) -> dict[str, str | None]:
-    """Names that none of ``configs`` reads and Java's consumer does not know either, each with the nearest
-    known one.
-    """
+    """The names that neither ``configs`` nor Java's consumer know, each with the most similar known one."""
     known = sorted(frozenset[str]().union(*(config.property_names() for config in configs)))
     unknown: dict[str, str | None] = {}
     for name in names:
@@ -287,12 +285,12 @@ def unknown_properties(names: Iterable[str], *configs: type[Properties]) -> dict
 
 
 DEFAULT_PORT: Final = 9092
-"""Where a broker listens if the address does not say; Kafka's own default."""
+"""The port of an address without one; Kafka's own default."""
 
 Bootstrap = str | list[str] | tuple[str, ...] | ClientConfig | Mapping[str, Any]
 """How to reach a cluster: ``host:port`` of some brokers, comma-separated or as a list or tuple (port 9092 by
-default); a `ClientConfig`; or Kafka's dotted property names with their values, as librdkafka's clients take
-them."""
+default); a `ClientConfig`; or a mapping of Kafka's dotted property names to values, as librdkafka's clients
+take it."""
 
 Own = TypeVar("Own", bound=Properties)
 Other = TypeVar("Other", bound=Properties)
@@ -313,13 +311,13 @@ def configs_from(
     /,
 ) -> tuple[ClientConfig, Own, Other]: ...
 def configs_from(bootstrap: Bootstrap | None, keywords: Mapping[str, Any], *owns: Any) -> tuple[Any, ...]:
-    """A `ClientConfig`, and a config of each of ``owns``: config classes, or instances to start from.
+    """A `ClientConfig`, and a config for each of ``owns``: config classes, or instances to start from.
 
-    ``keywords`` are names of their fields, and of `SecurityConfig`'s; they take precedence over what
-    ``bootstrap`` says. A name that several configs have is the client's (``client_id``) or the first one's;
-    ``security=SecurityConfig(...)`` sets the others. ``bootstrap_servers=`` may stand for ``bootstrap``.
+    ``keywords`` are field names of these configs and of `SecurityConfig`; they take precedence over
+    ``bootstrap``. A name that several configs have belongs to the client (``client_id``) or to the first one;
+    ``security=SecurityConfig(...)`` sets the others. ``bootstrap_servers=`` may replace ``bootstrap``.
 
-    Raises TypeError for an unknown keyword, `ConfigError` for a value; warns about properties of a mapping
+    Raises TypeError for an unknown keyword and `ConfigError` for a value; warns about properties of a mapping
     that no config of this client reads.
     """
     known = (ClientConfig, *(own if isinstance(own, type) else type(own) for own in owns), SecurityConfig)
@@ -345,7 +343,9 @@ def _by_config(
 
 
 def _nearest_keyword(keyword: str, configs: Iterable[type[Properties]]) -> str:
-    """What was probably meant; other clients spell some keywords as the property with underscores."""
+    """The probable spelling, as a suffix of the error; other clients spell some keywords as the property with
+    underscores.
+    """
     spelled = {f.name: f.name for config in configs for f in fields(config)}
     for config in configs:
         for f in fields(config):
@@ -399,11 +399,11 @@ def _warn_of_unknown(properties: Mapping[str, Any], known: tuple[type[Properties
             raise ConfigError(f"a property's name is a str, not {name!r}")
     if not unknown_properties(properties, *known, ConsumerConfig):
         return
-    from .client_config import ProducerConfig  # late: a reader's are seldom among them
+    from .client_config import ProducerConfig  # late: a reader's properties seldom include them
 
     for name, near in unknown_properties(properties, *known, ConsumerConfig, ProducerConfig).items():
         hint = "" if near is None else f"; did you mean {near!r}?"
-        # Of the caller of the front that was given them: here, configs_from, the front.
+        # The warning points to the caller of the constructor that called configs_from.
         warnings.warn(f"the unknown property {name!r} is ignored{hint}", stacklevel=4)
 
 

@@ -1,8 +1,7 @@
-"""Java's ``sasl.jaas.config``, parsed strictly: one login module of a closed list, its options by name.
+"""A strict parser for Java's ``sasl.jaas.config``: one login module of a closed list, and its known options.
 
-In Java the value names a class to load, which has been used to run an attacker's (CVE-2023-25194). Here it
-is text: anything but the modules below, or an option that they do not have, is refused. No error shows a
-value.
+In Java the value names a class to load, which attackers have used to run their own (CVE-2023-25194). Here it
+is text: any other module or option is refused. No error shows a value.
 """
 
 from __future__ import annotations
@@ -15,22 +14,22 @@ from ..errors import ConfigError
 from .secret import Secret
 
 MAX_JAAS_CHARACTERS: Final = 64 * 1024
-"""Several times a token and its extensions; what is longer is not read at all."""
+"""Several times the size of a token with its extensions; a longer text is not parsed."""
 
 _PACKAGE: Final = "org.apache.kafka.common.security"
 PLAIN_MODULE: Final = f"{_PACKAGE}.plain.PlainLoginModule"
 SCRAM_MODULE: Final = f"{_PACKAGE}.scram.ScramLoginModule"
 OAUTHBEARER_MODULE: Final = f"{_PACKAGE}.oauthbearer.OAuthBearerLoginModule"
 IAM_MODULE: Final = "software.amazon.msk.auth.iam.IAMLoginModule"
-"""Of Amazon's ``aws-msk-iam-auth``."""
+"""The login module of Amazon's ``aws-msk-iam-auth``."""
 _SHADED: Final = ("kafkashaded.", "shadedmskiam.")
-"""What Databricks puts in front of the packages that it brings along."""
+"""The prefixes that Databricks puts before the packages that it bundles."""
 _AWS: Final = (
     "awsProfileName", "awsRoleArn", "awsRoleSessionName", "awsStsRegion", "awsDebugCreds", "awsMaxRetries",
     "awsMaxBackOffTimeMs",
 )  # fmt: skip
 UNSECURED: Final = "unsecuredLogin"
-"""How the options begin of which Java makes an unsigned token."""
+"""The prefix of the options from which Java makes an unsigned token."""
 _PREFIXES: Final = (
     "extension_", f"{UNSECURED}StringClaim_", f"{UNSECURED}NumberClaim_", f"{UNSECURED}ListClaim_",
 )  # fmt: skip
@@ -50,32 +49,30 @@ _NAME: Final = "sasl.jaas.config"
 
 @dataclass(frozen=True, kw_only=True)
 class JaasConfig:
-    """One login module with its options; ``extension_...`` options of OAUTHBEARER are among them."""
+    """One login module with its options, including the ``extension_...`` options of OAUTHBEARER."""
 
     module: str
     options: tuple[tuple[str, Secret], ...]
 
     def option(self, name: str) -> Secret | None:
-        """What was given for an option."""
+        """The value of an option; None if it is not given."""
         return dict(self.options).get(name)
 
     @property
     def is_unsecured(self) -> bool:
-        """Whether an unsigned token is to be made of its options."""
+        """True if an unsigned token is to be made from its options."""
         return any(name.startswith(UNSECURED) for name, _ in self.options)
 
 
 def without_shading(name: str) -> str:
-    """The name of a Java class as its library has it."""
+    """The name of a Java class as its library spells it."""
     for prefix in _SHADED:
         name = name.removeprefix(prefix)
     return name
 
 
 def parse_jaas(text: str) -> JaasConfig:
-    """Parse ``module flag name=value ... ;``. Raises `ConfigError` that names what is wrong, never a
-    value.
-    """
+    """Parse ``module flag name=value ... ;``. Raises `ConfigError` that names the mistake, never a value."""
     if len(text) > MAX_JAAS_CHARACTERS:
         raise ConfigError(f"{_NAME} is longer than {MAX_JAAS_CHARACTERS} characters")
     words = _words(text)
@@ -108,7 +105,7 @@ def _value(name: str, words: Iterator[str]) -> Secret:
 def _check_option(module: str, name: str, given: dict[str, Secret]) -> None:
     known = _OPTIONS[module]
     if name not in known and not (module == OAUTHBEARER_MODULE and name.startswith(_PREFIXES)):
-        # What is not known may be a value that lost its quotes: it is not shown.
+        # An unknown name may be a value that lost its quotes: it is not shown.
         short = module.rpartition(".")[2]
         raise ConfigError(f"{_NAME}: an option of {short} is not known; it may have {', '.join(known)}")
     if name in given:
@@ -116,7 +113,9 @@ def _check_option(module: str, name: str, given: dict[str, Secret]) -> None:
 
 
 def _words(text: str) -> Iterator[str]:
-    """Words, ``=`` and ``;``; a quoted word keeps its opening quote, so that it can be none of the two."""
+    """Words, ``=`` and ``;``. A quoted word keeps its opening quote, so that it differs from ``=``
+    and ``;``.
+    """
     at = 0
     while at < len(text):
         letter = text[at]
@@ -137,8 +136,8 @@ def _words(text: str) -> Iterator[str]:
 
 
 def _quoted(text: str, at: int) -> tuple[str, int]:
-    """The quoted word that begins at ``at``, and where it ends. A backslash makes the next character
-    plain.
+    """The quoted word that begins at ``at``, and the position after it. A backslash escapes the next
+    character.
     """
     quote = text[at]
     letters: list[str] = []

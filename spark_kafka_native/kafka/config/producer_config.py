@@ -1,4 +1,4 @@
-"""How records are produced, and who a transactional producer is: frozen, hashable, picklable values."""
+"""Settings for producing records and for transactions: frozen, hashable, picklable values."""
 
 from __future__ import annotations
 
@@ -36,30 +36,31 @@ def _over_limit(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerConfig(Properties):
-    """How records are produced. Names are Java's, or librdkafka's where Java has none."""
+    """Settings for producing records. Names are Java's, or librdkafka's where Java has none."""
 
     acks: Acks = property_field("acks", Acks.ALL, _acks, aliases=("request.required.acks",))  # noqa: RUF009 - it returns a field
     """Which replicas must have a batch before it counts as written: ``all``, ``1`` (the leader) or ``0``
     (none)."""
     enable_idempotence: bool | None = property_field("enable.idempotence", None, boolean)
-    """Whether brokers drop what a retry sends twice. Default: yes, where acks=all and the limits allow it."""
+    """``true`` lets brokers drop the duplicates of retries. Default: yes, if acks=all and the limits allow
+    it."""
     batch_size: int = property_field("batch.size", 1_000_000, min_value=0, max_value=INT32_MAX)
-    """Limit of a record batch before compression; 0 sends every record alone.
+    """Limit of a record batch before compression; 0 sends every record in a batch of its own.
 
-    Java's 16 KB are for records that come one by one; a column is there at once, and large batches cost
-    everybody less."""
+    Java's 16 KB suit records that arrive one by one; a column arrives at once, and large batches cost less on
+    both sides."""
     batch_records: int = property_field("batch.num.messages", 100_000, min_value=1, max_value=INT32_MAX)
     """Limit of a record batch, in records."""
     linger_ms: int = property_field(
         "linger.ms", 5, min_value=0, max_value=INT32_MAX, aliases=("queue.buffering.max.ms",)
     )
-    """How long a batch that is not full waits for more records. A batch write of Spark's lingers 1,000."""
+    """How long a batch that is not full waits for more records. A Spark batch write uses 1,000."""
     buffer_memory: int = property_field("buffer.memory", 64 * 1024 * 1024, min_value=1)
-    """Limit of records accepted and not yet delivered."""
+    """Limit of records that are accepted and not yet delivered."""
     max_buffered_records: int = property_field("queue.buffering.max.messages", 10_000_000, min_value=1)
     """The same limit, in records."""
     max_block_ms: int = property_field("max.block.ms", 60_000, min_value=0)
-    """How long a full buffer, or a topic that is not known yet, may hold up the caller."""
+    """How long a call may wait for room in the buffer or for a topic's metadata."""
     block_on_buffer_full: bool = property_field("block.on.buffer.full", True, boolean)
     """With ``false`` a full buffer is an error at once."""
     max_in_flight: int = property_field(
@@ -69,20 +70,20 @@ class ProducerConfig(Properties):
         max_value=1_000,
         aliases=("max.in.flight",),
     )
-    """Limit of requests on a connection that are not answered yet."""
+    """Limit of unanswered requests on a connection."""
     connections_per_broker: int = property_field("connections.per.broker", 2, min_value=1, max_value=100)
-    """Connections to each broker. A partition's batches always take the same one.
+    """Connections to each broker. The batches of a partition always use the same one.
 
-    A broker takes the requests of one connection one after the other, reading none while it writes one; on
-    two it does both at once."""
+    A broker serves the requests of one connection one after the other, and does not read while it writes;
+    with two connections it does both at once."""
     delivery_timeout_ms: int = property_field(
         "delivery.timeout.ms", 120_000, min_value=1, max_value=INT32_MAX, aliases=("message.timeout.ms",)
     )
-    """From accepting a record to giving up on it, all retries included."""
+    """The time from accepting a record until it is delivered or fails, including all retries."""
     retries: int = property_field(
         "retries", INT32_MAX, min_value=0, max_value=INT32_MAX, aliases=("message.send.max.retries",)
     )
-    """How often a batch is sent again; ``delivery.timeout.ms`` ends it earlier."""
+    """Limit of retries of a batch; ``delivery.timeout.ms`` may end them earlier."""
     max_request_size: int | None = property_field("max.request.size", None, int)
     """Limit of a record before compression, and of a request. Default: the topic's ``max.message.bytes``."""
     compression_type: str = property_field(
@@ -90,25 +91,25 @@ class ProducerConfig(Properties):
     )
     """``none``, ``gzip``, ``snappy``, ``lz4`` or ``zstd``."""
     compression_level: int | None = property_field("compression.level", None, int)
-    """Level of the codec; its usual one by default."""
+    """Level of the codec. Default: the codec's own."""
     partitioner: str = property_field("partitioner.class", "murmur2", text)
     """murmur2 (Java's), crc32, fnv1a, consistent_random (librdkafka's), round_robin, least_bytes, sticky or
     explicit; also by the names of Java's classes."""
     allow_auto_create_topics: bool = property_field("allow.auto.create.topics", False, boolean)
-    """Whether brokers may create a topic that is written to and missing, with their own defaults (and where
-    their auto.create.topics.enable allows it). A misspelt name is a new topic then."""
+    """``true`` lets brokers create a missing topic that is written to, with their own defaults (if their
+    auto.create.topics.enable allows it). A misspelt name then creates a new topic."""
     spill_dir: str | None = property_field("spill.dir", None, text)
-    """Folder for batches that could not be delivered. They are sent once the leader takes records again, in
-    order and before later ones: by this producer, or by the next that opens the folder. For the client's
+    """Folder for batches that could not be delivered. They are sent once the leader accepts records again, in
+    order and before later ones: by this producer, or by the next one that opens the folder. For the client's
     API; a Spark write refuses it."""
     keep_undelivered: bool = property_field("keep.undelivered", False, boolean)
-    """Whether undelivered records are kept for `Producer.undelivered` (the client's API)."""
+    """``true`` keeps undelivered records for `Producer.undelivered` (the client's API)."""
     over_limit: str = property_field("over.limit", "fail", _over_limit)
-    """What becomes of a record that is larger than ``max.request.size``, ``buffer.memory`` or the topic's
-    ``max.message.bytes``: ``fail``, ``skip`` (it is left out) or ``dead_letter`` (it goes to
+    """The treatment of a record that is larger than ``max.request.size``, ``buffer.memory`` or the topic's
+    ``max.message.bytes``: ``fail``, ``skip`` (the record is left out) or ``dead_letter`` (it goes to
     ``dead.letter.topic`` instead). Not in transactions."""
     dead_letter_topic: str | None = property_field("dead.letter.topic", None, text)
-    """Where records over a limit go with ``over.limit=dead_letter``; a value that does not fit there is
+    """The topic for records over a limit with ``over.limit=dead_letter``; values that do not fit there are
     truncated. The topic must exist."""
 
     def __post_init__(self) -> None:
@@ -136,8 +137,8 @@ class ProducerConfig(Properties):
 
     @property
     def idempotent(self) -> bool:
-        """Whether batches carry a producer id and sequence numbers (KIP-98). Brokers remember five
-        batches, no more.
+        """True if batches carry a producer id and sequence numbers (KIP-98). Brokers remember five batches
+        per producer and partition.
         """
         if self.enable_idempotence is not None:
             return self.enable_idempotence
@@ -145,7 +146,7 @@ class ProducerConfig(Properties):
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, Any], **values: Any) -> Self:
-        """As `Properties.from_properties`; a codec's level may also come under Java's name
+        """As `Properties.from_properties`. A codec's level may also be given under Java's name
         (compression.zstd.level).
         """
         values = cls._parse(properties) | values
@@ -156,22 +157,24 @@ class ProducerConfig(Properties):
 
     @classmethod
     def property_names(cls) -> frozenset[str]:
-        """As `Properties.property_names`, with Java's names of the codecs' levels."""
+        """As `Properties.property_names`, including Java's names of the codecs' levels."""
         return super().property_names() | {f"compression.{codec}.level" for codec in ("gzip", "lz4", "zstd")}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransactionConfig(Properties):
-    """Who a transactional producer is, and how long one of its transactions may take."""
+    """The identity of a transactional producer, and the time limit of its transactions."""
 
     transactional_id: str = property_field("transactional.id", "", text)
-    """The name under which the coordinator knows it. Whoever comes with the same one takes over. Required."""
+    """The name by which the coordinator knows the producer. A new producer with the same name fences this
+    one. Required."""
     transaction_timeout_ms: int = property_field(
         "transaction.timeout.ms", 60_000, min_value=1, max_value=INT32_MAX
     )
-    """The coordinator aborts a transaction that is open for longer; brokers allow 15 minutes by default."""
+    """The coordinator aborts a transaction that stays open for longer; brokers allow 15 minutes by
+    default."""
     transaction_version: int = property_field("transaction.version", 2, min_value=1, max_value=2)
-    """The newest protocol to use: 2 is that of KIP-890 (Kafka 4), where the cluster has it; 1 is older."""
+    """The newest protocol to use: 2 is that of KIP-890 (Kafka 4), if the cluster supports it; 1 is older."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

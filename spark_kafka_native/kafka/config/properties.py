@@ -1,5 +1,5 @@
-"""`Properties`: a frozen dataclass whose fields know the Java property that sets them, how to parse it, and
-its bounds.
+"""`Properties`: the base class of configs. Each field declares its Java property, its parser and its
+bounds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .secret import Secret
 T = TypeVar("T")
 INT32_MAX = 2**31 - 1
 _FUNCTION: Any = Callable
-"""What the hint of a field that is a function comes to."""
+"""The resolved type hint of a field that is a function."""
 
 
 def text(text: str) -> str:
@@ -44,7 +44,7 @@ def property_field(
     max_value: int | None = None,
     aliases: tuple[str, ...] = (),
 ) -> T:
-    """A dataclass field that Java's property ``name`` sets, or one of ``aliases``. ``parse`` raises
+    """A dataclass field that the Java property ``name`` or one of ``aliases`` sets. ``parse`` raises
     ValueError.
     """
     metadata = {
@@ -58,31 +58,31 @@ def property_field(
 
 
 def secret_field(name: str, *, aliases: tuple[str, ...] = ()) -> Secret | None:
-    """A field of a `Secret`, None unless given; no error shows what was given."""
+    """A field of the type `Secret`, None by default; no error shows its value."""
     return property_field(name, None, Secret, aliases=aliases)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Properties:
-    """Base of the configs: builds one from Java's property names and checks every value's bounds."""
+    """Base class of the configs: parses Java's properties, and checks the types and bounds of all values."""
 
     _types: ClassVar[Mapping[str, tuple[type, ...]]]
-    """What each field may be."""
+    """The allowed types of each field."""
 
     def __init_subclass__(cls) -> None:
         cls._types = {name: _alternatives(hint) for name, hint in get_type_hints(cls).items()}
 
     @classmethod
     def property_names(cls) -> frozenset[str]:
-        """The names of everything that this config reads."""
+        """The names of all properties that this config reads."""
         return frozenset(name for f in fields(cls) for name in _names(f))
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, Any], **values: Any) -> Self:
-        """Parse the properties that this config knows and leave the others alone (see `unknown_properties`);
+        """Parse the properties that this config knows and ignore the others (see `unknown_properties`);
         ``values`` are fields that take precedence.
 
-        Raises `ConfigError` that names the property, its value and what is allowed.
+        Raises `ConfigError` with the property, its value and the allowed values.
         """
         return cls(**(cls._parse(properties) | values))
 
@@ -100,9 +100,9 @@ class Properties:
         return values
 
     def __post_init__(self) -> None:
-        """Values are checked by type where they enter: a word becomes what it stands for, or is refused.
+        """Check and convert the values: a text is parsed as the property would be.
 
-        ``protocol="SSL"`` would otherwise be no `SecurityProtocol` at all, and the connection not encrypted.
+        Without this, ``protocol="SSL"`` would be a plain text and the connection would not be encrypted.
         """
         for f in fields(self):
             low, high = f.metadata.get("min_value"), f.metadata.get("max_value")
@@ -123,12 +123,12 @@ def _names(f: Field[Any]) -> tuple[str, ...]:
 
 
 def _text_of(name: str, value: object) -> object:
-    """A property's value as a file would spell it; an enum, list or tuple as it is."""
+    """A property's value as a properties file spells it; an enum, list or tuple is returned unchanged."""
     if isinstance(value, Secret):
         return value.reveal()
     if isinstance(value, enum.Enum | list | tuple):
         return value
-    if not isinstance(value, str | Number | os.PathLike):  # str() would make a text of it that nobody wrote
+    if not isinstance(value, str | Number | os.PathLike):  # str() would make up a text
         raise ConfigError(f"{name} must be a str, not of the type {type(value).__name__}")
     return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
 
@@ -140,7 +140,7 @@ def _alternatives(hint: Any) -> tuple[type, ...]:
 
 
 def _entered(name: str, f: Field[Any], value: Any, allowed: tuple[type, ...]) -> Any:
-    """``value`` as one of ``allowed``. Raises `ConfigError` that shows no secret."""
+    """``value`` converted to one of the ``allowed`` types. Raises `ConfigError` that shows no secret."""
     if type(value) in allowed and not isinstance(value, str | tuple):
         return value
     if _FUNCTION in allowed and callable(value):
@@ -154,18 +154,19 @@ def _entered(name: str, f: Field[Any], value: Any, allowed: tuple[type, ...]) ->
     if text is None or parse is None:
         wanted = " or ".join(one.__name__ for one in allowed if one is not types.NoneType)
         if type(value) in allowed and all(isinstance(part, tuple) for part in value):
-            return value  # pairs, which have no separator of their own
+            return value  # pairs, which have no text form
         raise ConfigError(f"{name} must be of the type {wanted}, not {value!r}")
     try:
         return parse(text)
     except ValueError as error:
-        told = "must be a whole number" if parse is int else str(error)
-        found = f", not {value!r}" if told.startswith("must") else ""  # else the words have it already
-        raise ConfigError(f"{name} {told}{found}") from None
+        problem = "must be a whole number" if parse is int else str(error)
+        # else the message already contains the value
+        found = f", not {value!r}" if problem.startswith("must") else ""
+        raise ConfigError(f"{name} {problem}{found}") from None
 
 
 def _as_text(value: Any, allowed: tuple[type, ...]) -> str | None:
-    """A value as a property would spell it; None for one that no property's text stands for."""
+    """A value as the text of a property; None if it has no such text."""
     if isinstance(value, str):
         return value
     if isinstance(value, tuple | list):
@@ -176,6 +177,7 @@ def _as_text(value: Any, allowed: tuple[type, ...]) -> str | None:
     if isinstance(value, bool | bytes) or value is None or bool in allowed or str in allowed:
         return None
     try:
-        return str(operator.index(value))  # of numpy too; for an enum that is how properties spell it
+        # includes numpy's integers, and integer enums, which properties spell as numbers
+        return str(operator.index(value))
     except TypeError:
         return None

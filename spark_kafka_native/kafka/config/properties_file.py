@@ -1,4 +1,6 @@
-"""Java's ``.properties`` files, as Kafka's own tools take them. Pure: text in, names and values out."""
+"""A parser for Java's ``.properties`` files, as Kafka's own tools read them. Pure: text in, names and values
+out.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ _PLACEHOLDER: Final = re.compile(r"\$\{([^{}:]{0,100}):([^{}]{0,1000})\}")
 def parse_properties(text: str) -> dict[str, str]:
     """Names and values, by the rules of ``java.util.Properties``: comments, continued lines, escapes.
 
-    A value that is ``${env:NAME}`` becomes the reference ``env:NAME``; other configuration providers of
-    Kafka's are a `ConfigError`, which names the property and shows no value.
+    The value ``${env:NAME}`` becomes the reference ``env:NAME``; Kafka's other config providers are a
+    `ConfigError`, which names the property and shows no value.
     """
     found: dict[str, str] = {}
     for line in _logical_lines(text):
@@ -26,7 +28,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Lines without comments; one that ends in an odd number of backslashes goes on in the next."""
+    """Lines without comments. A line that ends in an odd number of backslashes continues on the next one."""
     kept = ""
     for natural in re.split(r"\r\n|\r|\n", text):
         line = natural.lstrip(" \t\f")

@@ -1,8 +1,8 @@
-"""`Secret`: a text that never prints. Configs hold passwords, keys and tokens as such; only what sends one
-reveals it.
+"""`Secret`: a text that is never printed. Configs hold passwords, keys and tokens as secrets; only the code
+that sends one calls `reveal`.
 
 A secret, or another security setting, may also be a *reference*, ``env:NAME`` or ``file:/path``, which is
-resolved where it is used (`network.references`), on the driver and on the executors alike.
+resolved where it is used (`security.config_providers`), on the driver and on the executors alike.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _REFERENCE: Final = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:/[^\0\r\n]+")
 
 
 class Secret:
-    """A hashable, picklable text whose ``repr``, ``str`` and ``format`` show none of it.
+    """A hashable, picklable text that ``repr``, ``str`` and ``format`` hide.
 
-    It pickles with its text: Spark ships configs to executors that way. It has no length, no order and no
+    Pickles contain the text: that is how Spark ships configs to executors. It has no length, no order and no
     ``+``.
     """
 
@@ -45,7 +45,7 @@ class Secret:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Secret):
             return NotImplemented
-        import hmac  # late: it brings OpenSSL with it, and few compare secrets
+        import hmac  # late: it imports OpenSSL, and secrets are seldom compared
 
         return hmac.compare_digest(
             self._text.encode(errors="surrogatepass"), other._text.encode(errors="surrogatepass")
@@ -59,5 +59,7 @@ class Secret:
 
 
 def is_reference(text: str) -> bool:
-    """Whether ``text`` names an environment variable or an absolute path instead of being the value."""
+    """True if ``text`` is the name of an environment variable or an absolute path, rather than the value
+    itself.
+    """
     return _REFERENCE.fullmatch(text) is not None

@@ -1,8 +1,8 @@
-"""`SecurityConfig`: how connections are encrypted and both ends proven. Plain data: nothing is read or
-asked here.
+"""`SecurityConfig`: the settings for encryption and authentication. Plain data: reads no file and asks no
+server.
 
-Java's property names, and librdkafka's as aliases. What contradicts itself is refused at once, on the driver;
-files, references and tokens are read where they are used (`network`).
+Properties have Java's names, with librdkafka's as aliases. Contradictions are refused at once, on the driver;
+files, references and tokens are read where they are used (`security`).
 """
 
 # ruff: noqa: RUF009 - property_field and secret_field return fields
@@ -32,7 +32,7 @@ from .secret import Secret, is_reference
 
 
 class SecurityProtocol(enum.Enum):
-    """How a listener is spoken to; Kafka's names."""
+    """The protocol of a listener; Kafka's names."""
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"
@@ -46,11 +46,12 @@ MECHANISMS: Final[Mapping[str, str]] = {
     "SCRAM-SHA-512": SCRAM_MODULE,
     "OAUTHBEARER": OAUTHBEARER_MODULE,
 }
-"""The mechanisms that there are, each with its login module in Java."""
+"""The supported mechanisms, each with its login module in Java."""
 _AWS_MECHANISM: Final = "AWS_MSK_IAM"
-"""Of Amazon's Java library: the same credentials as with OAUTHBEARER, which MSK takes as well."""
+"""The mechanism of Amazon's Java library: the same credentials as with OAUTHBEARER, which MSK accepts as
+well."""
 MSK_IAM: Final = "aws-msk-iam"
-"""The token provider that stands for it."""
+"""The token provider that replaces it."""
 _MSK: Final = "software.amazon.msk.auth.iam"
 _OIDC_HANDLERS: Final = (
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
@@ -91,7 +92,9 @@ def _handler(text: str) -> str:
 
 
 def _checks_hostname(text: str) -> bool:
-    """``ssl.endpoint.identification.algorithm``: https checks the broker's name, empty (or none) does not."""
+    """``ssl.endpoint.identification.algorithm``: https checks the broker's host name, empty (or none) does
+    not.
+    """
     if text.strip().lower() not in ("", "none", "https"):
         raise ValueError("must be https, or empty to accept a certificate of any host name")
     return text.strip().lower() == "https"
@@ -105,7 +108,7 @@ def _store_type(text: str) -> str:
 
 def _tls_versions(text: str) -> tuple[str, ...]:
     asked = {version.strip() for version in text.split(",") if version.strip()}
-    # Java's clients list older ones that they refuse to speak as well.
+    # Java's clients also list older versions that they refuse to use.
     found = tuple(version for version in _TLS_VERSIONS if version in asked)
     if not found or any(not version.startswith(("TLSv1", "SSLv")) for version in asked):
         raise ValueError(f"must name {' or '.join(_TLS_VERSIONS)} (older ones are not spoken)")
@@ -138,29 +141,29 @@ _OIDC: Final = "sasl.oauthbearer.client.credentials"
 
 @dataclass(frozen=True, kw_only=True)
 class SecurityConfig(Properties):
-    """Texts may be references, ``env:NAME`` or ``file:/path``; locations are paths on every machine that
-    connects.
+    """Settings for encryption and authentication. Texts may be references, ``env:NAME`` or ``file:/path``;
+    locations are paths on every machine that connects.
     """
 
     protocol: SecurityProtocol = property_field(_PROTOCOL, SecurityProtocol.PLAINTEXT, _security_protocol)
-    """``PLAINTEXT``, ``SSL``, ``SASL_PLAINTEXT`` or ``SASL_SSL``: what the listener of
-    ``bootstrap.servers`` speaks."""
+    """``PLAINTEXT``, ``SSL``, ``SASL_PLAINTEXT`` or ``SASL_SSL``: the protocol of the listener in
+    ``bootstrap.servers``."""
     ca_location: str | None = property_field(
         "ssl.truststore.location", None, text, aliases=("ssl.ca.location",)
     )
-    """File of the certificates to trust, PEM or PKCS12. Default: those that the system trusts."""
+    """File with the trusted certificates, PEM or PKCS12. Default: the system's."""
     ca_pem: str | None = property_field("ssl.truststore.certificates", None, text, aliases=("ssl.ca.pem",))
     """The same, as PEM text (KIP-651)."""
     truststore_password: Secret | None = secret_field("ssl.truststore.password")
     """Password of a PKCS12 truststore."""
     truststore_type: str | None = property_field("ssl.truststore.type", None, _store_type)
-    """``PEM`` or ``PKCS12``. Default: told from the file."""
+    """``PEM`` or ``PKCS12``. Default: by the file's name."""
     keystore_location: str | None = property_field("ssl.keystore.location", None, text)
     """File with the client's certificate chain and private key, PEM or PKCS12."""
     keystore_password: Secret | None = secret_field("ssl.keystore.password")
     """Password of a PKCS12 keystore."""
     keystore_type: str | None = property_field("ssl.keystore.type", None, _store_type)
-    """``PEM`` or ``PKCS12``. Default: told from the file."""
+    """``PEM`` or ``PKCS12``. Default: by the file's name."""
     certificate_location: str | None = property_field("ssl.certificate.location", None, text)
     """File with the client's certificate chain alone, PEM (librdkafka's name)."""
     key_location: str | None = property_field("ssl.key.location", None, text)
@@ -176,18 +179,18 @@ class SecurityConfig(Properties):
     key_password: Secret | None = secret_field("ssl.key.password")
     """Password of the client's private key."""
     tls_versions: tuple[str, ...] = property_field("ssl.enabled.protocols", _TLS_VERSIONS, _tls_versions)
-    """Versions of TLS that may be used, comma-separated."""
+    """Allowed versions of TLS, comma-separated."""
     cipher_suites: tuple[str, ...] = property_field("ssl.cipher.suites", (), _cipher_suites)
-    """Cipher suites that may be used, by IANA's or OpenSSL's names, comma-separated. One of TLS 1.3 allows
-    all of TLS 1.3; without one, TLS 1.2 is spoken."""
+    """Allowed cipher suites, by IANA's or OpenSSL's names, comma-separated. One suite of TLS 1.3 allows all
+    suites of TLS 1.3; without one, only TLS 1.2 is used."""
     check_hostname: bool = property_field("ssl.endpoint.identification.algorithm", True, _checks_hostname)
     """``https`` verifies that the certificate belongs to the broker's host; empty accepts any host name."""
     verify_certificate: bool = property_field("enable.ssl.certificate.verification", True, boolean)
-    """``false`` (librdkafka) accepts any certificate: whoever can redirect the connection can read and
-    change everything."""
+    """``false`` (librdkafka) accepts any certificate: an attacker who can redirect the connection can read
+    and change everything."""
     mechanism: str | None = property_field("sasl.mechanism", None, _mechanism, aliases=("sasl.mechanisms",))
-    """How to authenticate on a SASL listener: ``PLAIN``, ``SCRAM-SHA-256``, ``SCRAM-SHA-512`` or
-    ``OAUTHBEARER``. ``AWS_MSK_IAM`` is ``OAUTHBEARER`` with the token provider ``aws-msk-iam``."""
+    """The mechanism for a SASL listener: ``PLAIN``, ``SCRAM-SHA-256``, ``SCRAM-SHA-512`` or ``OAUTHBEARER``.
+    ``AWS_MSK_IAM`` is ``OAUTHBEARER`` with the token provider ``aws-msk-iam``."""
     username: str | None = property_field("sasl.username", None, text)
     """User name, for PLAIN and SCRAM."""
     password: Secret | None = secret_field("sasl.password")
@@ -196,10 +199,10 @@ class SecurityConfig(Properties):
     """User name and password, or OAuth settings, as Java's clients take them: one login module with its
     options."""
     login_handler: str | None = property_field("sasl.login.callback.handler.class", None, _handler)
-    """Java's class for OIDC client credentials, or MSK's. It is not loaded: its name says where the token
-    comes from."""
+    """Java's class for OIDC client credentials, or MSK's. It is not loaded: its name determines the source of
+    tokens."""
     client_handler: str | None = property_field("sasl.client.callback.handler.class", None, _handler)
-    """MSK's ``IAMClientCallbackHandler``: its name says the same."""
+    """MSK's ``IAMClientCallbackHandler``; its name has the same effect."""
     token: Secret | None = secret_field("sasl.oauthbearer.token")
     """The OAuth token itself; ``file:/path`` is read for each connection."""
     token_provider: str | None = property_field("sasl.oauthbearer.token.provider", None, text)
@@ -207,7 +210,7 @@ class SecurityConfig(Properties):
     aws_region: str | None = property_field("sasl.oauthbearer.aws.region", None, text)
     """Region of the MSK cluster, for ``aws-msk-iam``."""
     token_endpoint_url: str | None = property_field("sasl.oauthbearer.token.endpoint.url", None, text)
-    """Where OIDC client credentials are exchanged for a token."""
+    """The endpoint that issues tokens for OIDC client credentials."""
     client_id: str | None = property_field(
         f"{_OIDC}.client.id", None, text, aliases=("sasl.oauthbearer.client.id",)
     )
@@ -217,19 +220,19 @@ class SecurityConfig(Properties):
     )
     """OIDC client secret."""
     scope: str | None = property_field("sasl.oauthbearer.scope", None, text)
-    """OAuth scope to ask for."""
+    """OAuth scope to request."""
     extensions: tuple[tuple[str, str], ...] = property_field("sasl.oauthbearer.extensions", (), _extensions)
     """SASL extensions to send with the token, ``name=value``, comma-separated (KIP-342)."""
     oauth_method: str = property_field("sasl.oauthbearer.method", "default", _oauth_method)
     """``oidc`` gets tokens with client credentials (librdkafka's name); ``default`` follows from the other
     properties."""
     https_ca_location: str | None = property_field("https.ca.location", None, text)
-    """File of PEM certificates to trust for the token endpoint. Default: those that the system trusts."""
+    """File of trusted PEM certificates for the token endpoint. Default: the system's."""
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, Any], **values: Any) -> Self:
-        """As `Properties.from_properties`; a slip of the finger in ``security.protocol`` is refused, as
-        PLAINTEXT would be its meaning.
+        """As `Properties.from_properties`. A misspelt ``security.protocol`` is an error, because ignoring it
+        would mean PLAINTEXT.
         """
         for name in properties:
             if name != _PROTOCOL and difflib.get_close_matches(str(name).lower(), [_PROTOCOL], cutoff=0.9):
@@ -245,22 +248,22 @@ class SecurityConfig(Properties):
 
     @property
     def encrypted(self) -> bool:
-        """Whether connections speak TLS."""
+        """True if connections use TLS."""
         return self.protocol in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
 
     @property
     def uses_sasl(self) -> bool:
-        """Whether connections authenticate with a SASL mechanism."""
+        """True if connections authenticate with a SASL mechanism."""
         return self.protocol in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
 
     @property
     def presents_certificate(self) -> bool:
-        """Whether the client has a certificate to show."""
+        """True if the client has a certificate."""
         return bool(self.keystore_location or self.certificate_location or self.certificate_pem)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What to tell at every start: settings that weaken the protection, or do nothing."""
+        """Warnings for every start: settings that weaken the protection, or have no effect."""
         found = []
         if self.encrypted and not self.verify_certificate:
             found.append(
@@ -294,7 +297,7 @@ class SecurityConfig(Properties):
 
 
 def _without_effect(config: SecurityConfig) -> list[str]:
-    """A warning where the connection is open and properties of TLS were given: somebody expects it."""
+    """A warning if the connection is not encrypted although TLS properties are set."""
     given = [
         f.metadata["property"]
         for f in fields(config)
@@ -359,14 +362,14 @@ def _check_sasl(config: SecurityConfig) -> None:
 
 
 def _jaas_of(config: SecurityConfig) -> JaasConfig | None:
-    """``sasl.jaas.config``; None where it is a reference, which is looked up where it is used."""
+    """The parsed ``sasl.jaas.config``; None if it is a reference, which is resolved where it is used."""
     if config.jaas_config is None or is_reference(config.jaas_config.reveal()):
         return None
     return parse_jaas(config.jaas_config.reveal())
 
 
 def _settle_msk(config: SecurityConfig) -> None:
-    """What MSK's Java library calls its mechanism and classes means here."""
+    """Translate the mechanism and class names of MSK's Java library."""
     if config.mechanism == _AWS_MECHANISM or config.login_handler in _MSK_HANDLERS:
         object.__setattr__(config, "mechanism", "OAUTHBEARER")
         if config.token_provider is None:
@@ -374,7 +377,7 @@ def _settle_msk(config: SecurityConfig) -> None:
 
 
 def check_module(jaas: JaasConfig, config: SecurityConfig) -> None:
-    """`ConfigError` where the login module is another mechanism's."""
+    """Raise `ConfigError` if the login module belongs to another mechanism."""
     mechanism = config.mechanism or ""
     modules = [MECHANISMS[mechanism], *([IAM_MODULE] if config.token_provider == MSK_IAM else [])]
     if jaas.module not in modules:
@@ -394,8 +397,10 @@ def _check_token_source(config: SecurityConfig, jaas: JaasConfig | None) -> None
     if jaas is not None and jaas.is_unsecured:
         given.append("sasl.jaas.config with unsecuredLogin...")
     if len(given) != 1:
-        told = "none is given" if not given else f"given are {' and '.join(given)}"
-        raise ConfigError(f"sasl.mechanism=OAUTHBEARER takes its token from one of {', '.join(ways)}; {told}")
+        found = "none is given" if not given else f"given are {' and '.join(given)}"
+        raise ConfigError(
+            f"sasl.mechanism=OAUTHBEARER takes its token from one of {', '.join(ways)}; {found}"
+        )
     if config.token_endpoint_url is None:
         return
     check_token_url(config.token_endpoint_url)
@@ -406,7 +411,7 @@ def _check_token_source(config: SecurityConfig, jaas: JaasConfig | None) -> None
 
 
 def check_token_url(url: str) -> None:
-    """`ConfigError` unless ``url`` is https, or http to this very machine; no error shows more than its
+    """Raise `ConfigError` unless ``url`` is https, or http to this machine; errors show no more than its
     scheme.
     """
     try:

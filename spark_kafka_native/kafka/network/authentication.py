@@ -105,18 +105,18 @@ def _exchange(peer: Peer, mechanism: Mechanism, version: int, deadline: Deadline
 def _raise_if_refused(response: SaslAuthenticateResponse, mechanism: Mechanism) -> None:
     if not response.error_code:
         return
-    told = response.error_message or ""
-    told = "" if _echoes(told, mechanism.secret.reveal()) else _shown(told)
-    reason = f" ({told})" if told else ""
+    text = response.error_message or ""
+    text = "" if _echoes(text, mechanism.secret.reveal()) else _shown(text)
+    reason = f" ({text})" if text else ""
     raise AuthenticationError(f"{mechanism.name}: the broker refused: {response.error_code.name}{reason}")
 
 
-def _echoes(told: str, secret: str) -> bool:
-    """True if ``told`` contains the secret, or enough of a long one to be of use: a broker may return a token
+def _echoes(text: str, secret: str) -> bool:
+    """True if ``text`` contains the secret, or enough of a long one to be of use: a broker may return a token
     truncated.
     """
     size = min(len(secret), _TELLING)
-    return any(secret[at : at + size] in told for at in range(len(secret) - size + 1))
+    return any(secret[at : at + size] in text for at in range(len(secret) - size + 1))
 
 
 def _shown(text: str) -> str:

@@ -1,8 +1,9 @@
-"""Reading what settings point to: files, and ``env:NAME`` or ``file:/path`` references.
+"""The external values of settings: files, and the references ``env:NAME`` and ``file:/path`` (in Kafka,
+config providers).
 
-A file option is a way to read files for whoever may set options. Where that is not who runs the process (SQL,
-Spark Connect, notebooks for many), the process's environment says what may be read: see `ALLOWED_FILES`. No
-error shows what was read.
+With a file option, a user who may set options can read files of the process. Where that user does not own the
+process (SQL, Spark Connect, shared notebooks), environment variables restrict what may be read: see
+`ALLOWED_FILES`. No error shows a value that was read.
 """
 
 from __future__ import annotations
@@ -16,31 +17,30 @@ from ..config.secret import Secret, is_reference
 from ..errors import ConfigError
 
 ALLOWED_FILES: Final = "PYKAFKA_ALLOWED_FILES"
-"""Paths of files and folders, separated as in PATH: when set, nothing else is read. Set it on driver and
-executors.
-"""
+"""Paths of files and folders, separated as in PATH. If set, no other files are read. Set it on driver and
+executors."""
 ALLOWED_URLS: Final = "PYKAFKA_ALLOWED_URLS"
-"""URLs, comma-separated: when set, no other token endpoint is asked."""
+"""URLs, comma-separated. If set, no other token endpoint is used."""
 ALLOWED_VARIABLES: Final = "PYKAFKA_ALLOWED_VARIABLES"
-"""Names, comma-separated: when set, ``env:NAME`` reads no other environment variable."""
+"""Names, comma-separated. If set, ``env:NAME`` reads no other environment variable."""
 
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
-"""Twenty times the bundle of all public authorities."""
+"""Twenty times the size of a bundle of all public certificate authorities."""
 MAX_VALUE_BYTES: Final = 64 * 1024
 _OF_PROCESSES: Final = ("/proc/", "/sys/")
-"""No files, and a way round `ALLOWED_VARIABLES`: /proc/self/environ."""
+"""Not regular files, and a way around `ALLOWED_VARIABLES`: /proc/self/environ."""
 
 
 def read_file(name: str, path: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
     """The content of the file that the setting ``name`` points to.
 
-    Raises `ConfigError` that tells setting, path and host, for the file may be missing on one executor only.
+    Raises `ConfigError` with setting, path and host, because a file may be missing on one executor only.
     """
     real = allowed_path(name, path)
     where = f"{name}: {path} on {socket.gethostname()}"
     try:
-        # Not blocking: a pipe would wait for a writer for ever. No link is left in a path without links,
-        # unless somebody put it there since.
+        # Non-blocking: opening a pipe would wait for a writer. O_NOFOLLOW: the real path has no links, unless
+        # one was created since.
         descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
         with open(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode) or real.startswith(_OF_PROCESSES):
@@ -57,14 +57,14 @@ def read_file(name: str, path: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
 
 
 def resolve(name: str, value: str | Secret) -> str:
-    """The text of a setting: ``value`` itself, or what its reference points to. Raises `ConfigError`."""
+    """The text of a setting: ``value`` itself, or the target of its reference. Raises `ConfigError`."""
     text = value.reveal() if isinstance(value, Secret) else value
     if is_reference(text):
         kind, _, target = text.partition(":")
         text = _variable(name, target) if kind == "env" else _first_text(name, target)
     try:
         text.encode()
-    except UnicodeEncodeError:  # which would carry the text
+    except UnicodeEncodeError:  # the original error contains the text
         raise ConfigError(f"{name} is not UTF-8 text") from None
     return text
 
@@ -91,14 +91,14 @@ def _first_text(name: str, path: str) -> str:
 
 
 def check_url(name: str, url: str) -> None:
-    """`ConfigError` where the process's environment does not allow ``url``; the URL is not shown."""
+    """Raise `ConfigError` if the environment does not allow ``url``; the error does not show the URL."""
     allowed = os.environ.get(ALLOWED_URLS)
     if allowed is not None and url not in _listed(allowed):
         raise ConfigError(f"{name}: this URL is not among {ALLOWED_URLS}")
 
 
 def allowed_path(name: str, path: str) -> str:
-    """``path`` without symbolic links, if it is among `ALLOWED_FILES`. Raises `ConfigError`."""
+    """``path`` without symbolic links, if `ALLOWED_FILES` contains it. Raises `ConfigError`."""
     try:
         real = os.path.realpath(path)
     except (OSError, ValueError):

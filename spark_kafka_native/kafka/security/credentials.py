@@ -1,5 +1,6 @@
-"""The credentials in a `SecurityConfig`, resolved now: login, client credentials, and
-``sasl.jaas.config``."""
+"""The credentials of a `SecurityConfig`, with references resolved now: ``sasl.jaas.config``, the client
+credentials of a token endpoint, and the unsecured token of test brokers.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from .config_providers import resolve
 
 
 def client_credentials(security: SecurityConfig) -> tuple[str, Secret, str | None]:
-    """Id, secret and scope for a token endpoint."""
+    """Client id, client secret and scope for a token endpoint."""
     jaas = jaas_of(security)
     client_id = security.client_id or revealed(jaas, "clientId")
     client_secret = security.client_secret or option(jaas, "clientSecret")
@@ -30,7 +31,7 @@ def client_credentials(security: SecurityConfig) -> tuple[str, Secret, str | Non
 
 
 def jaas_of(security: SecurityConfig) -> JaasConfig | None:
-    """``sasl.jaas.config`` as it is now, checked against the mechanism; None where it is not given."""
+    """The current ``sasl.jaas.config``, checked against the mechanism; None if it is not set."""
     if security.jaas_config is None or security.mechanism is None:
         return None
     parsed = parse_jaas(resolve("sasl.jaas.config", security.jaas_config))
@@ -39,12 +40,12 @@ def jaas_of(security: SecurityConfig) -> JaasConfig | None:
 
 
 def option(jaas: JaasConfig | None, name: str) -> Secret | None:
-    """The option ``name`` of ``jaas``; None where there is none."""
+    """The option ``name`` of ``jaas``; None if it is not set."""
     return None if jaas is None else jaas.option(name)
 
 
 def revealed(jaas: JaasConfig | None, name: str) -> str | None:
-    """The same as text, for what is no secret."""
+    """The option ``name`` as text, for an option that is not a secret."""
     found = option(jaas, name)
     return None if found is None else found.reveal()
 
@@ -53,7 +54,11 @@ _LIFETIME_S: Final = 3600
 
 
 def unsecured_token(jaas: JaasConfig | None) -> tuple[str, float]:
-    """The token, and when it expires, in seconds since 1970. Raises `ConfigError` that shows no value."""
+    """The unsigned token that Java's clients make of ``unsecuredLogin...`` options, for test brokers, with
+    its expiry in seconds since 1970. It proves nothing.
+
+    Raises `ConfigError`, which shows no value.
+    """
     if jaas is None:
         raise ConfigError("sasl.mechanism=OAUTHBEARER: nothing says where the token comes from")
     now = time.time()
@@ -72,7 +77,7 @@ def unsecured_token(jaas: JaasConfig | None) -> tuple[str, float]:
 def _claim(kind: str, text: str) -> Any:
     if kind == "NumberClaim":
         return _number(text)
-    if kind == "ListClaim":  # its first character separates the others
+    if kind == "ListClaim":  # its first character is the separator
         return [part for part in text[1:].split(text[0]) if part] if text else []
     return text
 

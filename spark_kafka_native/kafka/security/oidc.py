@@ -1,8 +1,8 @@
-"""A token for OIDC client credentials (RFC 6749, section 4.4), over HTTPS.
+"""A token from a token endpoint, with OIDC client credentials (RFC 6749, section 4.4), over HTTPS.
 
-An endpoint is an option, and so a way to make this process ask any URL: https only, no redirect to another
-host, no link-local address (where clouds keep their metadata), a cap on what is read and on the time it
-takes. No error shows anything of what was sent or came back.
+The endpoint is an option, so a user could make this process send requests to any URL. Hence the rules: https
+only, no redirect to another host, no link-local address (where clouds keep their metadata), and limits for
+the response's size and time. No error shows anything that was sent or received.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..runtime.name_lookup import resolved
 from .config_providers import ALLOWED_URLS, check_url, read_file
 
 ALLOW_HTTP: Final = "PYKAFKA_ALLOW_HTTP_LOCALHOST"
-"""Set to ``true``, a token endpoint on this very machine may be http: for tests."""
+"""If set to ``true``, http is allowed for a token endpoint on this machine: for tests."""
 MAX_BODY_BYTES: Final = 64 * 1024
 TIMEOUT_MS: Final = 10_000
 _MAX_REDIRECTS: Final = 3
@@ -43,7 +43,7 @@ _OAUTH_ERRORS: Final = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class ClientCredentials:
-    """What an endpoint is asked with."""
+    """A token endpoint, and the credentials for it."""
 
     url: str
     client_id: str
@@ -53,10 +53,10 @@ class ClientCredentials:
 
 
 def fetch_token(credentials: ClientCredentials, deadline: Deadline) -> tuple[str, float | None]:
-    """The token and its lifetime in seconds, None where the endpoint does not tell.
+    """The token and its lifetime in seconds (None if the endpoint does not return it).
 
-    Raises `AuthenticationError` where the endpoint refuses, `NetworkError` where another try may help,
-    `ConfigError` where the URL may not be asked.
+    Raises `AuthenticationError` if the endpoint refuses, `NetworkError` if another attempt may succeed, and
+    `ConfigError` if the URL is not allowed.
     """
     limit = deadline.within_ms(TIMEOUT_MS)
     url = credentials.url
@@ -88,7 +88,7 @@ def _post(
         raise ConfigError(f"{_URL}: http is for tests on this machine only; set {ALLOW_HTTP}=true for it")
     port = parts.port or (443 if parts.scheme == "https" else 80)
     sock: socket.socket | None = None
-    # One for all of it: a timeout of the socket would begin anew with each byte.
+    # One timer for the whole request: a socket timeout would restart with each byte.
     watchdog = threading.Timer(deadline.remaining_ms / 1000, lambda: _cut(sock))
     watchdog.daemon = True
     watchdog.start()
@@ -96,7 +96,7 @@ def _post(
         sock = _connect(host, port, deadline)
         if parts.scheme == "https":
             sock = _tls(credentials).wrap_socket(sock, server_hostname=host)
-        if deadline.expired:  # the watchdog may have come between two sockets, and cut neither
+        if deadline.expired:  # the timer may have expired between two sockets, and closed neither
             raise TimeoutError
         return _ask(sock, host, port, parts, credentials)
     except ssl.SSLCertVerificationError as error:
@@ -143,16 +143,16 @@ def _read_answer(status: int, body: bytes) -> tuple[str, float | None]:
     if status >= 500 or status == 429:
         raise NetworkError(f"the token endpoint answered with HTTP status {status}")
     try:
-        told: Any = json.loads(body)
+        answer: Any = json.loads(body)
     except (ValueError, RecursionError):
-        told = None
-    if not isinstance(told, dict):
-        told = {}
+        answer = None
+    if not isinstance(answer, dict):
+        answer = {}
     if status != 200:
-        error = told.get("error")
+        error = answer.get("error")
         known = f" ({error})" if isinstance(error, str) and error in _OAUTH_ERRORS else ""
         raise AuthenticationError(f"the token endpoint refused: HTTP status {status}{known}")
-    token, lifetime_s = told.get("access_token"), told.get("expires_in")
+    token, lifetime_s = answer.get("access_token"), answer.get("expires_in")
     if not isinstance(token, str) or not token:
         raise AuthenticationError("the token endpoint's answer has no access_token")
     if isinstance(lifetime_s, int | float) and not isinstance(lifetime_s, bool) and lifetime_s > 0:

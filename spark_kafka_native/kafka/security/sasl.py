@@ -22,34 +22,36 @@ from ..config.secret import Secret
 from ..errors import AuthenticationError, ConfigError
 
 MAX_SASL_BYTES: Final = 64 * 1024
-"""No message of a mechanism is longer. Those of Kafka's are below a kilobyte, tokens a few."""
+"""Limit of a SASL message. Kafka's messages are below a kilobyte, tokens a few kilobytes."""
 
 
 class Mechanism(Protocol):
-    """One authentication; made anew for each.
+    """One authentication; each one needs a new object.
 
-    ``token = start()``; then ``token = step(challenge)`` with each answer until it is None: authenticated.
-    Raises `AuthenticationError` where the broker breaks the rules or does not prove itself. No error shows a
-    secret.
+    ``token = start()``; then ``token = step(challenge)`` for each challenge, until it returns None:
+    authenticated. Raises `AuthenticationError` if the broker violates the protocol or fails to prove its
+    identity. No error shows a secret.
     """
 
     name: str
-    """As Kafka calls it: PLAIN, SCRAM-SHA-512, ..."""
+    """Kafka's name: PLAIN, SCRAM-SHA-512, ..."""
 
     secret: Secret
-    """What a broker's words are not shown for, should they repeat it."""
+    """If an error message of the broker contains it, the message is not shown."""
 
     def start(self) -> bytes:
         """The first message."""
 
     def step(self, challenge: bytes) -> bytes | None:
-        """The answer to ``challenge``; None once nothing is left to say and the broker has proved what it
-        must.
+        """The response to ``challenge``; None once the exchange is complete and the broker has proved its
+        identity as far as the mechanism allows.
         """
 
 
 class Plain:
-    """The broker proves nothing in PLAIN: its certificate must."""
+    """PLAIN (RFC 4616): user name and password in clear text; only TLS protects them. The mechanism does not
+    authenticate the broker: its certificate must.
+    """
 
     name = "PLAIN"
 
@@ -66,16 +68,15 @@ class Plain:
         return f"\0{self._username}\0{self.secret.reveal()}".encode()
 
     def step(self, challenge: bytes) -> bytes | None:  # noqa: ARG002 - an answer to PLAIN carries nothing
-        """Done: that the broker did not refuse is all there is."""
+        """None: in PLAIN there is no further message."""
         return None
 
 
 MIN_ITERATIONS: Final = 4096
-"""RFC 7677. Fewer make a recorded exchange cheap to guess the password from: a fake broker would ask for
-1.
-"""
+"""RFC 7677. With fewer iterations, as a fake broker could request, the password is cheap to guess from a
+recorded exchange."""
 MAX_ITERATIONS: Final = 1_000_000
-"""About a second of CPU. Kafka stores 4096 to 16384; a hostile broker could ask for days."""
+"""About a second of CPU. Kafka stores 4096 to 16384; a hostile broker could request days."""
 SCRAM_HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 _GS2_HEADER: Final = "n,,"
@@ -89,7 +90,7 @@ _SERVER_ERRORS: Final = frozenset(
         "other-error",
     )
 )  # fmt: skip
-"""RFC 5802, section 7. What is not among them is not shown: it could be anything."""
+"""RFC 5802, section 7. Any other error text is not shown: it could contain anything."""
 
 
 class _State(enum.Enum):
@@ -105,9 +106,11 @@ def new_nonce() -> str:
 
 
 class Scram:
-    """START -> SERVER_FIRST -> SERVER_FINAL -> DONE; anything else that comes is an `AuthenticationError`.
+    """SCRAM (RFC 5802, RFC 7677): the password is never sent, and the broker proves that it knows it.
 
-    ``token_auth``: user name and password are id and HMAC of a delegation token (KIP-48).
+    The states are START -> SERVER_FIRST -> SERVER_FINAL -> DONE; any other message is an
+    `AuthenticationError`. ``token_auth``: user name and password are id and HMAC of a delegation token
+    (KIP-48).
     """
 
     def __init__(
@@ -141,7 +144,9 @@ class Scram:
         return (_GS2_HEADER + self._client_first_bare).encode()
 
     def step(self, challenge: bytes) -> bytes | None:
-        """client-final-message for server-first-message; None once the server's signature was right."""
+        """client-final-message in response to server-first-message; None once the server's signature is
+        verified.
+        """
         if len(challenge) > MAX_SASL_BYTES:
             raise self._failure(f"the broker's message is longer than {MAX_SASL_BYTES} bytes")
         state, self._state = self._state, _State.DONE
@@ -175,8 +180,8 @@ class Scram:
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
     def _sign(self, salt: bytes, iterations: int, signed: bytes) -> bytes:
-        """The client's proof; notes the signature that the server must show. The salted password ends
-        here.
+        """The client's proof. Stores the signature that the server must send; the salted password is not
+        kept.
         """
         password = self.secret.reveal().encode()
         salted = hashlib.pbkdf2_hmac(self._hash, password, salt, iterations)
@@ -191,8 +196,8 @@ class Scram:
         if not challenge:
             raise self._failure("the broker let us in without proving that it knows the password")
         if challenge.startswith(b"e="):
-            told = challenge[2:].decode("ascii", "replace")
-            raise self._failure(f"the broker refused: {told if told in _SERVER_ERRORS else 'other-error'}")
+            error = challenge[2:].decode("ascii", "replace")
+            raise self._failure(f"the broker refused: {error if error in _SERVER_ERRORS else 'other-error'}")
         signature = self._decode(self._fields(challenge, ("v",))["v"], "signature")
         if not hmac.compare_digest(signature, self._server_signature):
             raise self._failure(
@@ -200,7 +205,9 @@ class Scram:
             )
 
     def _fields(self, message: bytes, names: tuple[str, ...]) -> dict[str, str]:
-        """The attributes of a server's message: these, in this order; extensions may follow, once each."""
+        """The attributes of a server message: exactly ``names`` in this order; each extension may follow
+        once.
+        """
         if not message.isascii():
             raise self._failure("the broker's message is not ASCII")
         pairs = [part.partition("=") for part in message.decode().split(",")]
@@ -230,11 +237,14 @@ _EXTENSION_NAME: Final = re.compile(r"[A-Za-z]+")
 _EXTENSION_VALUE: Final = re.compile(r"[\x20-\x7e\t\r\n]+")
 _STATUSES: Final = frozenset(("invalid_request", "invalid_token", "insufficient_scope"))
 _KICK: Final = b"\x01"
-"""What a client answers to an error, to be told the failure in the regular way."""
+"""The client's response to an error, after which the broker fails the authentication in the regular way."""
 
 
 class OAuthBearer:
-    """One message; a broker that refuses the token says why, and expects `\\x01` before it fails."""
+    r"""OAUTHBEARER (RFC 7628): a bearer token and optional SASL extensions (KIP-342).
+
+    One message. A broker that refuses the token sends the reason, and expects `\x01` before it fails.
+    """
 
     name = "OAUTHBEARER"
 
@@ -257,7 +267,7 @@ class OAuthBearer:
         return message
 
     def step(self, challenge: bytes) -> bytes | None:
-        """None for an empty answer: accepted. Any other is the broker's reason to refuse."""
+        """None for an empty challenge: accepted. Any other challenge is the broker's reason to refuse."""
         if self._refused is not None:
             raise AuthenticationError(f"OAUTHBEARER: the broker refused the token ({self._refused})")
         if not challenge:
@@ -271,7 +281,7 @@ class OAuthBearer:
 
 
 def check_extensions(extensions: Mapping[str, str]) -> None:
-    """`ConfigError` for an extension that RFC 7628 and KIP-342 do not allow; its value is not shown."""
+    """Raise `ConfigError` for an extension that RFC 7628 and KIP-342 do not allow; its value is not shown."""
     for name, value in extensions.items():
         if not _EXTENSION_NAME.fullmatch(name) or name.lower() == "auth":
             raise ConfigError("SASL OAUTHBEARER: the name of an extension is letters only, and not auth")
@@ -281,8 +291,8 @@ def check_extensions(extensions: Mapping[str, str]) -> None:
 
 def _status(challenge: bytes) -> str:
     try:
-        told = json.loads(challenge)
+        answer = json.loads(challenge)
     except (ValueError, RecursionError):
         return "without a reason that can be read"
-    status = told.get("status") if isinstance(told, dict) else None
+    status = answer.get("status") if isinstance(answer, dict) else None
     return status if isinstance(status, str) and status in _STATUSES else "without a known reason"

@@ -27,7 +27,7 @@ _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_
 
 @dataclass(frozen=True, kw_only=True)
 class _Material:
-    """Everything that a context is made of, read and resolved. ``truststore``: None trusts the system's."""
+    """All inputs of a context, read and resolved. ``truststore``: None trusts the system's certificates."""
 
     versions: tuple[str, ...]
     cipher_suites: tuple[str, ...]
@@ -42,9 +42,9 @@ class _Material:
 
 
 def tls_context(security: SecurityConfig) -> ssl.SSLContext:
-    """The context for a connection under ``security`` that is made now.
+    """The context for a new connection under ``security``.
 
-    Raises `ConfigError` that names the file or property that can't be used, never its contents.
+    Raises `ConfigError` with the file or property that cannot be used, never with its contents.
     """
     truststore, truststore_name = _truststore(security)
     identity, identity_name = _identity(security)
@@ -68,7 +68,7 @@ def tls_context(security: SecurityConfig) -> ssl.SSLContext:
 def _build(material: _Material) -> ssl.SSLContext:
     if material.truststore is None:
         context = ssl.create_default_context()
-    else:  # the same checks, but trusting nobody yet: a given truststore replaces the system's
+    else:  # the same checks with an empty trust store: a given truststore replaces the system's
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         _trust(context, material.truststore_name, material.truststore)
     context.minimum_version = min(_VERSIONS[version] for version in material.versions)
@@ -84,7 +84,9 @@ def _build(material: _Material) -> ssl.SSLContext:
 
 
 def _choose_ciphers(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
-    """OpenSSL drops names that it does not know in silence; here each must be one that it has."""
+    """Set the cipher suites. OpenSSL silently ignores unknown names; here each name must be one that
+    it has.
+    """
     ours = {name: name for name in (cipher["name"] for cipher in context.get_ciphers())}
     of_iana = {_compact(name): name for name in ours}
     chosen = [ours.get(name) or of_iana.get(_compact(name)) for name in names]
@@ -93,7 +95,7 @@ def _choose_ciphers(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
             f"ssl.cipher.suites: {names[chosen.index(None)]} is not a cipher suite that this client has; it "
             f"has {', '.join(ours)}"
         )
-    # Python can't choose among the suites of TLS 1.3: a version none of whose suites is named is not spoken.
+    # Python cannot choose among the suites of TLS 1.3: a version is disabled if none of its suites is named.
     older = [name for name in chosen if name is not None and not name.startswith("TLS_")]
     if older:
         context.set_ciphers(":".join(older))
@@ -106,10 +108,10 @@ def _choose_ciphers(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
 
 
 def _compact(name: str) -> str:
-    """What IANA's and OpenSSL's names of a suite of TLS 1.2 have in common.
+    """A form that IANA's and OpenSSL's names of a TLS 1.2 suite share.
 
-    TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 is ECDHE-RSA-AES128-GCM-SHA256; OpenSSL leaves CBC out, and the hash
-    of CHACHA20-POLY1305.
+    TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 is ECDHE-RSA-AES128-GCM-SHA256; OpenSSL omits CBC, and the hash of
+    CHACHA20-POLY1305.
     """
     found = name.upper().removeprefix("TLS_").replace("_WITH_", "_").replace("_", "-")
     found = re.sub(r"(AES|CAMELLIA|ARIA)-(128|256)", r"\1\2", found).removeprefix("RSA-")
@@ -170,7 +172,7 @@ def _pem_text(shown: str, content: bytes) -> Secret:
 
 def _trust(context: ssl.SSLContext, name: str, pem: Secret) -> None:
     try:
-        # OpenSSL skips what is around certificates in a file, but not in memory: comments, for instance.
+        # OpenSSL skips text around certificates, such as comments, in a file, but not in memory.
         found = "\n".join(_certificates(pem.reveal()))
         context.load_verify_locations(cadata=found)
     except (ValueError, ssl.SSLError):
@@ -187,7 +189,7 @@ def _certificates(pem: str) -> Iterator[str]:
 
 def _present(context: ssl.SSLContext, name: str, pem: Secret, password: Secret | None) -> None:
     def ask() -> str:
-        # Without a callable OpenSSL would prompt on the terminal of whoever runs this.
+        # Without a callable OpenSSL would prompt on the terminal.
         if password is None:
             raise ConfigError(f"{name}: the key is encrypted: set ssl.key.password")
         return password.reveal()
@@ -212,8 +214,8 @@ def _reason(error: Exception, password: Secret | None) -> str:
 
 @contextmanager
 def _private_file(content: Secret) -> Iterator[str]:
-    """A path that OpenSSL can read ``content`` from: in memory where the system can, else a file only we
-    can read.
+    """A path from which OpenSSL can read ``content``: in memory if the system supports that, else a file that
+    only this user can read.
     """
     if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
         descriptor = os.memfd_create("pykafka", os.MFD_CLOEXEC)
@@ -222,7 +224,7 @@ def _private_file(content: Secret) -> Iterator[str]:
             file.flush()
             yield f"/proc/self/fd/{descriptor}"
         return
-    with tempfile.TemporaryDirectory(prefix="spark-kafka-native-") as folder:  # 0700
+    with tempfile.TemporaryDirectory(prefix="spark-kafka-native-") as folder:  # mode 0700
         path = os.path.join(folder, "client.pem")
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(content.reveal().encode())
@@ -231,7 +233,7 @@ def _private_file(content: Secret) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Pkcs12:
-    """What is in a store, as PEM. ``key`` and ``chain`` are empty where the store has only trusted
+    """The contents of a PKCS12 store, as PEM. ``key`` and ``chain`` are empty if the store has only trusted
     certificates.
     """
 
@@ -240,14 +242,14 @@ class Pkcs12:
     certificates: Secret
 
     def identity(self, shown: str) -> Secret:
-        """Private key and chain together. `ConfigError` where there is none."""
+        """Private key and chain together. Raises `ConfigError` if there is none."""
         if not self.key.reveal() or not self.chain:
             raise ConfigError(f"{shown} holds no private key with its certificate")
         return Secret(self.key.reveal() + self.chain)
 
 
 def read_pkcs12(shown: str, content: bytes, password: Secret | None) -> Pkcs12:
-    """Read a PKCS12 store; ``shown`` names setting and file. Raises `ConfigError`, never with the content."""
+    """Read a PKCS12 store; ``shown`` is setting and file. Raises `ConfigError`, never with the content."""
     try:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.serialization import pkcs12

@@ -1,5 +1,5 @@
-"""`current_token`: the OAUTHBEARER token to authenticate with now; fetched once for all who want one, and
-kept until four fifths of its lifetime are over.
+"""`current_token`: the current OAUTHBEARER token of a configuration. It is fetched once for all connections,
+and renewed after 75 to 80 % of its lifetime.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from .config_providers import resolve
 from .credentials import client_credentials, jaas_of, revealed, unsecured_token
 
 TokenProvider = Callable[[], "str | tuple[str, int]"]
-"""Returns a token, or a token and when it expires, in milliseconds since 1970."""
+"""Returns a token, or a token and its expiry in milliseconds since 1970."""
 
 ALLOWED_MODULES: Final = "PYKAFKA_ALLOWED_MODULES"
-"""Names of modules, comma-separated: when set, no other is imported for a token. Set it on driver and
-executors.
-"""
+"""Names of modules, comma-separated. If set, a token provider is imported from no other module. Set it on
+driver and executors."""
 _REFRESH_FROM, _REFRESH_TO = 0.75, 0.8
-"""Below 80 - 90 % of a session's lifetime, when a connection is renewed: that one should get a new token."""
+"""Less than 80 to 90 % of a session's lifetime, at which a connection is renewed: the new connection should
+get a new token."""
 MAX_SOURCES: Final = 64
-"""Configurations whose tokens are kept; the oldest one's goes first."""
+"""Limit of configurations whose tokens are kept; the oldest one is removed first."""
 _LOG: Final = logging.getLogger("spark_kafka_native")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Token:
-    """A token; both times are seconds of `time.time`, None where its lifetime is not known."""
+    """A token; both times are seconds of `time.time`, None if its lifetime is unknown."""
 
     value: Secret
     refresh_at: float | None
@@ -47,9 +47,7 @@ class Token:
 
 
 class TokenSource:
-    """Where the tokens of one configuration come from. Any thread may ask; one fetches while the others
-    wait.
-    """
+    """The tokens of one configuration. Any thread may use it; one fetches while the others wait."""
 
     def __init__(
         self,
@@ -64,8 +62,8 @@ class TokenSource:
         self._token: Token | None = None
 
     def token(self, deadline: Deadline) -> Secret:
-        """A token that is good for a while. Raises what fetching a new one raised, unless the old one
-        still holds.
+        """A token that remains valid for a while. Raises the error of fetching a new one, unless the present
+        one is still valid.
         """
         if not self._lock.acquire(timeout=deadline.remaining_ms / 1000):
             raise AuthenticationError("OAUTHBEARER: no token came in time")
@@ -106,10 +104,10 @@ _sources_lock = threading.Lock()
 
 
 def register_token_provider(name: str, provider: TokenProvider) -> None:
-    """Let ``sasl.oauthbearer.token.provider=name`` call ``provider`` in this process. Configs stay plain
-    data so.
+    """Make ``sasl.oauthbearer.token.provider=name`` call ``provider`` in this process: configs remain plain
+    data.
 
-    A Spark executor is another process: give it ``module:function`` instead.
+    A Spark executor is another process: use ``module:function`` there.
     """
     if not name or ":" in name or name == MSK_IAM:
         raise ValueError(f"a token provider's name must have no colon and not be {MSK_IAM}, as {name!r}")
@@ -117,10 +115,8 @@ def register_token_provider(name: str, provider: TokenProvider) -> None:
 
 
 def current_token(security: SecurityConfig, deadline: Deadline) -> Secret:
-    """The token for a connection that is made now. Raises `AuthenticationError`, `ConfigError`,
-    `NetworkError`.
-    """
-    if security.token is not None:  # reading it again costs nothing, and a rotated file counts at once
+    """The token for a new connection. Raises `AuthenticationError`, `ConfigError`, `NetworkError`."""
+    if security.token is not None:  # reading it again costs nothing, and a rotated file takes effect at once
         return TokenSource(_fetcher(security)).token(deadline)
     with _sources_lock:
         source = _sources.get(security)
@@ -143,11 +139,11 @@ def _fetcher(security: SecurityConfig) -> Callable[[Deadline], tuple[str, float 
         return lambda _deadline: (resolve("sasl.oauthbearer.token", given).strip(), None)
     if provider is not None:
         return lambda _deadline: _call(provider, security)
-    if url is None:  # SecurityConfig has seen to it that sasl.jaas.config has what it takes
+    if url is None:  # SecurityConfig has checked that sasl.jaas.config has the necessary options
         return lambda _deadline: unsecured_token(jaas_of(security))
 
     def fetch(deadline: Deadline) -> tuple[str, float | None]:
-        from .oidc import ClientCredentials, fetch_token  # http.client, for those who need it
+        from .oidc import ClientCredentials, fetch_token  # late: it imports http.client
 
         client_id, client_secret, scope = client_credentials(security)
         credentials = ClientCredentials(
@@ -238,8 +234,8 @@ def _msk_token(security: SecurityConfig) -> tuple[str, int]:
 
 
 def _expiry(token: str) -> float | None:
-    """``exp`` of a JWT; None for any other token. It only says when to fetch a new one: the broker judges
-    it.
+    """``exp`` of a JWT; None for any other token. It only determines when to fetch a new token; the broker
+    validates it.
     """
     parts = token.split(".")
     if len(parts) != 3:
@@ -256,7 +252,7 @@ def _expiry(token: str) -> float | None:
 def _after_fork() -> None:
     global _sources_lock
     _sources_lock = threading.Lock()
-    _sources.clear()  # a lock of theirs may have been held
+    _sources.clear()  # its locks may have been held
 
 
 os.register_at_fork(after_in_child=_after_fork)
