@@ -11,7 +11,7 @@ from spark_kafka_native.kafka.consumer.partition_reader import PartitionReader
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.group.commits import Commits
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
-from spark_kafka_native.kafka.group.member import Member
+from spark_kafka_native.kafka.group.membership_thread import MembershipThread
 from spark_kafka_native.kafka.group.rebalance import Rebalance
 from spark_kafka_native.kafka.group.start_offsets import StartOffsets
 from spark_kafka_native.kafka.protocol.api.group_membership import HeartbeatResponse
@@ -19,7 +19,7 @@ from spark_kafka_native.kafka.protocol.api.group_membership import HeartbeatResp
 
 @dataclass(frozen=True)
 class Parts:
-    member: Member
+    member: MembershipThread
     commits: Commits
     starts: StartOffsets
     rebalance: Rebalance

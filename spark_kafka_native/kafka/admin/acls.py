@@ -16,7 +16,7 @@ from ..protocol.api.acls import (
     DescribeAclsRequest,
 )
 from ..runtime.deadline import Timeout
-from .family import AdminFamily, Outcome, refuse, with_refused
+from .family import AdminFamily, ItemResult, refuse, with_refused
 
 E = TypeVar("E", bound=enum.IntEnum)
 
@@ -166,7 +166,7 @@ class AclAdmin(AdminFamily):
         """The rules that ``where`` means (None: all). Raises `BrokerError`."""
         request = DescribeAclsRequest(**_filter(where or AclFilter()))
         response = self._router.send_any(request, self._limit(timeout))
-        refuse(Outcome("ACLs", response.error_code, response.error_message), "describing", "Describe")
+        refuse(ItemResult("ACLs", response.error_code, response.error_message), "describing", "Describe")
         return [
             _acl(found, resource.resource_type, resource.resource_name, resource.pattern_type)
             for resource in response.resources

@@ -18,7 +18,7 @@ from ..protocol.api.reassignments import (
     ReassignableTopic,
 )
 from ..runtime.deadline import Timeout
-from .family import AdminFamily, Outcome, Task, broker_share, refuse
+from .family import AdminFamily, ItemResult, Task, broker_share, refuse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class ClusterAdmin(AdminFamily):
 
         def ask(node_id: int) -> list[LogDir]:
             response = self._router.send_to(node_id, DescribeLogDirsRequest(topics=None), limit)
-            outcome = Outcome(f"broker {node_id}", response.error_code)
+            outcome = ItemResult(f"broker {node_id}", response.error_code)
             refuse(outcome, "describing log directories of", "Describe")
             return [_log_dir(node_id, result) for result in response.results]
 
@@ -100,7 +100,7 @@ class ClusterAdmin(AdminFamily):
         limit = self._limit(timeout)
         wanted = {TopicPartition(*tp): brokers for tp, brokers in replicas.items()}
 
-        def ask(pending: list[Any]) -> Iterable[Outcome]:
+        def ask(pending: list[Any]) -> Iterable[ItemResult]:
             topics: dict[str, list[ReassignablePartition]] = defaultdict(list)
             for tp in pending:
                 brokers = wanted[tp]
@@ -112,9 +112,9 @@ class ClusterAdmin(AdminFamily):
             )
             response = self._ask_controller(request, limit)
             if response.error_code:
-                return [Outcome(tp, response.error_code, response.error_message) for tp in pending]
+                return [ItemResult(tp, response.error_code, response.error_message) for tp in pending]
             return [
-                Outcome(TopicPartition(topic.name, one.partition_index), one.error_code, one.error_message)
+                ItemResult(TopicPartition(topic.name, one.partition_index), one.error_code, one.error_message)
                 for topic in response.responses
                 for one in topic.partitions
             ]
@@ -126,7 +126,7 @@ class ClusterAdmin(AdminFamily):
         limit = self._limit(timeout)
         found: dict[TopicPartition, Reassignment] = {}
 
-        def ask(pending: list[object]) -> list[Outcome]:
+        def ask(pending: list[object]) -> list[ItemResult]:
             request = ListPartitionReassignmentsRequest(timeout_ms=broker_share(limit))
             response = self._ask_controller(request, limit)
             for topic in response.topics:
@@ -136,7 +136,7 @@ class ClusterAdmin(AdminFamily):
                         adding=tuple(one.adding_replicas),
                         removing=tuple(one.removing_replicas),
                     )
-            return [Outcome(pending[0], response.error_code, response.error_message)]
+            return [ItemResult(pending[0], response.error_code, response.error_message)]
 
         self._settle(["reassignments"], ask, Task("listing", "Describe"), limit)
         return found
@@ -157,14 +157,14 @@ class ClusterAdmin(AdminFamily):
         elected: set[TopicPartition] = set()
         wanted = None if topic_partitions is None else [TopicPartition(*tp) for tp in topic_partitions]
 
-        def ask(pending: list[Any]) -> Iterable[Outcome]:
+        def ask(pending: list[Any]) -> Iterable[ItemResult]:
             asked = None if wanted is None else _by_topic(pending)
             request = ElectLeadersRequest(
                 election_type=int(unclean), topic_partitions=asked, timeout_ms=broker_share(limit)
             )
             response = self._ask_controller(request, limit)
             if response.error_code:
-                return [Outcome(tp, response.error_code) for tp in pending]
+                return [ItemResult(tp, response.error_code) for tp in pending]
             outcomes = []
             for topic in response.replica_election_results:
                 for one in topic.partition_result:
@@ -173,8 +173,10 @@ class ClusterAdmin(AdminFamily):
                         elected.add(tp)
                     needless = one.error_code is ErrorCode.ELECTION_NOT_NEEDED
                     code = ErrorCode.NONE if needless else one.error_code
-                    outcomes.append(Outcome(tp, code, one.error_message))
-            return outcomes if wanted is not None else [*_refused(outcomes), Outcome("all", ErrorCode.NONE)]
+                    outcomes.append(ItemResult(tp, code, one.error_message))
+            return (
+                outcomes if wanted is not None else [*_refused(outcomes), ItemResult("all", ErrorCode.NONE)]
+            )
 
         self._settle(
             ["all"] if wanted is None else wanted, ask, Task("electing the leader of", "Alter"), limit
@@ -182,10 +184,10 @@ class ClusterAdmin(AdminFamily):
         return elected
 
 
-def _refused(outcomes: Iterable[Outcome]) -> list[Outcome]:
+def _refused(outcomes: Iterable[ItemResult]) -> list[ItemResult]:
     """All partitions were meant: the first that was refused speaks for them."""
     return [
-        Outcome("all", one.error_code, f"{one.name}: {one.message}") for one in outcomes if one.error_code
+        ItemResult("all", one.error_code, f"{one.name}: {one.message}") for one in outcomes if one.error_code
     ]
 
 

@@ -23,7 +23,7 @@ from ..protocol.api.configs import (
 )
 from ..protocol.message import Request, Response
 from ..runtime.deadline import Deadline, Timeout
-from .family import AdminFamily, Outcome, names_of, refuse
+from .family import AdminFamily, ItemResult, names_of, refuse
 
 R = TypeVar("R", bound=Response)
 
@@ -187,7 +187,7 @@ class ConfigAdmin(AdminFamily):
         )
         request = IncrementalAlterConfigsRequest(resources=[altered], validate_only=validate_only)
         for result in self._ask_resource(resource, request, self._limit(timeout)).responses:
-            outcome = Outcome(resource, result.error_code, result.error_message)
+            outcome = ItemResult(resource, result.error_code, result.error_message)
             refuse(outcome, "altering configs of", "AlterConfigs")
 
     def _ask_resource(self, resource: ConfigResource, request: Request[R], limit: Deadline) -> R:
@@ -224,7 +224,7 @@ def _changes(
 def _read(response: DescribeConfigsResponse, resource: ConfigResource) -> dict[str, ConfigEntry]:
     entries: dict[str, ConfigEntry] = {}
     for result in response.results:
-        outcome = Outcome(resource, result.error_code, result.error_message)
+        outcome = ItemResult(resource, result.error_code, result.error_message)
         refuse(outcome, "describing configs of", "DescribeConfigs")
         entries.update((config.name, _entry(config)) for config in result.configs)
     return entries

@@ -33,7 +33,7 @@ TRY_AGAIN = frozenset(
 it is the controller's word and final (UNKNOWN_TOPIC_OR_PARTITION)."""
 
 
-class Outcome(NamedTuple):
+class ItemResult(NamedTuple):
     """What a response says of one thing that was asked for."""
 
     name: object
@@ -71,7 +71,7 @@ class AdminFamily:
     def _settle(
         self,
         names: Iterable[object],
-        ask: Callable[[list[object]], Iterable[Outcome]],
+        ask: Callable[[list[object]], Iterable[ItemResult]],
         task: Task,
         deadline: Deadline,
         between: Callable[[KafkaError], None] | None = None,
@@ -112,7 +112,7 @@ class _Settlement:
         """What was refused, in the order in which it was asked for: brokers answer in one of their own."""
         return [self._refused[name] for name in self._order if name in self._refused]
 
-    def attempt(self, ask: Callable[[list[object]], Iterable[Outcome]]) -> None:
+    def attempt(self, ask: Callable[[list[object]], Iterable[ItemResult]]) -> None:
         """Ask about what is open. Raises a retriable error where something still is."""
         try:
             outcomes = list(ask(list(self.pending)))
@@ -127,7 +127,7 @@ class _Settlement:
                 f"{self._task.doing} {next(iter(self.pending))}: the answer lacks it"
             )
 
-    def _take(self, outcome: Outcome) -> BrokerError | None:
+    def _take(self, outcome: ItemResult) -> BrokerError | None:
         name, error_code, message = outcome
         if name not in self.pending:
             return None
@@ -176,7 +176,7 @@ def with_refused(error: KafkaError, others: Iterable[KafkaError]) -> KafkaError:
     return error
 
 
-def refuse(outcome: Outcome, doing: str, operation: str | None = None) -> None:
+def refuse(outcome: ItemResult, doing: str, operation: str | None = None) -> None:
     """Raise `BrokerError` where ``outcome`` is one."""
     if outcome.error_code:
         where = f"{doing} {outcome.name}"

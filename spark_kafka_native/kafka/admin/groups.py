@@ -42,7 +42,7 @@ from ..protocol.api.describe_groups import (
 )
 from ..protocol.consumer_protocol import PROTOCOL_TYPE, ConsumerProtocolAssignment, read_versioned
 from ..runtime.deadline import Deadline, Timeout
-from .family import AdminFamily, Outcome, Task, names_of, refuse, with_refused
+from .family import AdminFamily, ItemResult, Task, names_of, refuse, with_refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +213,7 @@ class GroupAdmin(AdminFamily):
 
         def ask(node_id: int) -> list[GroupListing]:
             response = self._router.send_to(node_id, request, limit)
-            refuse(Outcome(f"broker {node_id}", response.error_code), "listing groups of", "Describe")
+            refuse(ItemResult(f"broker {node_id}", response.error_code), "listing groups of", "Describe")
             return [
                 GroupListing(
                     group_id=group.group_id,
@@ -307,12 +307,12 @@ class GroupAdmin(AdminFamily):
         key = CoordinatorKey.group(group_id)
         names = {TopicPartition(*tp) for tp in topic_partitions}
 
-        def ask(pending: list[Any]) -> Iterable[Outcome]:
+        def ask(pending: list[Any]) -> Iterable[ItemResult]:
             response = ask_coordinator(self._router, key, _offset_delete(group_id, pending), limit)
             if response.error_code:
-                return [Outcome(tp, response.error_code) for tp in pending]
+                return [ItemResult(tp, response.error_code) for tp in pending]
             return [
-                Outcome(TopicPartition(topic.name, one.partition_index), one.error_code)
+                ItemResult(TopicPartition(topic.name, one.partition_index), one.error_code)
                 for topic in response.topics
                 for one in topic.partitions
             ]
@@ -340,9 +340,9 @@ class GroupAdmin(AdminFamily):
     def _delete_group(self, group_id: str, limit: Deadline) -> None:
         key = CoordinatorKey.group(group_id)
 
-        def ask(pending: list[Any]) -> Iterable[Outcome]:
+        def ask(pending: list[Any]) -> Iterable[ItemResult]:
             response = ask_coordinator(self._router, key, DeleteGroupsRequest(groups_names=pending), limit)
-            return [Outcome(result.group_id, result.error_code) for result in response.results]
+            return [ItemResult(result.group_id, result.error_code) for result in response.results]
 
         task = Task("deleting group", "Delete", ErrorCode.GROUP_ID_NOT_FOUND)
         self._settle([group_id], ask, task, limit, lambda error: self._router.coordinators.learn(key, error))

@@ -15,7 +15,7 @@ from ..protocol.api.describe_client_quotas import (
     EntityData,
 )
 from ..runtime.deadline import Timeout
-from .family import AdminFamily, Outcome, Task, refuse
+from .family import AdminFamily, ItemResult, Task, refuse
 
 _ENTITY_TYPES: Final = ("user", "client-id", "ip")
 _EXACT, _DEFAULT = 0, 1
@@ -51,7 +51,7 @@ class QuotaAdmin(AdminFamily):
         request = DescribeClientQuotasRequest(components=components, strict=bool(components))
         response = self._router.send_any(request, self._limit(timeout))
         refuse(
-            Outcome("quotas", response.error_code, response.error_message), "describing", "DescribeConfigs"
+            ItemResult("quotas", response.error_code, response.error_message), "describing", "DescribeConfigs"
         )
         return [
             Quota(
@@ -82,12 +82,12 @@ class QuotaAdmin(AdminFamily):
         ]
         name = describe_entity(entity)
 
-        def ask(_: list[Any]) -> Iterable[Outcome]:
+        def ask(_: list[Any]) -> Iterable[ItemResult]:
             request = AlterClientQuotasRequest(
                 entries=[Alteration(entity=parts, ops=ops)], validate_only=validate_only
             )
             entries = self._ask_controller(request, limit).entries
-            return [Outcome(name, one.error_code, one.error_message) for one in entries]
+            return [ItemResult(name, one.error_code, one.error_message) for one in entries]
 
         self._settle([name], ask, _ALTERING, limit)
 

@@ -18,7 +18,7 @@ from ..protocol.api.scram_users import (
 )
 from ..runtime.deadline import Deadline, Timeout
 from ..security.sasl import MAX_ITERATIONS, MIN_ITERATIONS, SCRAM_HASHES
-from .family import AdminFamily, Outcome, Task, names_of, refuse
+from .family import AdminFamily, ItemResult, Task, names_of, refuse
 
 _NUMBERS: Final = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 _MAX_BROKER_ITERATIONS: Final = 16_384
@@ -36,11 +36,13 @@ class ScramAdmin(AdminFamily):
         response = self._router.send_any(
             DescribeUserScramCredentialsRequest(users=names), self._limit(timeout)
         )
-        refuse(Outcome("SCRAM users", response.error_code, response.error_message), "describing", "Describe")
+        refuse(
+            ItemResult("SCRAM users", response.error_code, response.error_message), "describing", "Describe"
+        )
         found: dict[str, dict[str, int]] = {}
         for result in response.results:
             if result.error_code is not ErrorCode.RESOURCE_NOT_FOUND:
-                outcome = Outcome(result.user, result.error_code, result.error_message)
+                outcome = ItemResult(result.user, result.error_code, result.error_message)
                 refuse(outcome, "describing SCRAM user", "Describe")
             found[result.user] = {
                 mechanism: one.iterations
@@ -88,9 +90,9 @@ class ScramAdmin(AdminFamily):
         )
 
     def _alter(self, request: AlterUserScramCredentialsRequest, user: str, limit: Deadline) -> None:
-        def ask(_: list[object]) -> list[Outcome]:
+        def ask(_: list[object]) -> list[ItemResult]:
             results = self._ask_controller(request, limit).results
-            return [Outcome(one.user, one.error_code, one.error_message) for one in results]
+            return [ItemResult(one.user, one.error_code, one.error_message) for one in results]
 
         self._settle([user], ask, Task("altering SCRAM user", "Alter"), limit)
 

@@ -29,7 +29,7 @@ from ..protocol.api.topics import (
 )
 from ..runtime.deadline import Deadline, Timeout
 from ..runtime.retry import is_retriable
-from .family import AdminFamily, Outcome, Task, broker_share, names_of, with_refused
+from .family import AdminFamily, ItemResult, Task, broker_share, names_of, with_refused
 
 _CREATING = Task("creating topic", "Create")
 _DELETING = Task("deleting topic", "Delete", done_by_lost=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -83,7 +83,7 @@ class TopicAdmin(AdminFamily):
         limit = self._limit(timeout)
         wanted = {topic.name: topic for topic in _new_topics(topics)}
 
-        def ask(names: list[Any]) -> Iterable[Outcome]:
+        def ask(names: list[Any]) -> Iterable[ItemResult]:
             request = CreateTopicsRequest(
                 topics=[_creatable(wanted[name]) for name in names],
                 timeout_ms=broker_share(limit),
@@ -91,7 +91,7 @@ class TopicAdmin(AdminFamily):
             )
             for result in self._ask_controller(request, limit).topics:
                 there = exist_ok and result.error_code is ErrorCode.TOPIC_ALREADY_EXISTS
-                yield Outcome(
+                yield ItemResult(
                     result.name, ErrorCode.NONE if there else result.error_code, result.error_message
                 )
 
@@ -108,14 +108,14 @@ class TopicAdmin(AdminFamily):
         """
         limit = self._limit(timeout)
 
-        def ask(pending: list[Any]) -> Iterable[Outcome]:
+        def ask(pending: list[Any]) -> Iterable[ItemResult]:
             request = DeleteTopicsRequest(
                 topics=[DeleteTopicState(name=name) for name in pending], timeout_ms=broker_share(limit)
             )
             for result in self._ask_controller(request, limit).responses:
                 gone = missing_ok and result.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 code = ErrorCode.NONE if gone else result.error_code
-                yield Outcome(result.name, code, result.error_message)
+                yield ItemResult(result.name, code, result.error_message)
 
         self._settle(names_of(names, "topics"), ask, _DELETING, limit)
 
@@ -134,7 +134,7 @@ class TopicAdmin(AdminFamily):
         """
         limit = self._limit(timeout)
 
-        def ask(pending: list[Any]) -> Iterable[Outcome]:
+        def ask(pending: list[Any]) -> Iterable[ItemResult]:
             topics = [
                 CreatePartitionsTopic(
                     name=name, count=counts[name], assignments=_new_replicas((replicas or {}).get(name))
@@ -145,7 +145,7 @@ class TopicAdmin(AdminFamily):
                 topics=topics, timeout_ms=broker_share(limit), validate_only=validate_only
             )
             for result in self._ask_controller(request, limit).results:
-                yield Outcome(result.name, result.error_code, result.error_message)
+                yield ItemResult(result.name, result.error_code, result.error_message)
 
         self._settle(counts, ask, _GROWING, limit)
 

@@ -26,7 +26,7 @@ from ..protocol.api.describe_transactions import (
 from ..protocol.api.list_transactions import ListTransactionsRequest
 from ..protocol.api.txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
 from ..runtime.deadline import Deadline, Timeout
-from .family import AdminFamily, Outcome, names_of, refuse
+from .family import AdminFamily, ItemResult, names_of, refuse
 
 HANGING_AFTER_MS = 15 * 60_000
 """The longest timeout that brokers grant a transaction (``transaction.max.timeout.ms``) unless they are
@@ -97,7 +97,9 @@ class TransactionAdmin(AdminFamily):
 
         def ask(node_id: int) -> list[TransactionListing]:
             response = self._router.send_to(node_id, request, limit)
-            refuse(Outcome(f"broker {node_id}", response.error_code), "listing transactions of", "Describe")
+            refuse(
+                ItemResult(f"broker {node_id}", response.error_code), "listing transactions of", "Describe"
+            )
             if response.unknown_state_filters:
                 raise ValueError(f"there is no state {', '.join(response.unknown_state_filters)}")
             return [
@@ -249,7 +251,7 @@ class TransactionAdmin(AdminFamily):
             for marker in response.markers:
                 for topic in marker.topics:
                     for one in topic.partitions:
-                        outcome = Outcome(f"{tp} from offset {start_offset}", one.error_code)
+                        outcome = ItemResult(f"{tp} from offset {start_offset}", one.error_code)
                         refuse(outcome, "aborting the transaction in", "ClusterAction")
 
         self._router.retry(attempt, what=f"aborting in {tp}", deadline=limit, topics=[tp.topic])
@@ -274,7 +276,7 @@ def _is_known(
 def _read_transaction(response: DescribeTransactionsResponse, name: str) -> TransactionDescription:
     for one in response.transaction_states:
         if one.transactional_id == name:
-            refuse(Outcome(name, one.error_code), "describing the transaction of", "Describe")
+            refuse(ItemResult(name, one.error_code), "describing the transaction of", "Describe")
             return TransactionDescription(
                 transactional_id=name,
                 state=one.transaction_state,
@@ -309,7 +311,7 @@ def _read_producers(
         for one in topic.partitions:
             tp = TopicPartition(topic.name, one.partition_index)
             try:
-                refuse(Outcome(tp, one.error_code, one.error_message), "producers of", "Read")
+                refuse(ItemResult(tp, one.error_code, one.error_message), "producers of", "Read")
                 found[tp] = [_producer(state) for state in one.active_producers]
             except BrokerError as error:
                 failed[tp] = error

@@ -54,8 +54,8 @@ from .membership import (
     Identity,
     Membership,
     MembershipRules,
+    Reaction,
     Step,
-    Then,
     Wait,
 )
 
@@ -64,7 +64,7 @@ JOIN_GRACE_MS: Final = 5_000
 """A JoinGroup is answered once the rebalance timeout is over, at the latest, and a little."""
 
 
-class State(enum.Enum):
+class MemberState(enum.Enum):
     """Where a member is, see the module."""
 
     UNJOINED = enum.auto()
@@ -77,20 +77,20 @@ class State(enum.Enum):
 
 
 _JOIN: Final = {
-    ErrorCode.UNKNOWN_MEMBER_ID: Then.RENEW,
-    ErrorCode.ILLEGAL_GENERATION: Then.LOSE,
-    ErrorCode.REBALANCE_IN_PROGRESS: Then.RETRY,
+    ErrorCode.UNKNOWN_MEMBER_ID: Reaction.RENEW,
+    ErrorCode.ILLEGAL_GENERATION: Reaction.LOSE,
+    ErrorCode.REBALANCE_IN_PROGRESS: Reaction.RETRY,
 }
 """MEMBER_ID_REQUIRED is no failure: it brings the id to join with."""
 _SYNC: Final = {
-    ErrorCode.REBALANCE_IN_PROGRESS: Then.REJOIN,
-    ErrorCode.ILLEGAL_GENERATION: Then.LOSE,
-    ErrorCode.UNKNOWN_MEMBER_ID: Then.RENEW,
+    ErrorCode.REBALANCE_IN_PROGRESS: Reaction.REJOIN,
+    ErrorCode.ILLEGAL_GENERATION: Reaction.LOSE,
+    ErrorCode.UNKNOWN_MEMBER_ID: Reaction.RENEW,
 }
 _HEARTBEAT: Final = {
-    ErrorCode.REBALANCE_IN_PROGRESS: Then.REJOIN,
-    ErrorCode.ILLEGAL_GENERATION: Then.LOSE,
-    ErrorCode.UNKNOWN_MEMBER_ID: Then.RENEW,
+    ErrorCode.REBALANCE_IN_PROGRESS: Reaction.REJOIN,
+    ErrorCode.ILLEGAL_GENERATION: Reaction.LOSE,
+    ErrorCode.UNKNOWN_MEMBER_ID: Reaction.RENEW,
 }
 
 
@@ -101,7 +101,7 @@ class ClassicMembership(Membership):
         self, rules: MembershipRules, topics: Collection[str], assignors: Sequence[Assignor], now: float
     ) -> None:
         super().__init__(rules, topics, now)
-        self.state = State.UNJOINED
+        self.state = MemberState.UNJOINED
         self.generation_id = NO_GENERATION
         self.leads = False
         """Whether it assigns for the group."""
@@ -153,19 +153,19 @@ class ClassicMembership(Membership):
     # What is to be done.
 
     def _next(self, now: float) -> Step:
-        if self.state is State.TAKING and self._applying is None and not self._wanted_change():
+        if self.state is MemberState.TAKING and self._applying is None and not self._wanted_change():
             # An interrupt has ended `applied` before `_took`. Something may have been given up.
             self._rejoin("taking the assignment was interrupted")
         match self.state:
-            case State.UNJOINED | State.PREPARING if self._may_join():
+            case MemberState.UNJOINED | MemberState.PREPARING if self._may_join():
                 return self._join()
-            case State.ASSIGNING:
+            case MemberState.ASSIGNING:
                 return FindPartitions(self.watched)
-            case State.JOINING:
+            case MemberState.JOINING:
                 return self._join()
-            case State.SYNCING:
+            case MemberState.SYNCING:
                 return self._sync()
-            case State.UNJOINED:
+            case MemberState.UNJOINED:
                 return Wait(NEVER)
         due = self._due_after(self.rules.heartbeat_interval_s)
         return Wait(due) if now < due else self._heartbeat()
@@ -174,7 +174,7 @@ class ClassicMembership(Membership):
         return self._applying is None and not self._too_slow and not self.change()
 
     def _join(self) -> Step:
-        self.state = State.JOINING
+        self.state = MemberState.JOINING
         self._joined_topics = self.topics
         rebalance_ms = int(self.rules.max_poll_interval_s * 1000)
         request = JoinGroupRequest(
@@ -251,7 +251,7 @@ class ClassicMembership(Membership):
         self._protocol_name = response.protocol_name
         self.leads = response.leader == response.member_id
         self._assignments = []
-        self.state = State.SYNCING
+        self.state = MemberState.SYNCING
         if response.protocol_name not in self._assignors:
             chosen = f"the coordinator chose {response.protocol_name!r}, which this member does not have"
             self._fail(ProtocolError(f"JoinGroup of group {self.rules.group_id}: {chosen}"))
@@ -269,13 +269,13 @@ class ClassicMembership(Membership):
         self._group_topics = frozenset[str]().union(*(member.topics for member in subscribed))
         self._counts = None
         if not skip_assignment:  # a static leader that comes back finds its group as it left it (KIP-814)
-            self.state = State.ASSIGNING
+            self.state = MemberState.ASSIGNING
 
     def found(self, counts: Mapping[str, int], topic_ids: Mapping[UUID, str], now: float) -> None:
         """As `Membership.found`: assigns, or sees that it has to be done again."""
         del topic_ids, now
         relevant = {topic: count for topic, count in counts.items() if topic in self._group_topics and count}
-        if self.state is State.ASSIGNING:
+        if self.state is MemberState.ASSIGNING:
             self._counts = relevant
             assignor = self._assignors[self._protocol_name or ""]
             assigned = assignor.assign([_subscribed(member) for member in self._members], relevant)
@@ -288,7 +288,7 @@ class ClassicMembership(Membership):
                 )
                 for member_id, found in assigned.items()
             ]
-            self.state = State.SYNCING
+            self.state = MemberState.SYNCING
         elif self.leads and self._counts is None:
             self._counts = relevant
         elif self.leads and relevant != self._counts:
@@ -305,7 +305,7 @@ class ClassicMembership(Membership):
             return None
         self.rebalances += 1
         self._last = self._target, self.generation_id
-        self.state = State.TAKING
+        self.state = MemberState.TAKING
         if self.topics != self._joined_topics:
             self._rejoin("the subscription has changed")
         elif self._applying is None and not self.change():
@@ -313,21 +313,21 @@ class ClassicMembership(Membership):
         return None
 
     def _refused(
-        self, code: ErrorCode, api: str, table: Mapping[ErrorCode, Then], now: float
+        self, code: ErrorCode, api: str, table: Mapping[ErrorCode, Reaction], now: float
     ) -> BrokerError | None:
         error = BrokerError(code, f"{api} of group {self.rules.group_id}{_advice(code)}", operation="Read")
         match self._judge(error, table):
-            case Then.RETRY:
+            case Reaction.RETRY:
                 self._back_off(now)
                 return error
-            case Then.REJOIN:
+            case Reaction.REJOIN:
                 self._heard_at = now
                 self._rejoin("the group rebalances")
-            case Then.LOSE:
+            case Reaction.LOSE:
                 self._lose(renew=False)
-            case Then.RENEW:
+            case Reaction.RENEW:
                 self._lose(renew=True)
-            case Then.FAIL:
+            case Reaction.FAIL:
                 self._fail(error)
         return None
 
@@ -335,29 +335,29 @@ class ClassicMembership(Membership):
 
     def _rejoin(self, reason: str) -> None:
         self._reason = reason
-        if self.state in (State.STABLE, State.TAKING, State.SYNCING, State.ASSIGNING):
-            self.state = State.PREPARING
+        if self.state in (MemberState.STABLE, MemberState.TAKING, MemberState.SYNCING, MemberState.ASSIGNING):
+            self.state = MemberState.PREPARING
 
     def _wanted_change(self) -> Change:
         match self.state:
-            case State.PREPARING if self._cooperative:
+            case MemberState.PREPARING if self._cooperative:
                 return Change(revoked=frozenset(tp for tp in self.owned if tp.topic not in self.topics))
-            case State.PREPARING:
+            case MemberState.PREPARING:
                 return Change(revoked=self.owned)
-            case State.TAKING:
+            case MemberState.TAKING:
                 return Change(revoked=self.owned - self._target, assigned=self._target - self.owned)
         return Change()
 
     def _took(self, change: Change) -> None:
-        if self.state is not State.TAKING:
+        if self.state is not MemberState.TAKING:
             return
-        self.state = State.STABLE
+        self.state = MemberState.STABLE
         if change.revoked:
             # They can be given to others now, in another round.
             self._rejoin("partitions were given up")
 
     def _reset(self, *, renew: bool) -> None:
-        self.state = State.UNJOINED
+        self.state = MemberState.UNJOINED
         self.generation_id = NO_GENERATION
         self.leads = False
         self._last = frozenset(), NO_GENERATION

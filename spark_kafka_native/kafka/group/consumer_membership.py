@@ -40,14 +40,14 @@ from .membership import (
     Identity,
     Membership,
     MembershipRules,
+    Reaction,
     Step,
-    Then,
     Wait,
 )
 
 _HEARTBEAT: Final = {
-    ErrorCode.FENCED_MEMBER_EPOCH: Then.LOSE,
-    ErrorCode.UNKNOWN_MEMBER_ID: Then.LOSE,
+    ErrorCode.FENCED_MEMBER_EPOCH: Reaction.LOSE,
+    ErrorCode.UNKNOWN_MEMBER_ID: Reaction.LOSE,
 }
 """UNRELEASED_INSTANCE_ID fails: the instance id is another consumer's, or a killed one's for a while."""
 
@@ -219,11 +219,11 @@ class ConsumerMembership(Membership):
         where = f"ConsumerGroupHeartbeat of group {self.rules.group_id}{_advice(code)}"
         error = BrokerError(code, where, response.error_message or None, operation="Read")
         match self._judge(error, _HEARTBEAT):
-            case Then.RETRY:
+            case Reaction.RETRY:
                 self._tell_all = True
                 self._back_off(now)
                 return error
-            case Then.FAIL:
+            case Reaction.FAIL:
                 self._fail(error)
             case _:
                 self._lose(renew=False)

@@ -1,7 +1,7 @@
 """`GroupConsumer`: one of several consumers that share the partitions of some topics.
 
-Two threads assist it: that of `Member` keeps it in the group, that of `PartitionReader` fetches ahead.
-Partitions come and go only in the caller's thread, when it comes back for more (`Rebalance`).
+Two threads assist it: that of `MembershipThread` keeps it in the group, that of `PartitionReader` fetches
+ahead. Partitions come and go only in the caller's thread, when it comes back for more (`Rebalance`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ..runtime.deadline import Deadline
 from .commits import CommitQueue, Commits, Progress, partitions_named
 from .committed_offsets import committed_offsets
 from .group_config import GroupConfig
-from .member import new_member
+from .membership_thread import new_member
 from .rebalance import OnChange, Rebalance, RebalanceCallbacks
 from .signal_safe_close import closed_late, within_handler
 from .start_offsets import StartOffsets

@@ -5,7 +5,7 @@ metadata, a wait), and reports what came of it. The *caller's thread* takes and 
 `begin`s a `Change`, carries it out (commits, removes, adds, calls back), and says so (`applied`). In between
 nothing else changes what the caller owns, and the group is not told that anything was given up.
 
-No lock and no clock here: whoever shares a membership between threads guards it (`member.Member`).
+No lock and no clock here: whoever shares a membership between threads guards it (`MembershipThread`).
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Wait:
 Step = Ask | FindPartitions | Wait
 
 
-class Then(enum.Enum):
+class Reaction(enum.Enum):
     """What an error code in an answer means for the member. Retriable codes that a table lacks mean RETRY,
     all others FAIL.
     """
@@ -277,6 +277,6 @@ class Membership(ABC):
         self._retry_at = now + self.rules.backoff.delay_ms(self._failures) / 1000
         self._failures += 1
 
-    def _judge(self, error: BrokerError, table: Mapping[Any, Then]) -> Then:
+    def _judge(self, error: BrokerError, table: Mapping[Any, Reaction]) -> Reaction:
         code = error.error_code
-        return table.get(code, Then.RETRY if code.retriable else Then.FAIL)
+        return table.get(code, Reaction.RETRY if code.retriable else Reaction.FAIL)

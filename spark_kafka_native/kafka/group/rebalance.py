@@ -14,8 +14,8 @@ from ..observe import catalogue as metric
 from ..observe.metrics import MetricsRegistry
 from ..runtime.deadline import Deadline
 from .commits import Commits, partitions_named
-from .member import Member
 from .membership import Change
+from .membership_thread import MembershipThread
 from .start_offsets import StartOffsets
 from .subscription import Subscription
 
@@ -63,7 +63,7 @@ class Rebalance:
 
     def __init__(
         self,
-        member: Member,
+        member: MembershipThread,
         subscription: Subscription,
         commits: Commits,
         starts: StartOffsets,

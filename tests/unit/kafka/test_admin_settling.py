@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_native.kafka.admin.family import AdminFamily, Outcome, Task, names_of
+from spark_kafka_native.kafka.admin.family import AdminFamily, ItemResult, Task, names_of
 from spark_kafka_native.kafka.admin.groups import PartitionLag
 from spark_kafka_native.kafka.admin.topics import _read_deleted
 from spark_kafka_native.kafka.admin.transactions import (
@@ -49,12 +49,12 @@ class Settling:
             between=lambda _: None,
         )
 
-    def _ask(self, names: list[object]) -> list[Outcome]:
+    def _ask(self, names: list[object]) -> list[ItemResult]:
         self.asked.append(names)
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         if isinstance(answer, Exception):
             raise answer
-        return [Outcome(name, code) for name, code in answer.items()]
+        return [ItemResult(name, code) for name, code in answer.items()]
 
 
 def test_what_is_put_off_is_asked_again_alone() -> None:

@@ -11,7 +11,7 @@ from scripted_group import ScriptedGroup
 
 from spark_kafka_native.kafka.cluster import retry_policy
 from spark_kafka_native.kafka.errors import UnreachableError
-from spark_kafka_native.kafka.group import member
+from spark_kafka_native.kafka.group import membership_thread
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.runtime.deadline import Deadline
@@ -24,8 +24,8 @@ def test_brokers_that_are_away_for_longer_than_a_look_takes_are_waited_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A look at the metadata that found nobody ended the membership for good."""
-    monkeypatch.setattr(member, "LOOK_MS", 100)
-    monkeypatch.setattr(member, "UNKNOWN_LOOK_S", 0.05)
+    monkeypatch.setattr(membership_thread, "LOOK_MS", 100)
+    monkeypatch.setattr(membership_thread, "UNKNOWN_LOOK_S", 0.05)
     with ScriptedCluster(1) as cluster:
         cluster.create("a")
         cluster.logs[A0].append([b"one"])
@@ -61,7 +61,7 @@ def test_brokers_that_are_away_for_longer_than_a_look_takes_are_waited_for(
 
 def test_brokers_that_were_never_there_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry_policy, "UNREACHABLE_WAIT_MS", 100)
-    monkeypatch.setattr(member, "LOOK_MS", 3_600_000)
+    monkeypatch.setattr(membership_thread, "LOOK_MS", 3_600_000)
     with GroupConsumer("localhost:1", "a", "g") as consumer:
         for _ in range(2):
             with pytest.raises(UnreachableError, match="localhost:1"):

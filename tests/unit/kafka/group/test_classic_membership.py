@@ -9,7 +9,7 @@ import pytest
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, NetworkError, ProtocolError
 from spark_kafka_native.kafka.group.assignors import CooperativeStickyAssignor, RangeAssignor, by_topic
-from spark_kafka_native.kafka.group.classic_membership import ClassicMembership, State
+from spark_kafka_native.kafka.group.classic_membership import ClassicMembership, MemberState
 from spark_kafka_native.kafka.group.membership import (
     NEVER,
     Ask,
@@ -96,7 +96,7 @@ def stable(cooperative: bool = False, *, owns: tuple[TopicPartition, ...] = (A0,
     change = membership.begin()
     assert change == Change(assigned=frozenset(owns))
     membership.applied(change)
-    assert membership.state is State.STABLE
+    assert membership.state is MemberState.STABLE
     return membership
 
 
@@ -120,7 +120,7 @@ def test_a_follower_syncs_and_takes_what_it_is_given() -> None:
     assert isinstance(sync, SyncGroupRequest)
     assert (sync.generation_id, sync.member_id, sync.assignments) == (7, "me", [])
     membership.answered(synced(A0, A2), 0.0)
-    assert membership.state is State.TAKING
+    assert membership.state is MemberState.TAKING
     assert membership.owned == frozenset()
     change = membership.begin()
     assert change == Change(assigned=frozenset({A0, A2}))
@@ -148,16 +148,16 @@ def test_the_leader_assigns_once_it_knows_the_partitions() -> None:
     membership.answered(synced(A0, A1), 0.0)
     membership.applied(membership.begin() or Change())
     membership.found({"a": 3}, {}, 0.0)
-    assert membership.state is State.STABLE
+    assert membership.state is MemberState.STABLE
     membership.found({"a": 4}, {}, 0.0)
-    assert membership.state is State.PREPARING
+    assert membership.state is MemberState.PREPARING
 
 
 def test_eager_members_give_everything_up_before_they_join_again() -> None:
     membership = stable()
     asked(membership, 3.0)
     membership.answered(heartbeat(ErrorCode.REBALANCE_IN_PROGRESS), 3.0)
-    assert membership.state is State.PREPARING
+    assert membership.state is MemberState.PREPARING
     assert membership.next(3.1) == Wait(6.0)  # the caller is not back yet; it goes on being heard of
     assert isinstance(asked(membership, 6.0), HeartbeatRequest)
     membership.answered(heartbeat(ErrorCode.REBALANCE_IN_PROGRESS), 6.0)
@@ -352,7 +352,7 @@ def test_a_member_that_the_leader_left_out_has_nothing() -> None:
     membership.answered(joined(1), 0.0)
     asked(membership)
     membership.answered(SyncGroupResponse(error_code=ErrorCode.NONE, assignment=b""), 0.0)
-    assert membership.state is State.STABLE
+    assert membership.state is MemberState.STABLE
     assert membership.owned == frozenset()
 
 

@@ -21,7 +21,7 @@ from group_parts import lose, parts_of
 from spark_kafka_native.kafka.consumer.fetched_records import FetchedRecords
 from spark_kafka_native.kafka.errors import CommitFailedError, ConsumerClosedError, KafkaError
 from spark_kafka_native.kafka.group import rebalance
-from spark_kafka_native.kafka.group.classic_membership import ClassicMembership, State
+from spark_kafka_native.kafka.group.classic_membership import ClassicMembership, MemberState
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.group.membership import Change
 from spark_kafka_native.kafka.model import Record, TopicPartition
@@ -45,7 +45,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
         parts = parts_of(consumer)
         with parts.member.changing() as membership:
             assert isinstance(membership, ClassicMembership)
-            membership.state, membership.generation_id, membership.member_id = State.STABLE, 1, "me"
+            membership.state, membership.generation_id, membership.member_id = MemberState.STABLE, 1, "me"
             membership.owned = frozenset(owned)
         for tp in owned:
             parts.starts.begin(tp, 0, None)

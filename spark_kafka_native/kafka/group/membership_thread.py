@@ -1,4 +1,4 @@
-"""`Member`: runs a `Membership` in a thread of its own, as heartbeats must not wait for the caller."""
+"""`MembershipThread`: runs a `Membership` in a thread, because heartbeats must not wait for the caller."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LOOK_MS = 5_000
 """Limit of a look at the metadata, after the first: heartbeats wait for it."""
 
 
-class Member:
+class MembershipThread:
     """A membership, shared between the caller's thread and the one that it runs. Starts at once."""
 
     def __init__(self, router: Router, membership: Membership, subscription: Subscription) -> None:
@@ -60,7 +60,7 @@ class Member:
         self.thread.start()
 
     def __repr__(self) -> str:
-        return f"<Member {self._membership!r}>"
+        return f"<MembershipThread {self._membership!r}>"
 
     # The caller's side.
 
@@ -281,7 +281,7 @@ def _readable(metadata: ClusterMetadata) -> Iterator[str]:
     return (name for name, topic in metadata.topics.items() if not topic.error_code and not topic.internal)
 
 
-def new_member(router: Router, config: GroupConfig, subscription: Subscription) -> Member:
+def new_member(router: Router, config: GroupConfig, subscription: Subscription) -> MembershipThread:
     """A member that joins its group at once, in its own thread."""
     client = router.config
     rules = MembershipRules(
@@ -300,4 +300,4 @@ def new_member(router: Router, config: GroupConfig, subscription: Subscription) 
     else:
         assignors = [ASSIGNORS[name] for name in config.partition_assignment_strategy]
         membership = ClassicMembership(rules, topics, assignors, now)
-    return Member(router, membership, subscription)
+    return MembershipThread(router, membership, subscription)
