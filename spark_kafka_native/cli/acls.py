@@ -6,8 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .command_parser import wrong_usage
-from .connecting import add_connection_options, add_json_option, connect
+from .options import add_connection_options, add_json_option, connect, wrong_usage
 from .output import note, print_rows
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from .command_parser import number
-from .connecting import (
+from .options import (
     add_connection_options,
     add_json_option,
     client_config,
     consumer_configs,
+    number,
     producer_configs,
 )
 from .output import note, on_terminal, print_rows
@@ -98,11 +98,12 @@ def _write(arguments: argparse.Namespace, client: ClientConfig, topic: str) -> d
 
 def _read(arguments: argparse.Namespace, admin: Admin, topic: str) -> dict[str, Any]:
     from ..kafka.consumer.fetcher import Fetcher
-    from .places import parse_place, partitions_of, resolve_place
+    from .offset_specs import parse_offset_spec, resolve_offset_spec
+    from .options import partitions_of
 
     _, config = consumer_configs(arguments)
     found = partitions_of(admin.router, [topic])
-    ends = resolve_place(admin.router, found, parse_place("latest"))
+    ends = resolve_offset_spec(admin.router, found, parse_offset_spec("latest"))
     started, read = time.monotonic(), 0
     for fetched in Fetcher(admin.router, config).fetch({tp: (0, ends[tp]) for tp in found}):
         read += fetched.columns.length

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from .command_parser import pair, wrong_usage
-from .connecting import add_connection_options, add_json_option, connect
+from .options import add_connection_options, add_json_option, connect, pair, wrong_usage
 from .output import note, print_rows
 
 if TYPE_CHECKING:

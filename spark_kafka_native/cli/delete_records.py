@@ -6,10 +6,19 @@ import argparse
 from typing import Any
 
 from ..kafka.model import OffsetAt
-from .command_parser import number, wrong_usage
-from .connecting import add_connection_options, add_json_option, connect
+from .offset_specs import OFFSET_SPECS, OffsetResolver, OffsetSpec, parse_offset_spec
+from .options import (
+    add_connection_options,
+    add_json_option,
+    add_topics,
+    connect,
+    given_topics,
+    is_pattern,
+    number,
+    partitions_of,
+    wrong_usage,
+)
 from .output import note, print_rows
-from .places import PLACES, LogPlaces, Place, add_topics, given_topics, is_pattern, parse_place, partitions_of
 
 _COLUMNS = ("topic", "partition", "first", "before", "records")
 
@@ -24,7 +33,7 @@ def add_command(commands: Any) -> None:
     )
     add_topics(parser, "names of topics")
     parser.add_argument("-p", "--partition", type=number(0), action="append", help="only these; repeatable")
-    parser.add_argument("--before", type=parse_place, required=True, metavar="PLACE", help=PLACES)
+    parser.add_argument("--before", type=parse_offset_spec, required=True, metavar="PLACE", help=OFFSET_SPECS)
     parser.add_argument("--execute", action="store_true", help="do it")
     add_json_option(parser)
     add_connection_options(parser)
@@ -40,9 +49,9 @@ def run(arguments: argparse.Namespace) -> int:
         )
     with connect(arguments) as admin:
         wanted = partitions_of(admin.router, names, arguments.partition)
-        places = LogPlaces(admin.router, wanted)
-        first = places.resolve_all(Place(at=OffsetAt.EARLIEST))
-        before = places.resolve_all(arguments.before)
+        resolver = OffsetResolver(admin.router, wanted)
+        first = resolver.resolve_all(OffsetSpec(at=OffsetAt.EARLIEST))
+        before = resolver.resolve_all(arguments.before)
         rows = [
             {
                 "topic": tp.topic,

@@ -5,9 +5,15 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from .connecting import add_connection_options, add_json_option, connect
+from .options import (
+    add_connection_options,
+    add_json_option,
+    add_topics,
+    connect,
+    given_topics,
+    topics_matching,
+)
 from .output import bold, human_bytes, on_terminal, print_json, print_rows, printable
-from .places import add_topics, given_topics, topics_matching
 
 if TYPE_CHECKING:
     from ..kafka.admin.admin import Admin

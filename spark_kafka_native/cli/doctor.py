@@ -1,4 +1,4 @@
-"""``doctor``: what stands between this machine and a cluster, with advice."""
+"""``doctor``: checks this machine and the way to a cluster, with advice."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import argparse
 import os
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .connecting import add_connection_options, add_json_option, client_config, names_a_cluster
-from .finding import Finding
+from .options import add_connection_options, add_json_option, client_config, names_a_cluster
 from .output import on_terminal, print_json, printable
+
+if TYPE_CHECKING:
+    from .doctor_checks import Finding
 
 _MARKS = {"ok": "ok", "note": "note", "warning": "WARNING", "error": "ERROR"}
 _COLOURS = {"ok": "\x1b[32m", "note": "\x1b[36m", "warning": "\x1b[33m", "error": "\x1b[31m"}
@@ -34,7 +36,7 @@ def add_command(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check, say what was found, and whether anything is wrong."""
+    """Run the checks and print the findings; 1 if any is an error."""
     findings: list[Finding] = []
     for finding in _checks(arguments):
         findings.append(finding)
@@ -46,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _checks(arguments: argparse.Namespace) -> Iterator[Finding]:
-    from .doctor_machine import check_machine
+    from .doctor_checks import check_machine
 
     if names_a_cluster(arguments):
         yield from _cluster_checks(arguments)
@@ -55,8 +57,7 @@ def _checks(arguments: argparse.Namespace) -> Iterator[Finding]:
 
 def _cluster_checks(arguments: argparse.Namespace) -> Iterator[Finding]:
     from ..kafka.cluster.router import Router
-    from .doctor_network import check_address, check_cluster, check_writing
-    from .finding import told
+    from .doctor_checks import check_address, check_cluster, check_writing, remark
 
     config = client_config(arguments)
     reached = False
@@ -72,7 +73,7 @@ def _cluster_checks(arguments: argparse.Namespace) -> Iterator[Finding]:
         if arguments.write:
             yield from check_writing(router)
         else:
-            yield told("clock", "not measured", "--write measures it, with a topic made for that.")
+            yield remark("clock", "not measured", "--write measures it, with a topic made for that.")
     finally:
         router.close()
 

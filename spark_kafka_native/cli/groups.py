@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..kafka.error_code import ErrorCode
 from ..kafka.errors import BrokerError, KafkaError
-from .command_parser import wrong_usage
-from .connecting import add_connection_options, add_json_option, connect
+from .options import add_connection_options, add_json_option, connect, wrong_usage
 from .output import act_on_each, note, print_rows
 
 if TYPE_CHECKING:

@@ -1,6 +1,7 @@
-"""Parses the command line and runs one command. Errors that carry advice become one-line messages.
+"""Parses the command line and runs one command. Errors that carry advice become one-line messages; Ctrl-C,
+SIGTERM and a closed terminal become one exception, so that every ``with`` block cleans up.
 
-What a command needs beyond the options is imported by that command when it runs: a person is waiting.
+A command imports its own dependencies when it runs, because a person is waiting.
 """
 
 from __future__ import annotations
@@ -9,33 +10,33 @@ import argparse
 import contextlib
 import logging
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
+from types import FrameType
 
 from ..kafka.errors import KafkaError
 from ..version import __version__
-from .command_parser import CommandParser
-from .connecting import VALUE_OPTIONS
+from .options import VALUE_OPTIONS, CommandParser
 from .output import printable
-from .stopping import Stopped, stopping_on_signals
 
 _COMMANDS = (
     "topics", "describe", "offsets", "tail", "produce", "groups", "reset", "delete-records", "configs",
     "acls", "users", "quotas", "transactions", "top", "bench", "doctor", "completion", "broker", "demo",
     "zip",
 )  # fmt: skip
-"""Each is a module of this package, with ``_`` for ``-``, that has ``add_command``."""
+"""Each is a module of this package, with ``_`` for ``-``, and has a function ``add_command``."""
 _LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
-"""Without -v, with it, and with two of it."""
+"""Without -v, with -v, with -vv."""
 _EXTRAS = {"pyspark": "testing", "trustme": "testing", "cryptography": "testing", "shtab": "completion"}
-"""Modules that a command may lack, and the extra of ours that brings each."""
+"""Modules that may not be installed, and our extra that installs each."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Returns its exit code: 0, 1 for an error, 2 for wrong usage; 130 after Ctrl-C and 143
-    after SIGTERM, as shells expect. A reader that hangs up (``| head``) has all it wants: 0, unless records
-    were not written.
+    after SIGTERM, as shells expect. If the reader of a pipe hangs up (``| head``), the command's own exit
+    code counts: that is 0, unless records were not written.
     """
     _prepare_streams()
     words = _command_first(sys.argv[1:] if arguments is None else list(arguments))
@@ -63,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _command_first(words: list[str]) -> list[str]:
-    """``words`` with the options before the command moved behind it, as in ``-b host:9092 topics``."""
+    """Return ``words`` with the options before the command moved behind it, as in ``-b host:9092 topics``."""
     at = 0
     while at < len(words) and words[at].startswith("-"):
         at += 2 if words[at] in VALUE_OPTIONS else 1
@@ -73,7 +74,7 @@ def _command_first(words: list[str]) -> list[str]:
 
 
 def command_line_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """The parser of ``words``, or of every command if the first word is none."""
+    """Return the parser of the command in ``words``, or of every command if the first word is none."""
     parser = argparse.ArgumentParser(
         prog="pykafka",
         allow_abbrev=False,
@@ -83,7 +84,7 @@ def command_line_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         title="commands", metavar="COMMAND", required=True, parser_class=CommandParser
     )
-    # Only the command that is meant is imported, where that is clear: all of them take as long as a request.
+    # If the command is known, only that one is imported: importing all takes as long as a request.
     meant = words[0] if words and words[0] in _COMMANDS else None
     for name in _COMMANDS if meant is None else (meant,):
         import_module(f".{name.replace('-', '_')}", __package__).add_command(commands)
@@ -91,7 +92,7 @@ def command_line_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 
 def _explained(error: Exception) -> str | None:
-    """One line for an error that a user can do something about; None for what is a fault of ours."""
+    """Return one line for an error that the user can fix; None for a bug of ours."""
     if isinstance(error, ModuleNotFoundError):
         extra = _EXTRAS.get((error.name or "").partition(".")[0])
         return None if extra is None else f"{error}: pip install 'spark-kafka-native[{extra}]'"
@@ -105,13 +106,13 @@ def _explained(error: Exception) -> str | None:
     if isinstance(error, ValueError) and not isinstance(error, KafkaError):
         cause = error if isinstance(error, UnicodeEncodeError) else error.__cause__
         return f"this is not UTF-8: {cause.object!a}" if isinstance(cause, UnicodeEncodeError) else None
-    # An OSError is of standard output, as on a full disk: the client has errors of its own.
+    # An OSError comes from standard output, as on a full disk: the client raises its own errors.
     return "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
 
 
 def _prepare_streams() -> None:
-    """A closed output takes what is written (what is said would go to standard output, were standard error
-    closed); what its encoding lacks is spelled out.
+    """Open a closed output as the null device (or messages would go to standard output if standard error is
+    closed), and escape characters that the encoding lacks.
     """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
@@ -127,8 +128,40 @@ def _say(text: str) -> None:
 
 
 def _leave_the_pipe() -> None:
-    """What is still in the buffer of standard output has nowhere to go: its flush at exit must not fail."""
+    """Discard the buffer of standard output, so that its flush at exit does not fail."""
     with contextlib.suppress(OSError, ValueError):
         sink = os.open(os.devnull, os.O_WRONLY)
         os.dup2(sink, sys.stdout.fileno())
         os.close(sink)
+
+
+# --- signals ------------------------------------------------------------------------------------------------
+
+
+class Stopped(BaseException):
+    """A signal asked this process to end. Not an `Exception`, so that no handler of errors catches it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.signal = number
+
+
+@contextlib.contextmanager
+def stopping_on_signals() -> Iterator[None]:
+    """Raise `Stopped` in the main thread on SIGINT, SIGTERM and SIGHUP.
+
+    Only once: a second signal is ignored, because it would interrupt the clean-up.
+    """
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)
+        raise Stopped(number)
+
+    before = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)

@@ -1,14 +1,21 @@
-"""``offsets``: where partitions begin and end, and where a time is in them."""
+"""``offsets``: prints the first and last offsets of partitions, or those of a time."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-from .command_parser import number
-from .connecting import add_connection_options, add_json_option, consumer_configs
+from .offset_specs import OFFSET_SPECS, OffsetResolver, parse_offset_spec
+from .options import (
+    add_connection_options,
+    add_json_option,
+    add_topics,
+    consumer_configs,
+    given_topics,
+    number,
+    partitions_of,
+)
 from .output import print_rows
-from .places import PLACES, LogPlaces, add_topics, given_topics, parse_place, partitions_of
 
 
 def add_command(commands: Any) -> None:
@@ -21,14 +28,14 @@ def add_command(commands: Any) -> None:
     )
     add_topics(parser)
     parser.add_argument("-p", "--partition", type=number(0), action="append", help="only these; repeatable")
-    parser.add_argument("--at", type=parse_place, metavar="PLACE", help=PLACES)
+    parser.add_argument("--at", type=parse_offset_spec, metavar="PLACE", help=OFFSET_SPECS)
     add_json_option(parser)
     add_connection_options(parser)
     parser.set_defaults(run=run, parser=parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Look them up and print them."""
+    """Look up the offsets and print them."""
     from ..kafka.cluster.router import Router
 
     names = given_topics(arguments)
@@ -38,13 +45,16 @@ def run(arguments: argparse.Namespace) -> int:
         found = partitions_of(router, names, arguments.partition)
         level = consumer.isolation_level
 
-        places = LogPlaces(router, found, isolation_level=level)
+        resolver = OffsetResolver(router, found, isolation_level=level)
         if arguments.at is not None:
-            offsets = places.resolve(arguments.at)
+            offsets = resolver.resolve(arguments.at)
             rows = [{"topic": tp.topic, "partition": tp.partition, "offset": offsets[tp]} for tp in offsets]
             print_rows(("topic", "partition", "offset"), rows, as_json=arguments.json)
-            return 1 if places.missing else 0
-        first, end = places.resolve(parse_place("earliest")), places.resolve(parse_place("latest"))
+            return 1 if resolver.missing else 0
+        first, end = (
+            resolver.resolve(parse_offset_spec("earliest")),
+            resolver.resolve(parse_offset_spec("latest")),
+        )
         rows = [
             {
                 "topic": tp.topic,
@@ -58,4 +68,4 @@ def run(arguments: argparse.Namespace) -> int:
         print_rows(("topic", "partition", "first", "end", "offsets"), rows, as_json=arguments.json)
     finally:
         router.close()
-    return 1 if places.missing else 0
+    return 1 if resolver.missing else 0

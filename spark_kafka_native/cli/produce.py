@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from ..kafka.errors import KafkaError
-from .command_parser import number, pair, wrong_usage
-from .connecting import add_connection_options, producer_configs
+from .options import add_connection_options, number, pair, producer_configs, wrong_usage
 from .output import note, on_terminal, print_json
 
 if TYPE_CHECKING:

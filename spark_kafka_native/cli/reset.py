@@ -6,10 +6,9 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from ..kafka.model import TopicPartition
-from .command_parser import number, wrong_usage
-from .connecting import add_connection_options, add_json_option, connect
+from .offset_specs import OFFSET_SPECS, OffsetSpec, parse_offset_spec, resolve_offset_spec
+from .options import add_connection_options, add_json_option, connect, number, partitions_of, wrong_usage
 from .output import note, print_rows
-from .places import PLACES, Place, parse_place, partitions_of, resolve_place
 
 if TYPE_CHECKING:
     from ..kafka.admin.admin import Admin
@@ -24,7 +23,7 @@ def add_command(commands: Any) -> None:
         "no members. Without --topic everything that it has committed is meant.",
     )
     parser.add_argument("group", metavar="GROUP")
-    parser.add_argument("--to", type=parse_place, metavar="PLACE", help=PLACES)
+    parser.add_argument("--to", type=parse_offset_spec, metavar="PLACE", help=OFFSET_SPECS)
     parser.add_argument(
         "--shift-by",
         type=int,
@@ -81,12 +80,12 @@ def _offsets(
     before: dict[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
     if arguments.to is not None:
-        return resolve_place(admin.router, wanted, arguments.to)
+        return resolve_offset_spec(admin.router, wanted, arguments.to)
     missing = [tp for tp in wanted if tp not in before]
     if missing:
         wrong_usage(arguments, f"--shift-by: group {arguments.group} has committed nothing for {missing[0]}")
     offsets = {}
     for tp in wanted:
-        there = Place(shift=max(0, before[tp] + arguments.shift_by))
-        offsets.update(resolve_place(admin.router, [tp], there))
+        there = OffsetSpec(shift=max(0, before[tp] + arguments.shift_by))
+        offsets.update(resolve_offset_spec(admin.router, [tp], there))
     return offsets

@@ -1,29 +1,29 @@
-"""``tail``: records of topics, from anywhere, to the end or on and on."""
+"""``tail``: shows records of topics, from any offset, up to the end or continuously."""
 
 from __future__ import annotations
 
 import argparse
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..kafka.errors import ConfigError
-from ..kafka.model import HeaderKeys
-from .command_parser import number, wrong_usage
-from .connecting import add_connection_options, consumer_configs, group_configs
-from .output import on_terminal
-from .places import (
-    PLACES,
-    LogPlaces,
-    Place,
+from ..kafka.errors import ConfigError, DeadlineExceededError, KafkaError
+from ..kafka.model import HeaderKeys, OffsetAt
+from .offset_specs import OFFSET_SPECS, OffsetResolver, OffsetSpec, parse_offset_spec
+from .options import (
+    add_connection_options,
     add_topics,
+    consumer_configs,
     given_topics,
-    parse_place,
+    group_configs,
+    number,
     partitions_of,
     topics_matching,
+    wrong_usage,
 )
-from .record_lines import (
+from .output import on_terminal
+from .record_formats import (
     FORMAT_HELP,
     Render,
     ShownRecord,
@@ -39,10 +39,17 @@ if TYPE_CHECKING:
     from ..kafka.cluster.router import Router
     from ..kafka.config.client_config import ConsumerConfig
     from ..kafka.consumer.fetched_records import FetchedRecords
+    from ..kafka.consumer.fetcher import FetchRun
+    from ..kafka.model import IsolationLevel, TopicPartition
 
 _LAST = 10
 _FIRST_FETCH_BYTES = 256 * 1024
 _RENDERS: dict[str, Render] = {"text": text_line, "raw": raw_line, "hex": hex_line, "json": json_line}
+_REFRESH_MS = 10_000
+"""The interval between looks for new partitions and late ones: a person waits for a record that was just
+written, and one request in this time is little to a broker."""
+_LATE_MS = 1_000
+"""The limit for a partition that does not answer: the records of the others wait for it."""
 
 
 def add_command(commands: Any) -> None:
@@ -57,7 +64,7 @@ def add_command(commands: Any) -> None:
     add_topics(parser)
     parser.add_argument("-p", "--partition", type=number(0), action="append", help="only these; repeatable")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--from", type=parse_place, metavar="PLACE", dest="start", help=PLACES)
+    where.add_argument("--from", type=parse_offset_spec, metavar="PLACE", dest="start", help=OFFSET_SPECS)
     where.add_argument(
         "-n",
         "--lines",
@@ -68,7 +75,9 @@ def add_command(commands: Any) -> None:
         "-g", "--group", help="read as a member of this group from what it has committed, and commit what is "
         "printed; goes on until it is stopped, or -c",
     )  # fmt: skip
-    parser.add_argument("--until", type=parse_place, metavar="PLACE", help="stop before it (default the end)")
+    parser.add_argument(
+        "--until", type=parse_offset_spec, metavar="PLACE", help="stop before it (default the end)"
+    )
     parser.add_argument("-f", "--follow", action="store_true", help="go on with the records that come")
     parser.add_argument("-c", "--count", type=number(1), help="stop after this many records in total")
     shown = parser.add_mutually_exclusive_group()
@@ -117,8 +126,8 @@ def _render(arguments: argparse.Namespace) -> Render:
 
 
 def _show_group(names: list[str], arguments: argparse.Namespace, render: Render) -> None:
-    """Print as a member of a group. What was printed is committed, and a record of which that is not sure is
-    read again.
+    """Print as a member of a group. The offsets of printed records are committed; a record that may not have
+    been printed is read again.
     """
     from ..kafka.cluster.router import Router
     from ..kafka.group.group_consumer import GroupConsumer
@@ -136,7 +145,7 @@ def _show_group(names: list[str], arguments: argparse.Namespace, render: Render)
     with GroupConsumer(client, topics, config) as consumer:
         while left is None or left > 0:
             fetched = consumer.read()
-            assert fetched is not None  # it waits for ever
+            assert fetched is not None  # without a timeout
             printed = _print(fetched, render, left)
             whole = printed == fetched.columns.length
             offsets = fetched.columns.offset
@@ -155,10 +164,7 @@ def _show(
     render: Render,
 ) -> bool:
     """Print the records; False if there are partitions that did not answer."""
-    from dataclasses import replace
-
     from ..kafka.consumer.fetcher import FetchRun
-    from .following import Following
 
     wanted = partitions_of(router, names, arguments.partition)
     level = consumer.isolation_level
@@ -167,19 +173,13 @@ def _show(
         if arguments.start is not None
         else _last(_LAST if arguments.lines is None else arguments.lines)
     )
-    places = LogPlaces(router, wanted, isolation_level=level)
-    begins = places.resolve(start)
+    resolver = OffsetResolver(router, wanted, isolation_level=level)
+    begins = resolver.resolve(start)
     ends = None
     if not arguments.follow:
-        until = parse_place("latest") if arguments.until is None else arguments.until
-        ends = places.resolve(until)
-    # What is shown to a person comes at once, and not behind megabytes that nobody has asked to see.
-    few = arguments.count is not None or arguments.start is None
-    if few:
-        consumer = replace(consumer, max_partition_fetch_bytes=_FIRST_FETCH_BYTES)
-    if arguments.output == "json":  # which can be produced again: a header's name must not become another
-        consumer = replace(consumer, header_keys=HeaderKeys.STRICT)
-    run = FetchRun(router, consumer)
+        until = parse_offset_spec("latest") if arguments.until is None else arguments.until
+        ends = resolver.resolve(until)
+    run = FetchRun(router, _adjusted(consumer, arguments))
     try:
         for tp in begins:
             if ends is None:
@@ -188,17 +188,29 @@ def _show(
                 run.add(tp, begins[tp], ends[tp])
         found = iter(run.next, None)
         if arguments.follow:
-            late = dict.fromkeys(places.missing, start)
+            late = dict.fromkeys(resolver.missing, start)
             growing = arguments.partition is None
             found = Following(router, run, wanted, level, late=late, growing=growing).fetched()
         _print_all(found, render, arguments.count)
     finally:
         run.close()
-    return not places.missing
+    return not resolver.missing
 
 
-def _last(lines: int) -> Place:
-    return parse_place("latest" if lines == 0 else f"-{lines}")
+def _adjusted(consumer: ConsumerConfig, arguments: argparse.Namespace) -> ConsumerConfig:
+    """Return ``consumer`` with the settings that the options imply."""
+    from dataclasses import replace
+
+    if arguments.count is not None or arguments.start is None:
+        # A person sees the few requested records at once, without waiting for megabytes of others.
+        consumer = replace(consumer, max_partition_fetch_bytes=_FIRST_FETCH_BYTES)
+    if arguments.output == "json":  # `produce` reads it back: the names of headers must not change
+        consumer = replace(consumer, header_keys=HeaderKeys.STRICT)
+    return consumer
+
+
+def _last(lines: int) -> OffsetSpec:
+    return parse_offset_spec("latest" if lines == 0 else f"-{lines}")
 
 
 def _print_all(found: Iterator[FetchedRecords], render: Render, count: int | None) -> None:
@@ -234,3 +246,95 @@ def shown_records(fetched: FetchedRecords) -> Iterator[ShownRecord]:
     for row in range(columns.length):
         pairs = [(one["key"], one["value"]) for one in headers[row] or ()]
         yield ShownRecord(topic, partition, offset[row], timestamp_ms[row], key[row], value[row], pairs)
+
+
+def _passes(error: KafkaError) -> bool:
+    """Return True if another attempt may succeed."""
+    from ..kafka.runtime.retry import is_retriable
+
+    return is_retriable(error) or isinstance(error, DeadlineExceededError)
+
+
+class Following:
+    """Fetches the records of ``known`` without an end through ``run``.
+
+    Partitions that are ``late`` are read from their offset once they answer. If ``growing``, partitions that
+    are added to the topics are read from their beginning.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        run: FetchRun,
+        known: Collection[TopicPartition],
+        level: IsolationLevel,
+        *,
+        late: Mapping[TopicPartition, OffsetSpec],
+        growing: bool,
+    ) -> None:
+        self._router = router
+        self._run = run
+        self._known = set(known)
+        self._topics = {tp.topic for tp in known}
+        self._level = level
+        self._late = dict(late)
+        self._growing = growing
+
+    def fetched(self) -> Iterator[FetchedRecords]:
+        """Yield records as they arrive, without an end."""
+        from ..kafka.runtime.deadline import Deadline
+
+        every_ms = min(_REFRESH_MS, self._router.config.metadata_max_age_ms)
+        due = Deadline.after_ms(every_ms)
+        while True:
+            found = self._run.next(due)
+            if found is not None:
+                yield found
+            if due.expired:
+                self._add_late()
+                if self._growing:
+                    self._add_new()
+                due = Deadline.after_ms(every_ms)
+
+    def _add_late(self) -> None:
+        """Add the late partitions that answer now. One attempt, as `_add_new`."""
+        for spec in set(self._late.values()):
+            late = [tp for tp in self._late if self._late[tp] == spec]
+            limit = self._router.deadline(_LATE_MS)
+            resolver = OffsetResolver(self._router, late, isolation_level=self._level, deadline=limit)
+            try:
+                self._router.refresh(self._topics, limit)
+                offsets = resolver.resolve(spec)
+            except KafkaError as error:
+                if not _passes(error):
+                    raise
+                continue
+            for topic_partition, offset in offsets.items():
+                self._run.add(topic_partition, offset)
+                del self._late[topic_partition]
+
+    def _add_new(self) -> None:
+        """Add new partitions. One attempt: the fetches report an error that persists, and another attempt
+        follows.
+        """
+        from ..kafka.consumer.offsets import list_offsets
+        from ..kafka.model import TopicPartition
+
+        limit = self._router.deadline(self._router.config.request_timeout_ms)
+        try:
+            topics = self._router.refresh(self._topics, limit).topics
+            existing = [
+                TopicPartition(name, partition)
+                for name in sorted(self._topics & topics.keys())
+                if not topics[name].error_code
+                for partition in topics[name].partitions
+            ]
+            new = dict.fromkeys((tp for tp in existing if tp not in self._known), OffsetAt.EARLIEST)
+            first = list_offsets(self._router, new, isolation_level=self._level, deadline=limit)
+        except KafkaError as error:
+            if not _passes(error):
+                raise
+            return
+        for topic_partition, found in first.items():
+            self._run.add(topic_partition, found.offset or 0)
+            self._known.add(topic_partition)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..kafka.errors import KafkaError
 from ..kafka.model import OffsetAt, TopicPartition
-from .command_parser import number, wrong_usage
-from .connecting import add_connection_options, add_json_option, connect
+from .options import add_connection_options, add_json_option, connect, number, wrong_usage
 from .output import BOLD, PLAIN, bold, on_terminal, print_json, table
 
 if TYPE_CHECKING:

@@ -6,10 +6,17 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from .command_parser import number, pair, wrong_usage
-from .connecting import add_connection_options, add_json_option, connect
+from .options import (
+    add_connection_options,
+    add_json_option,
+    connect,
+    is_pattern,
+    number,
+    pair,
+    topics_matching,
+    wrong_usage,
+)
 from .output import act_on_each, print_rows
-from .places import is_pattern, topics_matching
 
 _COLUMNS = ("topic", "partitions", "replicas", "under_replicated", "leaderless")
 

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..kafka.errors import KafkaError, PartialAnswerError
 from ..kafka.model import TopicPartition
-from .command_parser import number, wrong_usage
-from .connecting import add_connection_options, add_json_option, connect
+from .options import add_connection_options, add_json_option, connect, number, topics_matching, wrong_usage
 from .output import note, print_rows
-from .places import topics_matching
 
 if TYPE_CHECKING:
     from ..kafka.admin.admin import Admin

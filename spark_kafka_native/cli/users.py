@@ -7,8 +7,7 @@ import getpass
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .command_parser import number, wrong_usage
-from .connecting import add_connection_options, add_json_option, connect
+from .options import add_connection_options, add_json_option, connect, number, wrong_usage
 from .output import act_on_each, note, print_rows
 
 if TYPE_CHECKING:

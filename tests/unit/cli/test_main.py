@@ -5,9 +5,8 @@ import sys
 
 import pytest
 
-from spark_kafka_native.cli.main import main
-from spark_kafka_native.cli.progress import step
-from spark_kafka_native.cli.stopping import Stopped, stopping_on_signals
+from spark_kafka_native.cli.demo import step
+from spark_kafka_native.cli.main import Stopped, main, stopping_on_signals
 from spark_kafka_native.testing import BrokerStartError
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from scripted_broker import ScriptedCluster
 
-from spark_kafka_native.cli import following
+from spark_kafka_native.cli import tail
 from spark_kafka_native.cli.main import main
 from spark_kafka_native.kafka.consumer import offsets
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
@@ -91,7 +91,7 @@ def test_following_begins_with_the_rest_once_it_has_a_leader(
     monkeypatch: pytest.MonkeyPatch,
     capfdbinary: pytest.CaptureFixture[bytes],
 ) -> None:
-    monkeypatch.setattr(following, "_LOOK_MS", 50)
+    monkeypatch.setattr(tail, "_REFRESH_MS", 50)
     [late] = [tp for tp, log in two_partitions.logs.items() if log.leader < 0]
     timer = threading.Timer(1.0, setattr, (two_partitions.logs[late], "leader", 1))
     timer.start()

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_native.cli import connecting, output, places, produce, record_lines, top
-from spark_kafka_native.cli.command_parser import CommandParser, number
+from spark_kafka_native.cli import offset_specs, options, output, produce, record_formats, top
 from spark_kafka_native.cli.main import main
-from spark_kafka_native.cli.record_lines import ShownRecord, parse_format
+from spark_kafka_native.cli.offset_specs import parse_time_ms
+from spark_kafka_native.cli.options import CommandParser, number
+from spark_kafka_native.cli.record_formats import ShownRecord, parse_format
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import OffsetAt
 from spark_kafka_native.testing import MockBroker
@@ -89,16 +90,16 @@ def given(**values: Any) -> argparse.Namespace:
 def test_options_take_precedence_over_the_file(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("bootstrap.servers=a:1\nclient.id=x\nsasl.password=geheim\n# no\n")
-    read = connecting.given_properties(given(config=file, properties=[("client.id", "y")], bootstrap="b:2"))
+    read = options.given_properties(given(config=file, properties=[("client.id", "y")], bootstrap="b:2"))
     assert (read["bootstrap.servers"], read["client.id"], read["sasl.password"]) == ("b:2", "y", "geheim")
-    config = connecting.client_config(given(bootstrap="h"))
+    config = options.client_config(given(bootstrap="h"))
     assert (config.bootstrap_servers, config.client_id, config.default_api_timeout_ms) == (
         ("h:9092",),
         "pykafka",
         30_000,
     )
     with pytest.raises(ConfigError, match="nowhere can't be read"):
-        connecting.given_properties(given(config=Path("/nowhere")))
+        options.given_properties(given(config=Path("/nowhere")))
 
 
 def test_options_and_their_file_take_precedence_over_the_environment(
@@ -109,27 +110,27 @@ def test_options_and_their_file_take_precedence_over_the_environment(
     own.write_text("acks=0\n")
     monkeypatch.setenv("PYKAFKA_CONFIG", str(file))
     servers = "bootstrap.servers"
-    assert connecting.given_properties(given())[servers] == "file:1"
+    assert options.given_properties(given())[servers] == "file:1"
     monkeypatch.setenv("PYKAFKA_BOOTSTRAP", "environment:1")
-    properties = connecting.given_properties(given())
+    properties = options.given_properties(given())
     assert (properties[servers], properties["acks"]) == ("environment:1", "1")
-    properties = connecting.given_properties(given(config=own))
+    properties = options.given_properties(given(config=own))
     assert (properties[servers], properties["acks"]) == ("environment:1", "0")
-    assert connecting.given_properties(given(config=file))[servers] == "file:1"
-    assert connecting.given_properties(given(properties=[(servers, "x:1")]))[servers] == "x:1"
-    assert connecting.given_properties(given(bootstrap="b:1"))[servers] == "b:1"
+    assert options.given_properties(given(config=file))[servers] == "file:1"
+    assert options.given_properties(given(properties=[(servers, "x:1")]))[servers] == "x:1"
+    assert options.given_properties(given(bootstrap="b:1"))[servers] == "b:1"
     monkeypatch.setenv("PYKAFKA_CONFIG", "/nowhere")
     with pytest.raises(ConfigError, match="PYKAFKA_CONFIG: /nowhere can't be read"):
-        connecting.given_properties(given())
+        options.given_properties(given())
 
 
 def test_a_timeout_that_was_typed_is_the_one_that_counts(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("default.api.timeout.ms=60000\n")
     name = "default.api.timeout.ms"
-    assert connecting.given_properties(given(bootstrap="h", config=file, timeout=5))[name] == "5000"
-    assert connecting.given_properties(given(bootstrap="h", config=file))[name] == "60000"
-    assert connecting.given_properties(given(bootstrap="h"))[name] == "30000"
+    assert options.given_properties(given(bootstrap="h", config=file, timeout=5))[name] == "5000"
+    assert options.given_properties(given(bootstrap="h", config=file))[name] == "60000"
+    assert options.given_properties(given(bootstrap="h"))[name] == "30000"
 
 
 def test_what_nobody_listens_to_changes_no_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +185,7 @@ def test_headings_are_cut_to_the_terminal() -> None:
 
 
 def test_unknown_properties_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    connecting.consumer_configs(given(bootstrap="h", properties=[("isolation.levle", "read_committed")]))
+    options.consumer_configs(given(bootstrap="h", properties=[("isolation.levle", "read_committed")]))
     assert "did you mean 'isolation.level'" in capsys.readouterr().err
 
 
@@ -200,28 +201,28 @@ def test_a_secret_is_in_no_message(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize(
-    ("text", "place"),
+    ("text", "spec"),
     [
-        ("earliest", places.Place(at=OffsetAt.EARLIEST)),
-        ("END", places.Place(at=OffsetAt.LATEST)),
-        ("42", places.Place(shift=42)),
-        ("+3", places.Place(at=OffsetAt.EARLIEST, shift=3)),
-        ("-10", places.Place(at=OffsetAt.LATEST, shift=-10)),
-        ("@1700000000000", places.Place(at=OffsetAt.timestamp(1_700_000_000_000))),
-        ("2026-05-01T12:00:00Z", places.Place(at=OffsetAt.timestamp(1_777_636_800_000))),
-        ("max-timestamp", places.Place(at=OffsetAt.MAX_TIMESTAMP)),
+        ("earliest", offset_specs.OffsetSpec(at=OffsetAt.EARLIEST)),
+        ("END", offset_specs.OffsetSpec(at=OffsetAt.LATEST)),
+        ("42", offset_specs.OffsetSpec(shift=42)),
+        ("+3", offset_specs.OffsetSpec(at=OffsetAt.EARLIEST, shift=3)),
+        ("-10", offset_specs.OffsetSpec(at=OffsetAt.LATEST, shift=-10)),
+        ("@1700000000000", offset_specs.OffsetSpec(at=OffsetAt.timestamp(1_700_000_000_000))),
+        ("2026-05-01T12:00:00Z", offset_specs.OffsetSpec(at=OffsetAt.timestamp(1_777_636_800_000))),
+        ("max-timestamp", offset_specs.OffsetSpec(at=OffsetAt.MAX_TIMESTAMP)),
     ],
 )
-def test_places(text: str, place: places.Place) -> None:
-    assert places.parse_place(text) == place
+def test_offset_specifications(text: str, spec: offset_specs.OffsetSpec) -> None:
+    assert offset_specs.parse_offset_spec(text) == spec
 
 
 def test_times_ago() -> None:
-    assert places.parse_time_ms("1h") - places.parse_time_ms("2h") == pytest.approx(3_600_000, abs=60_000)
-    assert places.parse_time_ms("15 minutes ago") < places.parse_time_ms("1s")
+    assert parse_time_ms("1h") - parse_time_ms("2h") == pytest.approx(3_600_000, abs=60_000)
+    assert parse_time_ms("15 minutes ago") < parse_time_ms("1s")
     for wrong in ("soon", "1y", "", "-"):
         with pytest.raises(argparse.ArgumentTypeError):
-            places.parse_time_ms(wrong)
+            parse_time_ms(wrong)
 
 
 RECORD = ShownRecord("t", 1, 2, 1_700_000_000_123, b"\xff", None, [("h", b"\x1b"), ("n", None)])
@@ -236,13 +237,13 @@ def test_records_in_a_format_of_ones_own() -> None:
 
 
 def test_records_for_people() -> None:
-    line = record_lines.text_line(RECORD)
+    line = record_formats.text_line(RECORD)
     assert line == b"t-1@2  2023-11-14T22:13:20.123Z  \\xff  null  #  h=\\x1b  n=null\n"
-    assert record_lines.text_line(RECORD._replace(timestamp_ms=2**62)).startswith(b"t-1@2  @4611686")
-    told = json.loads(record_lines.json_line(RECORD._replace(timestamp_ms=-1)))
+    assert record_formats.text_line(RECORD._replace(timestamp_ms=2**62)).startswith(b"t-1@2  @4611686")
+    told = json.loads(record_formats.json_line(RECORD._replace(timestamp_ms=-1)))
     assert (told["timestamp_ms"], told["key_base64"], told["value"]) == (None, "/w==", None)
-    assert b"  null" in record_lines.hex_line(RECORD)
-    assert record_lines.hex_line(RECORD._replace(value=bytes(range(32, 50)))).count(b"\n") == 3
+    assert b"  null" in record_formats.hex_line(RECORD)
+    assert record_formats.hex_line(RECORD._replace(value=bytes(range(32, 50)))).count(b"\n") == 3
 
 
 @pytest.mark.parametrize("letter", ["\x00", "\x1b", "\x7f", "\x9b", "\u202e", "\u2028", "\ud800"])

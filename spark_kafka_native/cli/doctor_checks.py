@@ -1,15 +1,27 @@
-"""What `doctor` checks on the way to a cluster: names, TCP, TLS, the first exchange, advertised addresses,
-the clock.
+"""The checks of `doctor`: the way to a cluster (names, TCP, TLS, the first exchange, advertised addresses,
+the clock) and this machine (Python, Java, Spark, limits). Each yields a `Finding`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import resource
+import shutil
 import socket
 import ssl
+import subprocess
+import sys
+import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..kafka.cluster.router import Router
@@ -19,16 +31,52 @@ from ..kafka.network.connection import Connection
 from ..kafka.runtime.deadline import Deadline
 from ..kafka.runtime.name_lookup import look_up
 from ..kafka.security.tls import tls_context
-from .finding import Finding, error, ok, told, warning
 
 _SLOW_MS = 500
 _CERTIFICATE_DAYS = 30
 _SKEW_MS = 2_000
 _LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
+_JAVA_MIN = 17
+_OPEN_FILES = 1024
+_SOCKET_SETTING = "spark.python.unix.domain.socket.enabled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One check and its outcome."""
+
+    check: str
+    status: str
+    """``ok``, ``note`` (good to know), ``warning`` or ``error`` (nothing works before it is fixed)."""
+    detail: str
+    advice: str = ""
+
+
+def ok(check: str, detail: str) -> Finding:
+    """Return the finding of a check that found nothing wrong."""
+    return Finding(check=check, status="ok", detail=detail)
+
+
+def remark(check: str, detail: str, advice: str = "") -> Finding:
+    """Return a finding that is good to know."""
+    return Finding(check=check, status="note", detail=detail, advice=advice)
+
+
+def warning(check: str, detail: str, advice: str) -> Finding:
+    """Return a finding that may cause problems later."""
+    return Finding(check=check, status="warning", detail=detail, advice=advice)
+
+
+def error(check: str, detail: str, advice: str = "") -> Finding:
+    """Return a finding that prevents other things from working."""
+    return Finding(check=check, status="error", detail=detail, advice=advice)
+
+
+# --- the way to a cluster -----------------------------------------------------------------------------------
 
 
 def check_address(address: str, config: ClientConfig) -> Iterator[Finding]:
-    """Name, TCP, TLS and the first exchange of one ``host:port``; stops at the first that fails."""
+    """Check name, TCP, TLS and the first exchange of one ``host:port``; stop at the first failure."""
     host, port = split_address(address)
     finding, addresses = _check_name(host, port, config)
     yield finding
@@ -120,7 +168,9 @@ def _judge_certificate(check: str, encrypted: ssl.SSLSocket) -> Finding:
         words.append(f"issued by {' '.join(names)}")
     until = certificate.get("notAfter")
     if not isinstance(until, str):
-        return told(check, f"{words[0]}, and the certificate is not looked at", "It is not verified at all.")
+        return remark(
+            check, f"{words[0]}, and the certificate is not looked at", "It is not verified at all."
+        )
     days = (ssl.cert_time_to_seconds(until) - time.time()) / 86_400
     words.append(f"valid until {until} ({days:.0f} days)")
     if days < _CERTIFICATE_DAYS:
@@ -148,7 +198,7 @@ def _check_exchange(host: str, port: int, config: ClientConfig) -> Iterator[Find
 
 
 def check_cluster(router: Router) -> Iterator[Finding]:
-    """Whether every broker can be reached at the address that it advertises."""
+    """Check that every broker can be reached at the address that it advertises."""
     try:
         metadata = router.metadata((), refresh=True)
     except KafkaError as failure:
@@ -177,9 +227,7 @@ def check_cluster(router: Router) -> Iterator[Finding]:
 
 
 def check_writing(router: Router) -> Iterator[Finding]:
-    """Writes one record to a topic made for it: whether that works, how long it takes, and what the broker's
-    clock says.
-    """
+    """Write a record to a temporary topic: check that it works, its duration, and the broker's clock."""
     from ..kafka.admin.admin import Admin
     from ..kafka.admin.topics import NewTopic
     from ..kafka.producer.producer import Producer
@@ -209,10 +257,125 @@ def check_writing(router: Router) -> Iterator[Finding]:
 
 
 def _judge_clock(skew_ms: float, took_ms: float) -> Finding:
-    """``skew_ms``: how far the broker's clock is ahead of ours; the time in between is not ours to know."""
+    """Judge the difference of the clocks: ``skew_ms`` is how far the broker's clock is ahead of ours, known
+    to within half of ``took_ms``.
+    """
     where = "ahead" if skew_ms > 0 else "behind"
     detail = f"the broker's is {abs(skew_ms):.0f} ms {where}, +- {took_ms / 2:.0f} ms"
     if abs(skew_ms) - took_ms / 2 > _SKEW_MS:
         advice = "Times of records, retention and tokens go by these clocks: have both set by NTP."
         return warning("clock", detail, advice)
     return ok("clock", detail)
+
+
+# --- this machine -------------------------------------------------------------------------------------------
+
+
+def check_machine(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """Check everything that needs no network."""
+    yield _python()
+    yield from _kernel()
+    yield _java(environment)
+    yield from _spark(environment)
+    yield _open_files()
+
+
+def _python() -> Finding:
+    found = []
+    for name in ("pyarrow", "numpy", "spark-kafka-native"):
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            found.append(f"{name} from a folder or zip")
+    return ok("Python", f"{platform.python_version()} at {sys.executable}; {', '.join(found)}")
+
+
+def _kernel() -> Iterator[Finding]:
+    from ..kafka.records import kernel
+
+    if kernel.COMPILED:
+        yield ok("kernel", "compiled")
+    else:
+        advice = "Install a wheel, or have a C compiler: records are decoded several times faster."
+        yield warning("kernel", "not compiled: NumPy does its work", advice)
+
+
+def _java(environment: Mapping[str, str]) -> Finding:
+    home = environment.get("JAVA_HOME")
+    path = shutil.which("java", path=f"{home}/bin" if home else environment.get("PATH"))
+    if path is None:
+        where = f"JAVA_HOME={home} has no bin/java" if home else "there is none on PATH"
+        return remark("Java", where, "Spark on this machine and `pykafka broker` need Java 17 or later.")
+    try:
+        ran = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired) as failure:
+        return warning("Java", f"{path} does not run: {failure}", "Set JAVA_HOME to Java 17 or later.")
+    version = re.search(r'version "(\d+)', ran.stderr + ran.stdout)
+    number = int(version[1]) if version else 0
+    if number < _JAVA_MIN:
+        return warning(
+            "Java", f"{path} is version {number}", "Spark 4 needs Java 17 or later: set JAVA_HOME."
+        )
+    return ok("Java", f"{number} at {path}")
+
+
+def _spark(environment: Mapping[str, str]) -> Iterator[Finding]:
+    try:
+        version = importlib.metadata.version("pyspark")
+    except importlib.metadata.PackageNotFoundError:
+        yield remark(
+            "Spark",
+            "pyspark is not installed",
+            "The client needs none; for the data source: the extra [spark].",
+        )
+        return
+    yield ok("Spark", f"pyspark {version}")
+    yield _sockets(environment)
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        given = environment.get(name)
+        if given and shutil.which(given) is None:
+            yield warning(
+                name, f"{given} does not exist", "Spark's Python workers can't start: unset or correct it."
+            )
+
+
+def _sockets(environment: Mapping[str, str]) -> Finding:
+    from ..testing.unix_sockets import unix_socket_settings
+
+    check = "Spark's sockets"
+    if unix_socket_settings(Path(tempfile.gettempdir()))[_SOCKET_SETTING] != "true":
+        return remark(check, f"the path of {tempfile.gettempdir()} is too long for unix domain sockets")
+    if environment.get("PYSPARK_UDS_MODE", "").lower() == "true":
+        return ok(check, "unix domain sockets (PYSPARK_UDS_MODE=true)")
+    defaults = _spark_defaults(environment)
+    if defaults is not None and _setting(defaults, _SOCKET_SETTING) == "true":
+        return ok(check, f"unix domain sockets ({defaults})")
+    return remark(
+        check,
+        "TCP between Spark and its Python workers, unless the session says otherwise",
+        f"PYSPARK_UDS_MODE=true, or {_SOCKET_SETTING}=true before the session starts, makes reads up to half "
+        "as fast again.",
+    )
+
+
+def _spark_defaults(environment: Mapping[str, str]) -> Path | None:
+    folder = environment.get("SPARK_CONF_DIR")
+    if folder is None and "SPARK_HOME" in environment:
+        folder = f"{environment['SPARK_HOME']}/conf"
+    path = Path(folder or ".") / "spark-defaults.conf"
+    return path if folder is not None and path.is_file() else None
+
+
+def _setting(path: Path, name: str) -> str | None:
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        words = re.split(r"[\s=]+", line.strip(), maxsplit=1)
+        if len(words) == 2 and words[0] == name:
+            return words[1].strip().lower()
+    return None
+
+
+def _open_files() -> Finding:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 < soft < _OPEN_FILES:
+        return warning("open files", f"at most {soft}", "Each broker takes some connections: ulimit -n 4096.")
+    return ok("open files", f"at most {soft}")
