@@ -120,8 +120,9 @@ class BatchTask:
             f"{digest.hash:016x}), and {marker.rows} (hash {marker.hash:016x}) were committed before the "
             "restart: the query makes other rows of the same input (rand(), current_timestamp(), a changed "
             "query, another number of partitions: where a shuffle has no given one, Spark chooses it by the "
-            "number of cores, see spark.sql.adaptive.streaming.stateless.enabled). Run it as it was; only "
-            "deterministic queries can be written exactly once"
+            "number of cores, see spark.sql.adaptive.streaming.stateless.enabled), or, with "
+            "failOnDataLoss=false, input was deleted meanwhile. Run it as it was; only deterministic queries "
+            "can be written exactly once"
         )
 
 

@@ -8,6 +8,8 @@ such a name.
 - ``"#id orders 3f2a..."``: the id of the topic that the offsets belong to (KIP-516).
 - ``"#start"``, ``"#start orders 0:5 1:7"``: of the first batch, where it starts. Spark keeps no start of the
   first batch for Python sources, and asks again after a crash; by then, ``latest`` is another offset.
+- ``"#added orders 2:40"``: with failOnDataLoss=false, where partitions begin that are new in the batch which
+  ends here. Retention may have gone on when that batch runs again.
 
 The same two offsets give the same ranges, whenever and in whichever process: a batch that is run again reads
 what it has read before.
@@ -36,6 +38,8 @@ _ID: Final = re.compile(r"#id (\S+) ([0-9a-f]{32})")
 
 _START: Final = re.compile(r"#start(?: (\S+)((?: \d{1,10}:\d{1,19})+))?")
 
+_ADDED: Final = re.compile(r"#added (\S+)((?: \d{1,10}:\d{1,19})+)")
+
 _PARTITION: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
@@ -48,6 +52,8 @@ class StreamOffset:
     """Topic -> its id in hex, as far as brokers and checkpoint know any."""
     start: Positions | None = None
     """Of the end of the first batch: where that batch starts. What is not in it starts at its beginning."""
+    added: Positions = field(default_factory=dict)
+    """Of the end of a batch: where partitions begin that are new in it; none where that is looked up."""
 
     @property
     def is_initial(self) -> bool:
@@ -63,7 +69,8 @@ class StreamOffset:
         for topic in sorted(set(found) & set(self.topic_ids)):
             found[f"#id {topic} {self.topic_ids[topic]}"] = {}
         if self.start is not None:
-            found |= {name: {} for name in _name_start(self.start)}
+            found |= {"#start": {}} | {name: {} for name in _name_positions("#start", self.start)}
+        found |= {name: {} for name in _name_positions("#added", self.added)}
         if not found:
             raise ValueError("an offset of no partition at all")
         return found
@@ -76,18 +83,21 @@ class StreamOffset:
         positions: dict[TopicPartition, int] = {}
         topic_ids: dict[str, str] = {}
         start: dict[TopicPartition, int] | None = None
+        added: dict[TopicPartition, int] = {}
         for name, partitions in offset.items():
             if not isinstance(partitions, dict):
                 raise _unexpected(offset, f"{name!r} needs an object of partitions")
             if match := _ID.fullmatch(name):
                 topic_ids[match[1]] = match[2]
             elif match := _START.fullmatch(name):
-                start = (start or {}) | _parse_start(match)
+                start = (start or {}) | _parse_named(match)
+            elif match := _ADDED.fullmatch(name):
+                added |= _parse_named(match)
             elif name.startswith("#"):
                 raise _unexpected(offset, f"{name!r} is unknown here: a newer version wrote it")
             else:
                 positions |= _parse_positions(offset, name, partitions)
-        return cls(positions=positions, topic_ids=topic_ids, start=start)
+        return cls(positions=positions, topic_ids=topic_ids, start=start, added=added)
 
     def is_other_topic(self, topic: str, topic_id: str | None) -> bool:
         """Whether ``topic`` with ``topic_id`` is not the one that these offsets are of; False if unknown."""
@@ -95,14 +105,14 @@ class StreamOffset:
         return known is not None and topic_id is not None and known != topic_id
 
 
-def _name_start(start: Positions) -> list[str]:
+def _name_positions(what: str, positions: Positions) -> list[str]:
     by_topic: dict[str, list[str]] = {}
-    for tp in sorted(start):
-        by_topic.setdefault(tp.topic, []).append(f"{tp.partition}:{start[tp]}")
-    return ["#start", *(f"#start {topic} {' '.join(offsets)}" for topic, offsets in by_topic.items())]
+    for tp in sorted(positions):
+        by_topic.setdefault(tp.topic, []).append(f"{tp.partition}:{positions[tp]}")
+    return [f"{what} {topic} {' '.join(offsets)}" for topic, offsets in by_topic.items()]
 
 
-def _parse_start(match: re.Match[str]) -> dict[TopicPartition, int]:
+def _parse_named(match: re.Match[str]) -> dict[TopicPartition, int]:
     pairs = (pair.split(":") for pair in (match[2] or "").split())
     return {TopicPartition(match[1], int(partition)): int(offset) for partition, offset in pairs}
 

@@ -102,6 +102,8 @@ class StreamPlanner:
             self._quiet_at = (start, self._ends)
             return start_json
         self._sample_now_and_then(batch, end, ends)
+        if not self._options.read.fail_on_data_loss:  # else they begin at 0, or `plan` raises
+            end = replace(end, added=self._logs.find_beginnings(batch.added))
         return end.to_json()
 
     def report(self) -> Json | None:
@@ -122,7 +124,8 @@ class StreamPlanner:
         batch = MicroBatch.between(start, end)
         self._report(batch.losses(has_group_id=self._options.read.has_group_id))
         self._check_target(end)
-        earliest = self._logs.find_beginnings(batch.added)
+        known = {tp: end.added[tp] for tp in batch.added if tp in end.added}
+        earliest = known | self._logs.find_beginnings([tp for tp in batch.added if tp not in known])
         self._report(batch.losses_of_added(earliest))
         ranges = batch.ranges(earliest)
         # Not by leader: leaders move, and a sink that writes exactly once needs the same rows in each task.

@@ -89,3 +89,10 @@ def test_what_is_no_offset_is_refused(offset, why):
     ) as caught:
         StreamOffset.from_json(offset)
     assert why in str(caught.value)
+
+
+def test_where_new_partitions_begin_goes_there_and_back():
+    offset = StreamOffset(positions={A0: 5, B2: 8}, topic_ids={"a": ID}, added={A0: 1, A1: 0, B2: 3})
+    written = offset.to_json()
+    assert list(written) == ["a", "b", f"#id a {ID}", "#added a 0:1 1:0", "#added b 2:3"]
+    assert StreamOffset.from_json(json.loads(json.dumps(written))) == offset

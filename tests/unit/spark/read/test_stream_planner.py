@@ -502,3 +502,33 @@ def test_a_quiet_stream_notices_what_changes():
     assert ranges(planner, earlier, planner.latest(earlier, limited=False)) == [("t", 1, 3, 4, OLD)]
     logs.latest = {T0: 9, T1: 4, TopicPartition("t", 2): 1}
     assert ranges(planner, at, planner.latest(at, limited=False)) == [("t", 2, 0, 1, OLD)]
+
+
+@pytest.mark.parametrize("limits", [{}, {"maxOffsetsPerTrigger": "60"}])
+def test_a_batch_with_new_partitions_has_the_same_tasks_once_retention_has_gone_on(limits):
+    """A sink that writes exactly once needs the same rows in each task of a batch that runs again."""
+    logs = Logs({T0: 0}, {T0: 80, T1: 100}, earliest={T1: 40})
+    start = StreamOffset(positions={T0: 50}, topic_ids={"t": OLD}).to_json()
+    options = {"failOnDataLoss": "false", "minPartitions": "4"} | limits
+    end = planner_of(logs, **options).latest(start, limited=bool(limits))
+    before = planner_of(logs, **options).plan(start, through_checkpoint(end))
+    assert min(one.start.offset for task in before for one in task if one.partition == 1) == 40
+    logs.earliest[T1] = 90
+    assert planner_of(logs, **options).plan(start, through_checkpoint(end)) == before
+    # The batch after it does not begin there.
+    logs.latest[T1] = 120
+    following = planner_of(logs, **options).latest(through_checkpoint(end), limited=False)
+    assert ("t", 1) in [one[:2] for one in ranges(planner_of(logs, **options), end, following)]
+    assert not [name for name in following if name.startswith("#added")]
+
+
+def test_where_a_new_partition_begins_is_written_down_only_where_that_may_change_the_plan():
+    logs = Logs({T0: 0}, {T0: 80, T1: 100})
+    start = StreamOffset(positions={T0: 50}, topic_ids={"t": OLD}).to_json()
+    strict = planner_of(logs).latest(start, limited=False)
+    assert not [name for name in strict if name.startswith("#added")]  # another beginning than 0 is an error
+    known = StreamOffset(positions={T0: 50, T1: 3}, topic_ids={"t": OLD}).to_json()
+    lenient = planner_of(logs, failOnDataLoss="false").latest(known, limited=False)
+    assert not [name for name in lenient if name.startswith("#added")]
+    lenient = planner_of(logs, failOnDataLoss="false").latest(start, limited=False)
+    assert "#added t 1:0" in lenient
