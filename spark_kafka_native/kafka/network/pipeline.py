@@ -125,9 +125,7 @@ class RequestPipeline:
             pending.fail(RequestTimedOutError(message))
 
     def poll(self) -> None:
-        """Write what the socket takes and read what has arrived, without waiting; completes each
-        `PendingResponse` whose response has arrived.
-        """
+        """Write and read without waiting; complete each `PendingResponse` whose response has arrived."""
         self._push()
         self._read(self._become_reader, self._read_arrived)
 

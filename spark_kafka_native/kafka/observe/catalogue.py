@@ -51,131 +51,139 @@ def _distribution(name: str, unit: str, description: str, *tags: str) -> Metric:
 DIALS = _counter(
     "kafka.client.dials",
     "{dial}",
-    "Attempts at a connection, with TLS and authentication; `outcome` is `connected` or `failed`",
+    "Connection attempts, including TLS and authentication; `outcome` is `connected` or `failed`",
     "outcome",
 )
-DIAL_DURATION = _distribution("kafka.client.dial.duration", "s", "How long these took", "outcome")
+DIAL_DURATION = _distribution(
+    "kafka.client.dial.duration", "s", "Duration of a connection attempt", "outcome"
+)
 CONNECTIONS = _gauge("kafka.client.connections", "{connection}", "Open connections")
 DISCONNECTS = _counter(
-    "kafka.client.disconnects", "{connection}", "Connections that ended without being closed here", "error"
+    "kafka.client.disconnects", "{connection}", "Connections that were not closed by this client", "error"
 )
-REQUESTS = _counter("kafka.client.requests", "{request}", "Requests handed to a connection", "api")
+REQUESTS = _counter("kafka.client.requests", "{request}", "Requests sent", "api")
 REQUEST_DURATION = _distribution(
     "kafka.client.request.duration",
     "s",
-    "From handing over a request until its answer was read; a fetch waits at the broker for records",
+    "From sending a request until its response was read; includes a fetch's wait for records at the broker",
     "api",
 )
-BYTES_SENT = _counter("kafka.client.bytes.sent", "By", "Size of these requests, without TLS", "api")
-BYTES_RECEIVED = _counter("kafka.client.bytes.received", "By", "Size of the answers, without TLS", "api")
-TIMEOUTS = _counter("kafka.client.timeouts", "{request}", "Requests that were not answered in time", "api")
+BYTES_SENT = _counter("kafka.client.bytes.sent", "By", "Size of the requests, without TLS", "api")
+BYTES_RECEIVED = _counter("kafka.client.bytes.received", "By", "Size of the responses, without TLS", "api")
+TIMEOUTS = _counter("kafka.client.timeouts", "{request}", "Requests without a response in time", "api")
 THROTTLE_DURATION = _distribution(
-    "kafka.client.throttle.duration", "s", "How long a broker asked to be left alone, as a quota is used up"
+    "kafka.client.throttle.duration", "s", "Throttle times in responses: a quota is exceeded"
 )
 RETRIES = _counter(
     "kafka.client.retries",
     "{retry}",
-    "Operations that were tried again, by what they failed with",
+    "Retried operations, by their error",
     "error",
 )
 
 # The producer.
 PRODUCED_RECORDS = _counter(
-    "kafka.producer.records", "{record}", "Delivered; with acks=0 handed to the network", "topic"
+    "kafka.producer.records", "{record}", "Delivered records; with acks=0, sent records", "topic"
 )
-PRODUCED_BYTES = _counter("kafka.producer.bytes", "By", "Delivered, as record batches on the wire", "topic")
-PRODUCED_BATCHES = _counter("kafka.producer.batches", "{batch}", "Delivered", "topic")
+PRODUCED_BYTES = _counter(
+    "kafka.producer.bytes", "By", "Size of the delivered record batches on the wire", "topic"
+)
+PRODUCED_BATCHES = _counter("kafka.producer.batches", "{batch}", "Delivered record batches", "topic")
 PRODUCE_BATCH_RECORDS = _distribution(
     "kafka.producer.batch.records", "{record}", "Records in a delivered batch"
 )
 PRODUCE_BATCH_SIZE = _distribution("kafka.producer.batch.size", "By", "Size of a delivered batch on the wire")
 PRODUCE_REQUESTS = _counter("kafka.producer.requests", "{request}", "Produce requests of this producer")
 PRODUCE_DURATION = _distribution(
-    "kafka.producer.request.duration", "s", "From sending a produce request until its answer"
+    "kafka.producer.request.duration", "s", "From sending a produce request until its response"
 )
 QUEUE_DURATION = _distribution(
-    "kafka.producer.queue.duration", "s", "From a batch's first record until the batch was sent first"
+    "kafka.producer.queue.duration", "s", "From a batch's first record until the batch was first sent"
 )
-PRODUCE_RETRIES = _counter("kafka.producer.retries", "{batch}", "Batches that were sent again")
-SPLITS = _counter("kafka.producer.splits", "{batch}", "Batches cut in two, as they were too large")
+PRODUCE_RETRIES = _counter("kafka.producer.retries", "{batch}", "Retried batches")
+SPLITS = _counter("kafka.producer.splits", "{batch}", "Batches that were too large and were split")
 FAILED_BATCHES = _counter(
-    "kafka.producer.batches.failed", "{batch}", "Could not be delivered, by why", "error"
+    "kafka.producer.batches.failed", "{batch}", "Undelivered batches, by their error", "error"
 )
-FAILED_RECORDS = _counter("kafka.producer.records.failed", "{record}", "Could not be delivered")
-SPILLED_RECORDS = _counter("kafka.producer.records.spilled", "{record}", "Went to the spill folder")
+FAILED_RECORDS = _counter("kafka.producer.records.failed", "{record}", "Undelivered records")
+SPILLED_RECORDS = _counter(
+    "kafka.producer.records.spilled", "{record}", "Records written to the spill folder"
+)
 SKIPPED_RECORDS = _counter(
-    "kafka.producer.records.skipped", "{record}", "Over a limit, and left out as `over_limit` says"
+    "kafka.producer.records.skipped", "{record}", "Records over a limit that were skipped (`over_limit`)"
 )
 DEAD_LETTERED_RECORDS = _counter(
-    "kafka.producer.records.dead_lettered", "{record}", "Over a limit, with a dead letter in the log instead"
+    "kafka.producer.records.dead_lettered",
+    "{record}",
+    "Records over a limit that were replaced by a dead letter",
 )
 PRODUCER_WAIT = _distribution(
     "kafka.producer.wait.duration",
     "s",
-    "How long callers waited: for `room` in the buffer, for a `delivery`, for a `flush`",
+    "Wait of a caller: for `room` in the buffer, for a `delivery`, for a `flush`",
     "on",
 )
-BUFFERED_RECORDS = _gauge("kafka.producer.buffered.records", "{record}", "Accepted, and not ended yet")
-BUFFERED_BYTES = _gauge("kafka.producer.buffered.bytes", "By", "Buffer memory that these take")
-QUEUED_BATCHES = _gauge("kafka.producer.queue.batches", "{batch}", "Batches that have not ended yet")
+BUFFERED_RECORDS = _gauge(
+    "kafka.producer.buffered.records", "{record}", "Records accepted and not yet delivered or failed"
+)
+BUFFERED_BYTES = _gauge("kafka.producer.buffered.bytes", "By", "Buffer memory of these records")
+QUEUED_BATCHES = _gauge("kafka.producer.queue.batches", "{batch}", "Batches not yet delivered or failed")
 
 # The consumer, with a group or without.
-CONSUMED_RECORDS = _counter("kafka.consumer.records", "{record}", "Fetched and decoded", "topic")
+CONSUMED_RECORDS = _counter("kafka.consumer.records", "{record}", "Fetched and decoded records", "topic")
 CONSUMED_BYTES = _counter(
-    "kafka.consumer.bytes", "By", "Size of these in memory, as columns: decompressed", "topic"
+    "kafka.consumer.bytes", "By", "Size of these records in memory, as decompressed columns", "topic"
 )
 CONSUME_BATCH_RECORDS = _distribution(
-    "kafka.consumer.batch.records", "{record}", "Records in what was decoded at a time, of one partition"
+    "kafka.consumer.batch.records", "{record}", "Records of one partition that were decoded together"
 )
 FETCH_SIZE = _distribution(
-    "kafka.consumer.fetch.size", "By", "Size of the record sets in the answer to a fetch, as on the wire"
+    "kafka.consumer.fetch.size", "By", "Size of the record sets in a fetch response, on the wire"
 )
 CONSUMER_ERRORS = _counter(
     "kafka.consumer.errors",
     "{error}",
-    "What keeps partitions from being read on, told to the caller",
+    "Errors that stop partitions and that the caller received",
     "error",
 )
 OFFSET_RESETS = _counter(
-    "kafka.consumer.offset.resets", "{reset}", "Partitions that went on as `auto_offset_reset` says"
+    "kafka.consumer.offset.resets", "{reset}", "Positions that were reset (`auto_offset_reset`)"
 )
-CONSUMER_WAIT = _distribution(
-    "kafka.consumer.wait.duration", "s", "How long the caller waited until there were records"
+CONSUMER_WAIT = _distribution("kafka.consumer.wait.duration", "s", "Wait of the caller for records")
+PREFETCHED_BYTES = _gauge(
+    "kafka.consumer.queue.bytes", "By", "Memory of records that are fetched and not yet consumed"
 )
-PREFETCHED_BYTES = _gauge("kafka.consumer.queue.bytes", "By", "Fetched and not handed out, in memory")
-PREFETCHED_BATCHES = _gauge(
-    "kafka.consumer.queue.batches", "{batch}", "Pieces of partitions that these records are in"
-)
+PREFETCHED_BATCHES = _gauge("kafka.consumer.queue.batches", "{batch}", "Batches of these records")
 PARTITIONS = _gauge(
     "kafka.consumer.partitions", "{partition}", "Partitions; `state` is `reading` or `paused`", "state"
 )
 LAG = _gauge(
     "kafka.consumer.lag",
     "{record}",
-    "Offsets between the position and the end of the log (of what is committed, with `read_committed`), as "
-    "the last records told it; absent until some came",
+    "Offsets between the position and the end of the log (with `read_committed`, its last stable offset), "
+    "as of the last fetched records; absent before the first ones",
     "topic",
     "partition",
 )
 
 # The group.
-REBALANCES = _counter("kafka.group.rebalances", "{rebalance}", "Assignments that the member was given")
+REBALANCES = _counter("kafka.group.rebalances", "{rebalance}", "Assignments that the member received")
 PARTITION_CHANGES = _counter(
     "kafka.group.partition.changes",
     "{partition}",
-    "Partitions that came and went; `change` is `assigned`, `revoked` or `lost`",
+    "Changes of the assignment; `change` is `assigned`, `revoked` or `lost`",
     "change",
 )
 COMMITS = _counter(
     "kafka.group.commits",
     "{commit}",
-    "Commits that ended; `outcome` is `committed` or the name of what they failed with",
+    "Completed commits; `outcome` is `committed` or the name of the error",
     "outcome",
 )
 COMMIT_DURATION = _distribution(
-    "kafka.group.commit.duration", "s", "How long a commit took, with its retries", "outcome"
+    "kafka.group.commit.duration", "s", "Duration of a commit, including retries", "outcome"
 )
-ASSIGNED_PARTITIONS = _gauge("kafka.group.partitions", "{partition}", "Partitions of this member")
+ASSIGNED_PARTITIONS = _gauge("kafka.group.partitions", "{partition}", "Partitions assigned to this member")
 
 ALL_METRICS: tuple[Metric, ...] = tuple(one for one in list(globals().values()) if isinstance(one, Metric))
 """In the order of this file."""

@@ -15,7 +15,7 @@ from ..runtime.deadline import Deadline
 from ..runtime.waiting import LocklessCondition
 
 
-class Event(Protocol):
+class ClientEvent(Protocol):
     """The interface of an event."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -23,7 +23,7 @@ class Event(Protocol):
         ...
 
 
-E = TypeVar("E", bound=Event)
+E = TypeVar("E", bound=ClientEvent)
 
 
 class EventStream(Generic[E]):

@@ -1,10 +1,10 @@
 """Waiting for other threads: a condition without a lock, and a re-entrant lock with a deadline.
 
 Both exist because of interrupts. Ctrl-C raises `KeyboardInterrupt` in the main thread between any two
-bytecodes, and a signal handler may run there and close the client. `threading.Condition.wait` re-acquires its
-lock before it returns, and `Lock.acquire(timeout=...)` may be interrupted after it took the lock and before
-it returned True: either can leave a lock held that no code releases. In threads that run no user code, the
-standard library's primitives are fine.
+bytecodes, and a signal handler may run there and close the client. The standard library's primitives are not
+safe then: `threading.Condition.wait` takes its lock again before it returns, and an interrupt may leave it
+held; `Lock.acquire(timeout=...)` may be interrupted when it has the lock and has not yet returned True; and
+`threading.Event.set` holds a plain lock, so that a signal handler that calls `set` meanwhile deadlocks.
 """
 
 from __future__ import annotations
