@@ -14,17 +14,25 @@ _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _PLACEHOLDER: Final = re.compile(r"\$\{([^{}:]{0,100}):([^{}]{0,1000})\}")
 
 
-def parse_properties(text: str) -> dict[str, str]:
+def parse_properties(content: str | bytes) -> dict[str, str]:
     """Names and values, by the rules of ``java.util.Properties``: comments, continued lines, escapes.
 
-    The value ``${env:NAME}`` becomes the reference ``env:NAME``; Kafka's other config providers are a
-    `ConfigError`, which names the property and shows no value.
+    Bytes are UTF-8 (with or without a byte order mark), or else ISO-8859-1. The value ``${env:NAME}`` becomes
+    the reference ``env:NAME``; Kafka's other config providers are a `ConfigError`, which names the property
+    and shows no value.
     """
     found: dict[str, str] = {}
-    for line in _logical_lines(text):
+    for line in _logical_lines(content if isinstance(content, str) else _decoded(content)):
         name, value = _split(line)
         found[name] = _resolvable(name, value)
     return found
+
+
+def _decoded(content: bytes) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return content.decode("iso-8859-1")  # the encoding in the format's specification
 
 
 def _logical_lines(text: str) -> Iterator[str]:

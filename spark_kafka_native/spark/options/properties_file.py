@@ -23,12 +23,8 @@ def options_from_properties(path: str | os.PathLike[str]) -> dict[str, str]:
     they are; (de)serializers are left out. ``${env:NAME}`` becomes ``env:NAME``. Raises `ConfigError`.
     """
     content = read_file("options_from_properties", os.fspath(path))
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = content.decode("iso-8859-1")  # what the format is by its definition
     found: dict[str, str] = {}
-    for name, value in parse_properties(text).items():
+    for name, value in parse_properties(content).items():
         lowered = name.lower()
         if lowered in _LEFT_OUT:
             continue

@@ -45,3 +45,8 @@ def test_what_can_not_be_is_refused_without_its_value(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_properties(text)
     assert "marked" not in str(caught.value)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "iso-8859-1"])
+def test_bytes_are_utf_8_or_latin_1(encoding: str) -> None:
+    assert parse_properties("sasl.username=zoë".encode(encoding)) == {"sasl.username": "zoë"}
