@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Final
 
 from ....kafka.cluster.router import Router
-from ....kafka.model import OffsetAt, TopicPartition
+from ....kafka.model import IsolationLevel, OffsetAt, TopicPartition
 from ...conditions import KafkaConditionError
 from ..offset_limits import AtTimestamp, AtTimestamps, Committed
-from ..offset_range import At, EndBound, FirstAtOrAfter, OffsetRange, StartBound
+from ..offset_range import At, EndBound, FirstAtOrAfter, Latest, OffsetRange, StartBound
 from ..read_options import ReadOptions
 from .offset_reader import (
     AssignedPartition,
@@ -43,6 +43,8 @@ def plan_batch(router: Router, options: ReadOptions, filters: PushedFilters) -> 
     if isinstance(options.starting, Committed | AtTimestamp | AtTimestamps):
         # Looked up after the ends were listed, these may be behind them by now where somebody writes.
         bounds = replace(bounds, latest=list_latest(router, assigned, options.consumer.isolation_level))
+    if isinstance(options.starting, Committed):
+        ends |= _ends_of_unstable(router, options, starts, ends, bounds)
     wanted = {tp: partition for tp, partition in assigned.items() if filters.allows(tp)}
     cuts = _resolve_cuts(router, options, filters, wanted, bounds)
     planned = [
@@ -55,6 +57,27 @@ def plan_batch(router: Router, options: ReadOptions, filters: PushedFilters) -> 
     if (hint := describe_small_tasks(tasks)) is not None:
         _LOG.warning("%s", hint)
     return [tuple(piece.shipped for piece in task) for task in tasks]
+
+
+def _ends_of_unstable(
+    router: Router,
+    options: ReadOptions,
+    starts: Mapping[TopicPartition, StartBound],
+    ends: Mapping[TopicPartition, EndBound],
+    bounds: ListedOffsets,
+) -> dict[TopicPartition, EndBound]:
+    """With read_committed: the ends of partitions in which the group is ahead of the last stable offset. It
+    may have read with read_uncommitted before; what it has not read belongs to open transactions, and nothing
+    is read of it."""
+    if options.consumer.isolation_level is not IsolationLevel.READ_COMMITTED:
+        return {}
+    ahead = {
+        tp: start.offset
+        for tp, start in starts.items()
+        if isinstance(start, At) and start.offset > bounds.latest[tp] and isinstance(ends[tp], Latest)
+    }
+    log_ends = list_latest(router, ahead, IsolationLevel.READ_UNCOMMITTED)
+    return {tp: At(offset) for tp, offset in ahead.items() if offset <= log_ends[tp]}
 
 
 def _plan_range(

@@ -198,3 +198,35 @@ def test_a_time_that_is_yet_to_come_is_bound_before_what_arrives_while_it_is_loo
     (task,) = plan(bindOffsets="load", startingTimestamp="5000", endingTimestamp="900000",
                    startingOffsetsByTimestampStrategy="latest")  # fmt: skip
     assert shown([task]) == [["a-0 [20, 50)"]]
+
+
+READ_COMMITTED = {
+    "startingOffsets": "committed",
+    "kafka__group__id": "g",
+    "kafka__isolation__level": "read_committed",
+}
+
+
+@pytest.mark.parametrize("bind", ["task", "load"])
+def test_nothing_is_read_where_a_group_is_ahead_of_the_last_stable_offset(cluster, plan, bind):
+    """It has read with read_uncommitted before: what is left belongs to open transactions."""
+    cluster.committed = {A0: 45, A1: 5}
+    cluster.logs[A0].last_stable_offset = 42
+    assert [one.partition for task in plan(**READ_COMMITTED, bindOffsets=bind) for one in task] == [1]
+    cluster.committed[A0] = 42
+    cluster.logs[A0].last_stable_offset = 44
+    assert [one.partition for task in plan(**READ_COMMITTED, bindOffsets=bind) for one in task] == [0, 1]
+
+
+def test_a_group_that_is_ahead_of_the_log_is_refused_with_read_committed_too(cluster, plan):
+    cluster.committed = {A0: 51, A1: 5}
+    cluster.logs[A0].last_stable_offset = 42
+    with pytest.raises(
+        KafkaConditionError, match="start offset 51 is greater than the resolved end offset 42"
+    ):
+        plan(**READ_COMMITTED)
+    given = READ_COMMITTED | {"startingOffsets": '{"a":{"0":45,"1":0}}'}
+    with pytest.raises(
+        KafkaConditionError, match="start offset 45 is greater than the resolved end offset 42"
+    ):
+        plan(**given)
