@@ -149,10 +149,9 @@ def _environment_file() -> Path | None:
 
 def _file_properties(file: Path, source: str) -> dict[str, str]:
     try:
-        return parse_properties(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigError(f"{source}: {file} can't be read: {why}") from None
+        return parse_properties(file.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{source}: {file} can't be read: {error.strerror}") from None
 
 
 def _path(text: str) -> Path:

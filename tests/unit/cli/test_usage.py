@@ -100,6 +100,8 @@ def test_options_take_precedence_over_the_file(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError, match="nowhere can't be read"):
         options.given_properties(given(config=Path("/nowhere")))
+    file.write_bytes("bootstrap.servers=a:1\nclient.id=zoë\n".encode("iso-8859-1"))
+    assert options.given_properties(given(config=file))["client.id"] == "zoë"
 
 
 def test_options_and_their_file_take_precedence_over_the_environment(
