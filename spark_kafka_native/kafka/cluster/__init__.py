@@ -1,1 +1,3 @@
-"""Who leads what: snapshots of the cluster's metadata, and the connections to its brokers."""
+"""Cluster metadata, the connections to the brokers, and requests that find their leader, coordinator or
+controller.
+"""

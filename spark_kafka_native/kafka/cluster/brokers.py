@@ -1,4 +1,6 @@
-"""`Brokers`: the connections of one process to the brokers of one cluster, by node id."""
+"""`Brokers`: the connections of one process to the brokers of one cluster, by node id; `Outages`: which
+brokers cannot be connected to.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,8 @@ Open = Callable[[str, int, ClientConfig, Deadline], Connection]
 
 
 class Brokers:
-    """Opens a connection when it is first needed, and another when it has died. A forked child never uses its
-    parent's.
+    """Opens a connection when it is first needed, and a new one when it has died. A forked child never uses
+    connections of its parent.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class Brokers:
         self._config = config
         self._open = open_connection
         self.metrics = metrics or MetricsRegistry()
-        """Where its connections count."""
+        """The metrics of all connections."""
         self._ended: KafkaError | None = None
         self._start_empty()
 
@@ -56,14 +58,14 @@ class Brokers:
         self._bootstrapped: Connection | None = None
         self._connecting: dict[tuple[int, str], DeadlineLock] = {}
         self.outages = Outages()
-        """The brokers that can't be connected to."""
+        """The brokers that cannot be connected to."""
 
     def connection(self, broker: Broker, deadline: Deadline, channel: str = "") -> Connection:
-        """A live connection to ``broker``; to another ``channel``, another one (a long fetch holds up what is
-        behind it).
+        """A live connection to ``broker``. Each ``channel`` has a connection of its own, because a long fetch
+        holds up the requests behind it.
 
-        A node id whose address has changed is connected to anew. Raises `NetworkError` that says which
-        address the broker advertises.
+        If the address of a node id has changed, a new connection is made. Raises `NetworkError` with the
+        address that the broker advertises.
         """
         self._check_process()
         key, known = (broker.node_id, channel), self._connections
@@ -80,7 +82,7 @@ class Brokers:
         return self._in_turn(key, connect, deadline)
 
     def ready(self, broker: Broker, channel: str = "") -> Connection | None:
-        """A live connection as `connection` returns it, if there is one that nobody has to wait for."""
+        """A live connection as `connection` returns it, if there is one that can be had without waiting."""
         self._check_process()
         key = (broker.node_id, channel)
 
@@ -98,7 +100,7 @@ class Brokers:
             return None
 
     def _unless_closed(self, connection: Connection, known: object) -> Connection:
-        """``connection``, unless `close` has come since these were the ``known`` ones, and missed it."""
+        """``connection``, unless `close` was called since ``known`` was read, and missed it."""
         if self._connections is known:
             return connection
         connection.close()
@@ -106,14 +108,15 @@ class Brokers:
         raise NetworkError(f"{connection.address}: the client was closed while it was connecting")
 
     def _in_turn(self, key: tuple[int, str], work: Callable[[], T], deadline: Deadline) -> T:
-        # One at a time for each connection: a broker that does not answer must not hold up the way to others.
+        # One lock for each connection: a broker that does not answer must not block connections to others.
         lock = self._connecting.setdefault(key, DeadlineLock())
         return lock.run(work, deadline, f"connecting to broker {key[0]}")
 
     def leave(self) -> list[threading.RLock]:
-        """Close the connections that this thread is in the middle of using, as the handler of a signal may
-        find it; returns the locks of all. What was interrupted goes on with another connection, or hears of
-        it."""
+        """Close the connections that this thread is in the middle of using, for a signal handler that
+        interrupted it; returns the locks of all connections. The interrupted call continues with another
+        connection, or raises an error.
+        """
         known = self._known()
         for connection in known:
             if connection.in_use_here:
@@ -121,9 +124,7 @@ class Brokers:
         return [connection.lock for connection in known]
 
     def live(self) -> list[Connection]:
-        """Connections that may be asked anything, without a wait for connecting; the bootstrap one
-        included.
-        """
+        """Connections that can be used without waiting for a new one; includes the bootstrap connection."""
         self._check_process()
         return [one for one in self._known() if one.alive() and not one.renewal_due]
 
@@ -135,8 +136,8 @@ class Brokers:
     def bootstrap(self, deadline: Deadline) -> Connection:
         """A connection to any bootstrap address that answers, tried in random order.
 
-        Raises `NetworkError` with the cause of each; of TLS or of the version, if all of them failed for that
-        reason.
+        Raises `NetworkError` with the cause of each failure; an error of TLS or of the version if all of them
+        failed for that reason.
         """
         self._check_process()
         known = self._connections
@@ -157,7 +158,7 @@ class Brokers:
         raise _joined(failures, self._config.bootstrap_servers)
 
     def _hosts(self, address: str, deadline: Deadline) -> list[tuple[str, int]]:
-        """The servers behind a bootstrap address, each under its canonical name."""
+        """The brokers behind a bootstrap address, each under its canonical name."""
         host, port = split_address(address)
         return [(name, port) for name in canonical_names(host, port, self._config, deadline)]
 
@@ -175,7 +176,7 @@ class Brokers:
         raise _joined(failures, tuple(failures))
 
     def observed(self) -> list[Observed]:
-        """What its metrics do not count, but show: no request is made."""
+        """Values that are measured when metrics are read; no request is made."""
         self._check_process()
         return [Observed(metric.CONNECTIONS, sum(not connection.closed for connection in self._known()))]
 
@@ -183,7 +184,7 @@ class Brokers:
         """Close every connection."""
         self._check_process()
         known, bootstrapped = self._connections, self._bootstrapped
-        # First: a thread that is connecting just now sees to its connection by itself, from here on.
+        # First: from here on, a thread that is connecting closes its connection by itself.
         self._start_empty()
         everything = [connection for connection, _, _ in list(known.values())]
         if bootstrapped is not None:
@@ -192,7 +193,7 @@ class Brokers:
             connection.close()
 
     def end(self, error: KafkaError) -> None:
-        """Close every connection, and open no other: that raises an error like ``error``."""
+        """Close every connection, and open no other: attempts raise an error like ``error``."""
         self._ended = error
         self.close()
 
@@ -226,9 +227,7 @@ class Brokers:
         return None
 
     def _adopt(self, broker: Broker) -> Connection | None:
-        """The bootstrap connection, if that is the address which ``broker`` advertises: saves a
-        connection.
-        """
+        """The bootstrap connection, if ``broker`` advertises its address: saves a connection."""
         connection = self._bootstrapped
         if (
             connection is None
@@ -265,12 +264,12 @@ class Brokers:
                 return self._dial(broker.host, broker.port, deadline)
             except NetworkError as error:
                 raise NetworkError(f"broker {broker.node_id}: {error}{hint}") from error
-            except ProtocolError as error:  # something that is no broker: it names no address
+            except ProtocolError as error:  # not a broker: it names no address
                 raise ProtocolError(f"broker {broker.node_id} at {address}: {error}{hint}") from error
 
 
 def _joined(failures: dict[str, KafkaError], addresses: tuple[str, ...]) -> KafkaError:
-    """One error out of those of all bootstrap addresses: their own kind if they agree on it."""
+    """One error for the failures of all bootstrap addresses, of their own type if they agree on it."""
     told = ((address, str(failures[address])) for address in addresses if address in failures)
     causes = "; ".join(text if address in text else f"{address}: {text}" for address, text in told)
     kinds = {type(error) for error in failures.values()}
@@ -281,11 +280,12 @@ def _joined(failures: dict[str, KafkaError], addresses: tuple[str, ...]) -> Kafk
 _LOG = logging.getLogger("spark_kafka_native")
 
 SAY_AFTER_S = 1.5
-"""What a restart of a broker or a slow handshake takes is not worth a line."""
+"""A restarted broker or a slow handshake takes this time, and is not worth a log line."""
 
 FORGET_AFTER_S = 30.0
-"""A failure that no attempt has followed for so long is over: a leader that moved is not connected to any
-more."""
+"""A failure that was not followed by another attempt in this time is over: after a leader has moved, its
+former broker is not connected to any more.
+"""
 
 
 class _Outage:
@@ -295,12 +295,12 @@ class _Outage:
         self.began_at = self.tried_at = time.monotonic()
         self.error: KafkaError | None = None
         self.attempts: set[object] = set()
-        """Those under way."""
+        """The attempts in progress."""
         self._unsaid = [True]
 
     @property
     def is_over(self) -> bool:
-        """True if nothing has connected to the broker any more."""
+        """True if the last attempt was too long ago."""
         return not self.attempts and time.monotonic() - self.tried_at > FORGET_AFTER_S
 
     def say(self) -> None:
@@ -312,25 +312,27 @@ class _Outage:
 
 
 class Outages:
-    """The brokers that a client can't connect to. Any thread may use it.
+    """The brokers that a client cannot connect to, each logged once per outage. Each attempt is retried, by
+    several parts of a client and with long deadlines: without a log line, a wrong ``advertised.listeners``
+    would look like an idle cluster. Any thread may use it.
 
-    It has no lock: the handler of a signal may interrupt a thread in here, and close a client whose threads
-    have to connect for that. Each change is a single step of a set or a dict.
+    It has no lock: a signal handler may interrupt a thread in here, and close a client whose threads have to
+    connect for that. Each change is a single step of a set or a dict.
     """
 
     def __init__(self) -> None:
         self._outages: dict[int, _Outage] = {}
 
     def error(self, node_id: int) -> KafkaError | None:
-        """Why the last attempt to connect to that broker has failed, or what the one under way waits for;
-        None where it is reachable, or was not tried for long.
+        """The error of the last attempt to connect to that broker, or of the one in progress; None if the
+        broker is reachable, or no attempt was made for a while.
         """
         outage = self._outages.get(node_id)
         return None if outage is None or outage.is_over else outage.error
 
     @contextlib.contextmanager
     def attempt(self, node_id: int, address: str, hint: str) -> Iterator[None]:
-        """Around one attempt to connect to a broker. ``hint`` is what may be wrong with ``address``."""
+        """Wraps one attempt to connect to a broker. ``hint`` says what may be wrong with ``address``."""
         outage, me = self._outage(node_id), object()
         left_s = outage.began_at + SAY_AFTER_S - time.monotonic()
         timer = threading.Timer(left_s, self._waits, (outage, node_id, address, hint))
@@ -357,7 +359,7 @@ class Outages:
         found = self._outages.get(node_id)
         if found is None:
             return self._outages.setdefault(node_id, _Outage())
-        if found.is_over:  # of two threads that find this, one has a line of its own in the log
+        if found.is_over:  # if two threads find this at a time, one has a log line of its own
             found = self._outages[node_id] = _Outage()
         return found
 

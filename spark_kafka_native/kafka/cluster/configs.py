@@ -1,4 +1,4 @@
-"""The configs of topics and brokers: the one place that requests them."""
+"""DescribeConfigs: the configs of topics and brokers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..runtime.deadline import Deadline
 from .router import Router
 
 Configs = dict[str, str | None]
-"""Values by name; None where the broker keeps the value to itself."""
+"""Values by name; None if the broker does not reveal the value."""
 
 
 def describe_topic_configs(
@@ -27,9 +27,9 @@ def describe_topic_configs(
     names: Sequence[str] | None = None,
     leave_out_refused: bool = False,
 ) -> dict[str, Configs]:
-    """Return the configuration of each topic, or of it what is called ``names``.
+    """Return the configs of each topic; with ``names``, only these.
 
-    Raises `BrokerError` that names the topic which the broker refuses to describe, unless such topics are
+    Raises `BrokerError` with the name of a topic that the broker refuses to describe, unless such topics are
     left out.
     """
     request = _build(TOPIC_RESOURCE, topics, names)
@@ -37,7 +37,7 @@ def describe_topic_configs(
 
 
 def describe_broker_configs(router: Router, node_id: int, deadline: Deadline | None = None) -> Configs:
-    """Return one broker's configuration, as that broker has it; errors as `describe_topic_configs`."""
+    """Return the configs of one broker, as that broker has them; errors as `describe_topic_configs`."""
     request = _build(BROKER_RESOURCE, [str(node_id)], None)
     return _read(router.send_to(node_id, request, deadline))[str(node_id)]
 

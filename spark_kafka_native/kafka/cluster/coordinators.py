@@ -1,5 +1,5 @@
-"""`send_to_coordinator`: find the coordinator of a group or transactional id, send to it, and look for it
-again when it has moved.
+"""Requests to the coordinator of a group or transactional id, and to the controller. They are looked up, and
+looked up again when they have moved.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def send_to_coordinator(
     read: Callable[[R], T],
     deadline: Deadline | None = None,
 ) -> T:
-    """``read`` of the coordinator's response to ``request``, tried again while that may help.
+    """Send ``request`` to the coordinator of ``key`` and return ``read`` of the response, with retries.
 
-    ``read`` raises what the response says is wrong: a coordinator that has moved is looked up again, and one
-    that is still loading is asked again. Raises the first failure that is not retriable,
-    `DeadlineExceededError` for the others.
+    ``read`` raises the error in the response: a coordinator that has moved is looked up again, and one that
+    is still loading is asked again. Raises the first failure that is not retriable, `DeadlineExceededError`
+    for the others.
     """
     limit = deadline or router.deadline()
     what = f"{request.api_name()} to the coordinator of {key}"
@@ -42,8 +42,8 @@ def send_to_coordinator(
 def retry_at_coordinator(
     router: Router, key: CoordinatorKey, attempt: Callable[[], T], what: str, deadline: Deadline
 ) -> T:
-    """`Router.retry` of an ``attempt`` that asks the coordinator of ``key``: one that has moved is looked up
-    again. Raises as `send_to_coordinator`.
+    """`Router.retry` of an ``attempt`` that sends to the coordinator of ``key``: one that has moved is looked
+    up again. Raises as `send_to_coordinator`.
     """
     return router.retry(
         attempt,
@@ -61,9 +61,9 @@ def ask_coordinator(
     timeout_ms: float | None = None,
     at_most: int | None = None,
 ) -> R:
-    """One attempt at ``request`` to the coordinator of ``key``; report its failure to `Coordinators.learn`.
+    """One attempt at ``request`` to the coordinator of ``key``. Report its failure to `Coordinators.learn`.
 
-    ``timeout_ms`` (None: the config's) is for requests that the coordinator may hold back, as JoinGroup;
+    ``timeout_ms`` (None: the config's) is for requests that the coordinator may hold back, such as JoinGroup;
     ``at_most`` caps the version.
     """
     node_id = find_coordinator(router, key, deadline)
@@ -71,7 +71,7 @@ def ask_coordinator(
 
 
 def find_coordinator(router: Router, key: CoordinatorKey, deadline: Deadline) -> int:
-    """The node id of the coordinator of ``key``, asked for when it is not known. One attempt; most of its
+    """The node id of the coordinator of ``key``, looked up if it is not known. One attempt; most of its
     failures are retriable.
     """
     if (known := router.coordinators.get(key)) is not None:
@@ -92,8 +92,9 @@ def find_coordinator(router: Router, key: CoordinatorKey, deadline: Deadline) ->
 
 
 def ask_controller(router: Router, request: Request[R], deadline: Deadline) -> R:
-    """One attempt at ``request`` to the controller that the metadata name; report its failure to
-    `learn_controller`.
+    """One attempt at ``request`` to the controller in the metadata. Report its failure to `learn_controller`.
+    Only the controller may serve some requests: KRaft brokers forward them by themselves, older brokers do
+    not.
     """
     controller_id = router.metadata((), deadline=deadline).controller_id
     if controller_id is None or controller_id not in router.snapshot.brokers:
@@ -102,7 +103,7 @@ def ask_controller(router: Router, request: Request[R], deadline: Deadline) -> R
 
 
 def learn_controller(router: Router, error: KafkaError, deadline: Deadline) -> None:
-    """Ask for new metadata if ``error`` may mean that the controller is another broker by now."""
+    """Refresh the metadata if ``error`` may mean that the controller has moved."""
     moved = isinstance(error, BrokerError) and error.error_code in (
         ErrorCode.NOT_CONTROLLER,
         ErrorCode.BROKER_NOT_AVAILABLE,

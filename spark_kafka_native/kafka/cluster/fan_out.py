@@ -1,4 +1,6 @@
-"""`ask_each_broker`: one question to several brokers at once, an answer or a failure of each."""
+"""One request to several brokers at once, or about several partitions, with an answer or an error from
+each.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,11 @@ def ask_each_broker(
     read: Callable[[int, P], None],
     deadline: Deadline,
 ) -> dict[int, KafkaError]:
-    """``ask`` sends a request, ``read`` waits for its answer; returns why some brokers gave none.
+    """Call ``ask``, which sends a request, and ``read``, which waits for its answer, for each broker; returns
+    the errors of the brokers that did not answer.
 
-    Brokers that are connected are asked first, all before the first answer is awaited. The others are
-    connected to at the same time, in threads: one that can't be reached costs its own time only.
+    Connected brokers are asked first, all before the first answer is awaited. The others are connected to at
+    the same time, in threads: an unreachable broker delays no other.
     """
     failures: dict[int, KafkaError] = {}
     bugs: list[BaseException] = []
@@ -65,7 +68,7 @@ def _noted(failures: dict[int, KafkaError], node_id: int) -> Iterator[None]:
 def _ready(router: Router, node_ids: Collection[int]) -> dict[int, Connection]:
     found: dict[int, Connection] = {}
     for node_id in node_ids:
-        with contextlib.suppress(KafkaError):  # it is told when the broker is connected to
+        with contextlib.suppress(KafkaError):  # raised when the broker is connected to
             if (connection := router.ready(node_id)) is not None:
                 found[node_id] = connection
     return found
@@ -74,8 +77,8 @@ def _ready(router: Router, node_ids: Collection[int]) -> dict[int, Connection]:
 def _start(
     see_through: Callable[[int], None], node_ids: list[int], bugs: list[BaseException], *, alone: bool
 ) -> tuple[list[threading.Thread], list[int]]:
-    """Threads, and the brokers that have none: one ``alone`` needs none, and no more can be started while the
-    interpreter ends.
+    """The threads, and the brokers without one: a broker that is ``alone`` needs none, and no thread can be
+    started while the interpreter ends.
     """
 
     def run(node_id: int) -> None:
@@ -105,11 +108,11 @@ def ask_each_partition(
     deadline: Deadline,
     give_up_after_ms: float = float("inf"),
 ) -> tuple[dict[TopicPartition, A], dict[TopicPartition, KafkaError]]:
-    """``ask`` puts the answers about some partitions into a dict, and returns why the rest gave none; it is
+    """``ask`` puts the answers about some partitions into a dict, and returns the errors of the others; it is
     called again for those that are missing.
 
-    With ``give_up_after_ms`` that ends so much later where any has answered: the failures of the others are
-    returned beside. Without it, or where none has answered, the first failure is raised.
+    With ``give_up_after_ms`` the retries end after this time if any partition has an answer: the errors of
+    the others are returned with it. Otherwise the first error is raised.
     """
     found: dict[TopicPartition, A] = {}
     failures: dict[TopicPartition, KafkaError] = {}

@@ -1,4 +1,4 @@
-"""`ClusterMetadata`: an immutable snapshot of who leads what. Pure: no socket, no clock."""
+"""`ClusterMetadata`: an immutable snapshot of brokers, topics and leaders. Pure: no socket, no clock."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ..model import Broker, TopicPartition
 from ..protocol.api.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 
 NO_TOPIC_ID = UUID(int=0)
-"""What a cluster without topic ids (KIP-516) answers."""
+"""The topic id in answers of clusters without topic ids (KIP-516)."""
 
 
 class Partition(NamedTuple):
-    """One partition; a tuple, as a cluster has many thousands of them."""
+    """One partition. A tuple, because a cluster may have many thousands of them."""
 
     partition: int
     leader: int | None
     """Node id; None while there is no leader."""
     leader_epoch: int
-    """-1 where the broker does not say."""
+    """-1 if the broker does not know it."""
     replica_nodes: tuple[int, ...]
     isr_nodes: tuple[int, ...]
     error_code: ErrorCode
@@ -42,7 +42,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterMetadata:
-    """What the cluster last reported. ``generation`` grows with every answer."""
+    """The metadata of the last answers. ``generation`` grows with every answer."""
 
     brokers: Mapping[int, Broker] = field(default_factory=dict)
     controller_id: int | None = None
@@ -62,7 +62,7 @@ class ClusterMetadata:
         return topic
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
-        """The partition, with or without a leader. Raises `BrokerError` where there is none."""
+        """The partition, with or without a leader. Raises `BrokerError` if it does not exist."""
         topic = self.topic(topic_partition.topic)
         partition = topic.partitions.get(topic_partition.partition)
         if partition is None:
@@ -82,7 +82,7 @@ class ClusterMetadata:
         }
         return replace(
             self,
-            # A broker that has just started can answer with no brokers at all: that is no news.
+            # A broker that has just started may answer with no brokers at all: keep those that are known.
             brokers=brokers or self.brokers,
             controller_id=response.controller_id if response.controller_id >= 0 else None,
             cluster_id=response.cluster_id,
@@ -105,7 +105,7 @@ class ClusterMetadata:
 
 
 def leader_changes(before: ClusterMetadata, after: ClusterMetadata) -> Iterator[str]:
-    """Each partition of both whose leader is another one now, in words."""
+    """A sentence for each partition whose leader has changed between the two."""
     for name, topic in after.topics.items():
         known = before.topics.get(name)
         for index, partition in topic.partitions.items():
@@ -119,8 +119,8 @@ def _words(leader: int | None) -> str:
 
 
 def _newer(known: Partition | None, told: MetadataResponsePartition) -> Partition:
-    # A broker that lags behind still names the former leader; an epoch tells (of the same topic id only: a
-    # recreated topic starts at 0 again).
+    # A broker that lags behind still names the former leader, which its epoch reveals. Epochs compare for the
+    # same topic id only: a topic that was created again starts at 0.
     if known is not None and 0 <= told.leader_epoch < known.leader_epoch:
         return known
     return Partition(

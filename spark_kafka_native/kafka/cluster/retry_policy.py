@@ -1,5 +1,5 @@
-"""`RetryPolicy`: which failures of an operation are worth another attempt, where that depends on how often or
-for how long they have occurred.
+"""`RetryPolicy`: which failures of an operation are retried, if that depends on how often or how long they
+occur.
 """
 
 from __future__ import annotations
@@ -20,29 +20,31 @@ from .metadata import ClusterMetadata
 _LOG = logging.getLogger("spark_kafka_native")
 
 NEW_TOPIC_WAIT_MS = 5_000
-"""How long a topic that was never seen may stay unknown: a created one reaches every broker within about a
+"""How long a topic that was never seen may be unknown: a created one reaches every broker within about a
 second.
 """
 KNOWN_TOPIC_WAIT_MS = 30_000
-"""How long a topic that was there may be missing: a restarting broker can answer without it for some seconds.
+"""How long a topic that existed may be missing: a restarting broker may answer without it for some
+seconds.
 """
 HANDSHAKES_HUNG_UP = 3
-"""After so many connections closed in the first exchange, it is the wrong security.protocol, not a broker
-that stops.
+"""After this number of connections that were closed in the first exchange, the security.protocol is wrong;
+fewer may be a broker that stops.
 """
 UNREACHABLE_WAIT_MS = 15_000
 """How long first contact is tried while every address refuses at once: a wrong port stays wrong, and a broker
-that is being started beside us takes less.
+that is being started takes less.
 """
 SAY_AFTER_S = 3.0
-"""First contact that takes longer is logged: a minute of silence helps nobody."""
+"""First contact that takes longer is logged."""
 SAY_UNKNOWN_MS = 1_500
-"""A topic that stays unknown for longer is logged: its name may be misspelt."""
+"""A topic that is unknown for longer is logged: its name may be misspelt."""
 
 
 class GoneTopics:
-    """Topics that were there once, and those that a whole wait did not bring back, with when it ended. Any
-    thread may use it."""
+    """Topics that existed, and those that were still missing at the end of a full wait, with its time. Any
+    thread may use it.
+    """
 
     def __init__(self, forget_after_ms: float) -> None:
         self._forget_after_s = forget_after_ms / 1000
@@ -50,30 +52,30 @@ class GoneTopics:
         self._described: set[str] = set()
 
     def note(self, topics: Iterable[str]) -> None:
-        """``topics`` were waited for in vain."""
+        """A full wait for ``topics`` has ended without them."""
         self._noted.update(dict.fromkeys(topics, time.monotonic()))
 
     def learn(self, metadata: ClusterMetadata) -> None:
-        """Forget those that ``metadata`` knows again."""
+        """Forget the topics that ``metadata`` contains again."""
         self._described.update(name for name, topic in metadata.topics.items() if not topic.error_code)
         for name in self._noted.keys() - unknown_topics(metadata, self._noted):
             self._noted.pop(name, None)
 
     def have_been(self, topics: Iterable[str]) -> bool:
-        """Whether all ``topics`` were there once. One that was only ever asked for was not."""
+        """True if all ``topics`` existed once. A topic that was only requested did not."""
         return self._described.issuperset(topics)
 
     def include(self, topics: Iterable[str]) -> bool:
-        """Whether all ``topics`` are gone.
+        """True if all ``topics`` are deleted.
 
-        Not for ever: a topic that is created again may take a moment to reach every broker.
+        The entry expires: a topic that is created again may take a moment to reach every broker.
         """
         since = time.monotonic() - self._forget_after_s
         return all(self._noted.get(name, since) > since for name in topics)
 
 
 class RetryPolicy:
-    """The patience of one operation with its retries."""
+    """Decides about the retries of one operation."""
 
     def __init__(
         self, topics: Collection[str], metadata: ClusterMetadata, gone: GoneTopics, config: ClientConfig
@@ -91,16 +93,18 @@ class RetryPolicy:
         self._hang_ups_left = HANDSHAKES_HUNG_UP - 1
         self._last: KafkaError | None = None
 
-    def lasts(self, error: KafkaError, metadata: ClusterMetadata) -> bool:
-        """Whether to try again after ``error``; ``metadata`` are what is known by now."""
+    def should_retry(self, error: KafkaError, metadata: ClusterMetadata) -> bool:
+        """True if the operation should be tried again after ``error``; ``metadata`` is the current
+        metadata.
+        """
         self._last = error
         if isinstance(error, BrokerError) and error.error_code in (
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             ErrorCode.UNKNOWN_TOPIC_ID,
         ):
-            return self._lasts_unknown(unknown_topics(metadata, self._topics))
+            return self._wait_for_unknown(unknown_topics(metadata, self._topics))
         if isinstance(error, BrokerError) and error.error_code is ErrorCode.BROKER_NOT_AVAILABLE:
-            return True  # `Router.connection`'s word for a broker that has just gone from the metadata
+            return True  # `Router.connection` raises it for a broker that has just left the metadata
         if self._first_contact and isinstance(error, HandshakeClosedError):
             self._hang_ups_left -= 1
             return self._hang_ups_left >= 0
@@ -109,8 +113,8 @@ class RetryPolicy:
         return is_retriable(error)
 
     @contextlib.contextmanager
-    def told(self, deadline: Deadline, knows_cluster: Callable[[], bool]) -> Iterator[None]:
-        """While first contact goes on for longer than `SAY_AFTER_S`, one line in the log says so."""
+    def logged(self, deadline: Deadline, knows_cluster: Callable[[], bool]) -> Iterator[None]:
+        """Log a warning if first contact takes longer than `SAY_AFTER_S`."""
         if not self._first_contact:
             yield
             return
@@ -125,7 +129,7 @@ class RetryPolicy:
 
     def _say(self, deadline: Deadline, knows_cluster: Callable[[], bool]) -> None:
         if isinstance(self._last, BrokerError) or (self._last is None and knows_cluster()):
-            return  # somebody has answered: it is the first operation that takes long, not first contact
+            return  # a broker has answered: the operation takes long, not first contact
         until = self._reachable_until if isinstance(self._last, UnreachableError) else deadline
         left_ms = min(until.remaining_ms, deadline.remaining_ms)
         _LOG.warning(
@@ -133,7 +137,7 @@ class RetryPolicy:
             self._servers, SAY_AFTER_S, left_ms / 1000, self._last or "none yet, nothing answers",
         )  # fmt: skip
 
-    def _lasts_unknown(self, unknown: set[str]) -> bool:
+    def _wait_for_unknown(self, unknown: set[str]) -> bool:
         self._always_unknown &= unknown
         if unknown and self._gone.include(unknown):
             return False
@@ -150,14 +154,14 @@ class RetryPolicy:
 
 
 def topics_named(topics: Iterable[str]) -> str:
-    """For a sentence: a few of ``topics``."""
+    """The first of ``topics``, for a message."""
     names = sorted(topics)
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return f"the topic{'s' if len(names) > 1 else ''} {', '.join(names[:3])}{more} (is the name right?)"
 
 
 def unknown_topics(metadata: ClusterMetadata, topics: Iterable[str]) -> set[str]:
-    """Those of ``topics`` that the last answer about them called unknown."""
+    """Those of ``topics`` that are unknown by the last answer about them."""
     known = metadata.topics
     return {
         name

@@ -1,6 +1,7 @@
-"""`Router`: who leads what, and the way there. Keeps the metadata fresh; decides nothing about records.
+"""`Router`: finds the broker for a request. It keeps the metadata fresh and knows nothing about records.
 
-Any thread may use it. `router_for` shares one per process and config, so that the next task starts warm.
+Any thread may use it. `router_for` shares one per process and config, so that the next task starts with open
+connections.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ T = TypeVar("T")
 _LOG = logging.getLogger("spark_kafka_native.cluster")
 
 WARM_ROUTERS = 8
-"""How many unused routers of a process are kept connected."""
+"""The number of unused routers of a process that stay connected."""
 
 SHOWN_CHANGES = 5
-"""A broker that stops leaves thousands of partitions to others: the log names the first."""
+"""The number of leader changes in a log line: a broker that stops hands over thousands of partitions."""
 
 
 class Leader(NamedTuple):
-    """Who leads a partition, and in which epoch."""
+    """The leader of a partition and its epoch."""
 
     node_id: int
     leader_epoch: int
@@ -61,7 +62,7 @@ class Router:
     def __init__(self, config: ClientConfig, brokers: Brokers | None = None) -> None:
         self.config = config
         self.metrics = MetricsRegistry()
-        """What all who share this router count together."""
+        """The metrics of all clients that share this router."""
         self._brokers = brokers or Brokers(config, metrics=self.metrics)
         self._ended: KafkaError | None = None
         self._start_empty()
@@ -84,7 +85,7 @@ class Router:
 
     @property
     def snapshot(self) -> ClusterMetadata:
-        """What is known now, however old; no request is made."""
+        """The metadata that are known now, however old; no request is made."""
         return self._metadata
 
     def metadata(
@@ -95,15 +96,15 @@ class Router:
         deadline: Deadline | None = None,
         create: bool = False,
     ) -> ClusterMetadata:
-        """Metadata that covers ``topics`` (None: all of the cluster), asked for when missing, old or
-        ``refresh``. ``create``: brokers may create those that are missing, if they are configured to.
+        """Metadata that covers ``topics`` (None: all of the cluster), requested if missing, old or
+        ``refresh``. ``create``: brokers may create missing topics, if they are configured to.
 
-        A topic that can't be described is in it with its error code. Raises the reason why no broker
+        A topic that cannot be described is included with its error code. Raises the last error if no broker
         answered.
         """
         self._check_process()
         self._raise_if_ended()
-        # Without the lock: whoever holds it may be waiting for a broker that does not answer.
+        # Without the lock: its holder may be waiting for a broker that does not answer.
         if not refresh and self._fresh(topics):
             return self._metadata
         limit = deadline or self.deadline()
@@ -114,7 +115,7 @@ class Router:
     def refresh(
         self, topics: Collection[str] | None, deadline: Deadline, *, create: bool = False
     ) -> ClusterMetadata:
-        """One attempt at new metadata for ``topics``, from whichever broker answers first."""
+        """One attempt at new metadata for ``topics``, from the broker that answers first."""
         self._check_process()
         wanted = None if topics is None else sorted(set(topics))
         asked = None if wanted is None else [MetadataRequestTopic(name=name) for name in wanted]
@@ -141,8 +142,8 @@ class Router:
         return _leader(self.metadata((topic_partition.topic,), deadline=deadline), topic_partition)
 
     def leaders(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Leader]:
-        """`leader` of many, with one metadata request for all that are unknown. Raises for the first that has
-        none.
+        """The leaders of several partitions, with one metadata request for all that are unknown. Raises the
+        error of the first partition that has none.
         """
         wanted = list(topic_partitions)
         metadata = self.metadata({tp.topic for tp in wanted})
@@ -151,7 +152,9 @@ class Router:
     def known_leaders(
         self, topic_partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, Leader | BrokerError]:
-        """`leader` of each as far as is known now, or why it has none; no request is made."""
+        """The leader of each partition as far as it is known now, or the reason why it has none; no request
+        is made.
+        """
         found: dict[TopicPartition, Leader | BrokerError] = {}
         for topic_partition in topic_partitions:
             try:
@@ -161,17 +164,17 @@ class Router:
         return found
 
     def connection(self, node_id: int, deadline: Deadline | None = None, channel: str = "") -> Connection:
-        """A live connection to a broker of the cluster; a ``channel`` of its own does not wait
-        behind others.
+        """A live connection to a broker of the cluster; a ``channel`` of its own does not wait behind other
+        requests.
         """
         return self._brokers.connection(self.broker(node_id), deadline or self.deadline(), channel)
 
     def ready(self, node_id: int) -> Connection | None:
-        """As `connection`, if there is one that nobody has to wait for."""
+        """As `connection`, if there is one that can be had without waiting."""
         return self._brokers.ready(self.broker(node_id))
 
     def broker(self, node_id: int) -> Broker:
-        """What the metadata say of a broker. Raises `BrokerError` where they do not name it."""
+        """A broker in the metadata. Raises `BrokerError` if they do not contain it."""
         broker = self._metadata.brokers.get(node_id)
         if broker is None:
             raise BrokerError(
@@ -180,11 +183,11 @@ class Router:
         return broker
 
     def outage(self, node_id: int) -> KafkaError | None:
-        """Why that broker can't be connected to, as far as this is known; no attempt is made."""
+        """Why that broker cannot be connected to, as far as this is known; no attempt is made."""
         return self._brokers.outages.error(node_id)
 
     def knows(self, topics: Collection[str]) -> bool:
-        """Whether `metadata` and `leader` tell of ``topics`` without a request."""
+        """True if `metadata` and `leader` know ``topics`` without a request."""
         self._check_process()
         return self._fresh(topics)
 
@@ -206,14 +209,14 @@ class Router:
         return connection.send(request, timeout_ms, limit, at_most)
 
     def send_any(self, request: Request[R], deadline: Deadline | None = None) -> R:
-        """``request`` to whichever broker answers, tried again until one does or ``deadline`` passes."""
+        """Send ``request`` to any broker, with retries until one answers or ``deadline`` passes."""
         self._check_process()
         limit = deadline or self.deadline()
         return self.retry(lambda: self.ask_any(request, limit), what=request.api_name(), deadline=limit)
 
     def ask_any(self, request: Request[R], deadline: Deadline) -> R:
-        """One attempt at ``request``: live connections, then the brokers known, then bootstrap anew (KIP-899:
-        all of them may have moved). Raises the failures of all.
+        """One attempt at ``request``: live connections, then the known brokers, then the bootstrap addresses
+        again (KIP-899: all brokers may have moved). Raises the failures of all.
         """
         self._check_process()
         failures: list[KafkaError] = []
@@ -238,16 +241,16 @@ class Router:
         topics: Collection[str] = (),
         between: Callable[[KafkaError], None] | None = None,
     ) -> T:
-        """`network.retry.retry` with this config's backoff; refreshes the metadata of ``topics`` after each
-        failure.
+        """`runtime.retry.retry` with the backoff of this config; refreshes the metadata of ``topics`` after
+        each failure.
 
-        Unknown topics, hung-up handshakes and addresses that refuse end it sooner than ``deadline``: see
-        `RetryPolicy`. A topic that was waited for in vain is not waited for again while it stays unknown.
+        Unknown topics, closed handshakes and addresses that refuse may end it before ``deadline``: see
+        `RetryPolicy`. After a full wait for a topic, no other operation waits for it while it is unknown.
         """
         limit = deadline or self.deadline()
         policy = RetryPolicy(topics, self._metadata, self._gone, self.config)
 
-        def told(error: KafkaError) -> None:
+        def after_failure(error: KafkaError) -> None:
             self.metrics.count(metric.RETRIES, 1, error_tag(error))
             if between is not None:
                 between(error)
@@ -260,14 +263,14 @@ class Router:
             self._raise_if_ended()
             return operation()
 
-        with policy.told(limit, self._knows_cluster):
+        with policy.logged(limit, self._knows_cluster):
             return retry(
                 attempt,
                 what=what,
                 deadline=limit,
                 backoff=backoff,
-                retriable=lambda error: policy.lasts(error, self._metadata),
-                between=told,
+                retriable=lambda error: policy.should_retry(error, self._metadata),
+                between=after_failure,
             )
 
     def leave(self) -> list[threading.RLock]:
@@ -275,17 +278,17 @@ class Router:
         return self._brokers.leave()
 
     def observed(self) -> list[Observed]:
-        """What its metrics do not count, but show."""
+        """Values that are measured when metrics are read."""
         return self._brokers.observed()
 
     def close(self) -> None:
-        """Close every connection; the router may be used again and then starts anew."""
+        """Close every connection. The router may be used again; then it starts anew."""
         self._check_process()
         self._brokers.close()
 
     def end(self, error: KafkaError | None = None) -> None:
-        """Close every connection for good: calls under way, once they notice, and all later ones raise an
-        error like ``error`` (None: `ClientClosedError`). One that is connecting notices at the end of that
+        """Close every connection for good: calls in progress, once they notice, and all later ones raise an
+        error like ``error`` (None: `ClientClosedError`). A call that is connecting notices at the end of that
         attempt.
         """
         self._check_process()
@@ -324,12 +327,12 @@ class Router:
         )
 
     def _ways(self, deadline: Deadline) -> Iterable[Callable[[], Connection]]:
-        # Any of those that are idle: the same one each time may be the one that lags behind for ever.
+        # A random one of the idle connections: always the same one might be the broker that lags behind.
         live = sorted(self._brokers.live(), key=lambda c: (c.muted_ms, c.in_flight, random.random()))
         for connection in live:
             yield lambda connection=connection: connection  # type: ignore[misc]
-        # Half of what is left at most, so that brokers which are gone for good leave time for the bootstrap
-        # servers.
+        # At most half of the remaining time, so that brokers which are gone for good leave time for the
+        # bootstrap servers.
         for broker in self._metadata.brokers.values():
             share = deadline.within_ms(deadline.remaining_ms / 2)
             yield lambda broker=broker, share=share: self._brokers.connection(broker, share)  # type: ignore[misc]
@@ -337,8 +340,8 @@ class Router:
 
 
 def check_shared(router: Router | None, config: ClientConfig) -> None:
-    """Raise `ConfigError` where ``config``, of a client that uses a ``router`` which it was given, says
-    something else than the router's own: it would be ignored.
+    """Raise `ConfigError` if ``config``, of a client that was given a ``router``, contradicts the router's
+    own config: it would be ignored.
     """
     if router is None or router.config == config:
         return
@@ -347,10 +350,10 @@ def check_shared(router: Router | None, config: ClientConfig) -> None:
 
 
 _warm: OrderedDict[ClientConfig, tuple[Router, float]] = OrderedDict()
-"""The routers that were asked for last, and when; the newest at the end."""
+"""The routers that were requested last, and when; the newest at the end."""
 
 _routers: weakref.WeakValueDictionary[ClientConfig, Router] = weakref.WeakValueDictionary()
-"""All that are warm or in use."""
+"""All routers that are warm or in use."""
 
 _routers_lock = threading.Lock()
 
@@ -359,8 +362,8 @@ def router_for(config: ClientConfig) -> Router:
     """This process's router for ``config``: Spark reuses its Python workers, and the next task starts
     connected.
 
-    One that nobody holds and that was not asked for lately (`WARM_ROUTERS`, ``connections.max.idle.ms``) is
-    closed; one in use never is.
+    An unused router that was not requested lately (`WARM_ROUTERS`, ``connections.max.idle.ms``) is closed;
+    one in use never is.
     """
     now = time.monotonic()
     with _routers_lock:
@@ -373,7 +376,7 @@ def router_for(config: ClientConfig) -> Router:
         _warm[config] = router, now
         _warm.move_to_end(config)
         dropped = _drop_cold(now)
-    dropped.clear()  # closes those that nobody holds, without the lock
+    dropped.clear()  # closes the unused ones, without the lock
     return router
 
 
@@ -400,7 +403,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _leader(metadata: ClusterMetadata, topic_partition: TopicPartition) -> Leader:
-    """Who leads it, by ``metadata``. Raises as `Router.leader`."""
+    """The leader in ``metadata``. Raises as `Router.leader`."""
     partition = metadata.partition(topic_partition)
     if partition.leader is None or partition.leader not in metadata.brokers:
         raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"partition {topic_partition}")
@@ -411,13 +414,13 @@ _MOVED = frozenset(
     (
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.BROKER_NOT_AVAILABLE,  # `Router.connection`'s word for a broker that is not in the metadata
+        ErrorCode.BROKER_NOT_AVAILABLE,  # by `Router.connection`: the broker is not in the metadata
     )
 )
 
 
 class CoordinatorKey(NamedTuple):
-    """What has a coordinator; prints as in ``group orders-reader``."""
+    """A group or a transactional id; prints as in ``group orders-reader``."""
 
     key_type: int
     name: str
@@ -437,7 +440,9 @@ class CoordinatorKey(NamedTuple):
 
 
 class Coordinators:
-    """The coordinators that a router knows, by node id. Any thread may use it."""
+    """The coordinators that a router knows, by node id. They move as leaders do: with the partition of the
+    internal topic that a key belongs to. Any thread may use it.
+    """
 
     def __init__(self) -> None:
         self._known: dict[CoordinatorKey, int] = {}
@@ -447,11 +452,11 @@ class Coordinators:
         return self._known.get(key)
 
     def note(self, key: CoordinatorKey, node_id: int) -> None:
-        """A broker has named ``node_id``."""
+        """The coordinator of ``key`` is ``node_id``, by an answer of a broker."""
         self._known[key] = node_id
 
     def learn(self, key: CoordinatorKey, error: KafkaError) -> None:
-        """Forget the coordinator of ``key`` if ``error`` may mean that it is another one by now."""
+        """Forget the coordinator of ``key`` if ``error`` may mean that it has moved."""
         moved = (
             error.error_code in _MOVED if isinstance(error, BrokerError) else isinstance(error, NetworkError)
         )

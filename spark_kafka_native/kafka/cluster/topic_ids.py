@@ -1,4 +1,4 @@
-"""`find_recreated`: which topics were deleted and created again, by their ids (KIP-516)."""
+"""`find_recreated`: finds topics that were deleted and created again, by their topic ids (KIP-516)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from .metadata import NO_TOPIC_ID, ClusterMetadata
 from .router import Router
 
 ANSWERS_NEEDED: Final = 3
-"""How many answers in a row must give another topic id: one broker may lag behind and still give the former
-one."""
+"""The number of consecutive answers that must give another topic id: one broker may lag behind and still give
+the former one.
+"""
 
 
 def find_recreated(
@@ -26,13 +27,13 @@ def find_recreated(
     refresh: bool = False,
     at: Collection[TopicPartition] = (),
 ) -> dict[str, UUID]:
-    """The topics whose id is not the ``expected`` one any more, with the id they have.
+    """The topics whose id is no longer the ``expected`` one, with their new id.
 
-    A cached id may confirm the expected one (unless ``refresh``), but never refute it. That is for the
-    leaders to tell, of the partitions ``at`` (none: of all): who leads a partition of the topic that there is
-    knows its id, while any other broker may lag behind. They are asked until they agree, and `ANSWERS_NEEDED`
-    times before another id is believed. A topic that is missing, or has no id, is not another one. Raises
-    what kept the brokers from answering, or from agreeing.
+    A cached id may confirm the expected one (unless ``refresh``), but never refute it. Only leaders may
+    refute it, those of the partitions ``at`` (none: of all): a leader of the existing topic knows its id,
+    while any other broker may lag behind. The leaders are asked until they agree, and `ANSWERS_NEEDED` times
+    before another id is believed. A topic that is missing, or has no id, is not another one. Raises the error
+    that kept the brokers from answering, or from agreeing.
     """
     if not expected or (not refresh and not _others(_known_ids(router.metadata(expected)), expected)):
         return {}
@@ -61,7 +62,9 @@ def find_recreated(
 def _ask_leaders(
     router: Router, expected: Mapping[str, UUID], at: Collection[TopicPartition], deadline: Deadline
 ) -> list[dict[str, UUID]]:
-    """What each leader says are others; one that can't be asked is passed over if another answers."""
+    """For each leader, the topics with another id by its answer; a leader that cannot be asked is skipped if
+    another answers.
+    """
     failure: KafkaError | None = None
     told: list[dict[str, UUID]] = []
     for node_id in _leaders(router.snapshot, expected, at):
@@ -75,7 +78,7 @@ def _ask_leaders(
 
 
 def _leaders(metadata: ClusterMetadata, names: Collection[str], at: Collection[TopicPartition]) -> list[int]:
-    """Of the partitions ``at``, or of all; all brokers where there are none."""
+    """The leaders of the partitions ``at``, or of all; all brokers if there are none."""
     led = {
         partition.leader
         for name in names

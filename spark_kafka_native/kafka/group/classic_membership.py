@@ -1,17 +1,17 @@
-"""`ClassicMembership`: a member of a group that assigns among its members (JoinGroup, SyncGroup). Sans-IO.
+"""`ClassicMembership`: the classic group protocol (JoinGroup, SyncGroup), where a member assigns. Sans-IO.
 
 | state | means | heartbeats | ends with |
 | --- | --- | --- | --- |
-| UNJOINED | in no generation | | the caller is there, and has dropped what is lost: JOINING |
-| PREPARING | the group rebalances | yes | the caller has given up what it must (eager: everything): JOINING |
+| UNJOINED | in no generation | | the caller polls, and has dropped lost partitions: JOINING |
+| PREPARING | the group rebalances | yes | the caller has given up partitions (eager: all): JOINING |
 | JOINING | JoinGroup is in flight | held back | the generation begins: ASSIGNING (leader) or SYNCING |
 | ASSIGNING | the leader looks up the partitions | | they are found: SYNCING |
 | SYNCING | SyncGroup is in flight | held back | the assignment: TAKING |
-| TAKING | the caller is to take it | yes | it has: STABLE; it gave something up (cooperative): PREPARING |
+| TAKING | the caller takes the assignment | yes | done: STABLE; if it gave up some (cooperative): PREPARING |
 | STABLE | | yes | a rebalance, another subscription, other partitions: PREPARING |
 
-What an error code means is in the three tables below. From every state an unknown member, an illegal
-generation, a session timeout or a caller that is too slow lead to UNJOINED with everything lost.
+The three tables below map error codes to reactions. From every state an unknown member, an illegal
+generation, a session timeout or an exceeded max poll interval lead to UNJOINED with everything lost.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ from .membership import (
 
 NO_GENERATION: Final = -1
 JOIN_GRACE_MS: Final = 5_000
-"""A JoinGroup is answered once the rebalance timeout is over, at the latest, and a little."""
+"""The coordinator answers a JoinGroup once the rebalance timeout has passed, or slightly later."""
 
 
 class MemberState(enum.Enum):
-    """Where a member is, see the module."""
+    """The state of a member; see the module."""
 
     UNJOINED = enum.auto()
     PREPARING = enum.auto()
@@ -81,7 +81,7 @@ _JOIN: Final = {
     ErrorCode.ILLEGAL_GENERATION: Reaction.LOSE,
     ErrorCode.REBALANCE_IN_PROGRESS: Reaction.RETRY,
 }
-"""MEMBER_ID_REQUIRED is no failure: it brings the id to join with."""
+"""MEMBER_ID_REQUIRED is not a failure: the answer contains the id to join with."""
 _SYNC: Final = {
     ErrorCode.REBALANCE_IN_PROGRESS: Reaction.REJOIN,
     ErrorCode.ILLEGAL_GENERATION: Reaction.LOSE,
@@ -95,7 +95,7 @@ _HEARTBEAT: Final = {
 
 
 class ClassicMembership(Membership):
-    """A member by the classic protocol. ``assignors`` in the order of preference."""
+    """A member that uses the classic protocol. ``assignors`` are in the order of preference."""
 
     def __init__(
         self, rules: MembershipRules, topics: Collection[str], assignors: Sequence[Assignor], now: float
@@ -104,7 +104,7 @@ class ClassicMembership(Membership):
         self.state = MemberState.UNJOINED
         self.generation_id = NO_GENERATION
         self.leads = False
-        """Whether it assigns for the group."""
+        """True if it is the leader, which assigns for the group."""
         self._assignors = {assignor.name: assignor for assignor in assignors}
         # Java's rule: one assignor that is not cooperative makes all of them eager.
         self._cooperative = all(assignor.cooperative for assignor in assignors)
@@ -113,7 +113,7 @@ class ClassicMembership(Membership):
         self._members: Sequence[JoinGroupResponseMember] = ()
         self._group_topics: frozenset[str] = frozenset()
         self._counts: dict[str, int] | None = None
-        """The partitions that the group's assignment is of, as far as this leader knows."""
+        """The partition counts on which the group's assignment is based, as far as this leader knows."""
         self._joined_topics = self.topics
         self._assignments: list[SyncGroupRequestAssignment] = []
         self._last: tuple[frozenset[TopicPartition], int] = (frozenset(), NO_GENERATION)
@@ -132,7 +132,7 @@ class ClassicMembership(Membership):
 
     @property
     def watched(self) -> frozenset[str]:
-        """As `Membership.watched`: the leader's eyes are the group's."""
+        """As `Membership.watched`: the leader watches the topics of all members."""
         return self.topics | self._group_topics if self.leads else self.topics
 
     def subscribe(self, topics: Collection[str]) -> None:
@@ -142,7 +142,7 @@ class ClassicMembership(Membership):
             self._rejoin("the subscription has changed")
 
     def leaving(self) -> Request[Any] | None:
-        """As `Membership.leaving`: static members just stay away."""
+        """As `Membership.leaving`: static members do not leave."""
         if not self.rules.dynamic or not self.member_id:
             return None
         return LeaveGroupRequest(
@@ -150,7 +150,7 @@ class ClassicMembership(Membership):
             members=[MemberIdentity(member_id=self.member_id, reason="the consumer is closed or too slow")],
         )
 
-    # What is to be done.
+    # Steps of the member's thread.
 
     def _next(self, now: float) -> Step:
         if self.state is MemberState.TAKING and self._applying is None and not self._wanted_change():
@@ -213,7 +213,7 @@ class ClassicMembership(Membership):
             protocol_name=self._protocol_name,
             assignments=self._assignments,
         )
-        return Ask(request)  # as Java: it waits for the leader's, which is on its way
+        return Ask(request)  # as Java: it waits for the leader's SyncGroup, which is on its way
 
     def _heartbeat(self) -> Step:
         request = HeartbeatRequest(
@@ -224,7 +224,7 @@ class ClassicMembership(Membership):
         )
         return Ask(request)
 
-    # What came of it.
+    # Answers.
 
     def answered(self, response: Any, now: float) -> BrokerError | None:
         """As `Membership.answered`."""
@@ -235,10 +235,12 @@ class ClassicMembership(Membership):
                 return self._synced(response, now)
             case HeartbeatResponse():
                 if not response.error_code:
-                    self._succeeded(self._asked_at)  # when it answered, nobody knows: this process may sleep
+                    self._succeeded(
+                        self._asked_at
+                    )  # it may have answered long ago: this process may have slept
                     return None
                 return self._refused(response.error_code, "Heartbeat", _HEARTBEAT, now)
-        return None  # it left: whatever the coordinator says
+        return None  # the answer to a LeaveGroup does not matter
 
     def _joined(self, response: JoinGroupResponse, now: float) -> BrokerError | None:
         if response.error_code is ErrorCode.MEMBER_ID_REQUIRED and response.member_id != self.member_id:
@@ -268,11 +270,11 @@ class ClassicMembership(Membership):
             return
         self._group_topics = frozenset[str]().union(*(member.topics for member in subscribed))
         self._counts = None
-        if not skip_assignment:  # a static leader that comes back finds its group as it left it (KIP-814)
+        if not skip_assignment:  # a static leader that comes back keeps the group's assignment (KIP-814)
             self.state = MemberState.ASSIGNING
 
     def found(self, counts: Mapping[str, int], topic_ids: Mapping[UUID, str], now: float) -> None:
-        """As `Membership.found`: assigns, or sees that it has to be done again."""
+        """As `Membership.found`: computes the assignment, or rejoins if partitions have changed."""
         del topic_ids, now
         relevant = {topic: count for topic, count in counts.items() if topic in self._group_topics and count}
         if self.state is MemberState.ASSIGNING:
@@ -367,20 +369,22 @@ class ClassicMembership(Membership):
 
 
 def _subscribed(member: JoinGroupResponseMember) -> SubscribedMember:
-    """A member as it describes itself. Raises `ProtocolError`: nobody can assign to it then."""
-    told = read_versioned(ConsumerProtocolSubscription, member.metadata)
+    """A member as it describes itself in its subscription. Raises `ProtocolError`: no assignment is possible
+    then.
+    """
+    subscription = read_versioned(ConsumerProtocolSubscription, member.metadata)
     return SubscribedMember(
         member_id=member.member_id,
         group_instance_id=member.group_instance_id,
-        topics=frozenset(told.topics),
-        user_data=told.user_data,
-        owned=from_topics(told.owned_partitions),
-        generation_id=told.generation_id,
+        topics=frozenset(subscription.topics),
+        user_data=subscription.user_data,
+        owned=from_topics(subscription.owned_partitions),
+        generation_id=subscription.generation_id,
     )
 
 
 def _assigned(data: bytes) -> frozenset[TopicPartition]:
-    """The assignment; the coordinator has no bytes for a member that the leader left out."""
+    """The assignment; empty bytes mean that the leader left this member out."""
     if not data:
         return frozenset()
     return frozenset(from_topics(read_versioned(ConsumerProtocolAssignment, data).assigned_partitions))

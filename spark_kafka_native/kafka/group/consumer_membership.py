@@ -1,13 +1,13 @@
-"""`ConsumerMembership`: a member of a group whose coordinator assigns (KIP-848). Sans-IO.
+"""`ConsumerMembership`: the consumer group protocol (KIP-848), where the coordinator assigns. Sans-IO.
 
 | state | means | ends with |
 | --- | --- | --- |
-| epoch 0 | it joins: everything is told; what was lost is dropped first | an epoch of its own |
-| target unlike owned | the caller gives up what is not in it, and takes the rest | it has: acknowledged |
-| stable | heartbeats that say only what has changed | another target, another subscription |
+| epoch 0 | it joins with full state, after lost partitions are dropped | an epoch of its own |
+| target differs from owned | the caller gives up and takes partitions | done: acknowledged |
+| stable | heartbeats contain only changes | another target, another subscription |
 
-The coordinator gives a partition to another member only once this one has acknowledged that it owns it no
-more. FENCED_MEMBER_EPOCH, UNKNOWN_MEMBER_ID and a session timeout lead to epoch 0 with everything lost.
+The coordinator gives a partition to another member only once this one has acknowledged that it no longer
+owns it. FENCED_MEMBER_EPOCH, UNKNOWN_MEMBER_ID and a session timeout lead to epoch 0 with everything lost.
 """
 
 from __future__ import annotations
@@ -49,11 +49,15 @@ _HEARTBEAT: Final = {
     ErrorCode.FENCED_MEMBER_EPOCH: Reaction.LOSE,
     ErrorCode.UNKNOWN_MEMBER_ID: Reaction.LOSE,
 }
-"""UNRELEASED_INSTANCE_ID fails: the instance id is another consumer's, or a killed one's for a while."""
+"""UNRELEASED_INSTANCE_ID fails: another consumer has the instance id, or one that was killed a while ago had
+it.
+"""
 
 
 class ConsumerMembership(Membership):
-    """A member by the consumer protocol. ``assignor`` is the name of the coordinator's (None: its choice)."""
+    """A member that uses the consumer protocol. ``assignor`` is the name of the coordinator's assignor (None:
+    its choice).
+    """
 
     def __init__(
         self, rules: MembershipRules, topics: Collection[str], assignor: str | None, now: float
@@ -63,21 +67,24 @@ class ConsumerMembership(Membership):
         self.member_epoch = JOIN_EPOCH
         self._assignor = assignor
         self._interval_s = rules.heartbeat_interval_s
-        self._told_by_ids: dict[UUID, list[int]] | None = None
+        self._assigned_ids: dict[UUID, list[int]] | None = None
         """The last assignment; None before there is one."""
         self._names: dict[UUID, str] = {}
         self._looked_for: frozenset[UUID] = frozenset()
         self._target: frozenset[TopicPartition] = frozenset()
-        self._tell_all = True
-        self._told_topics: frozenset[str] | None = None
-        self._told_owned: frozenset[TopicPartition] | None = None
+        self._send_all = True
+        self._known_topics: frozenset[str] | None = None
+        """The subscription that the coordinator has received; None if it is not known to have any."""
+        self._known_owned: frozenset[TopicPartition] | None = None
         self._sent: tuple[frozenset[str], frozenset[TopicPartition], bool] = (frozenset(), frozenset(), False)
         self._acknowledge = False
-        """Whether the coordinator is to hear what is owned once the last assignment is applied, even if it
-        has heard the same before: a partition that it gave and withdrew waits for that."""
+        """True if the coordinator has to be sent the owned partitions once the last assignment is applied,
+        even if it received the same before: it waits for that if it has given a partition and withdrawn it.
+        """
         self._in_doubt = False
-        """Whether the coordinator may have heard what is owned, and its answer is not there yet: it may have
-        given what is not among that to others, whatever it assigned before."""
+        """True while the answer to a heartbeat with the owned partitions is outstanding: the coordinator may
+        have given all other partitions to other members, whatever it assigned before.
+        """
 
     def __repr__(self) -> str:
         who = self.rules.group_instance_id or self.member_id
@@ -91,13 +98,13 @@ class ConsumerMembership(Membership):
         return Identity(self.member_id, self.member_epoch, self.rules.group_instance_id)
 
     def subscribe(self, topics: Collection[str]) -> None:
-        """As `Membership.subscribe`: the next heartbeat says so."""
+        """As `Membership.subscribe`: the next heartbeat contains it."""
         self.topics = frozenset(topics)
 
     def leaving(self) -> Request[Any] | None:
-        """As `Membership.leaving`: a static member says that it means to come back.
+        """As `Membership.leaving`: a static member announces that it will come back.
 
-        Also before it knows that it has joined: the coordinator may have given it partitions.
+        Also while it does not know that it has joined: the coordinator may have given it partitions.
         """
         if self.member_epoch <= JOIN_EPOCH and not self._in_doubt:
             return None
@@ -108,7 +115,7 @@ class ConsumerMembership(Membership):
             member_epoch=LEAVE_EPOCH if self.rules.dynamic else LEAVE_STATIC_EPOCH,
         )
 
-    # What is to be done.
+    # Steps of the member's thread.
 
     def _next(self, now: float) -> Step:
         joins = self.member_epoch <= JOIN_EPOCH
@@ -116,14 +123,14 @@ class ConsumerMembership(Membership):
             return Wait(NEVER)
         if self._unnamed() - self._looked_for:
             return FindPartitions(self.topics)
-        news = self._applying is None and (self._told_owned != self.owned or self._is_settled())
+        news = self._applying is None and (self._known_owned != self.owned or self._is_settled())
         due = self._due_after(self._interval_s)
-        if joins or news or self._tell_all or self._told_topics != self.topics or now >= due:
+        if joins or news or self._send_all or self._known_topics != self.topics or now >= due:
             return Ask(self._heartbeat())
         return Wait(due)
 
     def _heartbeat(self) -> ConsumerGroupHeartbeatRequest:
-        # What the caller is about to take counts: nobody else may be given it.
+        # Includes what the caller is about to take: no other member may be given it.
         owned = self.owned if self._applying is None else self.owned | self._applying.assigned
         settled = self._is_settled()
         self._sent = self.topics, owned, settled
@@ -133,7 +140,7 @@ class ConsumerMembership(Membership):
             member_epoch=self.member_epoch,
             instance_id=self.rules.group_instance_id,
         )
-        everything = self._tell_all or self.member_epoch <= JOIN_EPOCH
+        everything = self._send_all or self.member_epoch <= JOIN_EPOCH
         if everything:
             request = dataclasses.replace(
                 request,
@@ -141,15 +148,15 @@ class ConsumerMembership(Membership):
                 rebalance_timeout_ms=int(self.rules.max_poll_interval_s * 1000),
                 server_assignor=self._assignor,
             )
-        if everything or self._told_topics != self.topics:
+        if everything or self._known_topics != self.topics:
             request = dataclasses.replace(request, subscribed_topic_names=sorted(self.topics))
-        if everything or settled or self._told_owned != owned:
+        if everything or settled or self._known_owned != owned:
             self._in_doubt = True
             request = dataclasses.replace(request, topic_partitions=self._by_topic_id(owned))
         return request
 
     def _is_settled(self) -> bool:
-        """Whether an assignment is applied that has not been acknowledged."""
+        """True if an assignment is applied that has not been acknowledged."""
         return self._acknowledge and self._applying is None and not self._wanted_change()
 
     def _by_topic_id(self, partitions: Collection[TopicPartition]) -> list[TopicPartitions]:
@@ -159,7 +166,7 @@ class ConsumerMembership(Membership):
             found[ids[topic]].append(index)
         return [TopicPartitions(topic_id=topic_id, partitions=indexes) for topic_id, indexes in found.items()]
 
-    # What came of it.
+    # Answers.
 
     def answered(self, response: Any, now: float) -> BrokerError | None:
         """As `Membership.answered`."""
@@ -167,14 +174,14 @@ class ConsumerMembership(Membership):
             return None
         if response.error_code:
             return self._refused(response, now)
-        self._succeeded(self._asked_at)  # when it answered, nobody knows: this process may sleep
+        self._succeeded(self._asked_at)  # it may have answered long ago: this process may have slept
         self.member_id = response.member_id or self.member_id
         self.member_epoch = response.member_epoch
         # The broker's session timeout is its own: ours must not end between two heartbeats.
         interval_s = min(response.heartbeat_interval_ms / 1000, self.rules.session_timeout_s / 3)
         self._interval_s = max(0.1, interval_s)
-        self._tell_all = self._in_doubt = False
-        self._told_topics, self._told_owned, acknowledged = self._sent
+        self._send_all = self._in_doubt = False
+        self._known_topics, self._known_owned, acknowledged = self._sent
         self._acknowledge &= not acknowledged
         self._looked_for = frozenset()
         if response.assignment is not None:
@@ -185,16 +192,16 @@ class ConsumerMembership(Membership):
         return response.member_epoch < JOIN_EPOCH or (self._too_slow and self.member_epoch == JOIN_EPOCH)
 
     def _take_in(self, assignment: Assignment) -> None:
-        told = {one.topic_id: one.partitions for one in assignment.topic_partitions}
-        self._acknowledge |= told != self._told_by_ids
-        self._told_by_ids = told
+        assigned = {one.topic_id: one.partitions for one in assignment.topic_partitions}
+        self._acknowledge |= assigned != self._assigned_ids
+        self._assigned_ids = assigned
         self.rebalances += 1
         self._resolve()
 
     def found(self, counts: Mapping[str, int], topic_ids: Mapping[UUID, str], now: float) -> None:
         """As `Membership.found`: names for the topics of the assignment.
 
-        One that has none yet is asked for again after the next heartbeat; the rest is read meanwhile.
+        A topic that has none yet is looked up again after the next heartbeat; the others are read meanwhile.
         """
         del counts, now
         self._names.update(topic_ids)
@@ -202,14 +209,14 @@ class ConsumerMembership(Membership):
         self._resolve()
 
     def _unnamed(self) -> frozenset[UUID]:
-        return frozenset(self._told_by_ids or ()) - self._names.keys()
+        return frozenset(self._assigned_ids or ()) - self._names.keys()
 
     def _resolve(self) -> None:
-        if self._told_by_ids is None:
+        if self._assigned_ids is None:
             return
         self._target = frozenset(
             TopicPartition(self._names[topic_id], index)
-            for topic_id, indexes in self._told_by_ids.items()
+            for topic_id, indexes in self._assigned_ids.items()
             if topic_id in self._names
             for index in indexes
         )
@@ -220,7 +227,7 @@ class ConsumerMembership(Membership):
         error = BrokerError(code, where, response.error_message or None, operation="Read")
         match self._judge(error, _HEARTBEAT):
             case Reaction.RETRY:
-                self._tell_all = True
+                self._send_all = True
                 self._back_off(now)
                 return error
             case Reaction.FAIL:
@@ -230,14 +237,16 @@ class ConsumerMembership(Membership):
         return None
 
     def failed(self, error: Any, retriable: bool, now: float) -> None:
-        """As `Membership.failed`: nobody knows what the coordinator has heard, so it is told everything."""
-        self._tell_all = True
+        """As `Membership.failed`: the coordinator may or may not have received the request, so the next one
+        contains everything.
+        """
+        self._send_all = True
         super().failed(error, retriable, now)
 
     # Transitions.
 
     def _wanted_change(self) -> Change:
-        if self._told_by_ids is None or self.member_epoch <= JOIN_EPOCH:
+        if self._assigned_ids is None or self.member_epoch <= JOIN_EPOCH:
             return Change()
         assigned = frozenset[TopicPartition]() if self._in_doubt else self._target - self.owned
         return Change(revoked=self.owned - self._target, assigned=assigned)
@@ -246,11 +255,11 @@ class ConsumerMembership(Membership):
         """The next heartbeat acknowledges it: see ``news`` in `_next`."""
 
     def _reset(self, *, renew: bool) -> None:
-        del renew  # the id is the consumer's own, for as long as it lives
+        del renew  # the member id belongs to the consumer as long as it lives
         self.member_epoch = JOIN_EPOCH
-        self._told_by_ids, self._target = None, frozenset()
-        self._told_owned, self._told_topics = None, None
-        self._tell_all, self._in_doubt, self._acknowledge = True, False, False
+        self._assigned_ids, self._target = None, frozenset()
+        self._known_owned, self._known_topics = None, None
+        self._send_all, self._in_doubt, self._acknowledge = True, False, False
 
 
 def _advice(code: ErrorCode) -> str:

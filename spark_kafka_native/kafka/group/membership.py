@@ -1,11 +1,11 @@
-"""`Membership`: what being a member of a group takes, whichever protocol the group speaks. Sans-IO.
+"""`Membership`: the part of a group membership that both protocols share. Sans-IO.
 
-Two threads are told apart. The *member's thread* asks `next` what is to be done (a request, a look at the
-metadata, a wait), and reports what came of it. The *caller's thread* takes and gives up partitions: it
-`begin`s a `Change`, carries it out (commits, removes, adds, calls back), and says so (`applied`). In between
-nothing else changes what the caller owns, and the group is not told that anything was given up.
+Two threads use it. The *member's thread* asks `next` for the next step (a request, a metadata lookup, a
+wait), and reports its outcome. The *caller's thread* takes and gives up partitions: it `begin`s a `Change`,
+carries it out (commits, removes, adds, calls back), and reports that (`applied`). In between nothing else
+changes the caller's partitions, and no partition is reported to the group as given up.
 
-No lock and no clock here: whoever shares a membership between threads guards it (`MembershipThread`).
+It has no lock and no clock: `MembershipThread` guards it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NEVER = float("inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipRules:
-    """What a member does when, and who it is. Times in seconds."""
+    """The identity and the time limits of a member. Times in seconds."""
 
     group_id: str
     group_instance_id: str | None
@@ -39,12 +39,14 @@ class MembershipRules:
 
     @property
     def dynamic(self) -> bool:
-        """Whether the coordinator forgets it when it leaves; a static member (KIP-345) keeps its place."""
+        """True if the coordinator forgets the member when it leaves; a static member (KIP-345) keeps its
+        place.
+        """
         return self.group_instance_id is None
 
 
 class Identity(NamedTuple):
-    """As whom a member commits."""
+    """The member id and generation that a commit carries."""
 
     member_id: str
     generation_id: int
@@ -54,10 +56,10 @@ class Identity(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What the caller has to do with its partitions: one of the three first, if any."""
+    """A change of the caller's partitions: if several are set, they are carried out in this order."""
 
     lost: frozenset[TopicPartition] = frozenset()
-    """Drop them at once, without a commit: others may have them already."""
+    """Drop them at once, without a commit: other members may have them already."""
     revoked: frozenset[TopicPartition] = frozenset()
     """Commit what is done, and drop them."""
     assigned: frozenset[TopicPartition] = frozenset()
@@ -73,21 +75,23 @@ class Ask:
 
     request: Request[Any]
     held_back_ms: float = 0.0
-    """So long the coordinator may keep its answer back: it is waited for, where that is longer."""
+    """The time for which the coordinator may hold back its answer; if it is longer than the request timeout,
+    it is the limit of the wait.
+    """
     until: float = NEVER
-    """When the session ends: nothing is waited for any longer."""
+    """The end of the session: no answer is waited for beyond it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FindPartitions:
-    """Look up how many partitions these topics have now, and tell `Membership.found`."""
+    """Look up the partition counts of these topics, and report them to `Membership.found`."""
 
     topics: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing is to be done until that moment, unless something happens."""
+    """Nothing to do until then, unless something happens."""
 
     until: float
 
@@ -96,7 +100,7 @@ Step = Ask | FindPartitions | Wait
 
 
 class Reaction(enum.Enum):
-    """What an error code in an answer means for the member. Retriable codes that a table lacks mean RETRY,
+    """The reaction of a member to an error code in an answer. Retriable codes that a table lacks mean RETRY,
     all others FAIL.
     """
 
@@ -108,19 +112,19 @@ class Reaction(enum.Enum):
 
 
 class Membership(ABC):
-    """What both protocols share: what is owned, what is lost, when the caller was here, when to try again."""
+    """The state that both protocols share: owned and lost partitions, the time of the last poll, backoff."""
 
     def __init__(self, rules: MembershipRules, topics: Collection[str], now: float) -> None:
         self.rules = rules
         self.topics = frozenset(topics)
-        """What it is subscribed to."""
+        """The subscription."""
         self.owned: frozenset[TopicPartition] = frozenset()
-        """What the caller has."""
+        """The partitions that the caller has."""
         self.failure: KafkaError | None = None
-        """Why it can't be a member any more."""
+        """The error that ended the membership."""
         self.member_id = ""
         self.rebalances = 0
-        """How often it got an assignment."""
+        """The number of assignments so far."""
         self._losing = False
         self._applying: Change | None = None
         self._failures = 0
@@ -135,22 +139,22 @@ class Membership(ABC):
     # The caller's thread.
 
     def poll_begins(self) -> None:
-        """The caller is here, to read on."""
+        """The caller is in a poll."""
         self._polling = True
         self._too_slow = False
 
     def poll_ends(self, now: float) -> None:
-        """The caller goes to work on what it read; it has the max poll interval for that."""
+        """The caller leaves the poll to process records; the max poll interval begins."""
         self._polling = False
         self._polled_at = now
 
     def begin(self) -> Change | None:
-        """What the caller is to do with its partitions, to be followed by `applied`."""
+        """The change that the caller has to carry out and then report to `applied`."""
         self._applying = self.change()
         return self._applying
 
     def applied(self, change: Change) -> None:
-        """The caller has done it."""
+        """The caller has carried out ``change``."""
         self._applying = None
         self.owned = (self.owned - change.lost - change.revoked) | change.assigned
         if change.lost or not self.owned:
@@ -159,40 +163,42 @@ class Membership(ABC):
             self._took(change)
 
     def change(self) -> Change | None:
-        """What is to be done with the partitions just now, if anything."""
+        """The change that is due now, if any."""
         if self.losing:
             return Change(lost=self.owned)
         return self._wanted_change() or None
 
     @property
     def losing(self) -> bool:
-        """Whether what the caller owns is lost, and it was not told yet."""
+        """True if the caller's partitions are lost, and it has not dropped them yet."""
         return self._losing and bool(self.owned)
 
     @property
     def too_slow(self) -> bool:
-        """Whether it has left as the caller was away for too long, and waits for it."""
+        """True if the member has left because the caller exceeded the max poll interval; it waits for the
+        next poll.
+        """
         return self._too_slow
 
     def doubt(self, identity: Identity) -> None:
-        """The coordinator has refused a commit of ``identity``: ask it at once whether it is a member yet."""
+        """The coordinator has refused a commit of ``identity``: make a heartbeat due at once."""
         self._doubted = self._doubted or identity == self.identity
 
     @property
     @abstractmethod
     def identity(self) -> Identity | None:
-        """As whom to commit; None while it is no member."""
+        """The identity for commits; None while it is not a member."""
 
     # The member's thread.
 
     def next(self, now: float) -> Step:
-        """What is to be done now."""
+        """The next step of the member's thread."""
         if self.failure is not None:
             return Wait(NEVER)
         late_at = (
             NEVER if self._polling or self._too_slow else self._polled_at + self.rules.max_poll_interval_s
         )
-        if now >= late_at:  # also where it is no member: it is not to become one without a caller
+        if now >= late_at:  # also if it is not a member: it must not become one without a caller
             return self._leave_as_too_slow()
         if self.identity is not None and now >= self._heard_at + self.rules.session_timeout_s:
             # The coordinator has given our partitions to others by now.
@@ -209,10 +215,12 @@ class Membership(ABC):
 
     @abstractmethod
     def answered(self, response: Any, now: float) -> BrokerError | None:
-        """The answer to what was asked last; returns the error in it that may mean another coordinator."""
+        """Take in the answer to the last request; returns an error in it that may mean that the coordinator
+        has moved.
+        """
 
     def failed(self, error: KafkaError, retriable: bool, now: float) -> None:
-        """What was to be done last failed, without an answer."""
+        """The last step failed without an answer."""
         if retriable:
             self._back_off(now)
         else:
@@ -220,22 +228,22 @@ class Membership(ABC):
 
     @abstractmethod
     def found(self, counts: Mapping[str, int], topic_ids: Mapping[UUID, str], now: float) -> None:
-        """Metadata of `watched` or more: partition counts of topics that exist, names by topic id."""
+        """Take in metadata of `watched` or more: partition counts of existing topics, names by topic id."""
 
     @property
     def watched(self) -> frozenset[str]:
-        """Topics whose metadata are to be looked at now and then."""
+        """The topics whose metadata are refreshed periodically."""
         return self.topics
 
     @abstractmethod
     def subscribe(self, topics: Collection[str]) -> None:
-        """Be subscribed to these topics instead."""
+        """Subscribe to these topics instead."""
 
     @abstractmethod
     def leaving(self) -> Request[Any] | None:
-        """The request that tells the coordinator that it leaves; None where there is nothing to tell."""
+        """The request with which it leaves the group; None if the coordinator does not know it."""
 
-    # What the protocols do with it.
+    # Implemented by the protocols.
 
     @abstractmethod
     def _next(self, now: float) -> Step: ...
@@ -248,7 +256,7 @@ class Membership(ABC):
 
     @abstractmethod
     def _reset(self, *, renew: bool) -> None:
-        """It is no member any more (``renew``: not even known to the coordinator)."""
+        """It is no longer a member (``renew``: the coordinator has forgotten its id, too)."""
 
     def _leave_as_too_slow(self) -> Step:
         request = self.leaving()
@@ -257,11 +265,11 @@ class Membership(ABC):
         return Wait(0.0) if request is None else Ask(request)
 
     def _due_after(self, interval_s: float) -> float:
-        """When the next heartbeat is due."""
+        """The time of the next heartbeat."""
         return 0.0 if self._doubted else self._heard_at + interval_s
 
     def _lose(self, *, renew: bool) -> None:
-        # What the caller is about to take is lost, too.
+        # Partitions that the caller is about to take are lost, too.
         self._losing = bool(self.owned) or self._applying is not None
         self._reset(renew=renew)
 

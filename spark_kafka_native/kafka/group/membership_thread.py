@@ -27,19 +27,19 @@ from .subscription import Subscription
 _LOG = logging.getLogger("spark_kafka_native.group")
 
 CHANNEL = "membership"
-"""The coordinator holds a JoinGroup back until all have joined, and with it whatever is behind it on the
-connection.
+"""A connection of its own: the coordinator holds back a JoinGroup until all members have joined, and with it
+all later requests on the connection.
 """
 
 UNKNOWN_LOOK_S = 1.0
-"""How often a topic is looked for that does not exist yet."""
+"""The interval of lookups for a topic that does not exist yet."""
 
 LOOK_MS = 5_000
-"""Limit of a look at the metadata, after the first: heartbeats wait for it."""
+"""The limit of a metadata lookup after the first: heartbeats wait for it."""
 
 
 class MembershipThread:
-    """A membership, shared between the caller's thread and the one that it runs. Starts at once."""
+    """A membership that the caller's thread and the thread that this starts share. Starts at once."""
 
     def __init__(self, router: Router, membership: Membership, subscription: Subscription) -> None:
         self._router = router
@@ -53,9 +53,9 @@ class MembershipThread:
         self._connection: Connection | None = None
         self._look_at = 0.0
         self._unknown: frozenset[str] = frozenset()
-        """Topics that were looked for in vain, and the log says so."""
+        """Topics that do not exist, by a line in the log."""
         self.attention = False
-        """Whether the caller has to `begin` something, or to hear of a failure."""
+        """True if the caller has to `begin` a change, or a failure has to be raised."""
         self.thread = threading.Thread(target=self._work, name="kafka-group-member", daemon=True)
         self.thread.start()
 
@@ -66,7 +66,7 @@ class MembershipThread:
 
     @property
     def membership(self) -> Membership:
-        """To look at; `change` and the others below are for what changes it."""
+        """To read; `changing` and the methods below change it."""
         return self._membership
 
     def poll_begins(self) -> None:
@@ -84,7 +84,7 @@ class MembershipThread:
 
     def begin(self) -> Change | None:
         """As `Membership.begin`."""
-        with self._lock:  # not `changing`: an interrupt in the midst of it would leave the lock taken
+        with self._lock:  # not `changing`: an interrupt in the middle of it would leave the lock taken
             change = self._membership.begin()
             self._note_attention()
             return change
@@ -97,7 +97,7 @@ class MembershipThread:
         self.wake()
 
     def identity(self) -> Identity | None:
-        """As whom to commit; None where it is no member, or what it owned is lost."""
+        """The identity for commits; None if it is not a member, or its partitions are lost."""
         with self._lock:
             return None if self._membership.losing else self._membership.identity
 
@@ -108,7 +108,7 @@ class MembershipThread:
         self.wake()
 
     def look(self) -> None:
-        """The topics that are wanted may be others now."""
+        """The subscription has changed: look up its topics."""
         self._look_at = 0.0
         self.wake()
 
@@ -118,7 +118,7 @@ class MembershipThread:
         self._condition.notify_all()
 
     def abandon(self) -> None:
-        """End without a word: nobody holds the consumer any more."""
+        """End without leaving the group: the consumer was garbage collected."""
         self._stopping = True
         self.wake()
 
@@ -129,7 +129,7 @@ class MembershipThread:
         self._stopping = True
         self.wake()
         connection = self._connection
-        if connection is not None:  # a JoinGroup may be on it that the coordinator holds back
+        if connection is not None:  # the coordinator may hold back a JoinGroup on it
             connection.close()
         self.thread.join(deadline.remaining_ms / 1000)
         if request is not None:
@@ -144,7 +144,7 @@ class MembershipThread:
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[Membership]:
-        """Hold the membership's lock, and note afterwards if the caller has something to do."""
+        """Hold the lock of the membership, and check afterwards if the caller has something to do."""
         with self._lock:
             yield self._membership
             self._note_attention()
@@ -154,7 +154,7 @@ class MembershipThread:
             while not self._stopping:
                 self._news = False
                 self._step()
-        except BaseException as error:  # noqa: BLE001 - the caller must hear of a bug, whatever it is
+        except BaseException as error:  # noqa: BLE001 - the caller must hear of a bug, of any kind
             _LOG.exception("the thread of a group's member failed")
             with self.changing():
                 self._membership.failed(KafkaError(f"the member's thread failed: {error!r}"), False, 0.0)
@@ -199,12 +199,14 @@ class MembershipThread:
             _LOG.info("%s", after)
 
     def answer_timeout_ms(self, ask: Ask) -> float:
-        """How long the answer is waited for: whoever is silent for longer may not be the coordinator."""
+        """The limit of the wait for an answer: a broker that is silent for longer may not be the coordinator
+        any more.
+        """
         left_ms = max(0.0, (ask.until - time.monotonic()) * 1000)
         return min(left_ms, max(ask.held_back_ms, self._router.config.request_timeout_ms))
 
     def _limit(self, timeout_ms: float | None = None) -> Deadline:
-        """As `Router.deadline`, but over as soon as the member stops."""
+        """As `Router.deadline`, but expires as soon as the member stops."""
         limit_ms = self._router.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         return Deadline(
             time.monotonic() + limit_ms / 1000, lambda: NEVER if self._stopping else time.monotonic()
@@ -217,7 +219,7 @@ class MembershipThread:
         try:
             metadata = self._router.metadata(wanted, refresh=True, deadline=limit)
         except KafkaError as error:
-            # Only a cluster that was never there is given up: brokers come back, or the session ends.
+            # Only a cluster that never answered is given up: brokers come back, or the session ends.
             self._failed(error, passing=_passes(error) and not first)
             return
         if (refusal := self._refusal(metadata)) is not None:
@@ -240,7 +242,7 @@ class MembershipThread:
         self._look_at = now + (min(UNKNOWN_LOOK_S, age_s) if unknown else age_s)
 
     def _say_unknown(self, unknown: frozenset[str]) -> None:
-        """Once for each topic: at the first look, as joining may take long."""
+        """Once for each topic, at the first lookup, because joining may take long."""
         if new := unknown - self._unknown:
             _LOG.warning(
                 "No broker knows %s: group %s reads nothing of it until it is created",
@@ -249,7 +251,9 @@ class MembershipThread:
         self._unknown = unknown
 
     def _refusal(self, metadata: ClusterMetadata) -> KafkaError | None:
-        """Why a topic that was named will never be read; one that matches a pattern need not be readable."""
+        """The error for a topic in the subscription that this consumer may not read; a topic that only
+        matches a pattern may be unreadable.
+        """
         for name in () if self._subscription.by_pattern else sorted(self._subscription.among(())):
             code = metadata.topics[name].error_code if name in metadata.topics else ErrorCode.NONE
             if code and not code.retriable:
@@ -271,18 +275,18 @@ class MembershipThread:
 
 
 def _passes(error: KafkaError) -> bool:
-    """Whether what failed may succeed later."""
+    """True if a later attempt may succeed."""
     gone = isinstance(error, BrokerError) and error.error_code is ErrorCode.BROKER_NOT_AVAILABLE
     return gone or isinstance(error, DeadlineExceededError) or is_retriable(error)
 
 
 def _readable(metadata: ClusterMetadata) -> Iterator[str]:
-    """What a pattern may match."""
+    """The topics that a pattern may match."""
     return (name for name, topic in metadata.topics.items() if not topic.error_code and not topic.internal)
 
 
 def new_member(router: Router, config: GroupConfig, subscription: Subscription) -> MembershipThread:
-    """A member that joins its group at once, in its own thread."""
+    """A member with the settings of ``config``, which joins its group at once."""
     client = router.config
     rules = MembershipRules(
         group_id=config.group_id,

@@ -1,6 +1,7 @@
-"""`StartOffsets`: where to begin with the partitions that were assigned. For the caller's thread.
+"""`StartOffsets`: where reading begins in assigned partitions, and which of them are paused. For the caller's
+thread.
 
-From what the group has committed, else from where ``auto_offset_reset`` says.
+A partition begins at the group's committed offset, or else at the offset of ``auto_offset_reset``.
 """
 
 from __future__ import annotations
@@ -30,27 +31,27 @@ from .group_config import GroupConfig
 _THROTTLED_LOG = LogThrottle(logging.getLogger("spark_kafka_native.group"))
 
 WAIT_MS = 1_000
-"""A read waits so long for start offsets before it goes on without them, or it would hardly ever find any."""
+"""The limit of the first wait of a read for start offsets. Without it, short reads would rarely find any."""
 LOOK_MS = 50
-"""And so long at a time then, while there is nothing else to read."""
+"""The limit of later waits, while there is nothing else to read."""
 FIRST_LOOK_MS = 3_000
-"""So long the first attempt waits for leaders, each further one twice as long."""
+"""The time in which the first attempt waits for leaders; it doubles with each attempt."""
 
 
 @dataclass(slots=True)
 class _Places:
-    """What an attempt has found."""
+    """The result of an attempt."""
 
     place: OffsetAt | None
     """Where to begin without a committed offset."""
     committed: dict[TopicPartition, int | None]
     found: dict[TopicPartition, int] = field(default_factory=dict)
-    """Where ``place`` is."""
+    """The offsets of ``place``."""
     failed: dict[TopicPartition, KafkaError] = field(default_factory=dict)
 
 
 class StartOffsets:
-    """Adds partitions to the reader once it is known where to begin."""
+    """Adds partitions to the reader once their start offsets are known."""
 
     def __init__(
         self, router: Router, config: GroupConfig, reader: PartitionReader, commits: Commits
@@ -60,7 +61,7 @@ class StartOffsets:
         self._reader = reader
         self._commits = commits
         self.missing: set[TopicPartition] = set()
-        """Assigned, and not being read yet."""
+        """Assigned partitions that are not being read yet."""
         self._paused: set[TopicPartition] = set()
         self._withheld: frozenset[TopicPartition] = frozenset()
         self._began: dict[TopicPartition, int] = {}
@@ -72,15 +73,15 @@ class StartOffsets:
         self._failures = 0
 
     def add(self, topic_partitions: Collection[TopicPartition]) -> None:
-        """They were assigned, or are to begin anew where the group has come to."""
-        self.stop_looking()  # the group may have gone on since
+        """They were assigned, or begin anew at the committed offsets."""
+        self.stop_looking()  # the group may have committed more since that lookup
         self._wait = Deadline.after_ms(WAIT_MS)
         if not self.missing:
             self._since = time.monotonic()
         self.missing.update(topic_partitions)
 
     def remove(self, topic_partition: TopicPartition) -> None:
-        """It is read no more."""
+        """It is no longer read."""
         self.missing.discard(topic_partition)
         self._paused.discard(topic_partition)
         self._withheld -= {topic_partition}
@@ -89,7 +90,7 @@ class StartOffsets:
             self._reader.remove(topic_partition)
 
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Go on, or begin, at ``offset``."""
+        """Continue, or begin, at ``offset``."""
         if topic_partition in self.missing:
             self.begin(topic_partition, offset, None)
         else:
@@ -98,38 +99,38 @@ class StartOffsets:
             self._commits.progress.sought(topic_partition, offset)
 
     def pause(self, topic_partition: TopicPartition) -> None:
-        """Hand out nothing of it."""
+        """Hand out no records of it."""
         self._paused.add(topic_partition)
         self._hold_or_go_on(topic_partition)
 
     def resume(self, topic_partition: TopicPartition) -> None:
-        """Go on with it."""
+        """Continue with it."""
         self._paused.discard(topic_partition)
         self._hold_or_go_on(topic_partition)
 
     def withhold(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Hand out nothing of these, whoever resumes them, and go on with those that were withheld before and
-        are not among them.
+        """Hand out no records of these, even if the caller resumes them, and continue with those that were
+        withheld before and are not among them.
         """
         before, self._withheld = self._withheld, frozenset(topic_partitions)
         for topic_partition in before ^ self._withheld:
             self._hold_or_go_on(topic_partition)
 
     def offset_of(self, topic_partition: TopicPartition, place: OffsetAt) -> int:
-        """The offset of a place: of a time after the last record, the end."""
+        """The offset of ``place``; of a time after the last record, the end offset."""
         return self._offsets({topic_partition: place}, self._router.deadline())[topic_partition]
 
     def drop_missing(self) -> None:
-        """Drop what was fetched of those that are to begin anew."""
+        """Drop the fetched records of partitions that begin anew."""
         for topic_partition in self.missing & self._reader.partitions.keys():
             self._reader.remove(topic_partition)
 
     def find(self, deadline: Deadline) -> None:
-        """Look up where to begin with what is missing, in the background, and begin with what was found: a
-        partition that has no leader holds up no other.
+        """Look up the start offsets of missing partitions in the background, and begin those that were found:
+        a partition without a leader does not delay the others.
 
-        Raises what no other try helps with, `NoCommittedOffsetError`, `DeadlineExceededError` where nothing
-        can be read for ``default_api_timeout_ms``.
+        Raises errors that are not retriable, `NoCommittedOffsetError`, `DeadlineExceededError` if nothing can
+        be read for ``default_api_timeout_ms``.
         """
         self.drop_missing()  # an interrupt may have left some half begun
         background = self._background
@@ -146,23 +147,24 @@ class StartOffsets:
             self.stop_looking()
 
     def stop_looking(self) -> None:
-        """What is being looked up counts no more."""
+        """Discard the lookup in progress."""
         self._background.close()
         self._background = Background()
         self._retry_at, self._failures = 0.0, 0
 
     def _look(self, background: Background, wanted: Collection[TopicPartition], failures: int) -> _Places:
-        """One attempt, in a thread: it changes nothing here."""
+        """One attempt, in a background thread: it changes no state of this object."""
         limit = background.deadline(self._router.config.default_api_timeout_ms)
         place = self._config.auto_offset_reset.place(time.time() * 1000)
         places = _Places(place, committed_offsets(self._router, self._config.group_id, wanted, limit))
         new = [tp for tp, offset in places.committed.items() if offset is None and tp not in self._began]
         if place is None or not new:
             return places
-        if failures:  # what is known of the leaders may be outdated
+        if failures:  # the known leaders may be outdated
             with contextlib.suppress(KafkaError):
                 self._router.refresh({tp.topic for tp in new}, limit)
-        # What is found has to wait for a leader that can't be reached: not for long at first.
+        # A leader that cannot be reached delays the offsets that were found: only briefly in the first
+        # attempts.
         limit = limit.within_ms(FIRST_LOOK_MS * 2.0 ** min(failures, 10))
         level = self._config.isolation_level
         places.found, places.failed = try_resolve_offsets(
@@ -171,7 +173,7 @@ class StartOffsets:
         return places
 
     def _looked(self, places: _Places | KafkaError) -> None:
-        """Begin with what was found and is still missing."""
+        """Begin with the offsets that were found for partitions that are still missing."""
         if isinstance(places, KafkaError):
             self._failed(places)
             return
@@ -187,16 +189,16 @@ class StartOffsets:
             self._failed(min(failed, key=_passes))
 
     def _go_on(self, topic_partition: TopicPartition, places: _Places) -> bool:
-        """Begin where the group has come to, or this consumer; False where neither has begun."""
+        """Begin at the committed offset, or where this consumer began; False if there is neither."""
         committed = places.committed[topic_partition]
-        # Not anew by the reset policy: the log's end is elsewhere by now.
+        # Not at the reset policy's offset again: the end of the log has moved by now.
         offset = self._began.get(topic_partition) if committed is None else committed
         if offset is not None:
             self.begin(topic_partition, offset, committed)
         return offset is not None
 
     def _failed(self, error: KafkaError) -> None:
-        """Try again a little later; what was found is read meanwhile."""
+        """Try again after a backoff; partitions that were found are read meanwhile."""
         if not _passes(error):
             raise error
         client, now = self._router.config, time.monotonic()

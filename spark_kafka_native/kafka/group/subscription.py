@@ -1,4 +1,4 @@
-"""`Subscription`: which topics a consumer wants, by name or by pattern. Any thread may look at it."""
+"""`Subscription`: the topics of a consumer, by name or by pattern. Any thread may read it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from ..errors import ConfigError
 
 Topics = str | Iterable[str] | re.Pattern[str]
-"""A topic, several, or a pattern that the whole of a topic's name matches."""
+"""A topic, several, or a pattern that matches whole names of topics."""
 
 
 class Subscription:
-    """Either names or a pattern, until it is changed; without ``topics`` empty until then."""
+    """Names or a pattern; empty until `change` if ``topics`` is not given."""
 
     def __init__(self, topics: Topics = ()) -> None:
         self._wanted: frozenset[str] | re.Pattern[str] = frozenset()
@@ -32,11 +32,11 @@ class Subscription:
 
     @property
     def by_pattern(self) -> bool:
-        """Whether all topics of the cluster have to be looked at."""
+        """True if the metadata of all topics of the cluster are needed."""
         return isinstance(self._wanted, re.Pattern)
 
     def named(self) -> frozenset[str]:
-        """The names. Raises `ConfigError` where there is a pattern."""
+        """The names. Raises `ConfigError` for a pattern."""
         if isinstance(self._wanted, re.Pattern):
             raise ConfigError(
                 f"the consumer reads {self}: topics can't be added or removed, subscribe changes it"
@@ -44,18 +44,20 @@ class Subscription:
         return self._wanted
 
     def among(self, topics: Iterable[str]) -> frozenset[str]:
-        """The topics that are wanted: those of ``topics`` that match, or all names, existing or not."""
+        """The subscribed topics: those of ``topics`` that match the pattern, or all names, existing or
+        not.
+        """
         wanted = self._wanted
         if isinstance(wanted, re.Pattern):
             return frozenset(topic for topic in topics if wanted.fullmatch(topic))
         return wanted
 
     def includes(self, topic: str) -> bool:
-        """Whether ``topic``, which exists, is wanted."""
+        """True if ``topic``, which exists, is subscribed."""
         return topic in self.among((topic,))
 
     def change(self, topics: Topics) -> None:
-        """Want these instead."""
+        """Subscribe to these instead."""
         self._wanted = _wanted(topics)
 
 
