@@ -1,5 +1,5 @@
-"""`Cluster`: looks at a cluster: brokers, topics, leaders, offsets, and single fetches. It changes nothing;
-that is `Admin`'s.
+"""`Cluster`: reads brokers, topics, leaders and offsets of a cluster, and fetches once. It changes nothing;
+`Admin` does.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from .runtime.deadline import Deadline
 R = TypeVar("R", bound=Response)
 When = int | str | OffsetAt | datetime | timedelta
 """A timestamp in milliseconds; ``"earliest"``, ``"latest"`` or ``"max_timestamp"``; an `OffsetAt`; a time, or
-how long ago."""
+a duration before now.
+"""
 
 
 class Cluster:
     """A view of one cluster. Any thread may use it; a context manager.
 
-    What it says of brokers, topics and leaders is at most ``metadata_max_age_ms`` old, as it asks again by
-    itself then; `refresh` asks at once. Every call takes at most ``timeout`` seconds (None:
+    Brokers, topics and leaders are at most ``metadata_max_age_ms`` old, because older metadata are requested
+    again; `refresh` requests them at once. Every call takes at most ``timeout`` seconds (None:
     ``default_api_timeout_ms``) with all its retries, and raises `DeadlineExceededError`, `NetworkError`,
-    `BrokerError` (with its error code: no such topic, not authorized) and their kin.
+    `BrokerError` (with its error code: no such topic, not authorized) and their subclasses.
     """
 
     def __init__(self, router: Router, config: ConsumerConfig, *, owns_router: bool = True) -> None:
@@ -49,8 +50,8 @@ class Cluster:
         router: Router | None = None,
         **settings: Any,
     ) -> Self:
-        """Find the cluster. ``bootstrap`` and keywords are as for `Consumer`; a ``router`` that is given is
-        shared and stays open.
+        """Connect to the cluster. ``bootstrap`` and keywords are as for `Consumer`; a ``router`` that is
+        given is shared and stays open.
         """
         given = router.config if bootstrap is None and router is not None else bootstrap
         client, consumer = configs_from(given, settings, ConsumerConfig)
@@ -74,21 +75,20 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """Close every connection; calls under way and later ones raise `ClientClosedError`. A router that was
-        given stays open.
+        """Close every connection; calls in progress and later ones raise `ClientClosedError`. A router that
+        was given stays open.
         """
         if self._owns_router:
             self._router.end()
 
     @property
     def router(self) -> Router:
-        """What it stands on, for requests of your own; to be shared with others."""
+        """Its metadata and connections, for requests of your own; may be shared with other clients."""
         return self._router
 
     @property
     def cluster_id(self) -> str | None:
-        """The id that the cluster gave itself when it was formatted; takes at most
-        ``default_api_timeout_ms``."""
+        """The id that the cluster got when it was formatted; takes at most ``default_api_timeout_ms``."""
         return self._metadata(None).cluster_id
 
     def brokers(self, timeout: float | None = None) -> tuple[Broker, ...]:
@@ -97,20 +97,23 @@ class Cluster:
         return tuple(found[node_id] for node_id in sorted(found))
 
     def controller(self, timeout: float | None = None) -> Broker | None:
-        """The broker that is named as the controller: with KRaft any one that passes on what is the
-        controller's."""
+        """The controller by the metadata: with KRaft any broker, which forwards requests to the
+        controller.
+        """
         metadata = self._metadata(timeout)
         return None if metadata.controller_id is None else metadata.brokers.get(metadata.controller_id)
 
     def topics(self, *, internal: bool = False, timeout: float | None = None) -> tuple[str, ...]:
-        """The names of all topics that the client may describe, Kafka's own ones only if ``internal``."""
+        """The names of all topics that the client may describe; Kafka's internal topics only if
+        ``internal``.
+        """
         found = self._router.metadata(None, deadline=self._deadline(timeout)).topics.values()
         return tuple(
             sorted(one.name for one in found if not one.error_code and (internal or not one.internal))
         )
 
     def topic(self, name: str, timeout: float | None = None) -> Topic:
-        """What the cluster says of a topic; waits a moment for one that was just created."""
+        """The metadata of a topic; waits briefly for one that was just created."""
         limit = self._deadline(timeout)
         return self._router.retry(
             lambda: self._router.metadata((name,), deadline=limit).topic(name),
@@ -120,14 +123,14 @@ class Cluster:
         )
 
     def partitions(self, topic: str, timeout: float | None = None) -> tuple[Partition, ...]:
-        """The partitions of a topic: leader, leader epoch, replicas and those in sync."""
+        """The partitions of a topic: leader, leader epoch, replicas and in-sync replicas."""
         found = self.topic(topic, timeout).partitions
         return tuple(found[index] for index in sorted(found))
 
     def leader(
         self, topic: str | TopicPartition, partition: int | None = None, timeout: float | None = None
     ) -> Broker:
-        """The broker that leads a partition; waits for one that is being elected."""
+        """The leader of a partition; waits for an election in progress."""
         tp, limit = _topic_partition(topic, partition), self._deadline(timeout)
         led = self._router.retry(
             lambda: self._router.leader(tp, deadline=limit),
@@ -138,16 +141,16 @@ class Cluster:
         return self._router.snapshot.brokers[led.node_id]
 
     def refresh(self, topics: Collection[str] | None = None, timeout: float | None = None) -> None:
-        """Ask the cluster anew, for ``topics`` or (None) for all of them."""
+        """Refresh the metadata of ``topics`` or (None) of all topics."""
         self._router.metadata(topics, refresh=True, deadline=self._deadline(timeout))
 
     def connection(self, node_id: int, timeout: float | None = None) -> Connection:
-        """A live connection to a broker of the cluster, shared with whatever else this object does."""
+        """A live connection to a broker of the cluster, shared with the other calls of this object."""
         self._metadata(timeout)
         return self._router.connection(node_id, self._deadline(timeout))
 
     def send(self, request: Request[R], node_id: int | None = None, timeout: float | None = None) -> R:
-        """Send a request of your own and return its response, from one broker, or from whichever answers."""
+        """Send a request of your own to one broker, or to any, and return its response."""
         limit = self._deadline(timeout)
         if node_id is None:
             return self._router.send_any(request, limit)
@@ -156,9 +159,8 @@ class Cluster:
     def list_offset(
         self, topic: str, partition: int, when: When = OffsetAt.LATEST, timeout: float | None = None
     ) -> FoundOffset:
-        """The offset of a place in a partition, with its timestamp where it was found by one; ``offset`` is
-        None where no record is as late. With ``isolation_level="read_committed"`` latest is the last stable
-        offset.
+        """The offset of a place in a partition, with its timestamp if it was found by one; ``offset`` is None
+        if no record is as late. With ``isolation_level="read_committed"`` latest is the last stable offset.
         """
         tp = TopicPartition(topic, partition)
         return self._list({tp: _at(when)}, timeout)[tp]
@@ -185,16 +187,16 @@ class Cluster:
     def offsets_for_times(
         self, times: Mapping[TopicPartition, When], timeout: float | None = None
     ) -> dict[TopicPartition, FoundOffset]:
-        """For each partition the first record at or after a time; ``offset`` is None where there is none."""
+        """For each partition the first record at or after a time; ``offset`` is None if there is none."""
         return self._list({tp: _at(when) for tp, when in times.items()}, timeout)
 
     def fetch(self, topic: str, partition: int, offset: int, timeout: float | None = None) -> FetchedOnce:
-        """Fetch once what there is from ``offset`` on; see `FetchedOnce` and `fetch_once`."""
+        """Fetch once the records from ``offset`` on; see `FetchedOnce` and `fetch_once`."""
         tp = TopicPartition(topic, partition)
         return fetch_once(self._router, tp, offset, self._config, self._deadline(timeout))
 
     def _metadata(self, timeout: float | None) -> ClusterMetadata:
-        """What is known of the brokers, asked for anew once it is old."""
+        """The known metadata of the brokers, requested again if they are old."""
         limit, age_s = self._deadline(timeout), time.monotonic() - self._asked_at
         if age_s * 1000 < self._router.config.metadata_max_age_ms:
             return self._router.metadata((), deadline=limit)

@@ -1,7 +1,7 @@
-"""Every error code a broker may answer with, and what it means to a client.
+"""Every error code of a broker's answer, and its consequences for a client.
 
-Numbers, names and kinds are proved against Java's ``org.apache.kafka.common.protocol.Errors`` by
-``tests/spec/test_error_codes.py``. A code is a fact about an answer; the exception is ``errors.BrokerError``.
+Numbers, names and kinds are checked against Java's ``org.apache.kafka.common.protocol.Errors`` by
+``tests/spec/test_error_codes.py``. A code is a value in an answer; the exception is ``errors.BrokerError``.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ _UPPER_CASE_WORDS = frozenset({"ID", "SASL"})
 
 
 class _Kind(enum.Flag):
-    """What a client may conclude from an error code; the same sets as Java's exception classes."""
+    """The consequences of an error code for a client; the same sets as Java's exception classes."""
 
     PERMANENT = 0
     RETRIABLE = 1
     """Java's ``RetriableException``: the same request may succeed a moment later."""
     STALE_METADATA = 2
-    """Java's ``InvalidMetadataException``: who leads what has changed; refresh the metadata, then retry."""
+    """Java's ``InvalidMetadataException``: a leader has changed; refresh the metadata, then retry."""
     TIMEOUT = 4
-    """Java's ``TimeoutException``: time ran out on the broker; the request may have been applied."""
+    """Java's ``TimeoutException``: the broker ran out of time; the request may have been applied."""
 
 
 _RETRY = _Kind.RETRIABLE
@@ -37,7 +37,7 @@ class ErrorCode(enum.IntEnum):
     """
 
     description: str
-    """One sentence: what went wrong and, where there is something to do, what to do."""
+    """One sentence: the failure, and its remedy if there is one."""
     _kind: _Kind
 
     def __new__(cls, code: int, description: str = "", kind: _Kind = _Kind.PERMANENT) -> Self:
@@ -251,8 +251,8 @@ class ErrorCode(enum.IntEnum):
 
     @classmethod
     def of(cls, code: int) -> ErrorCode:
-        """The error code of this number; a number nobody knows yet does not raise."""
-        known = _BY_NUMBER.get(code)  # a dict look-up: a third of the time of cls(code), and NONE is false
+        """The error code of this number; an unknown number does not raise."""
+        known = _BY_NUMBER.get(code)  # a dict lookup: a third of the time of cls(code), and NONE is false
         return cls(code) if known is None else known
 
     @classmethod
@@ -267,32 +267,32 @@ class ErrorCode(enum.IntEnum):
         return unknown
 
     def __reduce_ex__(self, protocol: object) -> tuple[type[ErrorCode], tuple[int]]:
-        """By number: some versions of Python (3.11.2) would look an unknown code's name up in vain."""
+        """By number: some versions of Python (3.11.2) would not find an unknown code by its name."""
         return ErrorCode, (self.value,)
 
     @property
     def title(self) -> str:
-        """The name for people: ``Offset Out Of Range``."""
+        """The name for messages: ``Offset Out Of Range``."""
         return " ".join(word if word in _UPPER_CASE_WORDS else word.title() for word in self.name.split("_"))
 
     @property
     def known(self) -> bool:
-        """Whether this client has ever heard of the code."""
+        """True if this client knows the code."""
         return self.value in _BY_NUMBER
 
     @property
     def retriable(self) -> bool:
-        """Whether the same request may succeed a moment later."""
+        """True if the same request may succeed a moment later."""
         return _Kind.RETRIABLE in self._kind
 
     @property
     def stale_metadata(self) -> bool:
-        """Whether the metadata must be refreshed before the retry."""
+        """True if the metadata must be refreshed before the retry."""
         return _Kind.STALE_METADATA in self._kind
 
     @property
     def timeout(self) -> bool:
-        """Whether time ran out on the broker's side, so that the request may have been applied."""
+        """True if the broker ran out of time, so that the request may have been applied."""
         return _Kind.TIMEOUT in self._kind
 
 

@@ -24,22 +24,24 @@ class ConfigError(KafkaError, ValueError):
 
 
 class UnsupportedVersionError(KafkaError):
-    """Broker and client share no version of an API, or the shared version cannot carry what was asked."""
+    """Broker and client share no version of an API, or the shared version cannot carry a field of the
+    request.
+    """
 
 
 class NetworkError(KafkaError):
-    """A connection could not be made or died. Whatever was in flight may or may not have been applied."""
+    """A connection could not be made or died. Requests in flight may or may not have been applied."""
 
 
 class UnreachableError(NetworkError):
-    """Nothing can be connected to, and that was told at once: connections are refused, or the name is
+    """No connection is possible, and the system said so at once: connections are refused, or the name is
     unknown.
     """
 
 
 class HandshakeClosedError(NetworkError):
-    """A listener hung up in the first exchange, as one of the other security protocol does (or a broker that
-    stops).
+    """A listener closed the connection in the first exchange, as one with another security protocol does (or
+    a broker that stops).
     """
 
 
@@ -58,15 +60,15 @@ class RequestTimedOutError(NetworkError):
 
 
 class DeadlineExceededError(KafkaError, TimeoutError):
-    """The time allowed for an operation ran out; ``__cause__`` is what failed last."""
+    """The time limit of an operation has passed; ``__cause__`` is the last failure."""
 
 
 class ProtocolError(KafkaError):
-    """Bytes from a broker break the protocol; the connection they came on is closed, never reused."""
+    """Bytes from a broker violate the protocol; their connection is closed and never reused."""
 
 
 class CorruptRecordError(ProtocolError):
-    """A record batch breaks the format. ``offset`` is the base offset of the batch (or the offset of the
+    """A record batch violates the format. ``offset`` is the base offset of the batch (or the offset of the
     record).
     """
 
@@ -77,7 +79,7 @@ class CorruptRecordError(ProtocolError):
         self.topic_partition = topic_partition
 
     def at(self, topic_partition: TopicPartition) -> CorruptRecordError:
-        """The same error with the topic-partition that only the caller of the decoder knows."""
+        """The same error with its topic-partition, which the decoder does not know."""
         return type(self)(self.message, self.offset, topic_partition)
 
     def __str__(self) -> str:
@@ -98,9 +100,10 @@ _DENIED: Final = {
 
 
 class BrokerError(KafkaError):
-    """A broker answered with an error code. ``where`` names the API and what it was asked for.
+    """A broker answered with an error code. ``where`` names the API and the item of the request.
 
-    ``operation``: what an ACL would have to allow for it, in Kafka's words (Describe, Read, Write ...).
+    ``operation``: the operation that an ACL would have to allow, as Kafka names it (Describe, Read, Write
+    ...).
     """
 
     def __init__(
@@ -120,12 +123,12 @@ class BrokerError(KafkaError):
 
 
 class IncompleteResponseError(KafkaError):
-    """A response leaves out something that was asked about. Asking again may help."""
+    """A response leaves out a part of the answer. Asking again may help."""
 
 
 class PartialAnswerError(KafkaError):
-    """Some partitions did not answer: ``failed`` says why, by partition; ``found`` is what would have been
-    returned for the others.
+    """Some partitions did not answer: ``failed`` contains their errors, ``found`` the results of the
+    others.
     """
 
     def __init__(self, found: Any, failed: Mapping[TopicPartition, KafkaError]) -> None:
@@ -147,7 +150,7 @@ class ConsumerClosedError(KafkaError):
 
 
 class OffsetOutOfRangeError(BrokerError):
-    """An offset is outside what the leader has. The bounds tell what is there, where the leader said so."""
+    """An offset is outside the leader's log. The bounds are set if the leader sent them."""
 
     def __init__(
         self,
@@ -170,8 +173,8 @@ class OffsetOutOfRangeError(BrokerError):
 
 
 class EndOfLogError(KafkaError):
-    """A range reaches beyond what its partition has: the log's end (or the last stable offset) stays below
-    it.
+    """A range extends beyond its partition: the end of the log (or the last stable offset) is below its
+    end.
     """
 
     def __init__(
@@ -191,7 +194,7 @@ class EndOfLogError(KafkaError):
 
     @property
     def in_open_transaction(self) -> bool:
-        """Whether the log has all of the range, and only an open transaction keeps it from being seen."""
+        """True if the log contains the whole range, and only an open transaction hides the rest."""
         stable = self.last_stable_offset
         return stable is not None and stable < self.until_offset <= self.high_watermark
 
@@ -215,7 +218,7 @@ class LogTruncatedError(KafkaError):
     """Records that were read already are not in the log any more, and others may have their offsets
     (KIP-320).
 
-    An unclean leader election does that. What was read and what would come next do not belong together.
+    An unclean leader election causes it. The records before and after it do not belong to the same log.
     """
 
     def __init__(self, topic_partition: TopicPartition, position: int, end_offset: int) -> None:
@@ -232,7 +235,7 @@ class LogTruncatedError(KafkaError):
 
 
 class TopicRecreatedError(KafkaError):
-    """A topic was deleted and created again: its offsets now mean other records. The ids are those of
+    """A topic was deleted and created again: its offsets now belong to other records. The ids are those of
     KIP-516.
     """
 
@@ -250,14 +253,18 @@ class TopicRecreatedError(KafkaError):
 
 
 class CommitFailedError(KafkaError):
-    """Offsets were not committed, as their partitions are not this consumer's any more, or not yet again.
+    """Offsets were not committed, because their partitions are no longer assigned to this consumer, or were
+    assigned to another in between.
 
-    Whoever has them now goes on from what was committed before: the records in question are read again.
+    Another member continues at the offsets that were committed before: it reads the records in question
+    again.
     """
 
 
 class NoCommittedOffsetError(KafkaError):
-    """A group has committed nothing of a partition, and ``auto_offset_reset="none"`` leaves it at that."""
+    """A group has no committed offset in a partition, and ``auto_offset_reset="none"`` sets no other
+    start.
+    """
 
     def __init__(self, group_id: str, topic_partition: TopicPartition) -> None:
         super().__init__(group_id, topic_partition)

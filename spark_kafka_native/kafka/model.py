@@ -1,7 +1,7 @@
-"""The client's value types: small, frozen, picklable, and without any behaviour that needs a network.
+"""The value types of the client: small, frozen and picklable; none of them needs a network.
 
-Words are those of Kafka's message specs, snake-cased. No wire sentinel (-1 for latest, -2 for earliest)
-leaves ``protocol/``: above it, "where in the log" is an `OffsetAt`.
+Names are those of Kafka's message specs, in snake case. No wire sentinel (-1 for latest, -2 for earliest)
+leaves ``protocol/``: above it, a place in the log is an `OffsetAt`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from datetime import UTC, datetime, timedelta
 from typing import ClassVar, Final, NamedTuple
 
 NO_TIMESTAMP_MS = -1
-"""What Kafka stores for a record without a timestamp."""
+"""The timestamp that Kafka stores for a record without one."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN: Final = 40
-"""Bytes of a key or value that a `Record` shows."""
+"""The number of bytes of a key or value in the repr of a `Record`."""
 
 
 class TopicPartition(NamedTuple):
@@ -31,10 +31,11 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMembership:
-    """For whom offsets are committed: a group, and the member that does it. Nobody of an earlier generation
-    may (KIP-447). Without a member, the group has to have none.
+    """The group and the member that commits offsets. The coordinator refuses members of earlier generations
+    (KIP-447). Without a member, the group must have none.
 
-    The coordinator asks only whether the member is one, in this generation: not which partitions it has.
+    The coordinator checks only that the member exists in this generation, not which partitions are assigned
+    to it.
     """
 
     group_id: str
@@ -43,19 +44,20 @@ class GroupMembership:
     group_instance_id: str | None = None
 
     def check(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Raises where ``offsets`` can't be this member's to commit, as far as is known here: by its
-        `GroupConsumer`, if it comes from there (``group_metadata``).
+        """Raises if this member must not commit ``offsets``. Only the membership of a `GroupConsumer` in this
+        process (``group_metadata``) can check that.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetToCommit:
-    """The offset of the next record to read, and what is kept with it; as it was committed, where a group is
-    asked for it."""
+    """The offset of the next record to read, and the data stored with it; also an offset that a group has
+    committed.
+    """
 
     offset: int
     leader_epoch: int = -1
-    """Of the last record that was read; -1 where it is not known."""
+    """The epoch of the last record that was read; -1 if it is not known."""
     metadata: str = ""
 
 
@@ -73,25 +75,25 @@ class Broker:
 
 
 class IsolationLevel(enum.IntEnum):
-    """What a reader sees of transactions (KIP-98)."""
+    """Which records of transactions a reader gets (KIP-98)."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
 
 
 class HeaderKeys(enum.Enum):
-    """How header keys are given to a reader: Kafka's spec says that they are UTF-8, and no broker looks."""
+    """The type of header keys: Kafka's spec says that they are UTF-8, but no broker checks it."""
 
     STRICT = "strict"
-    """As strings; one that is not UTF-8 is an error that names its record's offset."""
+    """Strings; a key that is not UTF-8 is an error with the offset of its record."""
     REPLACE = "replace"
-    """As strings, with U+FFFD for what is not UTF-8: to the character what Java's consumer shows."""
+    """Strings, with U+FFFD for bytes that are not UTF-8: the same characters as Java's consumer returns."""
     BYTES = "bytes"
-    """As they are on the wire, in a binary column."""
+    """The bytes on the wire, in a binary column."""
 
 
 class TimestampType(enum.IntEnum):
-    """Who set a record's timestamp; numbered as Java's ``TimestampType`` and Spark's column."""
+    """The source of a record's timestamp; numbered as Java's ``TimestampType`` and Spark's column."""
 
     NO_TIMESTAMP_TYPE = -1
     CREATE_TIME = 0
@@ -99,7 +101,7 @@ class TimestampType(enum.IntEnum):
 
 
 class Acks(enum.IntEnum):
-    """How many in-sync replicas must have a batch before the leader answers."""
+    """The number of in-sync replicas that must have a batch before the leader answers."""
 
     NONE = 0
     LEADER = 1
@@ -108,7 +110,7 @@ class Acks(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class OffsetAt:
-    """A place in a partition that the broker is asked to turn into an offset.
+    """A place in a partition, which the broker converts to an offset.
 
     Use the constants, or `OffsetAt.timestamp` for the first record at or after ``timestamp_ms``.
     """
@@ -137,18 +139,18 @@ OffsetAt.MAX_TIMESTAMP = OffsetAt("max_timestamp")
 
 
 class Record(NamedTuple):
-    """One record as it was read.
+    """One record that was read.
 
-    A tuple, as it is made per record: a third faster than an object with slots, and the garbage collector
-    does not have to follow it. Use the names: fields may be added.
+    A tuple, because one is made per record: a third faster than an object with slots, and the garbage
+    collector does not have to follow it. Use the names: fields may be added.
     """
 
     topic: str
-    """Empty where the columns that it comes from know no topic."""
+    """Empty if the columns it was made from have no topic."""
     partition: int
-    """-1 where ``topic`` is empty."""
+    """-1 if ``topic`` is empty."""
     offset: int
-    """-1 where the columns have no offsets."""
+    """-1 if the columns have no offsets."""
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
@@ -160,14 +162,14 @@ class Record(NamedTuple):
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Where the record is."""
+        """The topic and partition of the record."""
         return TopicPartition(self.topic, self.partition)
 
     @property
     def timestamp(self) -> datetime | None:
         """``timestamp_ms`` as a time of UTC; None for "no timestamp".
 
-        ValueError after the year 9999, which a record's timestamp may be.
+        Raises `ValueError` after the year 9999, which a record's timestamp may be.
         """
         if self.timestamp_ms < 0:
             return None

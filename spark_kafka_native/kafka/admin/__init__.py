@@ -1,4 +1,4 @@
-"""`Admin`: everything that changes or describes a cluster, apart from its records. One module per family."""
+"""`Admin`: describes and changes a cluster. One module per family of requests."""
 
 from .admin import Admin
 from .topics import NewTopic

@@ -1,4 +1,4 @@
-"""`AclAdmin`: who may do what to which resource (KIP-140, KIP-290)."""
+"""`AclAdmin`: access control lists (KIP-140, KIP-290)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ E = TypeVar("E", bound=enum.IntEnum)
 
 
 class _Numbered(enum.IntEnum):
-    """Words that Kafka numbers; 0 is UNKNOWN in each kind, and stands for the numbers of newer brokers."""
+    """Kafka's numbered constants; 0 is UNKNOWN in each type, and is used for numbers of newer brokers."""
 
     @classmethod
     def _missing_(cls, value: object) -> Self:
@@ -32,7 +32,7 @@ class _Numbered(enum.IntEnum):
 
 
 class AclResource(_Numbered):
-    """What an ACL is about; numbered as Java's ``ResourceType``."""
+    """The type of a resource; numbered as Java's ``ResourceType``."""
 
     UNKNOWN = 0
     ANY = 1
@@ -45,18 +45,18 @@ class AclResource(_Numbered):
 
 
 class AclPattern(_Numbered):
-    """How the name of an ACL's resource is meant; numbered as Java's ``PatternType``."""
+    """How the name of a resource is matched; numbered as Java's ``PatternType``."""
 
     UNKNOWN = 0
     ANY = 1
     MATCH = 2
-    """Only to search: every pattern that fits the name, prefixes and ``*`` too."""
+    """For filters only: all patterns that match the name, including prefixes and ``*``."""
     LITERAL = 3
     PREFIXED = 4
 
 
 class AclOperation(_Numbered):
-    """What may be done, or not; numbered as Java's."""
+    """The operation that is allowed or denied; numbered as Java's."""
 
     UNKNOWN = 0
     ANY = 1
@@ -77,7 +77,7 @@ class AclOperation(_Numbered):
 
 
 class AclPermission(_Numbered):
-    """Whether it may; numbered as Java's ``AclPermissionType``. A denial wins over every allowance."""
+    """Allow or deny; numbered as Java's ``AclPermissionType``. A denial overrides every permission."""
 
     UNKNOWN = 0
     ANY = 1
@@ -86,17 +86,17 @@ class AclPermission(_Numbered):
 
 
 CLUSTER_NAME = "kafka-cluster"
-"""The name of the one resource of the type cluster."""
+"""The name of the only resource of type cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acl:
-    """One rule. Its words may be given as texts: ``operation="read"``."""
+    """One rule. Constants may be given as text: ``operation="read"``."""
 
     resource: AclResource | str
     name: str = CLUSTER_NAME
     principal: str
-    """As ``User:alice``; ``User:*`` is everybody."""
+    """For example ``User:alice``; ``User:*`` matches all users."""
     operation: AclOperation | str
     permission: AclPermission | str = AclPermission.ALLOW
     pattern: AclPattern | str = AclPattern.LITERAL
@@ -117,7 +117,7 @@ class Acl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclFilter:
-    """Which rules are meant: None, or ANY, is every one."""
+    """Selects rules: None, or ANY, matches all."""
 
     resource: AclResource | str = AclResource.ANY
     name: str | None = None
@@ -132,10 +132,12 @@ class AclFilter:
 
 
 class AclAdmin(AdminFamily):
-    """ACLs. The brokers need an authorizer (`ErrorCode.SECURITY_DISABLED` else)."""
+    """ACLs. The brokers need an authorizer; otherwise they answer `ErrorCode.SECURITY_DISABLED`."""
 
     def create_acls(self, acls: Collection[Acl], timeout: Timeout = None) -> None:
-        """Add rules; one that is there already does no harm. Raises `BrokerError` for the first refused."""
+        """Add rules; rules that exist already are accepted. Raises `BrokerError` for the first that is
+        refused.
+        """
         rules = [acls] if isinstance(acls, Acl) else list(acls)
         request = CreateAclsRequest(
             creations=[
@@ -163,7 +165,7 @@ class AclAdmin(AdminFamily):
             raise with_refused(refused[0], refused[1:])
 
     def describe_acls(self, where: AclFilter | None = None, timeout: Timeout = None) -> list[Acl]:
-        """The rules that ``where`` means (None: all). Raises `BrokerError`."""
+        """The rules that ``where`` selects (None: all). Raises `BrokerError`."""
         request = DescribeAclsRequest(**_filter(where or AclFilter()))
         response = self._router.send_any(request, self._limit(timeout))
         refuse(ItemResult("ACLs", response.error_code, response.error_message), "describing", "Describe")
@@ -176,10 +178,10 @@ class AclAdmin(AdminFamily):
     def delete_acls(
         self, where: AclFilter | Acl | Collection[AclFilter | Acl], timeout: Timeout = None
     ) -> list[Acl]:
-        """Delete the rules that ``where`` means, one filter or rule or several; those that were deleted.
+        """Delete the rules that ``where`` selects, one filter or rule or several; returns the deleted rules.
 
-        Raises `BrokerError` for the first that could not be; its notes name the others, and what was deleted
-        nevertheless.
+        Raises `BrokerError` for the first that could not be deleted; its notes name the others, and the rules
+        that were deleted nevertheless.
         """
         filters = [where] if isinstance(where, AclFilter | Acl) else list(where)
         request = DeleteAclsRequest(filters=[DeleteAclsFilter(**_filter(one)) for one in filters])

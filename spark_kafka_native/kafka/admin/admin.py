@@ -1,4 +1,4 @@
-"""`Admin`: the one class of all families."""
+"""`Admin`: the methods of all families in one class."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Admin(
 ):
     """Describes and changes a cluster: ``Admin("localhost:9092")``.
 
-    ``bootstrap`` is what `Producer` and `Consumer` take, with the fields of `ClientConfig` and
-    `SecurityConfig` as keywords; or a `Router`, which then stays the caller's. Connects when it is first
-    needed. Any thread may use it.
+    ``bootstrap`` is the same as for `Producer` and `Consumer`, with the fields of `ClientConfig` and
+    `SecurityConfig` as keywords; or a `Router`, which the caller still has to close. Connects on first use.
+    Any thread may use it.
 
-    Every method takes a ``timeout``: seconds, or a `Deadline` (default: ``default.api.timeout.ms``). It tries
-    again what may succeed later, and raises a `BrokerError` that names what was refused.
+    Every method takes a ``timeout``: seconds, or a `Deadline` (default: ``default.api.timeout.ms``). It
+    retries errors that may be temporary, and raises a `BrokerError` that names the refused item.
     """
 
     def __init__(self, bootstrap: Bootstrap | Router | None = None, **settings: Any) -> None:
@@ -42,12 +42,14 @@ class Admin(
 
     @property
     def router(self) -> Router:
-        """Metadata and connections, for what takes a router (`list_offsets`, `committed_offsets`)."""
+        """Metadata and connections, for functions that take a router (`list_offsets`,
+        `committed_offsets`).
+        """
         return self._router
 
     def close(self) -> None:
-        """Close the connections; calls under way and later ones raise `ClientClosedError`. A router that was
-        given stays open.
+        """Close the connections; calls in progress and later ones raise `ClientClosedError`. A router that
+        was given stays open.
         """
         if self._owns_router:
             self._router.end()

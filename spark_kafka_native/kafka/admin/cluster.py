@@ -1,4 +1,4 @@
-"""`ClusterAdmin`: the brokers, their disks, where replicas lie, and who leads."""
+"""`ClusterAdmin`: brokers, their log directories, reassignments and leader elections."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ class ClusterDescription:
 
     cluster_id: str | None
     controller_id: int | None
-    """Of a KRaft cluster: a broker that forwards to the controller."""
+    """In a KRaft cluster: a broker that forwards to the controller."""
     brokers: tuple[Broker, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """What lies on a disk of one partition."""
+    """A replica of a partition in a log directory."""
 
     size_bytes: int
     offset_lag: int
-    """How far it is behind the high watermark (or, of a ``future`` one, behind the current replica)."""
+    """The number of offsets behind the high watermark (of a ``future`` replica, behind the current one)."""
     future: bool
-    """Whether it is being moved here from another directory."""
+    """True if it is being moved here from another directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDir:
-    """A directory of a broker."""
+    """A log directory of a broker."""
 
     node_id: int
     path: str
     error_code: ErrorCode
-    """KAFKA_STORAGE_ERROR where the disk has failed."""
+    """KAFKA_STORAGE_ERROR if the disk has failed."""
     total_bytes: int | None
     usable_bytes: int | None
     """Both None with brokers before 3.3."""
@@ -78,7 +78,7 @@ class ClusterAdmin(AdminFamily):
         )
 
     def describe_log_dirs(self, timeout: Timeout = None) -> list[LogDir]:
-        """The directories of every broker, and what lies in them. Raises `BrokerError`."""
+        """The log directories of every broker, with their replicas. Raises `BrokerError`."""
         limit = self._limit(timeout)
 
         def ask(node_id: int) -> list[LogDir]:
@@ -92,8 +92,8 @@ class ClusterAdmin(AdminFamily):
     def reassign(
         self, replicas: Mapping[TopicPartition, Sequence[int] | None], timeout: Timeout = None
     ) -> None:
-        """Begin to move partitions to other brokers, the preferred leader first; None stops what is under
-        way and goes back. `list_reassignments` shows how it goes.
+        """Begin to move partitions to other brokers, the preferred leader first; None cancels a reassignment
+        in progress. `list_reassignments` returns those in progress.
 
         Raises `BrokerError` for the first partition that is refused; the others are moved.
         """
@@ -148,10 +148,11 @@ class ClusterAdmin(AdminFamily):
         *,
         unclean: bool = False,
     ) -> set[TopicPartition]:
-        """Make the preferred replica the leader of each partition (None: of all); those where it was not yet.
+        """Make the preferred replica the leader of each partition (None: of all); returns those whose leader
+        changed.
 
-        ``unclean`` makes a replica the leader that is not in sync, where no other is there: **records that
-        only the others have are lost**. Raises `BrokerError` for the first that is refused.
+        ``unclean`` elects a replica that is not in sync if no other is available: **records that only the
+        others have are lost**. Raises `BrokerError` for the first that is refused.
         """
         limit = self._limit(timeout)
         elected: set[TopicPartition] = set()
@@ -185,7 +186,7 @@ class ClusterAdmin(AdminFamily):
 
 
 def _refused(outcomes: Iterable[ItemResult]) -> list[ItemResult]:
-    """All partitions were meant: the first that was refused speaks for them."""
+    """All partitions were requested: the first refusal stands for all."""
     return [
         ItemResult("all", one.error_code, f"{one.name}: {one.message}") for one in outcomes if one.error_code
     ]

@@ -1,4 +1,4 @@
-"""`ConfigAdmin`: describe and alter the configurations of topics, brokers and groups."""
+"""`ConfigAdmin`: describe and alter the configs of topics, brokers and groups."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class ConfigResource:
-    """What has a configuration. Made by `topic`, `broker`, `all_brokers`, `group`, `broker_loggers`."""
+    """A resource with configs. Made by `topic`, `broker`, `all_brokers`, `group`, `broker_loggers`."""
 
     kind: int
     name: str
@@ -54,12 +54,12 @@ class ConfigResource:
 
     @classmethod
     def broker(cls, node_id: int) -> Self:
-        """One broker, as it is configured itself."""
+        """One broker, with its own configs."""
         return cls(BROKER_RESOURCE, str(int(node_id)))
 
     @classmethod
     def all_brokers(cls) -> Self:
-        """What holds for every broker that is not configured otherwise itself."""
+        """The cluster-wide defaults, for brokers without their own value."""
         return cls(BROKER_RESOURCE, "")
 
     @classmethod
@@ -74,7 +74,7 @@ class ConfigResource:
 
     @property
     def node_id(self) -> int | None:
-        """The broker that has to be asked; None where any does."""
+        """The broker that has to be asked; None for any broker."""
         if self.kind in (BROKER_RESOURCE, BROKER_LOGGER_RESOURCE) and self.name:
             return int(self.name)
         return None
@@ -85,7 +85,7 @@ class ConfigResource:
 
 
 class ConfigSource(enum.IntEnum):
-    """Who has set a value, as in Kafka's ``ConfigEntry.ConfigSource``."""
+    """Where a value was set, as in Kafka's ``ConfigEntry.ConfigSource``."""
 
     UNKNOWN = -1
     TOPIC = 1
@@ -105,20 +105,20 @@ class ConfigSource(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEntry:
-    """One setting."""
+    """One config."""
 
     name: str
     value: str | None
-    """None where the broker keeps it to itself (``sensitive``), or there is none."""
+    """None if the broker does not reveal it (``sensitive``), or if there is none."""
     source: ConfigSource
     read_only: bool
     sensitive: bool
     documentation: str | None = None
-    """Kafka's own; only where it was asked for."""
+    """Kafka's own; only if requested."""
 
     @property
     def is_default(self) -> bool:
-        """Whether nobody has set it."""
+        """True if it has its default value."""
         return self.source is ConfigSource.DEFAULT
 
 
@@ -130,16 +130,16 @@ class _Change(enum.IntEnum):
 
 
 class ConfigAdmin(AdminFamily):
-    """Configurations."""
+    """Configs of topics, brokers and groups."""
 
     def describe_topic_configs(
         self, names: Collection[str], timeout: Timeout = None
     ) -> dict[str, dict[str, str | None]]:
-        """Each topic's configuration by name; None where the broker keeps the value to itself."""
+        """The configs of each topic by name; None if the broker does not reveal the value."""
         return describe_topic_configs(self._router, names_of(names, "topics"), self._limit(timeout))
 
     def describe_broker_configs(self, node_id: int, timeout: Timeout = None) -> dict[str, str | None]:
-        """One broker's configuration, as that broker has it."""
+        """The configs of one broker, as that broker has them."""
         limit = self._limit(timeout)
         self._router.metadata((), deadline=limit)
         return describe_broker_configs(self._router, node_id, limit)
@@ -152,9 +152,9 @@ class ConfigAdmin(AdminFamily):
         names: Iterable[str] | None = None,
         documentation: bool = False,
     ) -> dict[str, ConfigEntry]:
-        """The settings of ``resource`` (or those called ``names``) by name, each with who has set it.
+        """The configs of ``resource`` (or those in ``names``) by name, each with its source.
 
-        Raises `BrokerError` where the broker refuses, or the cluster has none with that id.
+        Raises `BrokerError` if the broker refuses, or the cluster has no broker with that id.
         """
         asked = DescribeConfigsResource(
             resource_type=resource.kind,
@@ -174,10 +174,10 @@ class ConfigAdmin(AdminFamily):
         subtract: Mapping[str, str] | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Change settings of ``resource`` and leave the others as they are (KIP-339, all or none).
+        """Change configs of ``resource`` and leave the others unchanged (KIP-339, all or none).
 
-        ``values`` are set; None takes a setting back to its default. ``append`` and ``subtract`` add to and
-        take from settings that are lists. Raises `BrokerError` where the broker refuses.
+        ``values`` are set; None restores the default. ``append`` and ``subtract`` add to and remove from
+        configs that are lists. Raises `BrokerError` if the broker refuses.
         """
         changes = _changes(values or {}, append or {}, subtract or {})
         if not changes:
@@ -196,7 +196,7 @@ class ConfigAdmin(AdminFamily):
             return self._router.send_any(request, limit)
         if node_id not in self._router.metadata((), deadline=limit).brokers:
             brokers = self._router.metadata((), refresh=True, deadline=limit).brokers
-            if node_id not in brokers:  # who asks for one that is starting can ask again
+            if node_id not in brokers:  # a caller that expects a starting broker can ask again
                 there = ", ".join(map(str, sorted(brokers))) or "none"
                 told = f"the cluster has no such broker just now; there are {there}"
                 raise BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, f"{request.api_name()} of {resource}", told)

@@ -1,5 +1,5 @@
-"""`AdminFamily`: what the families of `Admin`'s methods share: a router, and how one request about many
-things is settled thing by thing.
+"""`AdminFamily`: the base of all families: a router, and one request about several items with a result for
+each.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ R = TypeVar("R", bound=Response)
 T = TypeVar("T")
 
 BROKER_SHARE = 0.8
-"""Of the time that is left a broker may spend this much waiting, so that its answer still arrives in time."""
+"""The share of the remaining time that a broker may spend on a request, so that its answer arrives in
+time.
+"""
 
 TRY_AGAIN = frozenset(
     (
@@ -29,12 +31,13 @@ TRY_AGAIN = frozenset(
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     )
 )
-"""What is refused for these was not done. Of other retriable codes that is not sure (REQUEST_TIMED_OUT), or
-it is the controller's word and final (UNKNOWN_TOPIC_OR_PARTITION)."""
+"""A request that was refused with one of these was not carried out. After other retriable codes it may have
+been (REQUEST_TIMED_OUT), or the code is the final answer of the controller (UNKNOWN_TOPIC_OR_PARTITION).
+"""
 
 
 class ItemResult(NamedTuple):
-    """What a response says of one thing that was asked for."""
+    """The result for one item of a request."""
 
     name: object
     error_code: ErrorCode
@@ -42,7 +45,7 @@ class ItemResult(NamedTuple):
 
 
 class AdminFamily:
-    """Base of the families; each has the methods for one kind of thing."""
+    """Base of the families; each has the methods for one kind of resource."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
@@ -56,7 +59,7 @@ class AdminFamily:
         return ask_controller(self._router, request, deadline)
 
     def _ask_every_broker(self, ask: Callable[[int], Iterable[T]], what: str, deadline: Deadline) -> list[T]:
-        """What ``ask`` gives for each broker of the cluster, each tried again until it answers."""
+        """The results of ``ask`` for each broker of the cluster, each retried until it answers."""
         self._router.metadata((), refresh=True, deadline=deadline)
         found: list[T] = []
         for node_id in sorted(self._router.snapshot.brokers):
@@ -76,10 +79,11 @@ class AdminFamily:
         deadline: Deadline,
         between: Callable[[KafkaError], None] | None = None,
     ) -> None:
-        """Have ``ask`` do ``task`` to each of ``names``, again to those that were put off (`TRY_AGAIN`).
+        """Call ``ask`` to do ``task`` to each of ``names``, again for those with a temporary error
+        (`TRY_AGAIN`).
 
-        Raises the refusal of the first that was refused, after all others were settled; its notes, and those
-        of an error that ends it before, name the others that were refused.
+        Raises the error of the first item that was refused, after all others have a result; its notes, and
+        those of an error that ends it before, name the others that were refused.
         """
         open_ones = _Settlement(names, task)
         if open_ones.pending:
@@ -98,7 +102,7 @@ class AdminFamily:
 
 
 class _Settlement:
-    """Which things are still open, and which were refused."""
+    """The items without a result, and those that were refused."""
 
     def __init__(self, names: Iterable[object], task: Task) -> None:
         self.pending = dict.fromkeys(names)
@@ -109,15 +113,15 @@ class _Settlement:
 
     @property
     def refused(self) -> list[BrokerError]:
-        """What was refused, in the order in which it was asked for: brokers answer in one of their own."""
+        """The refused items in the order of the request: brokers answer in another order."""
         return [self._refused[name] for name in self._order if name in self._refused]
 
     def attempt(self, ask: Callable[[list[object]], Iterable[ItemResult]]) -> None:
-        """Ask about what is open. Raises a retriable error where something still is."""
+        """Ask about the items without a result. Raises a retriable error if some still have none."""
         try:
             outcomes = list(ask(list(self.pending)))
         except KafkaError:
-            self._lost = True  # what was asked for may have been done
+            self._lost = True  # the request may have been carried out
             raise
         put_off = [error for one in outcomes if (error := self._take(one)) is not None]
         if put_off:
@@ -141,24 +145,24 @@ class _Settlement:
 
 
 class Task(NamedTuple):
-    """What is done to each thing."""
+    """The action on each item."""
 
     doing: str
-    """In words, as in "deleting topic"."""
+    """For messages, as in "deleting topic"."""
     operation: str | None = None
-    """What an ACL would have to allow for it."""
+    """The operation that an ACL would have to allow."""
     done_by_lost: ErrorCode | None = None
-    """The code that says, after an attempt whose answer was lost, that this attempt did it."""
+    """The code that means, after an attempt whose answer was lost, that this attempt succeeded."""
 
 
 def broker_share(deadline: Deadline) -> int:
-    """Milliseconds that a broker may take for what it is asked."""
+    """The milliseconds that a broker may spend on a request."""
     return int(deadline.remaining_ms * BROKER_SHARE)
 
 
 def names_of(given: Iterable[str], what: str) -> list[str]:
     """``given`` as a list of distinct names. Raises `ValueError` for a single str, which would pass for a
-    collection of its letters, and for what is no str.
+    collection of its letters, and for items that are not str.
     """
     if isinstance(given, str | bytes):
         raise ValueError(f"{what} must be a collection of names, as [{given!r}], not {given!r}")
@@ -170,14 +174,14 @@ def names_of(given: Iterable[str], what: str) -> list[str]:
 
 
 def with_refused(error: KafkaError, others: Iterable[KafkaError]) -> KafkaError:
-    """``error`` with a note (PEP 678) for each of ``others``, which were refused beside it."""
+    """``error`` with a note (PEP 678) for each of ``others``, which were refused in the same call."""
     for other in others:
         error.add_note(f"also refused: {other}")
     return error
 
 
 def refuse(outcome: ItemResult, doing: str, operation: str | None = None) -> None:
-    """Raise `BrokerError` where ``outcome`` is one."""
+    """Raise `BrokerError` if ``outcome`` is an error."""
     if outcome.error_code:
         where = f"{doing} {outcome.name}"
         raise BrokerError(outcome.error_code, where, outcome.message or None, operation)

@@ -1,5 +1,5 @@
-"""What is told of groups: `GroupListing`, `GroupDescription`, `GroupMember`, `PartitionLag`; and how
-descriptions come out of the answers for each of the two protocols.
+"""`GroupAdmin`: list and describe groups of both protocols, their committed offsets and lag, and change
+them.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from .family import AdminFamily, ItemResult, Task, names_of, refuse, with_refuse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupListing:
-    """A group, as a list shows it."""
+    """A group in a list."""
 
     group_id: str
     protocol_type: str
-    """``consumer``; empty where offsets are committed from outside; Kafka Connect has another."""
+    """``consumer``; empty if offsets are committed from outside; Kafka Connect uses another one."""
     state: str
-    """Kafka's word: Stable, Empty, PreparingRebalance ...; empty with brokers before 2.6."""
+    """The name of the state: Stable, Empty, PreparingRebalance ...; empty with brokers before 2.6."""
     type: str
     """``classic``, ``consumer`` (KIP-848), ``share`` or ``streams``; empty with brokers before 3.8."""
 
@@ -64,13 +64,13 @@ class GroupMember:
 
     member_id: str
     instance_id: str | None
-    """Of a static member (KIP-345)."""
+    """The instance id of a static member (KIP-345)."""
     client_id: str
     host: str
     assignment: tuple[TopicPartition, ...]
-    """What it reads; empty also where the group is not one of consumers."""
+    """Its assignment; empty also if it is not a group of consumers."""
     target: tuple[TopicPartition, ...] | None = None
-    """What it shall read once all have given up what they shall not (KIP-848)."""
+    """Its assignment after all members have given up their revoked partitions (KIP-848)."""
     member_epoch: int | None = None
 
 
@@ -89,17 +89,17 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLag:
-    """Where a group stands in a partition, and where that ends."""
+    """The committed offset of a group in a partition, and the partition's end offset."""
 
     committed_offset: int
     end_offset: int | None
-    """None where the partition is gone, or did not answer."""
+    """None if the partition is gone, or did not answer."""
     error: KafkaError | None = None
-    """Why it did not answer."""
+    """Why the partition did not answer."""
 
     @property
     def lag(self) -> int | None:
-        """How many offsets there are to read; never below 0."""
+        """The number of offsets left to read; never below 0."""
         return None if self.end_offset is None else max(0, self.end_offset - self.committed_offset)
 
 
@@ -126,7 +126,7 @@ def read_classic_group(response: DescribeGroupsResponse, group_id: str) -> Group
         if group.group_id == group_id:
             if group.error_code:
                 raise _refusal(group.error_code, group_id, group.error_message)
-            if group.group_state == "Dead":  # what brokers before 4.0 say of a group that never was
+            if group.group_state == "Dead":  # the answer of brokers before 4.0 for a group that never existed
                 raise _refusal(ErrorCode.GROUP_ID_NOT_FOUND, group_id, None)
             consumers = group.protocol_type == PROTOCOL_TYPE
             return GroupDescription(
@@ -162,7 +162,7 @@ def _partitions(assignment: Assignment) -> tuple[TopicPartition, ...]:
 def _classic_member(member: DescribedGroupMember, consumers: bool) -> GroupMember:
     assignment: tuple[TopicPartition, ...] = ()
     if consumers and member.member_assignment:
-        # A member may have a way of its own: the rest of the group is shown nevertheless.
+        # A member may use a format of its own: the rest of the group is described nevertheless.
         with contextlib.suppress(ProtocolError):
             told = read_versioned(ConsumerProtocolAssignment, member.member_assignment)
             assignment = _flat((topic.topic, topic.partitions) for topic in told.assigned_partitions)
@@ -192,7 +192,7 @@ _HAS_MEMBERS = frozenset(
 
 
 class GroupAdmin(AdminFamily):
-    """Groups, seen and moved from outside."""
+    """Groups, from outside."""
 
     def list_groups(
         self,
@@ -203,8 +203,8 @@ class GroupAdmin(AdminFamily):
     ) -> list[GroupListing]:
         """All groups of the cluster (of these states and types), by name.
 
-        States and types are Kafka's words: Stable, Empty, Dead ...; classic, consumer, share, streams. Every
-        broker is asked; raises `BrokerError` or `DeadlineExceededError` where one does not tell.
+        States and types as Kafka names them: Stable, Empty, Dead ...; classic, consumer, share, streams. Asks
+        every broker; raises `BrokerError` or `DeadlineExceededError` if one does not answer.
         """
         limit = self._limit(timeout)
         request = ListGroupsRequest(
@@ -229,7 +229,7 @@ class GroupAdmin(AdminFamily):
     def describe_groups(
         self, group_ids: Collection[str], timeout: Timeout = None
     ) -> dict[str, GroupDescription]:
-        """State, members and what each of them reads, for groups of the classic and the consumer protocol.
+        """State, members and assignments of groups of the classic and the consumer protocol.
 
         Raises `BrokerError`: GROUP_ID_NOT_FOUND, GROUP_AUTHORIZATION_FAILED.
         """
@@ -237,17 +237,17 @@ class GroupAdmin(AdminFamily):
         return {name: self._describe(name, limit) for name in names_of(group_ids, "groups")}
 
     def group_offsets(self, group_id: str, timeout: Timeout = None) -> dict[TopicPartition, OffsetToCommit]:
-        """Everything that ``group_id`` has committed. A group that does not exist has committed nothing.
+        """All committed offsets of ``group_id``. A group that does not exist has committed nothing.
 
-        Offsets of a transaction that is still open are waited for. Raises `BrokerError`.
+        Waits for open transactions that commit offsets. Raises `BrokerError`.
         """
         return all_committed_offsets(self._router, group_id, self._limit(timeout))
 
     def group_lag(self, group_id: str, timeout: Timeout = None) -> dict[TopicPartition, PartitionLag]:
-        """For everything that ``group_id`` has committed: the end of the log, and how far it is ahead.
+        """For all partitions in which ``group_id`` has committed: the end offset and the lag.
 
-        A partition that is gone has no end; nor has one that does not answer (it has no leader, say), which
-        has an ``error``. Raises where none answers.
+        A partition that is gone has no end offset; nor has one that does not answer (without a leader, for
+        example), which has an ``error``. Raises if none answers.
         """
         limit = self._limit(timeout)
         committed = self.group_offsets(group_id, limit)
@@ -277,11 +277,11 @@ class GroupAdmin(AdminFamily):
         *,
         dry_run: bool = False,
     ) -> dict[TopicPartition, int]:
-        """Commit another offset for each partition: one that is there, or where a place in the log is now.
+        """Commit another offset for each partition: an existing one, or the current offset of an `OffsetAt`.
 
         A time after the last record means the end. With ``dry_run`` nothing is changed. Returns the offsets.
-        Raises `OffsetOutOfRangeError` for one that the partition does not have, `BrokerError` for a group
-        with members: those commit for themselves, and would go on from where they are.
+        Raises `OffsetOutOfRangeError` for an offset that the partition does not have, `BrokerError` for a
+        group with members: they commit for themselves, and would continue at their positions.
         """
         limit = self._limit(timeout)
         offsets = self._resolve(places, limit)
@@ -299,7 +299,7 @@ class GroupAdmin(AdminFamily):
     def delete_group_offsets(
         self, group_id: str, topic_partitions: Iterable[TopicPartition], timeout: Timeout = None
     ) -> None:
-        """Forget what ``group_id`` has committed for these partitions.
+        """Delete the committed offsets of ``group_id`` for these partitions.
 
         Raises `BrokerError` for the first that is refused: GROUP_SUBSCRIBED_TO_TOPIC while a member reads it.
         """
@@ -323,7 +323,7 @@ class GroupAdmin(AdminFamily):
         )
 
     def delete_groups(self, group_ids: Collection[str], timeout: Timeout = None) -> None:
-        """Delete groups with everything they have committed; they must have no members (NON_EMPTY_GROUP).
+        """Delete groups and their committed offsets; they must have no members (NON_EMPTY_GROUP).
 
         Raises `BrokerError` for the first that is refused, after the others were deleted.
         """

@@ -1,4 +1,4 @@
-"""`QuotaAdmin`: limits of users, client ids and addresses (KIP-546)."""
+"""`QuotaAdmin`: quotas of users, client ids and addresses (KIP-546)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _ALTERING: Final = Task("altering the quotas of", "AlterConfigs")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """The limits of one entity."""
+    """The quotas of one entity."""
 
     entity: dict[str, str | None]
-    """Names by type (``user``, ``client-id``, ``ip``); None is the default of all others of the type."""
+    """Names by type (``user``, ``client-id``, ``ip``); None is the default for all others of the type."""
     limits: dict[str, float]
     """By Kafka's names: ``producer_byte_rate`` and ``consumer_byte_rate`` (bytes/s), ``request_percentage``,
     ``controller_mutation_rate``, ``connection_creation_rate`` (per s)."""
@@ -69,9 +69,9 @@ class QuotaAdmin(AdminFamily):
         *,
         validate_only: bool = False,
     ) -> None:
-        """Set the ``limits`` of an entity; None removes one, and what is not named stays.
+        """Set the ``limits`` of an entity; None removes one, and limits that are not given stay.
 
-        Raises `BrokerError` where the controller refuses, `ValueError` for a bad entity or limit.
+        Raises `BrokerError` if the controller refuses, `ValueError` for an invalid entity or limit.
         """
         limit = self._limit(timeout)
         parts = [EntityData(entity_type=kind, entity_name=name) for kind, name in _checked(entity).items()]
@@ -93,7 +93,7 @@ class QuotaAdmin(AdminFamily):
 
 
 def describe_entity(entity: Mapping[str, str | None]) -> str:
-    """An entity in words, as ``user alice, client-id (default)``."""
+    """An entity for messages, as in ``user alice, client-id (default)``."""
     return ", ".join(f"{kind} {'(default)' if name is None else name}" for kind, name in entity.items())
 
 

@@ -1,4 +1,4 @@
-"""`ScramAdmin`: the users of SASL/SCRAM that a cluster keeps itself (KIP-554)."""
+"""`ScramAdmin`: the SASL/SCRAM users that the cluster stores itself (KIP-554)."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _SALT_BYTES: Final = 24
 
 
 class ScramAdmin(AdminFamily):
-    """Users of SASL/SCRAM."""
+    """SASL/SCRAM users."""
 
     def describe_scram_users(
         self, users: Collection[str] | None = None, timeout: Timeout = None
     ) -> dict[str, dict[str, int]]:
-        """For each user (None: all) its mechanisms with their iterations; {} for one that is unknown."""
+        """For each user (None: all) the mechanisms with their iterations; {} for an unknown user."""
         names = None if users is None else [UserName(name=name) for name in names_of(users, "users")]
         response = self._router.send_any(
             DescribeUserScramCredentialsRequest(users=names), self._limit(timeout)
@@ -61,9 +61,9 @@ class ScramAdmin(AdminFamily):
         mechanism: str = "SCRAM-SHA-512",
         iterations: int = 8_192,
     ) -> None:
-        """Create a user of ``mechanism``, or give it another password. The password itself is not sent.
+        """Create a user of ``mechanism``, or change the password. The password itself is not sent.
 
-        Raises `BrokerError` where the controller refuses.
+        Raises `BrokerError` if the controller refuses.
         """
         text = password.reveal() if isinstance(password, Secret) else password
         if not user or not isinstance(text, str) or not text:
@@ -83,7 +83,7 @@ class ScramAdmin(AdminFamily):
     def delete_scram_user(
         self, user: str, timeout: Timeout = None, *, mechanism: str = "SCRAM-SHA-512"
     ) -> None:
-        """Delete what ``user`` has for ``mechanism``. Raises `BrokerError` (RESOURCE_NOT_FOUND)."""
+        """Delete the credentials of ``user`` for ``mechanism``. Raises `BrokerError` (RESOURCE_NOT_FOUND)."""
         deletion = ScramCredentialDeletion(name=user, mechanism=_number(mechanism))
         self._alter(
             AlterUserScramCredentialsRequest(deletions=[deletion], upsertions=[]), user, self._limit(timeout)

@@ -1,4 +1,4 @@
-"""`TopicAdmin`: create, grow, empty, delete and describe topics."""
+"""`TopicAdmin`: create, delete and describe topics, add partitions, delete records."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ _GROWING = Task("adding partitions to topic", "Alter")
 class NewTopic:
     """A topic to create: ``NewTopic("orders", 3, 2)``; None leaves a count to the broker's default.
 
-    ``replicas`` says for each partition which brokers hold it, the preferred leader first; the counts then
-    follow from it.
+    ``replicas`` lists the brokers of each partition, the preferred leader first; the counts then follow from
+    it.
     """
 
     name: str
@@ -74,11 +74,11 @@ class TopicAdmin(AdminFamily):
         exist_ok: bool = False,
         validate_only: bool = False,
     ) -> None:
-        """Create ``topics`` and wait until the metadata of this client know all of them.
+        """Create ``topics`` and wait until this client's metadata contain all of them.
 
-        With ``exist_ok`` one that is there already is left as it is; with ``validate_only`` the broker only
-        checks. A name alone makes a topic of the broker's defaults. Raises `BrokerError` for the first topic
-        that is refused.
+        With ``exist_ok`` an existing topic is left as it is; with ``validate_only`` the broker only checks. A
+        name alone creates a topic with the broker's defaults. Raises `BrokerError` for the first topic that
+        is refused.
         """
         limit = self._limit(timeout)
         wanted = {topic.name: topic for topic in _new_topics(topics)}
@@ -102,7 +102,7 @@ class TopicAdmin(AdminFamily):
     def delete_topics(
         self, names: Collection[str], timeout: Timeout = None, *, missing_ok: bool = False
     ) -> None:
-        """Delete ``names``; the brokers may still name them for a moment afterwards.
+        """Delete ``names``; the brokers may still list them for a moment afterwards.
 
         Raises `BrokerError` for the first topic that is refused.
         """
@@ -127,10 +127,10 @@ class TopicAdmin(AdminFamily):
         replicas: Mapping[str, Sequence[Sequence[int]]] | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Grow each topic to so many partitions in all.
+        """Increase each topic to this total number of partitions.
 
-        ``replicas`` says which brokers hold each *new* partition of a topic. Keyed records of a topic that
-        grows may go to other partitions than before. Raises `BrokerError` for the first that is refused.
+        ``replicas`` lists the brokers of each *new* partition of a topic. Keyed records may go to other
+        partitions than before. Raises `BrokerError` for the first that is refused.
         """
         limit = self._limit(timeout)
 
@@ -152,7 +152,7 @@ class TopicAdmin(AdminFamily):
     def delete_records(
         self, before: Mapping[TopicPartition, int], timeout: Timeout = None
     ) -> dict[TopicPartition, int]:
-        """Delete the records before each offset (-1: all there are); the first offset that each partition has
+        """Delete the records before each offset (-1: all records); returns the first offset of each partition
         afterwards. Raises `BrokerError` for the first partition that is refused, after the others were asked.
         """
         limit = self._limit(timeout)
@@ -178,14 +178,16 @@ class TopicAdmin(AdminFamily):
         return first
 
     def list_topics(self, timeout: Timeout = None, *, internal: bool = False) -> list[str]:
-        """The names of all topics that this client may see, sorted; Kafka's own only if ``internal``."""
+        """The names of all topics that this client may see, sorted; Kafka's internal topics only if
+        ``internal``.
+        """
         metadata = self._router.metadata(None, refresh=True, deadline=self._limit(timeout))
         return sorted(name for name, topic in metadata.topics.items() if internal or not topic.internal)
 
     def describe_topics(
         self, names: Collection[str] | None = None, timeout: Timeout = None
     ) -> dict[str, Topic]:
-        """Id, partitions, leaders and replicas of topics (None: of all), as a broker knows them now.
+        """Id, partitions, leaders and replicas of topics (None: of all), from a broker now.
 
         Raises `BrokerError` for the first that is unknown or not authorized.
         """
@@ -242,8 +244,8 @@ def _read_deleted(
     asked: Mapping[TopicPartition, int],
     first: dict[TopicPartition, int],
 ) -> list[BrokerError]:
-    """Note in ``first`` every partition that was done: -1 would mean more records if it were asked for again.
-    Gives the refusals.
+    """Store in ``first`` the result of every partition that is done, because -1 would delete more records if
+    it were sent again. Returns the refusals.
     """
     refused = []
     for topic in response.topics:

@@ -1,4 +1,4 @@
-"""`TransactionAdmin`: transactions seen from outside, and the end of those that hang (KIP-664)."""
+"""`TransactionAdmin`: describe transactions, and abort hanging ones (KIP-664)."""
 
 from __future__ import annotations
 
@@ -29,24 +29,25 @@ from ..runtime.deadline import Deadline, Timeout
 from .family import AdminFamily, ItemResult, names_of, refuse
 
 HANGING_AFTER_MS = 15 * 60_000
-"""The longest timeout that brokers grant a transaction (``transaction.max.timeout.ms``) unless they are
-configured otherwise: what is open for longer has been forgotten by its coordinator."""
+"""The default maximum of a transaction's timeout (``transaction.max.timeout.ms`` of brokers): the coordinator
+of a transaction that is open for longer has forgotten it.
+"""
 _NOT_OVER = frozenset(("Ongoing", "PrepareCommit", "PrepareAbort"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionListing:
-    """A transactional id, as a list shows it."""
+    """A transactional id in a list."""
 
     transactional_id: str
     producer_id: int
     state: str
-    """Kafka's word: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort."""
+    """The name of the state: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionDescription:
-    """The last transaction of a transactional id, as its coordinator knows it."""
+    """The last transaction of a transactional id, from its coordinator."""
 
     transactional_id: str
     state: str
@@ -54,13 +55,13 @@ class TransactionDescription:
     producer_epoch: int
     timeout_ms: int
     started_ms: int | None
-    """Milliseconds since the epoch; None where none is open."""
+    """Milliseconds since the epoch; None if no transaction is open."""
     topic_partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveProducer:
-    """A producer that a partition remembers (one with a producer id)."""
+    """A producer id in the state of a partition."""
 
     producer_id: int
     producer_epoch: int
@@ -68,12 +69,12 @@ class ActiveProducer:
     last_timestamp_ms: int
     coordinator_epoch: int
     transaction_start_offset: int | None
-    """Where its open transaction begins; None where none is open."""
+    """The start of its open transaction; None if no transaction is open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HangingTransaction:
-    """A transaction that is open in a partition and that no coordinator will end."""
+    """A transaction that is open in a partition, and that no coordinator will end."""
 
     topic_partition: TopicPartition
     producer: ActiveProducer
@@ -117,7 +118,9 @@ class TransactionAdmin(AdminFamily):
     def describe_transactions(
         self, transactional_ids: Collection[str], timeout: Timeout = None
     ) -> dict[str, TransactionDescription]:
-        """What the coordinator of each id knows. Raises `BrokerError` (TRANSACTIONAL_ID_NOT_FOUND)."""
+        """The description of each id from its coordinator. Raises `BrokerError`
+        (TRANSACTIONAL_ID_NOT_FOUND).
+        """
         limit = self._limit(timeout)
         return {
             name: send_to_coordinator(
@@ -133,10 +136,10 @@ class TransactionAdmin(AdminFamily):
     def describe_producers(
         self, topic_partitions: Collection[TopicPartition], timeout: Timeout = None
     ) -> dict[TopicPartition, list[ActiveProducer]]:
-        """The producers that each partition's leader remembers.
+        """The producers in the state of each partition, from its leader.
 
-        Raises `PartialAnswerError` with those of the others where a partition does not answer (it has no
-        leader, say) within seconds, `BrokerError` and the like where none does.
+        Raises `PartialAnswerError` with those of the other partitions if one does not answer (without a
+        leader, for example) within seconds, `BrokerError` and the like if none does.
         """
         limit = self._limit(timeout)
         wanted = [TopicPartition(*tp) for tp in topic_partitions]
@@ -164,7 +167,7 @@ class TransactionAdmin(AdminFamily):
         found: dict[TopicPartition, list[ActiveProducer]],
         limit: Deadline,
     ) -> dict[TopicPartition, KafkaError]:
-        """One round: put the answers into ``found``; returns why the rest gave none."""
+        """One round: put the answers into ``found``; returns the errors of the other partitions."""
         failed: dict[TopicPartition, KafkaError] = {}
         led: dict[int, list[TopicPartition]] = defaultdict(list)
         timeout_ms = self._router.config.request_timeout_ms
@@ -197,11 +200,10 @@ class TransactionAdmin(AdminFamily):
         *,
         open_for_ms: int = HANGING_AFTER_MS,
     ) -> list[HangingTransaction]:
-        """Transactions in ``topics`` that are open for longer, and that no coordinator knows of: readers of
-        committed records wait for them for ever.
+        """Transactions in ``topics`` that are open for longer, and that no coordinator knows: readers of
+        committed records wait for them without end.
 
-        Raises `PartialAnswerError` with those that were found where a partition does not answer,
-        `BrokerError`.
+        Raises `PartialAnswerError` with those that were found if a partition does not answer, `BrokerError`.
         """
         limit = self._limit(timeout)
         all_of_them = self._all_partitions(names_of(topics, "topics"), limit)
@@ -235,8 +237,8 @@ class TransactionAdmin(AdminFamily):
     ) -> None:
         """Abort the transaction that begins at ``start_offset`` in a partition (`hanging_transactions`).
 
-        For those that hang, only: one that its producer goes on with would be torn apart. Raises `ValueError`
-        where no such transaction is open, `BrokerError` where the leader refuses.
+        Only for hanging transactions: one that its producer continues would lose a part of its records.
+        Raises `ValueError` if no such transaction is open, `BrokerError` if the leader refuses.
         """
         limit = self._limit(timeout)
         tp = TopicPartition(*topic_partition)
@@ -264,7 +266,7 @@ class TransactionAdmin(AdminFamily):
 def _is_known(
     hanging: HangingTransaction, ids: dict[int, str], told: dict[str, TransactionDescription]
 ) -> bool:
-    """Whether a coordinator has this very transaction open: then it ends it."""
+    """True if a coordinator has this same transaction open: then it will end it."""
     transaction = told.get(ids.get(hanging.producer.producer_id, ""))
     return (
         transaction is not None
@@ -305,7 +307,7 @@ def _describe_producers(topic_partitions: Iterable[TopicPartition]) -> DescribeP
 def _read_producers(
     response: DescribeProducersResponse, found: dict[TopicPartition, list[ActiveProducer]]
 ) -> dict[TopicPartition, KafkaError]:
-    """Put what the response says into ``found``; returns what it refuses."""
+    """Put the results in the response into ``found``; returns the errors."""
     failed: dict[TopicPartition, KafkaError] = {}
     for topic in response.topics:
         for one in topic.partitions:
@@ -337,7 +339,7 @@ def _abort(topic_partition: TopicPartition, producer: ActiveProducer) -> WriteTx
         producer_epoch=producer.producer_epoch,
         transaction_result=False,
         topics=[topic],
-        # -1 is what the leader tells of a producer that no marker has ever been written for.
+        # -1 is the leader's answer for a producer without a transaction marker.
         coordinator_epoch=max(0, producer.coordinator_epoch),
     )
     return WriteTxnMarkersRequest(markers=[marker])

@@ -1,1 +1,1 @@
-"""Consumer groups: what a group has committed."""
+"""Consumer groups: membership, assignors, committed offsets, and `GroupConsumer`."""

@@ -1,7 +1,11 @@
-"""`Assignor`: who reads which partition, decided by the leader of a classic group. Pure.
+"""`Assignor` and its four implementations: the leader of a classic group assigns partitions to members. Pure.
 
-Any member may become the leader, whatever client it is, and the others only obey: what has to agree between
-clients is an assignor's name and what members tell the leader for it, not the result to the partition.
+Any member may become the leader, whichever client it uses, and the others accept its assignment. Clients have
+to agree on the name of an assignor and on the user data that members send for it, not on the result for each
+partition.
+
+The sticky ones (KIP-54, KIP-429) balance first: no member could take a partition from one that has two more,
+not even through others. Then a partition stays with the member that has it.
 """
 
 from __future__ import annotations
@@ -26,20 +30,20 @@ Assignments = dict[str, list[TopicPartition]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscribedMember:
-    """A member as the leader sees it."""
+    """A member as it describes itself to the leader."""
 
     member_id: str
     group_instance_id: str | None = None
     topics: frozenset[str]
     user_data: bytes | None = None
     owned: tuple[TopicPartition, ...] = ()
-    """What it holds on to while it joins; empty with eager assignors."""
+    """The partitions that it keeps while it joins; empty with eager assignors."""
     generation_id: int = -1
-    """The generation in which it got that; -1 where it does not say."""
+    """The generation in which it got them; -1 if it does not say."""
 
     @property
     def order(self) -> tuple[bool, str]:
-        """Static members first, by instance id: it outlives a restart, which the member id does not."""
+        """Static members first, by instance id: it survives a restart, which the member id does not."""
         if self.group_instance_id is not None:
             return (False, self.group_instance_id)
         return (True, self.member_id)
@@ -49,27 +53,28 @@ class Assignor(Protocol):
     """A ``partition.assignment.strategy``."""
 
     name: str
-    """By which members of all clients know it."""
+    """The name by which members of all clients refer to it."""
     cooperative: bool
-    """Whether members keep their partitions while they join (KIP-429)."""
+    """True if members keep their partitions while they join (KIP-429)."""
 
     def user_data(self, owned: Collection[TopicPartition], generation_id: int, /) -> bytes | None:
-        """What a member that has last been assigned ``owned`` tells the leader."""
+        """The user data in the subscription of a member whose last assignment is ``owned``."""
 
     def assign(
         self, members: Collection[SubscribedMember], partition_counts: Mapping[str, int]
     ) -> Assignments:
         """Give each partition to one member that is subscribed to its topic.
 
-        ``partition_counts`` has the topics that exist. With a cooperative assignor, a partition that another
-        member still owns goes to nobody: its owner gives it up, joins again, and then it is assigned.
+        ``partition_counts`` contains the topics that exist. A cooperative assignor leaves out a partition
+        that another member still owns: its owner gives it up and joins again, and then it is assigned.
         """
 
 
 class RangeAssignor:
     """Of each topic, adjacent partitions for each member; the first members get one more.
 
-    Topics with as many partitions are assigned alike, so that one member reads the same keys of both.
+    Topics with the same number of partitions are assigned alike, so that one member reads the same keys of
+    both.
     """
 
     name = "range"
@@ -129,7 +134,7 @@ def all_partitions(topics: Iterable[str], partition_counts: Mapping[str, int]) -
 def _subscribers(
     members: Collection[SubscribedMember], partition_counts: Mapping[str, int]
 ) -> dict[str, list[SubscribedMember]]:
-    """By topic that exists, its members in their order."""
+    """For each existing topic, its subscribers in their order."""
     found: dict[str, list[SubscribedMember]] = defaultdict(list)
     for member in sorted(members, key=lambda member: member.order):
         for topic in member.topics & partition_counts.keys():
@@ -141,8 +146,8 @@ _GENERATION = struct.Struct(">i")
 
 
 class StickyAssignorUserData(Data, versions=(0, 1)):
-    """What a member tells the leader of its last assignment; version 0 lacks the generation. Not from a spec:
-    the structure stands in Java's StickyAssignor, and travels without its version.
+    """The last assignment of a member, for the leader; version 0 lacks the generation. Not from a message
+    spec: the structure is defined in Java's StickyAssignor, and is sent without its version.
     """
 
     previous_assignment: list[TopicPartitions]
@@ -175,27 +180,29 @@ class StickyAssignor:
 
 
 class CooperativeStickyAssignor:
-    """Sticky and cooperative: members go on reading what they keep while the group rebalances."""
+    """Sticky and cooperative: members continue to read the partitions they keep while the group
+    rebalances.
+    """
 
     name = "cooperative-sticky"
     cooperative = True
 
     def user_data(self, owned: Collection[TopicPartition], generation_id: int) -> bytes | None:
-        """As `Assignor.user_data`: the generation, which older subscriptions lack a field for."""
+        """As `Assignor.user_data`: the generation, for which older subscriptions lack a field."""
         del owned
         return _GENERATION.pack(generation_id)
 
     def assign(
         self, members: Collection[SubscribedMember], partition_counts: Mapping[str, int]
     ) -> Assignments:
-        """As `Assignor.assign`: what has to be given up by another member first goes to nobody."""
+        """As `Assignor.assign`: leaves out partitions that another member has to give up first."""
         claims = {m.member_id: _Claim(_generation_of(m), m.owned) for m in members}
         plan = _planned(members, partition_counts, claims)
         holders: dict[TopicPartition, set[str]] = defaultdict(set)
         for member in members:
             for tp in member.owned:
                 holders[tp].add(member.member_id)
-        # Whoever has an outdated claim beside the owner's may not have it before the owner gives it up.
+        # A member with an outdated claim may not get a partition before its owner gives it up.
         return {
             member_id: [tp for tp in partitions if holders[tp] <= {member_id} or plan.had(tp) == member_id]
             for member_id, partitions in plan.result().items()
@@ -203,7 +210,7 @@ class CooperativeStickyAssignor:
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> list[TopicPartitions]:
-    """The partitions as members write them to each other."""
+    """The partitions in the form of the consumer protocol."""
     indexes: dict[str, list[int]] = defaultdict(list)
     for topic, index in sorted(partitions):
         indexes[topic].append(index)
@@ -220,7 +227,7 @@ def _planned(
     partition_counts: Mapping[str, int],
     claims: Mapping[str, _Claim],
 ) -> _Plan:
-    """The balanced assignment that keeps as much of what members claim to have as it can."""
+    """The balanced assignment that keeps as many of the claimed partitions as possible."""
     plan = _Plan(members, partition_counts)
     plan.keep(claims)
     plan.shed()
@@ -230,7 +237,7 @@ def _planned(
 
 
 class _Plan:
-    """An assignment in the making."""
+    """An assignment under construction."""
 
     def __init__(self, members: Collection[SubscribedMember], partition_counts: Mapping[str, int]) -> None:
         ordered = sorted(members, key=lambda member: member.order)
@@ -246,8 +253,8 @@ class _Plan:
         self._size = dict.fromkeys(self._rank, 0)
 
     def keep(self, claims: Mapping[str, _Claim]) -> None:
-        """Everybody keeps what it has; of two that claim a partition, the one of the later generation, and
-        neither where that does not tell.
+        """Every member keeps its partitions. If two claim one, the later generation gets it, and neither if
+        the generations are equal.
         """
         known = set(self._partitions)
         best: dict[TopicPartition, int] = {}
@@ -264,7 +271,7 @@ class _Plan:
             self._give(member_id, tp)
 
     def shed(self) -> None:
-        """Where all are subscribed to the same, nobody keeps more than its share."""
+        """If all subscriptions are equal, no member keeps more than its share."""
         if len(set(self._topics.values())) > 1 or not self._rank:
             return
         share, more = divmod(len(self._partitions), len(self._rank))
@@ -275,7 +282,9 @@ class _Plan:
                 self._take(member_id, tp)
 
     def fill(self) -> None:
-        """What nobody has goes to the member with the fewest, the partitions with the least choice first."""
+        """Unassigned partitions go to the member with the fewest, partitions with the fewest subscribers
+        first.
+        """
         given = {tp for member_id in self._rank for tp in self._listed(member_id)}
         left = [tp for tp in self._partitions if tp not in given]
         for tp in sorted(left, key=lambda tp: (len(self._subscribers[tp.topic]), tp)):
@@ -283,8 +292,8 @@ class _Plan:
             self._give(fewest, tp)
 
     def even_out(self) -> None:
-        """Move partitions, through other members where need be, until nobody has two more than one that could
-        take of them. Each round brings a member closer to the others, so it comes to an end.
+        """Move partitions, through other members if needed, until no member has two more than one that could
+        take one of them. Each round brings a member closer to the others, so the loop ends.
         """
         while any(
             self._relieve(member_id)
@@ -293,7 +302,7 @@ class _Plan:
             pass
 
     def had(self, topic_partition: TopicPartition) -> str | None:
-        """The member whose claim to have had it counts."""
+        """The member with the valid claim to a partition."""
         return self._had.get(topic_partition)
 
     def result(self) -> Assignments:
@@ -301,7 +310,7 @@ class _Plan:
         return {member_id: self._listed(member_id) for member_id in self._rank}
 
     def _relieve(self, member_id: str) -> bool:
-        """Move one partition away from ``member_id`` along the shortest way to one with two fewer."""
+        """Move one partition away from ``member_id`` along the shortest path to a member with two fewer."""
         came_from: dict[str, tuple[str, str]] = {member_id: ("", "")}
         queue = deque([member_id])
         seen_topics: set[str] = set()
@@ -324,7 +333,7 @@ class _Plan:
     def _shift(self, taker: str, came_from: Mapping[str, tuple[str, str]]) -> None:
         while (step := came_from[taker])[0]:
             giver, topic = step
-            # What the giver did not have before, or what the taker did, moves for free.
+            # A partition that is new for the giver, or that the taker had before, moves without a cost.
             moved = min(
                 (TopicPartition(topic, index) for index in self._owned[giver][topic]),
                 key=lambda tp: (self._had.get(tp) != taker, self._had.get(tp) == giver, -tp.partition),
@@ -348,7 +357,9 @@ class _Plan:
 
 
 def _told(member: SubscribedMember) -> _Claim:
-    """What a member of an eager group had. What can't be read counts as nothing: it costs moves only."""
+    """The last assignment of a member of an eager group. User data that cannot be read counts as none: it
+    only causes more moves.
+    """
     if not member.user_data:
         return _Claim(-1, member.owned)
     for version in (1, 0):

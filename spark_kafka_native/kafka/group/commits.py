@@ -1,8 +1,8 @@
 """The offset commits of a group consumer: which offsets may be committed, when, and in which order.
 
-`Progress` records what was handed out in the current assignment and decides what a commit may contain (no
-I/O). `CommitQueue` sends commits one at a time, in a thread of its own. `Commits` stands in front of both,
-for the caller's thread: explicit commits, automatic commits, and offsets for a transaction.
+`Progress` records the offsets that were handed out in the current assignment and decides which a commit may
+contain (no I/O). `CommitQueue` sends commits one at a time, in a thread of its own. `Commits` stands in front
+of both, for the caller's thread: explicit commits, automatic commits, and offsets for a transaction.
 """
 
 from __future__ import annotations
@@ -330,7 +330,7 @@ class CommitQueue:
         """One attempt with the current member id and generation; each checks again that the partitions are
         still assigned.
         """
-        # First of all: with a later generation, it might commit what was checked for this one.
+        # First of all: with a later generation, it might commit offsets that were checked for this one.
         identity = self._identity()
         self._progress.check(offsets)
         ahead = self._progress.ahead(offsets)
@@ -387,10 +387,10 @@ def _shown(offsets: Offsets) -> str:
 
 
 class Commits:
-    """What one consumer commits, explicitly and automatically. For the caller's thread.
+    """The commits of one consumer, explicit and automatic ones. For the caller's thread.
 
-    Records count as done once the caller comes back for more: the records of the last read are not. Automatic
-    commits contain what was handed out and is done; none are made if ``enable_auto_commit`` is off.
+    Records count as done once the caller comes back for more: the records of the last read are not done yet.
+    Automatic commits contain the records that are done; none are made if ``enable_auto_commit`` is off.
     """
 
     def __init__(
@@ -408,7 +408,7 @@ class Commits:
         self.due = time.monotonic() + self._interval_s
         """When the next automatic commit is due, by the monotonic clock."""
 
-    # What is read.
+    # Reading.
 
     def handed_out(self, topic_partition: TopicPartition, from_offset: int, next_offset: int) -> None:
         """The caller is given everything in ``[from_offset, next_offset)``."""
@@ -419,8 +419,8 @@ class Commits:
             self._last[topic_partition] = from_offset
 
     def reached(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """For each partition the offset after what was handed out and what is hidden after it (markers,
-        aborted transactions, compaction): from now on a commit may contain it.
+        """For each partition the offset after the records that were handed out, and after hidden offsets that
+        follow them (markers, aborted transactions, compaction): from now on a commit may contain it.
         """
         found = {tp: self._reader.position(tp) for tp in topic_partitions}
         for topic_partition, offset in found.items():
@@ -430,7 +430,7 @@ class Commits:
 
     def started(self, topic_partition: TopicPartition, offset: int) -> None:
         """Reading begins at ``offset``, and nothing is committed. An automatic commit stores the start: a
-        member that gets the partition next might begin later, and skip what was written in between.
+        member that gets the partition next might begin later, and skip the records in between.
         """
         if self._enabled:
             self._starts[topic_partition] = offset
@@ -472,7 +472,7 @@ class Commits:
                 done.result()  # nothing else is handed out before
 
     def commit_now(self, deadline: Deadline, *, all_done: bool) -> None:
-        """Commit what is done, and wait for it. A failure is logged: the records are read again.
+        """Commit the records that are done, and wait for it. A failure is logged: the records are read again.
 
         ``all_done``: also the records that were handed out last.
         """

@@ -1,4 +1,4 @@
-"""`committed_offsets`: where a consumer group stands, without joining it."""
+"""OffsetFetch and OffsetCommit: the committed offsets of a group, read and written without being a member."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def committed_offsets(
     topic_partitions: Collection[TopicPartition],
     deadline: Deadline | None = None,
 ) -> dict[TopicPartition, int | None]:
-    """The offset that ``group_id`` has committed for each partition; None where it has committed none.
+    """The offset that ``group_id`` has committed for each partition; None if it has committed none.
 
-    Offsets of a transaction that is still open are waited for (KIP-447), up to ``deadline``. A group that
-    does not exist has committed nothing. Raises `BrokerError` (not authorized), `DeadlineExceededError`.
+    Waits for open transactions that commit offsets (KIP-447), until ``deadline``. A group that does not exist
+    has committed nothing. Raises `BrokerError` (not authorized), `DeadlineExceededError`.
 
-    A coordinator whose last commits are not replicated yet keeps its answer back for its own
-    ``offsets.commit.timeout.ms`` (5 s by default), then says NOT_COORDINATOR, and is asked again. Where
-    ``request.timeout.ms`` is not longer than that, it looks like silence.
+    A coordinator whose last commits are not replicated yet holds back its answer for its own
+    ``offsets.commit.timeout.ms`` (5 s by default), then answers NOT_COORDINATOR, and is asked again. With a
+    shorter ``request.timeout.ms`` the request times out instead.
     """
     return send_to_coordinator(
         router,
@@ -53,11 +53,11 @@ def committed_offsets(
 def all_committed_offsets(
     router: Router, group_id: str, deadline: Deadline | None = None, *, stable: bool = True
 ) -> dict[TopicPartition, OffsetToCommit]:
-    """Everything that ``group_id`` has committed, with its metadata; raises as `committed_offsets`.
+    """All committed offsets of ``group_id``, with their metadata; raises as `committed_offsets`.
 
-    With ``stable`` it waits for open transactions where the group has committed something already; of those
-    that commit to other partitions the coordinator says nothing: ask `committed_offsets` for these. Without
-    it, what is open is left out.
+    With ``stable`` it waits for open transactions in partitions with a committed offset. The coordinator does
+    not mention open transactions in other partitions: ask `committed_offsets` for these. Without ``stable``,
+    offsets in open transactions are left out.
     """
     group = OffsetFetchRequestGroup(group_id=group_id, topics=None)
     return send_to_coordinator(
@@ -114,7 +114,7 @@ def read_offset_fetch(
     response: OffsetFetchResponse, group_id: str, topic_partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, int | None]:
     """The committed offsets in the response. Raises `BrokerError` for the first error in it,
-    `IncompleteResponseError` where it leaves a partition out: that is not the same as none committed.
+    `IncompleteResponseError` if a partition is missing: that does not mean that nothing is committed.
     """
     committed: dict[TopicPartition, int | None] = {}
     for group in response.groups:
@@ -141,8 +141,8 @@ def commit_offsets(
 ) -> None:
     """Commit the offset of the next record to read for each partition.
 
-    The group must have no members: those of a group that has some commit for themselves, and the coordinator
-    refuses anybody else (UNKNOWN_MEMBER_ID). Raises `BrokerError`, `DeadlineExceededError`.
+    The group must have no members: they commit for themselves, and the coordinator refuses commits of others
+    (UNKNOWN_MEMBER_ID). Raises `BrokerError`, `DeadlineExceededError`.
     """
     if positions:
         send_to_coordinator(
@@ -157,7 +157,7 @@ def commit_offsets(
 def build_offset_commit(
     group_id: str, positions: Mapping[TopicPartition, int | OffsetToCommit], identity: Identity | None = None
 ) -> OffsetCommitRequest:
-    """The request for the group's coordinator, of a member or (None) of somebody outside."""
+    """The request for the group's coordinator, by a member or (None) from outside the group."""
     topics: dict[str, list[OffsetCommitRequestPartition]] = defaultdict(list)
     for tp, position in positions.items():
         one = OffsetToCommit(offset=position) if isinstance(position, int) else position

@@ -1,4 +1,4 @@
-"""`GroupConfig`: how a consumer is a member of a group, beside how it reads (`ReaderConfig`)."""
+"""`GroupConfig`: the settings of a group member, in addition to those of reading (`ReaderConfig`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ASSIGNORS: dict[str, Assignor] = {
 
 
 class GroupProtocol(enum.Enum):
-    """Who assigns the partitions."""
+    """Which side assigns partitions."""
 
     CLASSIC = "classic"
     """One of the members, by ``partition.assignment.strategy``."""
@@ -33,7 +33,7 @@ def _protocol(text: str) -> GroupProtocol:
 
 
 def _strategy(text: str) -> tuple[str, ...]:
-    """The assignors' names, from themselves or from those of Java's classes."""
+    """The names of assignors, given as they are or as Java's classes."""
     java = {type(assignor).__name__: name for name, assignor in ASSIGNORS.items()}
     words = [word.strip().rpartition(".")[2] for word in text.split(",") if word.strip()]
     names = tuple(dict.fromkeys(java.get(word, word) for word in words))
@@ -55,15 +55,14 @@ def _text(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupConfig(ReaderConfig):
-    """A `ReaderConfig` with what a group takes besides. Names and defaults are Java's, but for
-    ``auto.offset.reset``.
-    """
+    """The settings of a `GroupConsumer`. Names and defaults are Java's, except for ``auto.offset.reset``."""
 
     group_id: str = property_field("group.id", "", _text)
     """The group. Required."""
     group_instance_id: str | None = property_field("group.instance.id", None, _text)
-    """Makes it a static member (KIP-345): one that is back within the session timeout finds its partitions
-    as it left them, and the group does not rebalance. No two consumers at a time may have the same."""
+    """Makes it a static member (KIP-345): if it comes back within the session timeout, it keeps its
+    partitions, and the group does not rebalance. Each consumer of a group needs one of its own.
+    """
     group_protocol: GroupProtocol = property_field(  # noqa: RUF009 - it returns a field
         "group.protocol", GroupProtocol.CLASSIC, _protocol
     )
@@ -72,35 +71,43 @@ class GroupConfig(ReaderConfig):
         "partition.assignment.strategy", ("range", "cooperative-sticky"), _strategy
     )
     """``range``, ``roundrobin``, ``sticky``, ``cooperative-sticky``, in the order of preference; the group
-    takes one that all its members have. Only a list of cooperative ones makes rebalances cooperative. For the
-    classic protocol."""
+    uses one that all members support. Rebalances are cooperative only if all in the list are. For the classic
+    protocol.
+    """
     group_remote_assignor: str | None = property_field("group.remote.assignor", None, _text)
     """The coordinator's assignor, ``uniform`` or ``range``; by default its first. For ``consumer``."""
     session_timeout_ms: int = property_field("session.timeout.ms", 45_000, min_value=1, max_value=INT32_MAX)
-    """A member that is not heard of for so long is dead to the coordinator (with ``consumer``, that is the
-    broker's setting), and one that hears nothing for so long takes its partitions for lost."""
+    """Without a heartbeat for this time, the coordinator removes the member (with ``consumer``, the broker's
+    setting applies), and without an answer for this time, the member considers its partitions lost.
+    """
     heartbeat_interval_ms: int = property_field(
         "heartbeat.interval.ms", 3_000, min_value=1, max_value=INT32_MAX
     )
-    """How often a member is heard of; so late it learns of a rebalance. With ``consumer`` the broker says."""
+    """The interval of heartbeats, with which a member learns of a rebalance. With ``consumer`` the broker
+    sets it.
+    """
     max_poll_interval_ms: int = property_field(
         "max.poll.interval.ms", 300_000, min_value=1, max_value=INT32_MAX
     )
-    """A caller that does not come back for more for so long has its partitions taken away, and so long a
-    rebalance waits for it."""
+    """A caller that does not poll for this time loses its partitions. A rebalance waits for it as long."""
     enable_auto_commit: bool = property_field("enable.auto.commit", True, _boolean)
-    """Whether what was handed out is committed once the caller is back for more; else only `commit` does."""
+    """True: what was handed out is committed once the caller comes back for more. False: only `commit`
+    commits.
+    """
     auto_commit_interval_ms: int = property_field(
         "auto.commit.interval.ms", 5_000, min_value=0, max_value=INT32_MAX
     )
-    """How often, in the background. 0: each time, before anything else is handed out."""
+    """The interval of automatic commits in the background. 0: commit each time, before anything else is
+    handed out.
+    """
     auto_offset_reset: OffsetReset = property_field(  # noqa: RUF009 - it returns a field
         "auto.offset.reset", OffsetReset.EARLIEST, OffsetReset.parse
     )
-    """Where to begin with a partition of which nothing is committed, or that lacks the committed offset.
+    """Where to begin in a partition without a committed offset, or if the log lacks the committed offset.
 
-    ``earliest`` where other clients say ``latest``: that skips, without a word, what was written before the
-    first commit."""
+    ``earliest`` where other clients default to ``latest``, which silently skips records that were written
+    before the first commit.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -217,8 +217,8 @@ class GroupConsumer:
 
     @closed_late
     def seek_to_committed(self) -> None:
-        """Go back to the committed offsets, in all partitions of this member: what was handed out and not
-        committed is handed out again. For use after a transaction was aborted, before the next read.
+        """Go back to the committed offsets, in all partitions of this member: records that were handed out
+        and not committed are handed out again. For use after a transaction was aborted, before the next read.
 
         Nothing that was read before is handed out any more. The next read asks for the committed offsets; it
         waits for transactions that are still ending, and first follows a rebalance: `position` is None until
@@ -388,7 +388,8 @@ class GroupConsumer:
     # The end.
 
     def close(self) -> None:
-        """Commit what is done, leave the group, end. A static member remains in it for its session timeout.
+        """Commit the records that are done, leave the group, end. A static member remains in it for its
+        session timeout.
 
         While an exception propagates (``finally: consumer.close()``), the records that were handed out last
         count as not done, and are read again. The same applies if a signal handler closes the consumer. A
@@ -443,7 +444,7 @@ class GroupConsumer:
     def _polled(self, timeout: float | None, take: Callable[[Deadline], T | None]) -> T | None:
         self._check_open()
         taken = self._read_on(timeout, take)
-        if self._close_asked:  # what was taken is given back
+        if self._close_asked:  # the records are given back
             raise ConsumerClosedError("the consumer was closed by a signal's handler")
         return taken
 
