@@ -120,11 +120,8 @@ class World:
         if self.failure is not None:
             raise self.failure
 
-    def leader(self, topic_partition: TopicPartition) -> Leader:
-        found = self.leaders[topic_partition]
-        if isinstance(found, Exception):
-            raise found
-        return found
+    def known_leaders(self, topic_partitions: Any) -> dict[TopicPartition, Any]:
+        return {topic_partition: self.leaders[topic_partition] for topic_partition in topic_partitions}
 
     def ready(self, node_id: int) -> FakeConnection | None:
         return self.brokers[node_id] if node_id in self.connected else None

@@ -16,6 +16,7 @@ from ..errors import BrokerError, KafkaError, OffsetOutOfRangeError, TopicRecrea
 from ..model import TopicPartition
 from ..network.connection import Connection
 from ..runtime.deadline import Deadline
+from ..runtime.retry import is_retriable
 from .background import Background
 from .fetch_answers import FetchRules, fail
 from .offsets import with_bounds
@@ -60,6 +61,11 @@ class FetchLookups:
         self._rules = rules
         self._background = background
         self._dialled: dict[int, Connection | KafkaError] = {}
+        self._not_before: dict[str, float] = {}
+        """When to look again for topics of which the last look has found no leader: each of their partitions
+        has a backoff of its own, and together they would have one request follow another."""
+        self._misses: dict[str, int] = {}
+        """How many looks in a row have not found the topic."""
         self.bounds: Bounds = with_bounds
 
     @property
@@ -73,11 +79,17 @@ class FetchLookups:
         lost: list[PartitionState] = []
         known: list[PartitionState] = []
         for state in states:
-            if state.leader is None and state.open and state.retry_at <= now:
-                (known if self._is_known(state) else lost).append(state)
+            if state.leader is not None or not state.open or state.retry_at > now:
+                continue
+            if self._is_known(state):
+                known.append(state)
+            elif (not_before := self._not_before.get(state.topic_partition.topic, now)) > now:
+                state.pace(not_before)
+            else:
+                lost.append(state)
         self._found(known, self._leaders(known))
         if lost:
-            self._background.start(LEADERS, partial(self._ask_leaders, lost), partial(self._found, lost))
+            self._background.start(LEADERS, partial(self._ask_leaders, lost), partial(self._looked, lost))
 
     def connection(self, node_id: int) -> Connection | None:
         """A live connection to a broker; None while one is being made. Raises, once, why none could be."""
@@ -120,13 +132,24 @@ class FetchLookups:
         return self._leaders(lost)
 
     def _leaders(self, states: Collection[PartitionState]) -> _Leaders:
-        found: dict[TopicPartition, Leader | KafkaError] = {}
-        for tp in [state.topic_partition for state in states]:
-            try:
-                found[tp] = self._router.leader(tp)
-            except KafkaError as error:
-                found[tp] = error
-        return found
+        # As the metadata are by now: of a topic that is missing, `leader` asks again for each partition.
+        return self._router.known_leaders([state.topic_partition for state in states])
+
+    def _looked(self, lost: Collection[PartitionState], leaders: _Leaders | KafkaError) -> None:
+        self._hold_back(lost, leaders)
+        self._found(lost, leaders)
+
+    def _hold_back(self, lost: Collection[PartitionState], leaders: _Leaders | KafkaError) -> None:
+        by_topic: dict[str, list[Leader | KafkaError]] = {}
+        for tp in [state.topic_partition for state in lost]:
+            by_topic.setdefault(tp.topic, []).append(
+                leaders if isinstance(leaders, KafkaError) else leaders[tp]
+            )
+        for topic, told in by_topic.items():
+            self._misses[topic] = self._misses.get(topic, 0) + 1 if all(map(_is_missing, told)) else 0
+            if all(isinstance(one, KafkaError) and is_retriable(one) for one in told):
+                delay_s = self._rules.backoff.delay_ms(self._misses[topic]) / 1000
+                self._not_before[topic] = self._clock.now() + delay_s
 
     def _found(self, lost: Collection[PartitionState], leaders: _Leaders | KafkaError) -> None:
         """Tell those that still wait for a leader who it is, or what is wrong with them."""
@@ -161,6 +184,10 @@ def unbounded(state: PartitionState) -> OffsetOutOfRangeError | None:
     if state.paused or not isinstance(error, OffsetOutOfRangeError):
         return None
     return error if error.log_start_offset is None else None
+
+
+def _is_missing(found: Leader | KafkaError) -> bool:
+    return isinstance(found, BrokerError) and found.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _checked(state: PartitionState, leader: Leader | KafkaError) -> Leader:

@@ -1,0 +1,85 @@
+"""How often a consumer asks who leads the many partitions of a topic that is gone, or has no leaders."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from scripted_broker import ScriptedCluster
+
+from spark_kafka_native.kafka.consumer.consumer import Consumer
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
+
+PARTITIONS = [TopicPartition("t", index) for index in range(200)]
+OTHER = TopicPartition("other", 0)
+WITHIN_S = 60
+NOBODY = -1
+
+
+@pytest.fixture
+def cluster() -> Iterator[ScriptedCluster]:
+    with ScriptedCluster(1) as running:
+        running.create("t", len(PARTITIONS))
+        running.create("other")
+        for topic_partition in PARTITIONS:
+            running.logs[topic_partition].append([b"before"])
+        yield running
+
+
+@pytest.fixture
+def consumer(cluster: ScriptedCluster) -> Iterator[Consumer]:
+    """It has read everything."""
+    with Consumer(cluster.bootstrap_servers, ["t", "other"], start=0, fetch_max_wait_ms=50) as consumer:
+        count = 0
+        while count < len(PARTITIONS):
+            found = len(consumer.poll(WITHIN_S, 500))
+            assert found
+            count += found
+        yield consumer
+
+
+def requests_of(cluster: ScriptedCluster, consumer: Consumer, seconds: float) -> int:
+    """How many come while it reads for so long; what else there is is read meanwhile."""
+    before = len(cluster[1].requests(MetadataRequest))
+    until = time.monotonic() + seconds
+    written = seen = 0
+    while time.monotonic() < until:
+        cluster.logs[OTHER].append([b"other"])
+        written += 1
+        seen += len(consumer.poll(0.1, 1))
+    assert seen > written / 2
+    return len(cluster[1].requests(MetadataRequest)) - before
+
+
+def test_a_deleted_topic_is_asked_for_once_each_time_and_not_for_each_partition(
+    cluster: ScriptedCluster, consumer: Consumer
+) -> None:
+    logs = {tp: cluster.logs.pop(tp) for tp in PARTITIONS}
+    topic_id = cluster.topic_ids.pop("t")
+    assert requests_of(cluster, consumer, 3) <= 12
+    cluster.topic_ids["t"] = topic_id  # it was only not seen
+    cluster.logs.update(logs)
+    cluster.logs[PARTITIONS[7]].append([b"after"])
+    read_on(consumer)
+
+
+def test_partitions_without_leaders_are_asked_for_together(
+    cluster: ScriptedCluster, consumer: Consumer
+) -> None:
+    for topic_partition in PARTITIONS:
+        cluster.logs[topic_partition].leader = NOBODY
+    assert requests_of(cluster, consumer, 2) <= 40
+    for topic_partition in PARTITIONS:
+        cluster.logs[topic_partition].leader = 1
+    cluster.logs[PARTITIONS[7]].append([b"after"])
+    read_on(consumer)
+
+
+def read_on(consumer: Consumer) -> None:
+    until = time.monotonic() + WITHIN_S
+    while True:
+        assert time.monotonic() < until
+        if [one.value for one in consumer.poll(1, 1) if one.topic == "t"] == [b"after"]:
+            return
