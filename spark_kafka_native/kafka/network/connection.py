@@ -39,10 +39,12 @@ class Connection(RequestPipeline):
         )
         super().__init__(transport, session, config.request_timeout_ms)
         self._config = config
-        self._retired = False  # guarded by the lock
+        self.retired = False
+        """True once `retire` has begun. Guarded by the lock."""
         self.negotiated = Negotiated(api_versions={})
         """The result of the handshake."""
-        self._lifetime = SessionLifetime()
+        self.session_lifetime = SessionLifetime()
+        """When the SASL session is renewed and when it expires."""
 
     @classmethod
     def open(
@@ -80,7 +82,7 @@ class Connection(RequestPipeline):
         self.negotiated = shake_hands(self, self._config, deadline)
         self._session.max_frame_length = self._config.max_response_bytes
         self._served = False
-        self._lifetime = SessionLifetime.starting(began, self.negotiated.session_lifetime_ms)
+        self.session_lifetime = SessionLifetime.starting(began, self.negotiated.session_lifetime_ms)
 
     @property
     def muted_ms(self) -> float:
@@ -90,7 +92,7 @@ class Connection(RequestPipeline):
     @property
     def renewal_due(self) -> bool:
         """True if the SASL session ends soon: `retire` this connection and open another (KIP-368)."""
-        return self._lifetime.renewal_due
+        return self.session_lifetime.renewal_due
 
     def api_versions(self) -> dict[int, tuple[int, int]]:
         """The lowest and the highest version that this broker supports, by API key."""
@@ -170,7 +172,7 @@ class Connection(RequestPipeline):
         waiting.
         """
         with self.lock:
-            self._retired = True
+            self.retired = True
         self._write_all()
         while (last := self._last_in_flight()) is not None:
             if not self.wait_for(last, deadline):
@@ -185,7 +187,7 @@ class Connection(RequestPipeline):
 
     def _raise_if_dead(self) -> None:
         super()._raise_if_dead()
-        if self._retired or self._lifetime.expired:
+        if self.retired or self.session_lifetime.expired:
             raise NetworkError(
                 f"{self.address}: the SASL session of this connection ends; another one takes over"
             )

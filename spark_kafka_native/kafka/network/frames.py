@@ -32,6 +32,11 @@ class FrameBuffers:
     def __init__(self) -> None:
         self._free: list[memoryview] = []
 
+    @property
+    def pooled_sizes(self) -> list[int]:
+        """The sizes of the buffers that are free."""
+        return [len(free) for free in self._free]
+
     def take(self, length: int) -> memoryview:
         """Memory of exactly ``length`` bytes; its contents are undefined."""
         if length < POOLED_FROM:

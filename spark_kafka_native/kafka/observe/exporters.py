@@ -71,6 +71,11 @@ class MetricsExporter:
     def __repr__(self) -> str:
         return f"<MetricsExporter of {self._client()!r} every {self._every} s, {self.failures} failures>"
 
+    @property
+    def running(self) -> bool:
+        """True until the last export: after `close`, or once the client is gone."""
+        return self._thread.is_alive()
+
     def __enter__(self) -> Self:
         return self
 

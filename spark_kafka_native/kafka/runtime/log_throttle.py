@@ -29,6 +29,11 @@ class LogThrottle:
         self._new_since = float("-inf")
         self._new = 0
 
+    @property
+    def kinds(self) -> int:
+        """The number of remembered kinds."""
+        return len(self._said)
+
     def info(self, kind: Hashable, message: str, *arguments: object) -> None:
         """Log ``message % arguments`` at INFO, unless a line of this ``kind`` was logged within the interval.
         The next line says how many were left out.

@@ -8,7 +8,7 @@ import pytest
 from spark_kafka_native.kafka.error_code import ErrorCode
 
 
-def test_a_code_says_what_a_client_may_conclude() -> None:
+def test_error_codes_have_their_properties() -> None:
     code = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     assert (code, code.name, code.title) == (6, "NOT_LEADER_OR_FOLLOWER", "Not Leader Or Follower")
@@ -47,6 +47,6 @@ def test_a_code_of_a_newer_broker_is_a_value_too() -> None:
     assert 999 not in list(ErrorCode)
 
 
-def test_what_is_no_number_is_no_code() -> None:
+def test_text_is_no_code() -> None:
     with pytest.raises(ValueError, match="'nonsense' is not a valid ErrorCode"):
         ErrorCode("nonsense")

@@ -1,5 +1,6 @@
-"""`close`, and a look at it, in a signal's handler that has interrupted a call of a client that reads or
-administrates: nothing waits for its own thread, and what was handed out and not done is read again."""
+"""`close` in a signal handler that interrupts a call of a reading or administrating client: no call waits for
+its own thread, and records that were handed out and not processed are read again.
+"""
 
 import contextlib
 import signal
@@ -96,7 +97,7 @@ def test_a_group_consumer_commits_what_is_done_and_no_more(broker):
             consumer.poll(0)
         with open_consumer(f"g{number}") as after:
             last = after.poll(30, 1)
-        # Nothing is skipped, and a group that has not heard of the close would let it wait.
+        # Nothing is skipped, and a group that did not see the close would let it wait.
         assert last[0].offset <= (done[-1] + 1 if done else 1)
 
 

@@ -30,7 +30,7 @@ from spark_kafka_native.kafka.model import Acks, IsolationLevel
 BOOTSTRAP = {"bootstrap.servers": "a:9092"}
 
 
-def test_a_string_of_bootstrap_servers_says_what_to_write() -> None:
+def test_a_string_of_bootstrap_servers_is_refused_with_the_remedy() -> None:
     with pytest.raises(ConfigError, match=r"must be a tuple, as \('a:9092',\)"):
         ClientConfig(bootstrap_servers="a:9092")  # type: ignore[arg-type]
 
@@ -87,7 +87,7 @@ def test_defaults_are_javas() -> None:
         ("bootstrap.servers", "::1:9092", r"write it as \[::1\]:9092"),
     ],
 )
-def test_what_is_wrong_is_named(name: str, value: str, says: str) -> None:
+def test_errors_name_the_property(name: str, value: str, says: str) -> None:
     properties = BOOTSTRAP | {name: value}
     with pytest.raises(ConfigError, match=says):
         (ClientConfig.from_properties(properties), ConsumerConfig.from_properties(properties))
@@ -157,7 +157,7 @@ def test_unknown_names_come_with_the_nearest() -> None:
         (ProducerConfig, {"enable_idempotence": "False"}, "enable_idempotence", False),
     ],
 )
-def test_words_become_what_they_stand_for(
+def test_texts_are_parsed_to_their_values(
     config: Any, given: dict[str, Any], field: str, found: object
 ) -> None:
     value = getattr(config(**given), field)
@@ -208,7 +208,7 @@ def test_words_become_what_they_stand_for(
         (ProducerConfig, {"linger_ms": "soon"}, "linger.ms must be a whole number"),
     ],
 )
-def test_what_stands_for_nothing_is_refused(config: Any, given: dict[str, Any], says: str) -> None:
+def test_unparsable_values_are_refused(config: Any, given: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says) as caught:
         config(**given)
     assert "marked" not in str(caught.value)
@@ -341,7 +341,7 @@ def test_keywords_go_to_the_config_that_has_them() -> None:
 def test_an_unknown_keyword_names_the_nearest(keyword: str, meant: str) -> None:
     with pytest.raises(TypeError, match=f"no setting '{keyword}': did you mean {meant}"):
         configs_from("a", {keyword: 1}, ProducerConfig)
-    with pytest.raises(TypeError, match="no setting 'acks'"):  # a producer's
+    with pytest.raises(TypeError, match="no setting 'acks'"):  # a producer's property
         configs_from("a", {"acks": 1}, ConsumerConfig)
     with pytest.raises(TypeError, match=r"no setting 'xyzzy'$"):
         configs_from("a", {"xyzzy": 1})
@@ -379,7 +379,7 @@ def test_security_comes_as_a_config_as_keywords_or_both() -> None:
             made = configs_from(bootstrap, login | extra)[0].security
             assert (made.password, made.uses_sasl) == (Secret("p"), True)
             assert made.ca_location == ("ca.pem" if extra else None)
-    # A mapping that would be incomplete without the keywords.
+    # Without the keywords the mapping would be incomplete.
     mixed = {"bootstrap.servers": "a", "security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}
     assert configs_from(mixed, {"username": "u", "password": "p"})[0].security.password == Secret("p")
 
@@ -392,7 +392,7 @@ def test_security_of_another_kind_is_refused_and_not_shown() -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_what_is_given_twice_is_refused() -> None:
+def test_settings_given_twice_are_refused() -> None:
     with pytest.raises(ConfigError, match="bootstrap_servers is given twice"):
         configs_from("a", {"bootstrap_servers": "b"})
     assert configs_from(None, {"bootstrap_servers": "b"})[0].bootstrap_servers == ("b:9092",)
@@ -424,7 +424,7 @@ def test_an_unknown_property_is_named_with_the_nearest() -> None:
     assert len(told) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        # One dict for a producer and a consumer is what people have; nothing is wrong with it.
+        # Users share one dict between a producer and a consumer; that is fine.
         configs_from({"bootstrap.servers": "a", "group.id": "g", "check.crcs": "true"}, {}, ProducerConfig)
 
 

@@ -41,7 +41,7 @@ def test_what_java_reads(text: str, found: dict[str, str]) -> None:
         "a=marked\\uzzzz",
     ],
 )
-def test_what_can_not_be_is_refused_without_its_value(text: str) -> None:
+def test_invalid_lines_are_refused_without_their_values(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_properties(text)
     assert "marked" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""A secret shows nothing, whatever it is printed with."""
+"""A secret shows nothing in any format."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Security settings as they are in use with Java's clients on Databricks, Amazon MSK and Azure: accepted as
-their meaning, and nothing is loaded."""
+"""Security settings for Java's clients on Databricks, Amazon MSK and Azure have the same meaning here, and
+load no class.
+"""
 
 from __future__ import annotations
 

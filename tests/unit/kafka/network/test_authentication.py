@@ -1,4 +1,6 @@
-"""SASL over the wire, with brokers that break its rules: nobody is believed, nobody is asked twice."""
+"""SASL over the wire, with brokers that violate it: no broker is trusted without proof, and no attempt is
+repeated.
+"""
 
 from __future__ import annotations
 
@@ -155,7 +157,7 @@ def test_a_brokers_words_are_shown_within_limits(broker: ScriptedBroker, told: s
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (accepted(), "lacks one of the attributes"),  # success at once, nothing proved
+        (accepted(), "lacks one of the attributes"),  # success at once, without proof
         (accepted(auth_bytes=b"r=short,s=QQ==,i=4096"), "does not begin with ours"),
         (accepted(auth_bytes=b"v=QQ=="), "lacks one of the attributes"),
         (refused("x", ErrorCode.ILLEGAL_SASL_STATE), "ILLEGAL_SASL_STATE"),
@@ -241,27 +243,28 @@ def test_credentials_are_read_for_each_connection(
         connect(broker, sasl_password="env:KAFKA_PASSWORD")
 
 
-# --- sessions that end (KIP-368) ----------------------------------------------------------------------------
+# --- sessions that expire (KIP-368)
+# ----------------------------------------------------------------------------
 
 
 def test_a_session_is_renewed_before_its_end(broker: ScriptedBroker) -> None:
     broker.on(SaslAuthenticateRequest, accepted(lifetime_ms=100_000))
     connection = connect(broker)
     assert not connection.renewal_due
-    left_s = connection._lifetime.expires_at - connection._lifetime.renew_at
+    left_s = connection.session_lifetime.expires_at - connection.session_lifetime.renew_at
     assert 9 <= left_s <= 20.1
     broker.on(SaslAuthenticateRequest, accepted())
-    assert connect(broker)._lifetime.renew_at == float("inf")
+    assert connect(broker).session_lifetime.renew_at == float("inf")
 
 
-def test_renewing_waits_for_what_is_in_flight(broker: ScriptedBroker, cluster: ScriptedCluster) -> None:
+def test_renewing_waits_for_requests_in_flight(broker: ScriptedBroker, cluster: ScriptedCluster) -> None:
     broker.on(SaslAuthenticateRequest, accepted(lifetime_ms=60_000))
     router = Router(config(broker.address))
     router.metadata()
     old = router.connection(1)
     broker.push(MetadataRequest, Late(0.3, cluster.metadata))
     slow = [old.submit(METADATA) for _ in range(3)]
-    old._lifetime = SessionLifetime(renew_at=0.0)
+    old.session_lifetime = SessionLifetime(renew_at=0.0)
     fresh = router.connection(1)
     assert fresh is not old
     assert all(pending.done for pending in slow)
@@ -280,7 +283,7 @@ def test_a_session_that_ends_takes_no_request_meanwhile(
     pending = connection.submit(METADATA)
     retiring = threading.Thread(target=connection.retire, args=(Deadline.after_ms(5_000),))
     retiring.start()
-    while not connection._retired:
+    while not connection.retired:
         pass
     before = len(broker.requests(MetadataRequest))
     with pytest.raises(NetworkError, match="the SASL session of this connection ends"):
@@ -302,7 +305,7 @@ def test_answers_that_stay_away_do_not_hold_up_for_ever(broker: ScriptedBroker) 
 
 def test_nothing_is_sent_once_a_session_is_over(broker: ScriptedBroker) -> None:
     connection = connect(broker)
-    connection._lifetime = SessionLifetime(expires_at=0.0)
+    connection.session_lifetime = SessionLifetime(expires_at=0.0)
     with pytest.raises(NetworkError, match="the SASL session of this connection ends"):
         connection.send(METADATA)
     assert not broker.requests(MetadataRequest)
@@ -311,7 +314,7 @@ def test_nothing_is_sent_once_a_session_is_over(broker: ScriptedBroker) -> None:
 def test_a_refused_renewal_is_final(broker: ScriptedBroker) -> None:
     router = Router(config(broker.address))
     router.metadata()
-    router.connection(1)._lifetime = SessionLifetime(renew_at=0.0)
+    router.connection(1).session_lifetime = SessionLifetime(renew_at=0.0)
     broker.on(SaslAuthenticateRequest, refused("the account was closed"))
     with pytest.raises(AuthenticationError, match="the account was closed"):
         router.send_any(METADATA)
@@ -336,7 +339,7 @@ def test_a_producer_keeps_its_order_over_renewals(idempotent: bool) -> None:
         producer.close(60)
         assert {delivery.status for delivery in sent} == {DeliveryStatus.PERSISTED}
         assert cluster.values(TopicPartition("t", 0)) == [b"%d" % number for number in range(len(sent))]
-        # Renewed in time, a session is never found to be over: no batch was sent twice.
+        # Renewed in time: no request met an expired session, so no batch was sent twice.
         assert len(cluster.arrived) == len(sent)
 
 
@@ -346,7 +349,7 @@ def test_a_producer_whose_credentials_are_refused_ends_at_once(later: bool) -> N
         cluster.create("t")
         cluster[1].on(SaslHandshakeRequest, handshake)
         cluster[1].on(SaslAuthenticateRequest, refused("the account was closed"))
-        if later:  # metadata can be had, and the producer's own connection is refused
+        if later:  # metadata is available, and the producer's own connection is refused
             cluster[1].push(SaslAuthenticateRequest, accepted())
         producer = Producer(config(cluster.bootstrap_servers), ProducerConfig(enable_idempotence=False))
         with pytest.raises((AuthenticationError, DeliveryError), match="the account was closed"):
@@ -396,7 +399,7 @@ def test_a_refused_token_is_fetched_anew_for_the_next_connection(broker: Scripte
 
 
 def test_answers_that_dribble_are_cut_off_in_total(broker: ScriptedBroker) -> None:
-    """A byte now and then buys no time: the whole handshake has one deadline."""
+    """The whole handshake has one deadline: single bytes do not extend it."""
     stop = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -431,7 +434,7 @@ def test_a_lifetime_below_zero_is_none(broker: ScriptedBroker) -> None:
 
 
 def test_each_connection_that_is_asked_for_is_one_try(cluster: ScriptedCluster) -> None:
-    """A try with a wrong password counts towards locking the account."""
+    """An attempt with a wrong password counts towards locking the account."""
 
     def tries() -> int:
         return sum(len(broker.requests(SaslAuthenticateRequest)) for broker in cluster.brokers.values())

@@ -1,4 +1,4 @@
-"""Faults of a connection that a real broker does not show (faults of framing, order and time)."""
+"""Faults of a connection that no real broker shows: in framing, order and time."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_wrong_correlation_id_is_never_delivered(broker: ScriptedBroker, clust
     assert connection.closed
 
 
-def test_a_response_that_nobody_asked_for_closes_the_connection(broker: ScriptedBroker) -> None:
+def test_an_unsolicited_response_closes_the_connection(broker: ScriptedBroker) -> None:
     connection = connect(broker)
     broker._sockets[-1].sendall(struct.pack(">ii", 8, 5) + b"abcd")
     time.sleep(0.05)
@@ -225,7 +225,7 @@ def test_throttling_mutes_the_connection_and_counts_as_no_timeout(broker: Script
     assert second - first > 0.35
 
 
-def test_who_has_less_time_than_the_broker_mutes_us_is_told_at_once(broker: ScriptedBroker) -> None:
+def test_a_deadline_shorter_than_the_throttle_time_fails_at_once(broker: ScriptedBroker) -> None:
     connection = connect(broker)
     broker.push(MetadataRequest, MetadataResponse(throttle_time_ms=60_000, brokers=[], topics=[]))
     connection.send(METADATA)
@@ -323,7 +323,7 @@ def test_a_listener_that_hangs_up_at_once_raises_the_question_of_the_protocol(br
 
 
 def test_tls_to_a_plaintext_port_is_named(broker: ScriptedBroker) -> None:
-    # What our plaintext broker does with a ClientHello: it reads a length of hundreds of MB, and waits.
+    # A plaintext broker's reaction to a ClientHello: it reads a length of hundreds of MB, and waits.
     began = time.monotonic()
     with pytest.raises((NetworkError, SecurityError), match="TLS"):
         connect(broker, security_protocol="SSL", socket_connection_setup_timeout_ms=500)
@@ -363,13 +363,13 @@ def test_large_frames_reuse_their_memory(broker: ScriptedBroker, cluster: Script
         pending = connection.submit(MetadataRequest(topics=None))
         assert len(pending.result().topics) == 3_000
         pending.release()
-    assert len(connection.buffers._free) == 1
+    assert len(connection.buffers.pooled_sizes) == 1
     abandoned = connection.submit(MetadataRequest(topics=None))
     abandoned.abandon()
     connection.send(METADATA)
-    assert len(connection.buffers._free) == 1
+    assert len(connection.buffers.pooled_sizes) == 1
     connection.buffers.trim()
-    assert len(connection.buffers._free) == 1
+    assert len(connection.buffers.pooled_sizes) == 1
 
 
 def test_buffers_of_a_connection_without_work_are_few_and_small() -> None:
@@ -378,7 +378,7 @@ def test_buffers_of_a_connection_without_work_are_few_and_small() -> None:
     for frame in frames:
         buffers.give_back(frame)
     buffers.trim()
-    assert [len(free) for free in buffers._free] == [KEPT_BYTES]
+    assert buffers.pooled_sizes == [KEPT_BYTES]
 
 
 def test_a_child_process_never_writes_to_an_inherited_connection(broker: ScriptedBroker) -> None:
@@ -391,7 +391,7 @@ def test_a_child_process_never_writes_to_an_inherited_connection(broker: Scripte
     assert connection.send(METADATA).cluster_id == "scripted"
 
 
-def test_connecting_and_disconnecting_are_logged_for_those_who_debug(
+def test_connecting_and_disconnecting_are_logged_at_debug(
     broker: ScriptedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, "spark_kafka_native.network"):

@@ -1,4 +1,4 @@
-"""What a connection counts of its requests, and how it ends."""
+"""The metrics of a connection: its requests, and how it ended."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_request_that_is_not_answered_is_a_timeout(router: Router, broker: Scr
     ended = told(router)
     assert ended.value("kafka.client.timeouts", api="Metadata") == 1
     assert ended.value("kafka.client.disconnects", error="RequestTimedOutError") == 1
-    assert ended.distribution("kafka.client.request.duration").count == 1  # of the one before
+    assert ended.distribution("kafka.client.request.duration").count == 1  # of the previous connection
 
 
 def test_a_broker_that_hangs_up_ends_a_connection(router: Router, broker: ScriptedBroker) -> None:
@@ -85,7 +85,7 @@ def test_a_broker_that_hangs_up_ends_a_connection(router: Router, broker: Script
     assert ended.value("kafka.client.connections") == 0
 
 
-def test_what_is_tried_again_is_counted_by_its_reason(router: Router) -> None:
+def test_retries_are_counted_by_their_error(router: Router) -> None:
     failures = [BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "orders-0"), NetworkError("gone")]
 
     def attempt() -> None:

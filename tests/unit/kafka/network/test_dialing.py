@@ -1,4 +1,4 @@
-"""Several addresses of one broker: raced, or in turn, and never longer than there is time."""
+"""Several addresses of one broker: in parallel or one after the other, within the deadline."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def dial(addresses: list[Any], deadline_ms: float = SOON, **changed: Any) -> tup
 def test_an_address_that_answers_nothing_is_overtaken(
     silent: socket.socket, listener: socket.socket, refusing: socket.socket
 ) -> None:
-    # The silent one could take 1,000 s: whoever waits for it does not end.
+    # The silent address has 1,000 s: waiting for it would not end.
     patient = {"deadline_ms": 1e6, "connection_setup_timeout_ms": 1_000_000, "connection_attempt_delay_ms": 1}
     found, _ = dial([info(silent), info(refusing), info(silent), info(listener)], **patient)
     assert found == "127.0.0.1"
@@ -144,7 +144,7 @@ def test_settings_of_the_socket(listener: socket.socket) -> None:
         assert not sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
 
-def test_a_source_address_that_is_not_here_is_told(listener: socket.socket) -> None:
+def test_a_foreign_source_address_is_an_error(listener: socket.socket) -> None:
     with pytest.raises(NetworkError, match=r"cannot assign requested address"):
         connect(listener, source_address="192.0.2.1")
 

@@ -1,4 +1,4 @@
-"""The exchanges that come before a connection is used, with a broker of literals."""
+"""The handshake, with a broker of literals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HIGHEST = ApiVersionsRequest.versions[1]
 
 
 class Answers:
-    """A peer that answers in turn, or raises what it is given."""
+    """A peer that returns the given answers one after the other, or raises them."""
 
     address = "kafka.example:9092"
 
@@ -59,7 +59,7 @@ def shake(peer: Answers, protocol: str = "PLAINTEXT") -> dict[int, tuple[int, in
     return dict(shake_hands(peer, config, Deadline.after_ms(1_000)).api_versions)
 
 
-def test_the_brokers_versions_are_what_was_negotiated() -> None:
+def test_the_brokers_versions_are_negotiated() -> None:
     peer = Answers(versions(_1=(4, 17), _18=(0, 4)))
     assert shake(peer) == {1: (4, 17), 18: (0, 4)}
     [(request, version)] = peer.asked
@@ -90,6 +90,6 @@ def test_a_hang_up_asks_for_the_other_protocol(protocol: str, other: str) -> Non
     assert raised.value.__cause__ is gone
 
 
-def test_silence_is_not_told_as_a_hang_up() -> None:
+def test_silence_is_not_reported_as_a_hang_up() -> None:
     with pytest.raises(RequestTimedOutError, match="no answer in 9 ms"):
         shake(Answers(RequestTimedOutError("no answer in 9 ms")))

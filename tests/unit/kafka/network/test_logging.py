@@ -1,4 +1,4 @@
-"""What is logged on the way, and how often."""
+"""The log lines of connections, retries and throttling."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def broker() -> Iterator[ScriptedBroker]:
         yield one
 
 
-def test_a_connection_that_is_lost_is_told(broker: ScriptedBroker, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lost_connection_is_logged(broker: ScriptedBroker, caplog: pytest.LogCaptureFixture) -> None:
     broker.push(MetadataRequest, HangUp)
     with caplog.at_level(logging.INFO, NETWORK):
         config = ClientConfig.from_properties(properties(broker.address))
@@ -44,7 +44,7 @@ def test_a_connection_that_is_lost_is_told(broker: ScriptedBroker, caplog: pytes
     assert told[2].startswith(f"{broker.address}: disconnected, 1 requests in flight: ")
 
 
-def test_another_attempt_is_told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_retry_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "_THROTTLED_LOG", LogThrottle(logging.getLogger(NETWORK)))
 
     def fail() -> None:
@@ -69,7 +69,7 @@ def test_another_attempt_is_told(caplog: pytest.LogCaptureFixture, monkeypatch: 
     ]
 
 
-def test_throttling_is_told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_throttling_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "_THROTTLED_LOG", LogThrottle(logging.getLogger(NETWORK)))
     with caplog.at_level(logging.INFO, NETWORK):
         Throttle("b:1").learn(0)

@@ -1,5 +1,6 @@
-"""Ctrl-C in the middle of a request: a connection that other threads use is not left locked, nor half a
-frame in it."""
+"""Ctrl-C in the middle of a request: a shared connection is neither left locked nor left with half a
+frame.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from spark_kafka_native.kafka.network.connection import Connection
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
-# One in a destructor.
+# An interrupt in a destructor.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 METADATA = MetadataRequest(topics=[])
@@ -36,7 +37,7 @@ def connect(broker: ScriptedBroker, **changed: object) -> Connection:
 
 
 def interrupted_after(call: Callable[..., Any], times: int = 1) -> Callable[..., Any]:
-    """``call``, whose ``times``-th result never reaches its caller: Ctrl-C came just then."""
+    """``call`` with an interrupt (Ctrl-C) just before its ``times``-th result is returned."""
     calls = iter(range(1, times + 1))
 
     def wrapped(*arguments: Any) -> Any:
@@ -49,7 +50,7 @@ def interrupted_after(call: Callable[..., Any], times: int = 1) -> Callable[...,
 
 
 def expect_dead(connection: Connection) -> None:
-    """Dead, and at once: nobody waits for a turn that never comes."""
+    """The connection is dead at once: no thread waits for a reader or writer that never ends."""
     failures: list[BaseException] = []
 
     def ask() -> None:
@@ -106,7 +107,7 @@ def test_a_request_that_was_counted_and_not_queued_is_the_end(
 
 
 def test_who_only_waits_for_a_turn_may_be_interrupted(broker: ScriptedBroker) -> None:
-    """While another thread reads: the connection stays usable."""
+    """An interrupt while another thread reads: the connection stays usable."""
     broker.on(MetadataRequest, Silence)
     connection = connect(broker)
     held = connection.submit(METADATA)
@@ -118,9 +119,10 @@ def test_who_only_waits_for_a_turn_may_be_interrupted(broker: ScriptedBroker) ->
     assert not connection.closed
 
 
-def test_interrupts_at_random_moments_lock_nobody_out(broker: ScriptedBroker) -> None:
-    """Two threads share connections; one is interrupted again and again. The other never waits for long, and
-    gets its own answers only."""
+def test_interrupts_at_random_moments_leave_no_lock_held(broker: ScriptedBroker) -> None:
+    """Two threads share connections, and one is interrupted repeatedly. The other never waits for long, and
+    gets its own responses only.
+    """
     rng = random.Random(3)
     current = [connect(broker)]
     stop = threading.Event()
@@ -157,8 +159,8 @@ def use(current: list[Connection], broker: ScriptedBroker) -> None:
 
 
 @pytest.mark.parametrize("submits", [False, True])
-def test_a_descriptor_outlives_whoever_waits_for_it(broker: ScriptedBroker, submits: bool) -> None:
-    """Its number would be given to the next socket, and the one who waits would wait for that."""
+def test_a_descriptor_stays_open_while_a_thread_waits_for_it(broker: ScriptedBroker, submits: bool) -> None:
+    """The next socket would get its number, and the waiting thread would wait for that socket."""
     broker.on(MetadataRequest, Silence)
     connection = connect(broker)
     pending = connection.submit(METADATA)

@@ -1,4 +1,4 @@
-"""What a connection does when, over a stream that does what the test says: no socket, no thread, no time."""
+"""The pipeline over a scripted stream: no socket, no thread, no time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def later() -> Deadline:
 
 
 class Stream:
-    """In place of a transport. `wait` does what is next in ``waits``; without one the time is up."""
+    """Replaces a transport. `wait` calls the next of ``waits``; without one the deadline has passed."""
 
     address = "b1:9092"
 
@@ -136,7 +136,7 @@ class TestTimeouts:
         connection.close()
         with pytest.raises(NetworkError, match="closed by this client"):
             pending.result(0)
-        pending.done = False  # whoever closed it was interrupted before it could say so
+        pending.done = False  # the thread that closed it was interrupted before it failed this request
         connection.give_up(pending, 5)
         with pytest.raises(RequestTimedOutError, match="no answer in 5 ms; the connection was closed"):
             pending.result(0)
@@ -160,7 +160,7 @@ class TestRetiring:
         assert connection.closed
         assert all(left > 50_000 for _, left in stream.waited)
 
-    def test_what_was_posted_and_not_written_goes_first(self, connection: Connection, stream: Stream) -> None:
+    def test_posted_and_unwritten_requests_go_first(self, connection: Connection, stream: Stream) -> None:
         stream.full = True
         pending = connection.post(REQUEST)
         assert connection.has_unwritten
@@ -170,7 +170,7 @@ class TestRetiring:
         assert len(stream.written) == 1
         assert pending.result(0).cluster_id == "c"
 
-    def test_what_is_not_answered_in_time_is_named_and_still_waited_for(
+    def test_unanswered_requests_are_named_and_still_waited_for(
         self, connection: Connection, stream: Stream
     ) -> None:
         pending = connection.submit(REQUEST)
@@ -181,7 +181,7 @@ class TestRetiring:
         assert pending.result(1_000).cluster_id == "c"
 
     def test_a_session_that_has_ended_takes_nothing_new(self, connection: Connection, stream: Stream) -> None:
-        connection._lifetime = SessionLifetime(0.0, 0.0)
+        connection.session_lifetime = SessionLifetime(0.0, 0.0)
         assert connection.renewal_due
         with pytest.raises(NetworkError, match="another one takes over"):
             connection.submit(REQUEST)
@@ -200,7 +200,7 @@ class TestForgetting:
 
 
 class TestWriting:
-    def test_a_handler_that_interrupts_who_writes_and_closes_may_wait_for_who_is_next(
+    def test_a_handler_that_interrupts_the_writer_and_closes_may_wait_for_the_next_writer(
         self, connection: Connection, stream: Stream
     ) -> None:
         stream.full = True
@@ -318,7 +318,7 @@ class TestHangUps:
             connection.submit(REQUEST, 4)
         assert type(caught.value) is NetworkError
 
-    def test_the_first_in_flight_hears_what_was_wrong_and_the_others_that_it_was_not_theirs(
+    def test_the_first_request_in_flight_gets_the_cause_and_the_others_a_lost_connection(
         self, connection: Connection, stream: Stream
     ) -> None:
         first, second = connection.submit(REQUEST), connection.submit(REQUEST)
@@ -340,7 +340,7 @@ class TestAlive:
 
     def test_who_waits_for_answers_is_not_read_for(self, connection: Connection, stream: Stream) -> None:
         pending = connection.submit(REQUEST)
-        connection._used_at -= 1e6  # long ago, but an answer is due
+        connection._used_at -= 1e6  # long ago, but a response is due
         stream.answer(pending.correlation_id)()
         assert connection.alive()
         assert not pending.done

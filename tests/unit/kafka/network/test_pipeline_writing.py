@@ -1,4 +1,4 @@
-"""Writing to brokers that do not read: who posts never waits, and who writes goes on reading."""
+"""Writing to brokers that do not read: `post` never waits, and a blocked writer keeps reading."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_post_never_waits_and_arrives_whole(cluster: DeafBroker) -> None:
     assert connection.waits_for == READ
 
 
-def test_whoever_waits_for_a_posted_request_writes_it_too(cluster: DeafBroker) -> None:
+def test_waiting_for_a_posted_request_also_writes_it(cluster: DeafBroker) -> None:
     connection = cluster.connect()
     cluster.hears.clear()
     many = MetadataRequest(topics=[MetadataRequestTopic(name="x" * 200) for _ in range(5_000)])
@@ -149,7 +149,7 @@ def test_submit_waits_until_posted_requests_are_written_and_gives_up_in_time(clu
 
 @pytest.mark.parametrize("how", ["submit", "post"])
 def test_large_requests_and_large_responses_do_not_block_each_other(cluster: DeafBroker, how: str) -> None:
-    # The broker reads a request only when it has got rid of the response before it.
+    # The broker reads a request only after it has sent the previous response.
     connection = cluster.connect()
     many = MetadataRequest(topics=[MetadataRequestTopic(name="x" * 200) for _ in range(5_000)])
     pendings = [getattr(connection, how)(many) for _ in range(4)]

@@ -1,4 +1,4 @@
-"""The end of a stream, as those see it who still use it."""
+"""The end of a stream, as reading and writing see it."""
 
 import socket
 import ssl
@@ -10,7 +10,7 @@ from spark_kafka_native.kafka.network.transport import READ, Transport, _handsha
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 
-def test_a_shut_stream_still_encrypts_what_another_thread_writes():
+def test_a_shut_stream_still_encrypts_another_threads_writes():
     ours, theirs = socket.socketpair()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     encrypted = context.wrap_socket(ours, server_hostname="broker", do_handshake_on_connect=False)
@@ -23,7 +23,7 @@ def test_a_shut_stream_still_encrypts_what_another_thread_writes():
     theirs.close()
 
 
-def test_nobody_waits_for_a_stream_that_is_closed():
+def test_a_closed_stream_is_not_waited_for():
     reading, writing = socket.socketpair()
     assert wait_for_streams([(reading.fileno(), READ), (-1, READ)], Deadline.after_ms(60_000))
     assert not wait_for_streams([(reading.fileno(), READ)], Deadline.after_ms(1))
@@ -33,7 +33,7 @@ def test_nobody_waits_for_a_stream_that_is_closed():
 
 @pytest.mark.parametrize("kind", [ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionResetError])
 def test_a_port_that_hangs_up_in_the_handshake_is_taken_for_plaintext(kind):
-    """Which of them it is depends on the version of Python."""
+    """Python's version decides which of the errors it is."""
     told = _handshake_failure(kind(6, "TLS/SSL connection has been closed (EOF) (_ssl.c:992)"), "broker:1")
     assert isinstance(told, HandshakeClosedError)
     assert "broker:1" in str(told)

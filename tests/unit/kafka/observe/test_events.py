@@ -1,4 +1,4 @@
-"""A window over what happens, that never holds up what makes it happen."""
+"""A window of events, which never delays the code that emits them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_an_event_just_before_the_end_is_not_missed(source: EventSource[Step]) -
     looked = stream.lock
 
     class Looked:
-        """Once the reader has found nothing, the last event and the end come."""
+        """After the reader has found nothing, the last event and the end arrive."""
 
         def __enter__(self) -> None:
             looked.acquire()
@@ -85,7 +85,7 @@ def test_each_subscriber_has_its_own_window(source: EventSource[Step]) -> None:
     assert [event.number for event in fast.drain()] == [0, 1, 2]
 
 
-def test_nobody_who_listens_costs_nothing(source: EventSource[Step]) -> None:
+def test_without_subscribers_no_event_is_needed(source: EventSource[Step]) -> None:
     assert not source.listening
     stream = source.subscribe(1)
     assert source.listening
@@ -100,17 +100,17 @@ def test_nobody_who_listens_costs_nothing(source: EventSource[Step]) -> None:
     assert len(closed) == 0
 
 
-def test_a_stream_of_what_has_ended_is_at_its_end(source: EventSource[Step]) -> None:
+def test_a_stream_of_a_closed_source_is_at_its_end(source: EventSource[Step]) -> None:
     source.close()
     assert list(source.subscribe(1)) == []
 
 
-def test_it_waits_no_longer_than_it_was_told(source: EventSource[Step]) -> None:
+def test_it_waits_no_longer_than_the_timeout(source: EventSource[Step]) -> None:
     assert source.subscribe(1).take(timeout=0.001) is None
 
 
 @pytest.mark.parametrize("ends", ["an event", "the client", "the subscriber"])
-def test_whoever_waits_hears_of_it(source: EventSource[Step], ends: str) -> None:
+def test_a_waiting_reader_gets_the_event(source: EventSource[Step], ends: str) -> None:
     stream, found = source.subscribe(1), []
     waiting = threading.Thread(target=lambda: found.append(stream.take()))
     waiting.start()

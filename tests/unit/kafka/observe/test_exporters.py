@@ -8,6 +8,7 @@ import json
 import queue
 import sys
 import threading
+import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ class Client:
         self.registry.measure(catalogue.REQUEST_DURATION, seconds, "Fetch")
 
 
-def test_it_tells_the_total_and_what_is_new_and_once_more_at_the_end() -> None:
+def test_it_exports_the_total_and_the_changes_and_once_more_at_the_end() -> None:
     client, told = Client(), queue.Queue[tuple[float, float]]()
 
     def to(total: MetricsSnapshot, last: MetricsSnapshot) -> None:
@@ -74,14 +75,20 @@ def test_a_function_that_raises_is_called_again() -> None:
     assert exporter.failures >= 3
 
 
+def ended(exporter: MetricsExporter) -> None:
+    deadline = time.monotonic() + 60
+    while exporter.running:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
 def test_it_ends_with_its_client_and_does_not_keep_it() -> None:
     client, calls = Client(), queue.Queue[int]()
     exporter = MetricsExporter(client, every=0.01, to=lambda _, __: calls.put(1))
     calls.get(timeout=60)
     del client
     gc.collect()
-    exporter._thread.join(60)
-    assert not exporter._thread.is_alive()
+    ended(exporter)
 
 
 def test_a_function_that_takes_its_time_does_not_keep_the_client() -> None:
@@ -103,7 +110,7 @@ def test_a_function_that_takes_its_time_does_not_keep_the_client() -> None:
         exporter.close()
 
 
-def test_it_may_be_closed_by_what_it_calls() -> None:
+def test_the_exporting_function_may_close_it() -> None:
     client, made, ready, done = Client(), list[MetricsExporter](), threading.Event(), threading.Event()
 
     def to(_: MetricsSnapshot, __: MetricsSnapshot) -> None:
@@ -115,8 +122,7 @@ def test_it_may_be_closed_by_what_it_calls() -> None:
     made.append(exporter)
     ready.set()
     assert done.wait(60)
-    exporter._thread.join(60)
-    assert not exporter._thread.is_alive()
+    ended(exporter)
 
 
 @pytest.mark.parametrize("every", [0, -1.0, float("nan")])
@@ -126,7 +132,7 @@ def test_it_needs_a_period(every: float) -> None:
 
 
 def collected(reader: Any) -> dict[tuple[str, frozenset[Any]], Any]:
-    """Of the real SDK: name and attributes -> value."""
+    """The values in the real SDK: name and attributes -> value."""
     data = reader.get_metrics_data()
     if data is None:
         return {}
@@ -161,7 +167,7 @@ def test_opentelemetry_reads_them_when_it_collects() -> None:
     client.request(1.0)
     told = collected(reader)
     assert told[key("kafka.client.requests", client="a", api="Fetch")] == 2
-    # Percentiles are of the time since the last collection.
+    # Percentiles cover the time since the last collection.
     percentile = told[key("kafka.client.request.duration", client="a", api="Fetch", quantile="0.5")]
     assert percentile == pytest.approx(1.0, rel=0.1)
     units = {
@@ -178,7 +184,7 @@ def test_opentelemetry_reads_them_when_it_collects() -> None:
 
 
 class Meter:
-    """As little of a meter as the bridge uses."""
+    """The part of a meter that the exporter uses."""
 
     def __init__(self) -> None:
         self.callbacks: dict[str, Any] = {}
@@ -200,7 +206,7 @@ class Meter:
 
 
 class Api:
-    """As little of ``opentelemetry.metrics`` as the bridge uses."""
+    """The part of ``opentelemetry.metrics`` that the exporter uses."""
 
     @staticmethod
     def Observation(value: float, attributes: dict[str, str]) -> tuple[float, dict[str, str]]:
@@ -235,7 +241,7 @@ def test_each_collection_is_one_snapshot(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not [name for name, _ in meter.collect() if name == "kafka.client.request.duration"]  # nothing new
 
 
-def test_without_opentelemetry_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_opentelemetry_the_error_has_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     monkeypatch.setitem(sys.modules, "opentelemetry.metrics", None)
     with pytest.raises(ConfigError, match=r"spark-kafka-native\[otel\]"):
@@ -307,7 +313,7 @@ def test_an_acknowledgement_as_plain_values() -> None:
 
 
 class SlowFile(io.StringIO):
-    """Takes nothing until it is let."""
+    """A file that blocks until it is released."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -319,12 +325,12 @@ class SlowFile(io.StringIO):
         return super().write(text)
 
 
-def test_what_a_slow_file_misses_is_said_in_it() -> None:
+def test_events_that_a_slow_file_misses_are_counted_in_it() -> None:
     source, file = EventSource[Any](), SlowFile()
     with JsonLines(file, source.subscribe(2)):
         source.emit(unit(0))
         assert file.asked.wait(60)
-        for number in range(1, 6):  # nobody waits for the file
+        for number in range(1, 6):  # no thread waits for the file
             source.emit(unit(number))
         file.let.set()
     found = [json.loads(line) for line in file.getvalue().splitlines()]

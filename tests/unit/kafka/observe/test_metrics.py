@@ -57,7 +57,7 @@ def test_nothing_measured_is_zero():
     assert Histogram().distribution() == NOTHING == Distribution()
 
 
-def test_what_is_tiny_huge_or_before_zero_is_counted_too():
+def test_tiny_huge_and_negative_values_are_counted():
     told = of(-1.0, 0.0, 1e-9, 1e12, 1e30, math.inf)
     assert (told.count, told.min, told.max, told.p50) == (6, 0.0, math.inf, 0.0)
     assert len(told.buckets) == 3
@@ -65,7 +65,9 @@ def test_what_is_tiny_huge_or_before_zero_is_counted_too():
 
 
 def test_a_sum_never_falls():
-    """Not even by a last digit: who reads counters takes that for a new start, and adds it all again."""
+    """Not even by a last digit: a reader of counters would take that for a restart, and add
+    everything again.
+    """
     draw, histogram, before = random.Random(1), Histogram(), 0.0
     for _ in range(2_000):
         histogram.add(draw.choice([0.0, draw.random()]))
@@ -80,7 +82,7 @@ def test_memory_is_bounded():
     assert len(told.buckets) <= 241
 
 
-def test_what_came_since_and_before_is_the_whole():
+def test_the_values_before_and_since_add_up_to_all():
     early, late = [0.001 * n for n in range(1, 200)], [5.0, 6.0, 7.0]
     before, whole = of(*early), of(*early, *late)
     since = whole.minus(before)
@@ -113,7 +115,7 @@ def test_another_unit():
 REQUESTS, DURATION, CONNECTIONS = catalogue.REQUESTS, catalogue.REQUEST_DURATION, catalogue.CONNECTIONS
 
 
-def test_what_was_counted_is_told_by_its_tags_and_in_all():
+def test_counts_are_available_by_tag_and_in_total():
     metrics = MetricsRegistry()
     metrics.count(REQUESTS, 1, "Fetch")
     metrics.count(REQUESTS, 2, "Fetch")
@@ -133,7 +135,7 @@ def test_what_was_counted_is_told_by_its_tags_and_in_all():
     assert str(MetricKey(REQUESTS.name, (("api", "Fetch"),))) == "kafka.client.requests{api=Fetch}"
 
 
-def test_since_tells_what_happened_in_between():
+def test_since_has_the_changes_in_between():
     metrics = MetricsRegistry()
     metrics.count(REQUESTS, 5, "Fetch")
     metrics.measure(DURATION, 9.0, "Fetch")
@@ -152,7 +154,7 @@ def test_since_tells_what_happened_in_between():
     assert before.since(now).value(REQUESTS.name) == 5  # counted anew, as in a forked child
 
 
-def test_parts_of_a_client_are_told_together():
+def test_parts_of_a_client_add_up():
     one, other = MetricsRegistry(), MetricsRegistry()
     for metrics in (one, other):
         metrics.count(REQUESTS, 1, "Fetch")
@@ -219,7 +221,7 @@ def test_many_topics_do_not_hide_why_commits_fail():
     assert told.value(catalogue.COMMITS.name, outcome="ILLEGAL_GENERATION") == 2
 
 
-def test_a_forked_child_counts_from_zero_whoever_holds_the_lock():
+def test_a_forked_child_counts_from_zero_even_if_the_lock_was_held():
     metrics = MetricsRegistry()
     metrics.count(REQUESTS, 1, "Fetch")
     with held_by_another_thread(metrics.lock):
@@ -232,7 +234,7 @@ def test_a_forked_child_counts_from_zero_whoever_holds_the_lock():
 
 
 def test_counting_within_counting_does_not_wait():
-    """As where the handler of a signal closes the client that was just counting."""
+    """As if a signal handler closes the client that was just counting."""
     metrics = MetricsRegistry()
     with metrics.lock, metrics.timed(DURATION, "Fetch"):
         metrics.count(REQUESTS, 1, "Fetch")

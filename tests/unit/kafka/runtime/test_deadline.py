@@ -1,4 +1,4 @@
-"""A deadline that comes early: nothing below it waits on."""
+"""A wake-up cancels a deadline: every wait below it ends."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def poller_of(sock: socket.socket) -> select.poll:
     return poller
 
 
-def test_whoever_waits_for_an_answer_leaves_the_connection_to_others(wakeup: Wakeup) -> None:
+def test_a_cancelled_wait_leaves_the_connection_to_others(wakeup: Wakeup) -> None:
     with ScriptedBroker() as broker:
         broker.on(MetadataRequest, Silence)
         config = ClientConfig(bootstrap_servers=(broker.address,), request_timeout_ms=int(HOUR_MS))
@@ -86,7 +86,7 @@ def test_whoever_waits_for_an_answer_leaves_the_connection_to_others(wakeup: Wak
 
 
 def test_a_handshake_is_called_off(wakeup: Wakeup) -> None:
-    """The broker has accepted, and says nothing."""
+    """The broker has accepted the connection and does not answer."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         where = f"127.0.0.1:{listener.getsockname()[1]}"
         config = ClientConfig(bootstrap_servers=(where,), connection_setup_timeout_ms=int(HOUR_MS))
@@ -106,15 +106,15 @@ def test_a_handshake_is_called_off(wakeup: Wakeup) -> None:
             thread.join(60)
             assert len(failures) == 1
             sock.settimeout(60)
-            while sock.recv(4096):  # the request, and then the end of it
+            while sock.recv(4096):  # the request, and then its end
                 pass
 
 
 @pytest.mark.parametrize("interrupted", [True, False])
-def test_whoever_is_woken_knows_why_before_it_is_said(
+def test_a_woken_thread_sees_the_cancellation_before_is_set(
     wakeup: Wakeup, monkeypatch: pytest.MonkeyPatch, *, interrupted: bool
 ) -> None:
-    """The pipe is written to, and who sets it has not come to note that; an interrupt keeps it from that."""
+    """The pipe is readable, and an interrupt keeps the setting thread from assigning `is_set`."""
     seen: list[bool] = []
     deadline = Deadline.after_ms(HOUR_MS).with_wakeup(wakeup)
 

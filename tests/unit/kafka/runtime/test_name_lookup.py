@@ -1,4 +1,4 @@
-"""Names are looked up within a deadline, whatever the resolver does."""
+"""Names are looked up within a deadline, even if the resolver never answers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Stuck:
         self.asked: list[str] = []
 
     def __call__(self, host: str, port: int, **_: Any) -> list[Any]:
-        if host == "127.0.0.1":  # a thread that another test has left behind, on its way to a broker
+        if host == "127.0.0.1":  # a thread of an earlier test, on its way to a broker
             return [v4(host, port)]
         self.asked.append(host)
         assert self.gate.wait(120)
@@ -73,7 +73,7 @@ def in_thread(work: Any) -> tuple[threading.Thread, list[Any]]:
 def test_a_resolver_that_does_not_answer_ends_with_the_deadline(stuck: Stuck) -> None:
     with pytest.raises(NetworkError, match=r"cannot resolve the host of kafka.example:9092 \(no answer"):
         look_up("kafka.example", 9092, config(), Deadline.after_ms(50))
-    # It may answer the next time: that is not the word of somebody who knows that there is no such host.
+    # It may answer the next time: this is not an answer that the host does not exist.
     with pytest.raises(NetworkError) as raised:
         look_up("kafka.example", 9092, config(connection_setup_timeout_ms=50), Deadline.after_ms(SOON))
     assert not isinstance(raised.value, UnreachableError)
@@ -96,7 +96,7 @@ def test_the_same_lookup_under_way_is_joined_and_its_answer_shared(stuck: Stuck)
 def test_names_that_are_never_answered_hold_up_no_other_name(
     stuck: Stuck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of a cluster whose brokers are in a zone that nobody answers for."""
+    """A cluster whose brokers are in a zone without a working name server."""
     names = [f"stuck-{number}" for number in range(100)]
     for name in names * 2:
         with pytest.raises(NetworkError, match="no answer"):
@@ -137,7 +137,7 @@ def test_an_address_needs_no_lookup(stuck: Stuck, monkeypatch: pytest.MonkeyPatc
     assert look_up("::1", 9092, config(), Deadline.after_ms(0))[0][4][:2] == ("::1", 9092)
 
 
-def test_a_failure_is_told_to_everybody_who_waits_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_is_raised_in_every_waiting_thread_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     answers: list[Any] = [socket.gaierror(-2, "Name or service not known"), [v4("127.0.0.1", 1)]]
 
     def resolve(host: str, port: int, **_: Any) -> list[Any]:
@@ -161,7 +161,7 @@ def test_without_threads_it_asks_by_itself(monkeypatch: pytest.MonkeyPatch) -> N
     assert look_up("kafka.example", 1, config(), Deadline.after_ms(SOON)) == [v4("kafka.example", 1)]
 
 
-def test_an_interrupt_at_the_start_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_at_the_start_blocks_no_other_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     lookups = Lookups(max_lookups=1)
     with monkeypatch.context() as patched:
 
@@ -174,11 +174,11 @@ def test_an_interrupt_at_the_start_holds_up_nobody(monkeypatch: pytest.MonkeyPat
     assert lookups.ask("key", lambda: [2], Deadline.after_ms(SOON)) == [2]
 
 
-def test_an_interrupt_as_it_is_noted_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_as_it_is_recorded_blocks_no_other_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     lookups = Lookups(max_lookups=1)
 
     class Lock:
-        """Ctrl-C comes just as the lock is given back."""
+        """Ctrl-C just as the lock is released."""
 
         def __enter__(self) -> None: ...
 
@@ -234,7 +234,7 @@ def test_only_one_family(changed: dict[str, str], hosts: list[str]) -> None:
         look_up("kafka.example", 1, given, Deadline.after_ms(SOON))
 
 
-def test_the_family_is_what_the_system_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_system_is_asked_for_the_configured_family(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
     def resolve(host: str, port: int, **how: Any) -> list[Any]:

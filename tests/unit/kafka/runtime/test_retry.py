@@ -1,4 +1,4 @@
-"""The one retry loop: what it tries again, how long it waits, and what it says in the end."""
+"""The retry loop: which errors it retries, its waits, and its final error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BACKOFF = Backoff(first_ms=100, max_ms=1_000)
 
 
 class Clock:
-    """Time that passes only while somebody sleeps."""
+    """Time that passes only in `sleep`."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -92,7 +92,7 @@ def test_the_deadline_ends_it_with_the_last_failure() -> None:
         BrokerError(ErrorCode.of(999), "x"),
     ],
 )
-def test_what_no_retry_mends_is_raised_at_once(error: KafkaError) -> None:
+def test_errors_that_are_not_retriable_are_raised_at_once(error: KafkaError) -> None:
     clock = Clock()
     with pytest.raises(type(error)):
         run(failing(1, error), clock)
@@ -121,7 +121,7 @@ def test_a_failure_between_attempts_counts_as_one() -> None:
 
 
 @pytest.mark.parametrize("cut_short", ["the attempt", "what is done between"])
-def test_what_the_deadline_cut_short_does_not_hide_the_reason(cut_short: str) -> None:
+def test_an_attempt_cut_short_by_the_deadline_does_not_hide_the_reason(cut_short: str) -> None:
     clock = Clock()
     reason = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "partition t-0")
     attempts = 0
@@ -147,7 +147,7 @@ def test_what_the_deadline_cut_short_does_not_hide_the_reason(cut_short: str) ->
     assert caught.value.__cause__ is reason
 
 
-def test_what_took_all_the_time_is_the_reason_when_it_is_the_first() -> None:
+def test_an_attempt_that_took_all_the_time_is_the_reason_if_it_is_the_first() -> None:
     clock = Clock()
 
     def operation() -> str:

@@ -1,4 +1,4 @@
-"""A re-entrant lock with a deadline, and what an interrupt leaves of it."""
+"""A re-entrant lock with a deadline, and its state after an interrupt."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_others_wait_for_as_long_as_they_have_time() -> None:
     first.join(60)
     second.join(60)
     assert done == ["slow", "next"]
-    assert lock.run(lambda: 1, Deadline.after_ms(0), "sleeping") == 1  # free, though there is no time
+    assert lock.run(lambda: 1, Deadline.after_ms(0), "sleeping") == 1  # free, although no time is left
 
 
 def test_a_thread_may_take_the_lock_that_it_holds() -> None:
@@ -57,7 +57,7 @@ def test_a_thread_may_take_the_lock_that_it_holds() -> None:
         return 2
 
     assert lock.run(outer, Deadline.after_ms(0), "outer") == 2
-    assert len(refused) == 1  # the end of the inner one was not that of the outer one
+    assert len(refused) == 1  # the end of the inner call released nothing of the outer one
 
 
 @pytest.mark.parametrize("where", ["wait", "work"])
@@ -66,7 +66,7 @@ def test_an_interrupt_leaves_the_lock_to_others(monkeypatch: pytest.MonkeyPatch,
     wait_for = LocklessCondition.wait_for
 
     def interrupted(*arguments: Any) -> None:
-        """Ctrl-C comes just as the lock was taken, or in the middle of the work."""
+        """Ctrl-C just after the lock was taken, or in the middle of the work."""
         if where == "wait":
             wait_for(*arguments)
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Files, references and what the process's environment allows; no error shows what was read."""
+"""Files, references and the environment's restrictions; no error shows a value."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_there_is_no_way_out_of_an_allowed_folder(
         read_file("x", str(path))
 
 
-def test_what_can_not_be_read_is_named_with_the_host(tmp_path: Path) -> None:
+def test_unreadable_files_are_named_with_the_host(tmp_path: Path) -> None:
     host = socket.gethostname()
     with pytest.raises(ConfigError, match=rf"x: /no/such on {host} can't be read \(No such file"):
         read_file("x", "/no/such")
@@ -93,7 +93,7 @@ def test_a_referenced_file_is_a_short_text(tmp_path: Path, content: bytes, says:
     assert MARKED not in str(caught.value)
 
 
-def test_environment_variables_within_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_allowed_environment_variables_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", MARKED)
     monkeypatch.setenv("KAFKA_PASSWORD", "p")
     monkeypatch.setenv(config_providers.ALLOWED_VARIABLES, "OTHER, KAFKA_PASSWORD")
@@ -105,7 +105,7 @@ def test_environment_variables_within_what_is_allowed(monkeypatch: pytest.Monkey
         resolve("x", "env:KAFKA_PASSWORD")
 
 
-def test_urls_within_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_allowed_urls_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     check_url("x", "https://any/where")
     monkeypatch.setenv(config_providers.ALLOWED_URLS, "https://a/token, https://b/token")
     check_url("x", "https://b/token")
@@ -131,7 +131,7 @@ def test_a_link_put_there_meanwhile_is_not_followed(
         read_file("x", str(link))
 
 
-def test_what_is_not_utf8_never_gets_as_far_as_an_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_that_is_not_utf8_never_reaches_an_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "LATIN", os.fsdecode(b"p\xe4ss" + MARKED.encode()))
     for value in ("env:LATIN", Secret(f"\ud800{MARKED}")):
         with pytest.raises(ConfigError, match=r"^sasl.password is not UTF-8 text$"):

@@ -1,4 +1,4 @@
-"""The unsigned token that is made of options of sasl.jaas.config, like Java's."""
+"""The unsigned token made of options of sasl.jaas.config, as Java makes it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_another_claim_may_be_the_principal() -> None:
         ('unsecuredLoginStringClaim_sub="a" unsecuredLoginLifetimeSeconds="marked"', "a number of"),
     ],
 )
-def test_what_makes_no_token_is_said_without_values(options: str, says: str) -> None:
+def test_options_that_make_no_token_are_named_without_values(options: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says) as caught:
         token_of(options)
     assert "marked" not in str(caught.value)

@@ -1,4 +1,6 @@
-"""A token endpoint is an option, and so a stranger: what is sent to it, and what is believed of it."""
+"""A token endpoint is an option and therefore untrusted: which requests it gets, and which responses are
+accepted.
+"""
 
 from __future__ import annotations
 
@@ -159,7 +161,7 @@ def test_an_endpoint_that_dribbles_is_cut_off_in_time(endpoint: Endpoint) -> Non
     assert time.monotonic() - began < 5
 
 
-def test_nobody_listens() -> None:
+def test_a_closed_port_is_a_network_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     credentials = ClientCredentials(
@@ -169,7 +171,7 @@ def test_nobody_listens() -> None:
         fetch_token(credentials, Deadline.after_ms(2_000))
 
 
-def test_a_certificate_of_nobody_we_trust_is_refused(endpoint: Endpoint) -> None:
+def test_a_certificate_of_an_untrusted_authority_is_refused(endpoint: Endpoint) -> None:
     with pytest.raises(AuthenticationError, match="the token endpoint's certificate is not trusted"):
         endpoint.fetch(ca_location=None)
     assert not endpoint.asked
@@ -206,7 +208,7 @@ def test_http_is_for_this_machine_and_only_if_asked_for(
         "",
     ],
 )
-def test_what_is_no_https_url_is_not_asked(endpoint: Endpoint, url: str) -> None:
+def test_only_https_urls_are_requested(endpoint: Endpoint, url: str) -> None:
     with pytest.raises(ConfigError, match=r"sasl\.oauthbearer\.token\.endpoint\.url"):
         endpoint.fetch(url=url)
 
@@ -235,7 +237,7 @@ def test_an_address_in_the_dress_of_another_family_is_not_asked(
 def test_a_watchdog_that_came_between_two_sockets_has_still_come(
     endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It could cut neither; a byte now and then would hold the connection up for ever."""
+    """The timer could close neither socket; single bytes would keep the connection open for ever."""
     monkeypatch.setattr(oidc, "_cut", lambda _sock: None)
     connect = oidc._connect
 

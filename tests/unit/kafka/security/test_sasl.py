@@ -26,7 +26,7 @@ def test_plain_is_one_message() -> None:
     ("username", "password", "says"),
     [("a\0b", "c", "NUL"), ("a", "b\0c", "NUL"), ("", "c", "empty"), ("a", "", "empty")],
 )
-def test_plain_refuses_what_it_could_not_tell_apart(username: str, password: str, says: str) -> None:
+def test_plain_refuses_ambiguous_credentials(username: str, password: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         Plain(username, Secret(password))
 
@@ -65,7 +65,7 @@ def test_an_oversized_challenge_is_refused() -> None:
 
 
 @pytest.mark.parametrize("token", ["", "a b", "a\x01auth=Bearer b", "ä", "=abc", "abc\n"])
-def test_what_is_no_token_is_not_sent(token: str) -> None:
+def test_invalid_tokens_are_not_sent(token: str) -> None:
     with pytest.raises(ConfigError, match="token is empty or has characters") as caught:
         OAuthBearer(Secret(token))
     assert not token or token not in str(caught.value)

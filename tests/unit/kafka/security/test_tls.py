@@ -1,4 +1,4 @@
-"""TLS against a listener that has a certificate: whose name it is for counts, and who issued it."""
+"""TLS against a listener with a certificate: its name and its issuer are checked."""
 
 from __future__ import annotations
 
@@ -91,6 +91,6 @@ def test_an_address_that_hangs_up_on_tls_is_not_the_last(
             resolver=resolve,
             connection_attempt_delay_ms=-1,
         )
-        # The name of the certificate is that of the host, whichever address answers.
+        # The certificate's name is the host's, whichever address answers.
         assert not Connection.open("localhost", broker.port, config).closed
         hanging_up.join(60)

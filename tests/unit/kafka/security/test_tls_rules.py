@@ -1,4 +1,6 @@
-"""TLS against listeners of this machine: whom we believe, what we show, and how each mistake is named."""
+"""TLS against local listeners: trust, client certificates, versions and ciphers, and the error of each
+mistake.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,7 @@ def folder(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 class Listener:
-    """A TLS server: greets each client whose handshake succeeds with one byte."""
+    """A TLS server that sends one byte after each successful handshake."""
 
     def __init__(self, prepare: Callable[[ssl.SSLContext], Any]) -> None:
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -107,7 +109,7 @@ class Listener:
                 accepted.close()
 
     def close(self) -> None:
-        # Closed alone, it would leave the thread in accept(), on a number that the next socket gets.
+        # Closing alone would leave the thread in accept(), on a descriptor that the next socket gets.
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -127,7 +129,7 @@ def listen() -> Iterator[Callable[..., Listener]]:
 
 
 def greet(listener: Listener, folder: Path, host: str = "localhost", **changed: Any) -> None:
-    """Connect and take the greeting."""
+    """Connect and read the greeting."""
     trust = {} if "ssl_truststore_certificates" in changed else {"ssl_truststore_location": folder / "ca.pem"}
     names = {"security_protocol": "SSL"} | trust | changed
     names = {name: value for name, value in names.items() if value is not None}
@@ -225,7 +227,7 @@ def test_only_the_name_check_goes_with_an_empty_algorithm(
         greet(listen(server(trustme.CA(), "other")), folder, ssl_endpoint_identification_algorithm="")
 
 
-def test_verification_switched_off_takes_anybody(listen: Any, folder: Path) -> None:
+def test_without_verification_any_certificate_is_accepted(listen: Any, folder: Path) -> None:
     greet(listen(server(trustme.CA(), "other")), folder, enable_ssl_certificate_verification="false")
 
 
@@ -246,7 +248,7 @@ def test_verification_switched_off_takes_anybody(listen: Any, folder: Path) -> N
         ),
     ],
 )
-def test_what_weakens_the_protection_is_said_at_every_start(
+def test_settings_that_weaken_the_protection_are_warned_of_at_every_start(
     caplog: pytest.LogCaptureFixture, given: dict[str, str], says: str
 ) -> None:
     security = ClientConfig.from_properties(
@@ -364,7 +366,7 @@ def test_a_missing_or_foreign_client_certificate_is_an_authentication_error(
         chain = b"".join(blob.bytes() for blob in foreign.cert_chain_pems)
         (tmp_path / "foreign.pem").write_bytes(foreign.private_key_pem.bytes() + chain)
         given = {"ssl_keystore_location": tmp_path / "foreign.pem"}
-    # OpenSSL 1.2 servers call a missing certificate a handshake failure.
+    # OpenSSL 1.2 servers report a missing certificate as a handshake failure.
     with pytest.raises(SecurityError, match=r"refused the client's certificate|handshake failure") as caught:
         greet(listen(prepare), folder, **given)
     if version == "TLSv1_3":
@@ -398,9 +400,7 @@ def test_a_missing_or_foreign_client_certificate_is_an_authentication_error(
         ),
     ],
 )
-def test_what_can_not_be_used_is_named_and_never_shown(
-    folder: Path, given: dict[str, str], says: str
-) -> None:
+def test_unusable_files_are_named_and_never_shown(folder: Path, given: dict[str, str], says: str) -> None:
     located = {name: folder / value if "location" in name else value for name, value in given.items()}
     config = ClientConfig.from_properties(properties("a:1", security_protocol="SSL", **located))
     with pytest.raises(ConfigError, match=says) as caught:
@@ -423,7 +423,9 @@ def test_a_wrong_passphrase_does_not_ask_at_the_terminal(folder: Path) -> None:
     assert "Enter PEM pass phrase" not in ran.stdout + ran.stderr
 
 
-def test_without_cryptography_pkcs12_says_what_to_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_cryptography_the_pkcs12_error_has_the_remedy(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives", None)
     given = {"security_protocol": "SSL", "ssl_keystore_location": folder / "store.p12"}
     with pytest.raises(ConfigError, match="pip install cryptography, or convert it to PEM: openssl pkcs12"):
@@ -455,13 +457,11 @@ def test_rotated_files_count_at_the_next_connect(listen: Any, authority: trustme
         greet(listener, tmp_path)
     authority.cert_pem.write_to_path(str(ca))
     greet(listener, tmp_path)
-    # And a context is built once for as long as nothing changes.
+    # A context is built once for as long as nothing changes.
     assert tls_context(config.security) is tls_context(config.security)
 
 
-def test_files_of_options_are_read_within_what_is_allowed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_allowed_files_are_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(config_providers.ALLOWED_FILES, str(folder / "sub"))
     for name in ("ssl_truststore_location", "ssl_keystore_location", "ssl_certificate_location"):
         given = {"security_protocol": "SSL", name: folder / "both.pem"}
@@ -495,7 +495,7 @@ def test_without_files_in_memory_a_private_one_is_gone_at_once(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_tls_client_on_a_plain_port_is_told(folder: Path) -> None:
+def test_a_tls_client_on_a_plain_port_gets_the_reason(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as plain:
         port = plain.getsockname()[1]
 
@@ -519,7 +519,7 @@ def test_a_broker_with_no_cipher_in_common_is_refused(
         context.maximum_version = ssl.TLSVersion.TLSv1_2
         context.set_ciphers("ECDHE-ECDSA-AES128-SHA:@SECLEVEL=0")
 
-    # Named, as which ciphers a Python offers by itself depends on who has built it.
+    # Named explicitly: the default ciphers depend on the build of Python.
     ciphers = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"
     with pytest.raises(SecurityError, match=r"TLS handshake failed: .*handshake failure"):
         greet(listen(prepare), folder, ssl_cipher_suites=ciphers)

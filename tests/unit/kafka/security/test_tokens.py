@@ -1,4 +1,4 @@
-"""When a token is fetched, by whom, and what becomes of one that can't be."""
+"""When tokens are fetched and by which thread, and failures to fetch one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def soon() -> Deadline:
 
 
 class Fetches:
-    """A source of numbered tokens on a clock of its own."""
+    """A source of numbered tokens with a clock of its own."""
 
     def __init__(self, lifetime_s: float | None = 100) -> None:
         self.now = 1_000.0
@@ -104,7 +104,7 @@ def test_any_token_that_tells_no_expiry_is_the_brokers_to_judge(token: str) -> N
     assert current_token(security(token=token), soon()).reveal() == token
 
 
-def test_many_who_want_one_share_one_fetch() -> None:
+def test_threads_that_need_a_token_share_one_fetch() -> None:
     calls = []
     release = threading.Event()
 
@@ -254,7 +254,7 @@ def test_msk_takes_profile_and_role_from_the_login_module(
 def test_a_file_of_jwts_is_read_for_each_connection(tmp_path: Path) -> None:
     path = tmp_path / "token"
     config = security(token=f"file:{path}")
-    for name in ("old", "new"):  # the old one holds for an hour yet, and may be revoked
+    for name in ("old", "new"):  # the old token is valid for another hour, and may be revoked
         text = jwt(sub=name, exp=time.time() + 3600)
         path.write_text(text)
         assert current_token(config, soon()).reveal() == text
