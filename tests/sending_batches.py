@@ -12,11 +12,17 @@ import pyarrow as pa
 
 from spark_kafka_native.kafka.config.client_config import ProducerConfig
 from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.observe.metrics import MetricsRegistry
 from spark_kafka_native.kafka.producer.accumulating.batch import Batch, Part
 from spark_kafka_native.kafka.producer.accumulating.memory import BufferMemory
+from spark_kafka_native.kafka.producer.accumulating.topics import Topics
 from spark_kafka_native.kafka.producer.delivery import Outcome, Waiters
-from spark_kafka_native.kafka.producer.sending.sender_state import SenderState
+from spark_kafka_native.kafka.producer.sending.background_lookups import BackgroundLookups
+from spark_kafka_native.kafka.producer.sending.idempotence import ProducerId
+from spark_kafka_native.kafka.producer.sending.loop_timer import LoopTimer
+from spark_kafka_native.kafka.producer.sending.partition_queue import PartitionQueues, SendingRules
 from spark_kafka_native.kafka.producer.settling.completion import BatchCompletion
+from spark_kafka_native.kafka.producer.settling.failures import Failures
 from spark_kafka_native.kafka.producer.spill_folder import SpilledBatch, SpillFolder
 from spark_kafka_native.kafka.producer.stats import StatsRecorder
 from spark_kafka_native.kafka.records.batch import HEADER
@@ -57,37 +63,56 @@ def numbers(sent: Batch) -> tuple[int, int, int]:
     return int(header["producer_id"]), int(header["producer_epoch"]), int(header["base_sequence"])
 
 
-def sender_state(
-    folder: SpillFolder | None = None,
-    send_any: Callable[[Any], Any] | None = None,
-    clock: Callable[[], float] = lambda: 0.0,
-) -> SenderState:
-    """What a sender works on, without the sender: one partition, `TP`, and retries after 0.8 s to 1.2 s."""
-    client: Any = SimpleNamespace(retry_backoff_ms=1000, retry_backoff_max_ms=1000, request_timeout_ms=30_000)
-    router: Any = SimpleNamespace(config=client, send_any=send_any)
-    stats = StatsRecorder()
-    encoder: Any = None  # nothing is split
-    state = SenderState(
-        router=router,
-        config=ProducerConfig(),
-        topics={},
-        encoder=encoder,
-        completion=BatchCompletion(BufferMemory(1000, 1000), stats, folder, None, False, Waiters()),
-        stats=stats,
-        clock=clock,
-    )
-    state.active[state.partition(TP)] = None
-    return state
+class SendingHalf:
+    """The parts of a sender without its loop and thread. Retries come after 0.8 s to 1.2 s."""
 
+    def __init__(
+        self,
+        folder: SpillFolder | None = None,
+        send_any: Callable[[Any], Any] | None = None,
+        clock: Callable[[], float] = lambda: 0.0,
+        retry_backoff_ms: int = 1_000,
+    ) -> None:
+        client: Any = SimpleNamespace(
+            retry_backoff_ms=retry_backoff_ms,
+            retry_backoff_max_ms=1_000,
+            request_timeout_ms=30_000,
+            metadata_max_age_ms=300_000,
+        )
+        config = ProducerConfig()
+        memory = BufferMemory(1_000, 1_000)
+        nothing: Any = None  # no topic is opened
+        self.router: Any = SimpleNamespace(
+            config=client,
+            send_any=send_any,
+            snapshot=SimpleNamespace(topics={}, brokers={}),
+            metrics=MetricsRegistry(),
+        )
+        self.stats = StatsRecorder()
+        self.timer = LoopTimer(clock)
+        self.completion = BatchCompletion(memory, self.stats, folder, None, False, Waiters())
+        self.topics = Topics({}, self.router, config, memory, nothing, nothing)
+        self.queues = PartitionQueues(SendingRules.of(config, client), ProducerId())
+        self.failures = Failures(
+            self.topics, self.queues, self.completion, self.timer, config.delivery_timeout_ms
+        )
+        self.lookups = BackgroundLookups(self.router, self.topics, self.queues, self.timer, wake=lambda: None)
 
-def wait_in(state: SenderState, one: Batch, told: list[tuple[Batch, Outcome]]) -> Batch:
-    """``one`` waits in its partition; its end goes to ``told``."""
+    def finish_lookups(self) -> None:
+        """What the sender's loop does with the answers."""
+        while self.lookups.finished:
+            final = self.lookups.finished.popleft()()
+            if final is not None:
+                self.failures.fail_for_good(final)
 
-    def report(_rows: Any, _first: int, outcome: Outcome) -> None:
-        told.append((one, outcome))
+    def wait_in(self, one: Batch, told: list[tuple[Batch, Outcome]]) -> Batch:
+        """``one`` waits in its partition; its end goes to ``told``."""
 
-    block: Any = SimpleNamespace(report=report)
-    one.parts = [Part(block, np.arange(one.records), 0)]
-    state.completion.expect([one])
-    state.partition(one.topic_partition).add(one)
-    return one
+        def report(_rows: Any, _first: int, outcome: Outcome) -> None:
+            told.append((one, outcome))
+
+        block: Any = SimpleNamespace(report=report)
+        one.parts = [Part(block, np.arange(one.records), 0)]
+        self.completion.expect([one])
+        self.queues.add(one)
+        return one

@@ -7,6 +7,7 @@ counts.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from time import time as _now_s
@@ -24,9 +25,9 @@ from ..observe import catalogue as metric
 from ..observe.events import EventStream
 from ..observe.metrics import MetricsSnapshot, Observed
 from ..records.columns import RecordColumns
-from ..runtime.deadline import Deadline, Timeout
+from ..runtime.deadline import Deadline, Timeout, Wakeup
 from ..runtime.waiting import released
-from .accumulating.batch import BatchEncoder
+from .accumulating.batch import Batch, BatchEncoder
 from .accumulating.checked_rows import Apart, CheckedColumns, RecordChecks, TopicSlice, slice_rows
 from .accumulating.memory import BufferMemory, Room
 from .accumulating.partitioner import ExplicitPartitioner, PartitionFunction, build_partitioner
@@ -46,12 +47,11 @@ from .accumulating.topics import Topics
 from .delivery import ColumnsDelivery, Delivery, DeliveryBlock, PartlyTakenError, Waiters, words_of
 from .errors import ProducerClosedError, RecordError
 from .live_producers import LIVE
-from .sending.sender import Sender
-from .sending.sender_state import SenderState
+from .sending.sender import Sender, SenderLoop
 from .sending.transaction import Transaction
 from .settling.completion import Acknowledgement, BatchCompletion, OnError, Undelivered
 from .settling.oversized import OverLimit
-from .settling.replay import Replay
+from .settling.resending import Replay
 from .spill_folder import SpillFolder
 from .stats import AcknowledgedOffsets, ProducerStats, StatsRecorder
 
@@ -124,28 +124,30 @@ class Producer:
         self._over_limit = OverLimit(
             self._config, self._buffers, self._encoder, self._memory, self._completion, self._stats
         )
-        state = SenderState(
-            router=self._router,
-            config=self._config,
-            topics=self._buffers,
+        entries = [] if self._spill is None else self._spill.entries
+        # Appending to it is the one step in which a batch becomes the sender's: an interrupt in a caller
+        # leaves it on one side or on the other.
+        inbox: deque[Batch] = deque()
+        self._replay = Replay(entries, inbox.extend, self._waiters)
+        self._topics = Topics(
+            self._buffers, self._router, self._config, self._memory, self._build_buffer, self._replay.post
+        )
+        wakeup = Wakeup()
+        loop = SenderLoop(
+            self._router,
+            self._config,
+            topics=self._topics,
+            memory=self._memory,
             encoder=self._encoder,
             completion=self._completion,
+            over_limit=self._over_limit,
+            replay=self._replay,
             stats=self._stats,
             transaction=self._transaction,
-            over_limit=self._over_limit,
+            inbox=inbox,
+            wake=wakeup.set,
         )
-        self._state = state
-        self._sender = Sender(
-            state,
-            lambda names: self._topics.refreshed(names),
-            lambda: self._memory.waiting,
-            self._refuse,
-            self._release,
-            self._retry_replay,
-        )
-        entries = [] if self._spill is None else self._spill.entries
-        self._replay = Replay(entries, self._sender.inbox.extend, self._waiters)
-        self._topics = Topics(self._buffers, self._router, self._config, self._build_buffer, self._replay)
+        self._sender = Sender(loop, wakeup, self._topics, self._waiters, self._release)
         self._checks = RecordChecks(
             self._topics,
             self._config.buffer_memory,
@@ -287,7 +289,7 @@ class Producer:
         if self._waiters.forked:
             return  # the parent closes it
         deadline = Deadline.of(timeout, self._config.delivery_timeout_ms + EXPIRES_MS)
-        self._refuse(ProducerClosedError("close() was called"))
+        self._topics.close(ProducerClosedError("close() was called"))
         if self._sender.is_current_thread:
             self._sender.stop(deadline)
             return
@@ -489,7 +491,7 @@ class Producer:
         """Whether everything that was there at first has ended; False when ``deadline`` came before."""
         if not self._replay.wait(deadline):
             return False
-        self._replay.start(self._open_for_replay)  # a topic that failed then may have recovered
+        self._replay.retry()  # a topic that failed then may have recovered
         if not self._replay.wait(deadline):
             return False
         now, buffers = time.monotonic(), list(self._buffers.values())
@@ -510,18 +512,6 @@ class Producer:
 
     def _open_for_replay(self, topic: str) -> None:
         self._prepare(self._topics.open((topic,), for_replay=True))
-
-    def _retry_replay(self) -> bool:
-        """Called by the sender's thread: whether an earlier producer's batches are left; they are tried
-        again."""
-        left = self._replay.left
-        if left:
-            self._replay.start(self._open_for_replay)
-        return left
-
-    def _refuse(self, cause: BaseException) -> None:
-        self._topics.close(cause)
-        self._memory.close(cause)
 
     def _release(self) -> None:
         """Called by the sender's thread at its end: nothing uses these any more."""

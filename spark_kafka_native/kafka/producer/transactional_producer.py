@@ -321,7 +321,7 @@ class TransactionalProducer(Producer):
         deadline = None if timeout is None else self._deadline(timeout)
         if not self._sender.is_current_thread and self._sender.running:
             open_states = (State.OPEN, State.FLUSHING, State.ABORTABLE, State.ABORTING)
-            self._refuse(ProducerClosedError("close() was called"))
+            self._topics.close(ProducerClosedError("close() was called"))
             if self._transaction.state in open_states:
                 try:
                     with self._released():
@@ -470,7 +470,7 @@ class TransactionalProducer(Producer):
     def _die(self, error: KafkaError) -> None:
         self._transaction.fatal(error)
         self._sender.fail(error)
-        self._refuse(error)
+        self._topics.close(error)
 
     def _open_transaction(self) -> OpenTransaction:
         return OpenTransaction(
@@ -486,8 +486,8 @@ class TransactionalProducer(Producer):
 
     @property
     def _producer_id(self) -> ProducerId:
-        assert self._state.producer_id is not None
-        return self._state.producer_id
+        assert self._sender.producer_id is not None
+        return self._sender.producer_id
 
     @property
     def _identity(self) -> ProducerIdentity:

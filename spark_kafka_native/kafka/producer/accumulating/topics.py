@@ -9,18 +9,20 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
+from uuid import UUID
 
 import numpy as np
 
 from ...cluster.configs import describe_topic_configs
-from ...cluster.metadata import Topic
+from ...cluster.metadata import ClusterMetadata, Topic
 from ...cluster.router import Router
 from ...config.client_config import ProducerConfig
 from ...error_code import ErrorCode
 from ...errors import BrokerError, KafkaError
+from ...model import TopicPartition
 from ...runtime.deadline import Deadline
 from ..errors import ProducerClosedError
-from ..settling.replay import Replay
+from .memory import BufferMemory
 from .partitioner import ExplicitPartitioner, Targets
 from .records_in import check_topic
 from .topic_buffer import PartitionOutsideError, TopicBuffer
@@ -48,17 +50,59 @@ class Topics:
         buffers: dict[str, TopicBuffer],
         router: Router,
         config: ProducerConfig,
+        memory: BufferMemory,
         build_buffer: Callable[[str], TopicBuffer],
-        replay: Replay,
+        grown: Callable[[TopicBuffer], None],
     ) -> None:
+        """``grown`` is called with the lock of a buffer held, when that is made and whenever it gets
+        partitions: before any record can be appended to these."""
         self.buffers = buffers
         self._router = router
         self._config = config
+        self._memory = memory
         self._build_buffer = build_buffer
-        self._replay = replay
+        self._grown = grown
         self.lock = threading.RLock()
         self._closed: BaseException | None = None
         self._reading_limits = False
+
+    # What is known of them. None of this waits.
+
+    def all(self) -> list[TopicBuffer]:
+        """All of them, as of now: another thread may add one at any moment."""
+        return list(self.buffers.values())
+
+    @property
+    def metadata(self) -> ClusterMetadata:
+        """What the brokers last said of the cluster."""
+        return self._router.snapshot
+
+    def max_bytes(self, topic: str) -> int:
+        """The largest batch that the topic accepts; 0 when that is not known."""
+        buffer = self.buffers.get(topic)
+        return 0 if buffer is None else buffer.max_bytes
+
+    def topic_id(self, topic: str) -> UUID | None:
+        """The topic's id as it was last described.
+
+        Not from the metadata of the moment: a restarting broker may deny the topic, and its numbering must
+        go on.
+        """
+        buffer = self.buffers.get(topic)
+        return None if buffer is None else buffer.topic_id
+
+    def leader(self, topic_partition: TopicPartition) -> int | None:
+        """The broker that leads a partition, as far as this is known."""
+        topic = self.metadata.topics.get(topic_partition.topic)
+        found = None if topic is None else topic.partitions.get(topic_partition.partition)
+        return None if found is None else found.leader
+
+    def outage(self, topic_partition: TopicPartition) -> KafkaError | None:
+        """Why the leader of a partition can't be reached, where that is so."""
+        leader = self.leader(topic_partition)
+        return None if leader is None else self._router.outage(leader)
+
+    # What is asked of the cluster, and done with the answers.
 
     def open(self, names: Iterable[str], *, for_replay: bool = False) -> list[str]:
         """Open the buffers of those ``names`` that have none yet; returns these.
@@ -88,11 +132,12 @@ class Topics:
         return opened
 
     def close(self, cause: BaseException) -> None:
-        """No topic accepts records any more; the first ``cause`` counts."""
+        """No topic accepts records any more, and no caller gets room for any; the first ``cause`` counts."""
         with self.lock:
             self._closed = self._closed or cause
             for buffer in self.buffers.values():
                 buffer.closed = True
+        self._memory.close(cause)
 
     @property
     def closed(self) -> bool:
@@ -111,7 +156,7 @@ class Topics:
             return
         with buffer.lock:
             buffer.describe(found.topic_id, _targets_of(found), buffer.max_bytes)
-            self._replay.post(buffer)
+            self._grown(buffer)
 
     def refreshed(self, names: Collection[str]) -> None:
         """Apply newer metadata of the topics; their limits are read again where they are as old as metadata
@@ -196,7 +241,7 @@ class Topics:
                     buffer.describe(topic.topic_id, _targets_of(topic), limit)
                     # Under its lock from here on: no record may get in front of what is replayed.
                     self.buffers[topic.name] = buffer
-                    self._replay.post(buffer)
+                    self._grown(buffer)
             yield topic.name
 
 

@@ -1,7 +1,7 @@
 """`BackgroundLookups`: what may take long - connecting, metadata, producer ids - in threads of its own.
 
-A thread asks and returns what to do with the answer; the sender's thread does it. None of them touches the
-sender's state.
+A thread asks and returns what to do with the answer; the sender's thread does that. No such thread touches
+what the sender's thread owns.
 """
 
 from __future__ import annotations
@@ -12,37 +12,52 @@ from collections import deque
 from collections.abc import Callable, Collection
 
 from ...cluster.metadata import ClusterMetadata
-from ...errors import BrokerError, ConfigError, KafkaError, SecurityError
+from ...cluster.router import Router
+from ...errors import BrokerError, ConfigError, DeadlineExceededError, KafkaError, SecurityError
+from ...model import TopicPartition
 from ...network.connection import Connection
 from ...protocol.api.init_producer_id import InitProducerIdRequest
 from ...runtime.deadline import Deadline
-from ..settling.failed_batches import FailedBatches
-from .idempotence import ProducerIdentity
-from .partition_queue import PartitionQueue
-from .produce_request import BrokerConnection
-from .sender_state import SenderState
+from ...runtime.retry import Backoff
+from ..accumulating.topics import Topics
+from ..errors import TransactionAbortableError
+from .idempotence import ProducerId, ProducerIdentity
+from .loop_timer import LoopTimer
+from .partition_queue import PartitionQueues
+from .produce_requests import CHANNEL, BrokerConnection
+from .transaction import Transaction
+from .transaction_requests import OpenTransaction, add_partitions
 
 _LOG = logging.getLogger("spark_kafka_native")
 
-CHANNEL = "produce"
-"""Produce requests have connections of their own: they would have to wait behind a long fetch."""
+LEAST_AGE_S = 1.0
+"""Without a reason, metadata is not requested more often than this, whatever metadata.max.age.ms says."""
+TOGETHER = 0.75
+"""When a topic's metadata are old, those that have reached this part of that age are asked for with them."""
+
+Answer = Callable[[], KafkaError | None]
+"""What the sender's thread does with an answer. An error that it returns ends the producer."""
 
 
 class BackgroundLookups:
-    """Those under way."""
+    """The lookups of one producer that are under way."""
 
     def __init__(
         self,
-        state: SenderState,
-        failed: FailedBatches,
-        refreshed: Callable[[Collection[str]], None],
+        router: Router,
+        topics: Topics,
+        queues: PartitionQueues,
+        timer: LoopTimer,
         wake: Callable[[], None],
     ) -> None:
-        self._state = state
-        self._failed = failed
-        self._tell_refreshed = refreshed
+        client = router.config
+        self._router = router
+        self._topics = topics
+        self._queues = queues
+        self._timer = timer
         self._wake = wake
-        self.finished: deque[Callable[[], None]] = deque()
+        self._backoff = Backoff(first_ms=client.retry_backoff_ms, max_ms=client.retry_backoff_max_ms)
+        self.finished: deque[Answer] = deque()
         """What the sender's thread is to do next."""
         self._wanted: dict[str, None] = {}
         self._asking_metadata: frozenset[str] = frozenset()
@@ -57,12 +72,12 @@ class BackgroundLookups:
         if broker.connecting:
             return
         if broker.not_before > now:
-            self._state.by(broker.not_before)
+            self._timer.by(broker.not_before)
             return
         broker.connecting = True
-        router = self._state.router
+        router = self._router
 
-        def ask() -> Callable[[], None]:
+        def ask() -> Answer:
             deadline = Deadline.after_ms(2 * router.config.connection_setup_timeout_ms)
             try:
                 connection = router.connection(broker.node_id, deadline, f"{CHANNEL}-{broker.number}")
@@ -75,20 +90,30 @@ class BackgroundLookups:
 
     def unreachable(self, broker: BrokerConnection, error: KafkaError) -> None:
         """``broker`` can't be used: wait, then look up who leads its partitions now."""
-        now = self._state.clock()
-        broker.not_before = now + self._state.delay_s(broker.failures)
+        broker.not_before = self._timer.clock() + self._delay_s(broker.failures)
         broker.failures += 1
-        self._state.by(broker.not_before)
+        self._timer.by(broker.not_before)
         _LOG.debug("broker %s: %s", broker.node_id, error)
-        for partition in self._state.active:
-            if partition.waiting and self._leads(broker, partition):
-                partition.held_up(error)
-                self.refresh(partition.topic_partition.topic)
+        for queue in self._queues.active:
+            if queue.waiting and self._topics.leader(queue.topic_partition) == broker.node_id:
+                queue.held_up(error)
+                self.refresh(queue.topic_partition.topic)
 
     def refresh(self, topic: str) -> None:
         """Ask how many partitions the topic has and who leads them, at the next `ask_metadata`."""
         if topic not in self._asking_metadata:
             self._wanted[topic] = None
+
+    def refresh_old(self, now: float) -> None:
+        """Ask again about topics that were described long ago: partitions may have been added."""
+        age_s = max(LEAST_AGE_S, self._router.config.metadata_max_age_ms / 1000)
+        buffers = self._topics.all()
+        if any(buffer.described_at + age_s <= now for buffer in buffers):
+            for buffer in buffers:  # also those that would be due in a moment: one request for all
+                if buffer.described_at + age_s * TOGETHER <= now:
+                    buffer.described_at = now
+                    self.refresh(buffer.topic)
+        self._timer.by(min((buffer.described_at for buffer in buffers), default=now) + age_s)
 
     def ask_metadata(self, now: float) -> None:
         """Ask about all topics that are to be refreshed, in one request, once there is no other under way.
@@ -102,17 +127,17 @@ class BackgroundLookups:
         for topic in topics:
             del self._wanted[topic]
         for topic in self._wanted:
-            self._state.by(not_before[topic])
+            self._timer.by(not_before[topic])
         if not topics:
             return
         self._asking_metadata = topics
-        router = self._state.router
+        router = self._router
 
-        def ask() -> Callable[[], None]:
+        def ask() -> Answer:
             error: KafkaError | None = None
             try:
                 router.refresh(topics, Deadline.after_ms(router.config.request_timeout_ms))
-                self._tell_refreshed(topics)
+                self._topics.refreshed(topics)
             except Exception as failure:  # noqa: BLE001 - else nobody would ask about these topics again
                 error = as_kafka_error(failure)
             return lambda: self._refreshed(topics, error)
@@ -120,22 +145,23 @@ class BackgroundLookups:
         self.start(ask, "metadata")
 
     def ask_producer_id(self) -> None:
-        """Ask for a producer id. Whoever begins a transaction asks for that of a transactional producer."""
-        if self._state.transaction is not None:
+        """Ask for a producer id. A transactional producer gets its own when a transaction begins."""
+        producer_id = self._queues.producer_id
+        assert producer_id is not None
+        if producer_id.transactional_id is not None:
             return
-        now = self._state.clock()
+        now = self._timer.clock()
         if self._asking_producer_id or self._producer_id_not_before > now:
-            self._state.by(
+            self._timer.by(
                 max(now, self._producer_id_not_before) if not self._asking_producer_id else now + 1
             )
             return
         self._asking_producer_id = True
-        router, producer_id = self._state.router, self._state.producer_id
-        assert producer_id is not None
+        router = self._router
 
-        def ask() -> Callable[[], None]:
+        def ask() -> Answer:
             request = InitProducerIdRequest(
-                transactional_id=producer_id.transactional_id, transaction_timeout_ms=0, producer_epoch=-1
+                transactional_id=None, transaction_timeout_ms=0, producer_epoch=-1
             )
             try:
                 response = router.send_any(request)
@@ -145,11 +171,11 @@ class BackgroundLookups:
                 failure = as_kafka_error(error)
                 return lambda: self._not_identified(failure)
             identity = ProducerIdentity(response.producer_id, response.producer_epoch)
-            return lambda: self._identified(identity)
+            return lambda: self._identified(producer_id, identity)
 
         self.start(ask, "identity")
 
-    def start(self, ask: Callable[[], Callable[[], None]], name: str) -> None:
+    def start(self, ask: Callable[[], Answer], name: str) -> None:
         """Have a thread ask, and the sender's thread do what ``ask`` returns."""
 
         def run() -> None:
@@ -173,65 +199,115 @@ class BackgroundLookups:
             return
         broker.connection = connection
 
-    def _not_connected(self, broker: BrokerConnection, error: KafkaError) -> None:
+    def _not_connected(self, broker: BrokerConnection, error: KafkaError) -> KafkaError | None:
         broker.connecting = False
-        if not self._is_final(error):
-            self.unreachable(broker, error)
+        if _is_final(error):
+            return error
+        self.unreachable(broker, error)
+        return None
 
-    def _is_final(self, error: KafkaError) -> bool:
-        """Whether ``error`` ends the producer: credentials that were refused once must not be tried for
-        minutes, which locks accounts.
-        """
-        if not isinstance(error, SecurityError | ConfigError):
-            return False
-        self._failed.fail_for_good(error)
-        return True
-
-    def _leads(self, broker: BrokerConnection, partition: PartitionQueue) -> bool:
-        return self._state.leader(partition.topic_partition) == broker.node_id
-
-    def _refreshed(self, topics: Collection[str], error: KafkaError | None) -> None:
+    def _refreshed(self, topics: Collection[str], error: KafkaError | None) -> KafkaError | None:
         self._asking_metadata = frozenset()
-        if error is not None and self._is_final(error):
-            return
-        metadata, now = self._state.router.snapshot, self._state.clock()
+        if error is not None and _is_final(error):
+            return error
+        metadata, now = self._topics.metadata, self._timer.clock()
         known = {name for name in topics if error is None and is_known(metadata, name)}
         for topic in topics:
             failures = 0 if topic in known else self._metadata_failures.get(topic, 0) + 1
             self._metadata_failures[topic] = failures
-            self._metadata_not_before[topic] = now + self._state.delay_s(failures)
+            self._metadata_not_before[topic] = now + self._delay_s(failures)
         if error is not None:
-            self._blame(error, topics)
-        for partition in self._state.active:
-            if partition.topic_partition.topic in known:
-                partition.refreshed()
+            self._queues.held_up(error, topics)
+        for queue in self._queues.active:
+            if queue.topic_partition.topic in known:
+                queue.refreshed()
+        return None
 
-    def _identified(self, identity: ProducerIdentity) -> None:
+    def _identified(self, producer_id: ProducerId, identity: ProducerIdentity) -> None:
         self._asking_producer_id = False
         self._producer_id_failures = 0
-        if self._state.producer_id is not None:
-            self._state.producer_id.received(identity)
+        producer_id.received(identity)
 
-    def _not_identified(self, error: KafkaError) -> None:
+    def _not_identified(self, error: KafkaError) -> KafkaError | None:
         self._asking_producer_id = False
         if isinstance(error, BrokerError) and not (
             error.error_code.retriable or error.error_code.stale_metadata
         ):
             where = f"{error.where} (enable.idempotence=false does without a producer id)"
-            self._failed.fail_for_good(BrokerError(error.error_code, where, error.message, error.operation))
-            return
-        if self._is_final(error):
-            return
-        self._producer_id_not_before = self._state.clock() + self._state.delay_s(self._producer_id_failures)
+            return BrokerError(error.error_code, where, error.message, error.operation)
+        if _is_final(error):
+            return error
+        self._producer_id_not_before = self._timer.clock() + self._delay_s(self._producer_id_failures)
         self._producer_id_failures += 1
-        self._state.by(self._producer_id_not_before)
-        self._blame(error)
+        self._timer.by(self._producer_id_not_before)
+        self._queues.held_up(error)
+        return None
 
-    def _blame(self, error: KafkaError, topics: Collection[str] | None = None) -> None:
-        """A batch that is given up should say what it was waiting for."""
-        for partition in self._state.active:
-            if topics is None or partition.topic_partition.topic in topics:
-                partition.held_up(error)
+    def _delay_s(self, failures: int) -> float:
+        return self._backoff.delay_ms(failures) / 1000
+
+
+class TransactionPartitions:
+    """Adds partitions to a transaction of version 1 before they are written to. The sender's thread calls it;
+    there is one request at a time, for all that are wanted by then."""
+
+    def __init__(
+        self, transaction: Transaction, producer_id: ProducerId, router: Router, lookups: BackgroundLookups
+    ) -> None:
+        self._transaction = transaction
+        self._producer_id = producer_id
+        self._router = router
+        self._lookups = lookups
+        self.adding = False
+        """True while a request is under way."""
+
+    def add_wanted(self) -> None:
+        """Ask the coordinator to add what `Transaction.admits` has noted."""
+        transaction, router = self._transaction, self._router
+        if self.adding or not transaction.sending:
+            return
+        identity = self._producer_id.current
+        assert identity is not None, "it has one before it begins"
+        wanted = transaction.take_wanted()
+        if not wanted:
+            return
+        self.adding = transaction.touched = True
+        asked = OpenTransaction(
+            transactional_id=transaction.transactional_id,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            version=transaction.version,
+        )
+
+        def ask() -> Answer:
+            try:
+                add_partitions(router, asked, wanted, router.deadline())
+            except Exception as error:  # noqa: BLE001 - else the partitions would be waited for in vain
+                failure = as_kafka_error(error)
+                return lambda: self._not_added(failure)
+            return lambda: self._added(wanted)
+
+        self._lookups.start(ask, "transaction")
+
+    def _added(self, wanted: list[TopicPartition]) -> None:
+        self._transaction.added(wanted)
+        self.adding = False
+
+    def _not_added(self, error: KafkaError) -> KafkaError | None:
+        abortable = isinstance(error, TransactionAbortableError | DeadlineExceededError)
+        # Before nothing is being added any more: an abort waits for that, and then asks what is uncertain.
+        if abortable:
+            self._transaction.failed(error, uncertain=isinstance(error, DeadlineExceededError))
+        else:
+            self._transaction.fatal(error)
+        self.adding = False
+        return None if abortable else error
+
+
+def _is_final(error: KafkaError) -> bool:
+    """True if ``error`` ends the producer: credentials that were refused once must not be tried for minutes,
+    which locks accounts."""
+    return isinstance(error, SecurityError | ConfigError)
 
 
 def is_known(metadata: ClusterMetadata, topic: str) -> bool:

@@ -13,15 +13,18 @@ ones, with success (librdkafka 1.9.0).
 from __future__ import annotations
 
 import enum
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 from uuid import UUID
 
+from ...config.client_config import ClientConfig, ProducerConfig
 from ...error_code import ErrorCode
 from ...errors import BrokerError, KafkaError
-from ...model import TopicPartition
+from ...model import Acks, TopicPartition
+from ...runtime.retry import Backoff
 from ..accumulating.batch import Batch
 from .idempotence import (
     PartitionSequence,
@@ -32,6 +35,7 @@ from .idempotence import (
     read_numbers,
     share_numbers,
 )
+from .transaction import Transaction
 from .verdict import (
     EXHAUSTED,
     FATAL,
@@ -46,6 +50,9 @@ from .verdict import (
     is_indefinite,
     judge,
 )
+
+TOPIC_PROPAGATION_S = 30.0
+"""Java waits as long before it takes a topic that brokers deny for deleted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +71,18 @@ class SendingRules:
     sets_apart: bool = False
     """Whether a single record over a limit does not fail: it is looked for in whatever is refused for its
     size."""
+
+    @classmethod
+    def of(cls, config: ProducerConfig, client: ClientConfig) -> SendingRules:
+        """The rules that the configuration sets."""
+        backoff = Backoff(first_ms=client.retry_backoff_ms, max_ms=client.retry_backoff_max_ms)
+        return cls(
+            retries=config.retries,
+            pipelined=config.acks is Acks.NONE,
+            delay_s=lambda failures: backoff.delay_ms(failures) / 1000,
+            topic_propagation_s=TOPIC_PROPAGATION_S,
+            sets_apart=config.over_limit != "fail",
+        )
 
 
 @dataclass(frozen=True)
@@ -88,6 +107,17 @@ class NeedProducerId:
 
 
 Step = Send | Load | NeedProducerId | None
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """Give up these batches of one partition, in order."""
+
+    batches: list[Batch]
+    reason: str
+    cause: BaseException | None
+    retriable: bool = True
+    """Sending their records again may help."""
 
 
 class Phase(enum.Enum):
@@ -288,7 +318,7 @@ class PartitionQueue:
                 assert_never(verdict)
         return verdict
 
-    def lost(self, batch: Batch, cause: KafkaError, now: float) -> Verdict | None:
+    def lost(self, batch: Batch, cause: KafkaError, now: float) -> Retry | Failed | None:
         """No answer for ``batch`` will come, and it may be in the log: send the same bytes again."""
         self._came_back(batch)
         batch.indefinite = True
@@ -483,3 +513,70 @@ class PartitionQueue:
 
 def _not_read(batch: Batch) -> bool:
     return batch.spilled is not None and not batch.data
+
+
+class PartitionQueues:
+    """The queues of all partitions of one producer. The sender's thread owns them."""
+
+    def __init__(
+        self, rules: SendingRules, producer_id: ProducerId | None, transaction: Transaction | None = None
+    ) -> None:
+        self.producer_id = producer_id
+        """Without idempotence None."""
+        self._rules = rules
+        self._transaction = transaction
+        self._queues: dict[TopicPartition, PartitionQueue] = {}
+        self._active: dict[PartitionQueue, None] = {}
+
+    @property
+    def active(self) -> Collection[PartitionQueue]:
+        """Those with batches waiting or in flight, in the order in which they got some. Another thread copies
+        it, which is one step."""
+        return self._active.keys()
+
+    def of(self, topic_partition: TopicPartition) -> PartitionQueue:
+        """The queue of a partition; made when it is first asked for, and kept for the producer's life."""
+        found = self._queues.get(topic_partition)
+        if found is None:
+            found = PartitionQueue(topic_partition, self._rules, self.producer_id)
+            self._queues[topic_partition] = found
+        return found
+
+    def find(self, topic_partition: TopicPartition) -> PartitionQueue | None:
+        """The queue of a partition that was sent to before."""
+        return self._queues.get(topic_partition)
+
+    def add(self, batch: Batch) -> PartitionQueue:
+        """A new batch, behind all others of its partition; returns that one's queue."""
+        queue = self.of(batch.topic_partition)
+        queue.add(batch)
+        self._active[queue] = None
+        return queue
+
+    def retire_idle(self) -> None:
+        """Those that have nothing to send and nothing to wait for are not active any more."""
+        for queue in [queue for queue in self._active if queue.idle]:
+            del self._active[queue]
+
+    def due(self, now: float) -> tuple[list[PartitionQueue], float]:
+        """The queues whose first batch may be sent now, and the time at which that of the next may be.
+
+        In a transaction only its own partitions: those that have to be added to it first are noted there.
+        """
+        due: list[PartitionQueue] = []
+        next_at = math.inf
+        for queue in self._active:
+            at = queue.ready_at()
+            if at is None:
+                continue
+            if at > now:
+                next_at = min(next_at, at)
+            elif self._transaction is None or self._transaction.admits(queue.topic_partition):
+                due.append(queue)
+        return due, next_at
+
+    def held_up(self, cause: KafkaError, topics: Collection[str] | None = None) -> None:
+        """Nothing can be sent for now (to these ``topics``): a batch that is given up says ``cause``."""
+        for queue in self._active:
+            if topics is None or queue.topic_partition.topic in topics:
+                queue.held_up(cause)

@@ -1,6 +1,6 @@
 """`Backlogs`: what lies in the spill folder and is to be sent again by the very producer that put it there.
 
-Pure: who sends it, and when, is `healing.py`. The sender's thread owns it.
+Pure: who sends it, and when, is `resending.py`. The sender's thread owns it.
 """
 
 from __future__ import annotations

@@ -14,22 +14,35 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ...config.client_config import ProducerConfig
-from ...errors import ProtocolError
+from ...error_code import ErrorCode
+from ...errors import BrokerError, KafkaError, ProtocolError
 from ...model import NO_TIMESTAMP_MS, Record, TopicPartition
 from ...observe import catalogue as metric
 from ...records.columns import RecordColumns
 from ...records.encode import BATCH_OVERHEAD_BYTES, record_sizes
 from ...runtime.log_throttle import LogThrottle
-from ..accumulating.batch import Batch, BatchEncoder, Origin, concat_columns, max_record_sizes, read_records
+from ..accumulating.batch import (
+    Batch,
+    BatchEncoder,
+    Origin,
+    concat_columns,
+    max_record_sizes,
+    read_records,
+    split_batch,
+)
 from ..accumulating.checked_rows import Apart, CheckedColumns, TopicSlice, slice_rows
 from ..accumulating.memory import BufferMemory, Room
 from ..accumulating.partitioner import Partitions
 from ..accumulating.records_in import RecordHeaders, TopicColumns, one_row
 from ..accumulating.topic_buffer import TopicBuffer
+from ..accumulating.topics import Topics
 from ..delivery import DeliveryBlock, Outcome, Rows, Waiters
 from ..errors import DeadLetteredError, DeliveryError, DeliveryStatus, RecordSkippedError, RecordTooLargeError
+from ..sending.partition_queue import PartitionQueues
+from ..spill_folder import SpillError
 from ..stats import StatsRecorder
 from .completion import BatchCompletion
+from .failures import Failures
 
 _LOG = logging.getLogger("spark_kafka_native.producer")
 PREFIX = "__producer.errors."
@@ -222,6 +235,78 @@ def _report(block: DeliveryBlock, row: int, error: DeliveryError) -> None:
     block.report(np.array([row]), 0, outcome)
 
 
+class OversizedBatches:
+    """Batches over a limit of their topic: split, or, down to a single record, failed or set apart. Called by
+    the sender's thread."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        queues: PartitionQueues,
+        completion: BatchCompletion,
+        encoder: BatchEncoder,
+        failures: Failures,
+        over_limit: OverLimit,
+    ) -> None:
+        self._topics = topics
+        self._queues = queues
+        self._completion = completion
+        self._encoder = encoder
+        self._failures = failures
+        self._over_limit = over_limit
+
+    def split(self, batch: Batch) -> None:
+        """Put two halves in the place of ``batch``, which waits in its queue and was never accepted.
+
+        A single record is given up, or set apart: the error has its size, the limit and where it came from.
+        """
+        topic = batch.topic_partition.topic
+        queue, limit = self._queues.of(batch.topic_partition), self._topics.max_bytes(topic)
+        if batch.records == 1:
+            name = "the topic's max.message.bytes"
+            self.too_large(batch, RecordTooLargeError.of(topic, _row(batch), len(batch.data), limit, name))
+            return
+        try:
+            halves = split_batch(batch, self._encoder)
+            queue.take_over(batch, halves)
+            self._completion.respill(batch, halves)
+        except SpillError as error:  # the folder still has it unchanged
+            why = f"it is too large, and its halves can't be kept: {error}"
+            self._failures.fail([batch], why, error)
+            return
+        except Exception as error:  # noqa: BLE001 - records that can't be read again are this batch's trouble, not the sender's
+            hint = f"its records can't be read to split it: {error}"
+            cause = BrokerError(ErrorCode.MESSAGE_TOO_LARGE, f"Produce to {batch.topic_partition}", hint)
+            self._failures.fail([batch], str(cause), cause, retriable=False)
+            return
+        queue.replace(batch, halves)
+        self._completion.replace(batch, halves)
+        for half in halves:
+            if 0 < limit < len(half.data):
+                self.split(half)
+
+    def too_large(self, batch: Batch, cause: KafkaError) -> None:
+        """``batch`` is a single record over a limit: it fails, is skipped, or leaves a dead letter."""
+        over = self._over_limit
+        if not over.applies(batch.topic_partition.topic):
+            self._failures.fail([batch], str(cause), cause, retriable=False)
+            return
+        queue = self._queues.of(batch.topic_partition)
+        if over.skips:
+            queue.given_up([batch])
+            over.skip_batch(batch, cause)
+            return
+        try:
+            over.write_letter_of(batch, cause)
+        except SpillError as error:  # the folder still has the record
+            self._failures.fail([batch], f"{cause}; its dead letter can't be kept: {error}", error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this record's trouble, not the sender's
+            why = f"{cause}; it has no dead letter either: {error}"
+            self._failures.fail([batch], why, cause, retriable=False)
+        else:
+            queue.given_up([batch])
+
+
 class DeadLetterBlock(DeliveryBlock):
     """Dead letters handed over together: ``settle(row, place in its batch, outcome)`` is called for each."""
 
@@ -324,3 +409,10 @@ def _headers(record: Record, value: bytes | None, cause: Exception) -> RecordHea
 
 def _size(letter: RecordColumns) -> int:
     return int(record_sizes(letter)[0]) + BATCH_OVERHEAD_BYTES
+
+
+def _row(batch: Batch) -> int | None:
+    """The row of its first record in what its caller handed over; None for a replayed batch."""
+    if not batch.parts:
+        return None
+    return int(batch.parts[0].rows[0]) + batch.parts[0].first_row

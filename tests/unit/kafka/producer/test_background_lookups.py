@@ -11,7 +11,7 @@ from produce_cluster import (
     refused,
 )
 from producing import TP, producing, send, wait_until
-from sending_batches import batch, sender_state, wait_in
+from sending_batches import SendingHalf, batch
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.error_code import ErrorCode
@@ -23,10 +23,9 @@ from spark_kafka_native.kafka.errors import (
     NetworkError,
     SecurityError,
 )
+from spark_kafka_native.kafka.producer.errors import ProducerClosedError
 from spark_kafka_native.kafka.producer.sending import background_lookups, sender
-from spark_kafka_native.kafka.producer.sending.background_lookups import BackgroundLookups
 from spark_kafka_native.kafka.producer.sending.idempotence import ProducerIdentity
-from spark_kafka_native.kafka.producer.settling.failed_batches import FailedBatches
 from spark_kafka_native.kafka.protocol.api.configs import DescribeConfigsRequest
 from spark_kafka_native.kafka.protocol.api.init_producer_id import InitProducerIdResponse
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
@@ -48,7 +47,7 @@ def test_a_question_that_fails_unexpectedly_is_asked_again(cluster, monkeypatch,
     cluster.script(TP, refused(ErrorCode.NOT_LEADER_OR_FOLLOWER))
     with producing(cluster) as producer:
         assert send(producer, 1)[0].exception(60) is None
-        wait_until(lambda: failed and not producer._sender._lookups._asking_metadata)
+        wait_until(lambda: failed and not producer._sender.loop.lookups._asking_metadata)
 
 
 def test_where_no_thread_can_be_started_questions_are_asked_all_the_same(cluster, monkeypatch):
@@ -67,11 +66,11 @@ def test_a_connection_in_use_is_not_replaced(cluster):
         send(producer, 1)
         producer.flush(60)
         cluster.delay_s = 0.3
-        (broker,) = [b for b in producer._sender._state.connections.values() if b.connection]
+        (broker,) = [b for b in producer._sender.loop.connections if b.connection]
         delivery = send(producer, 1, start=1)[0]
         wait_until(lambda: broker.in_flight)
         other = SimpleNamespace(close=lambda: closed.append(1))
-        lookups = producer._sender._lookups
+        lookups = producer._sender.loop.lookups
         lookups.finished.append(lambda: lookups._connected(broker, other))
         producer._sender.wake()
         assert delivery.exception(60) is None
@@ -87,13 +86,11 @@ class Asking:
 
         monkeypatch.setattr(background_lookups, "threading", SimpleNamespace(Thread=no_thread))
         self.now, self.answer, self.asked = 100.0, answer, 0
-        self.ends, self.closed_for = [], []
-        self.state = sender_state(send_any=self.send_any, clock=lambda: self.now)
-        failed = FailedBatches(self.state, self.closed_for.append)
-        self.lookups = BackgroundLookups(self.state, failed, lambda _buffer: None, lambda: None)
-        self.partition = self.state.partition(TP)
+        self.ends = []
+        self.half = half = SendingHalf(send_any=self.send_any, clock=lambda: self.now)
+        self.partition = half.queues.of(TP)
         for order in (1, 2):
-            wait_in(self.state, batch(order), self.ends)
+            half.wait_in(batch(order), self.ends)
 
     def send_any(self, _request):
         self.asked += 1
@@ -102,10 +99,9 @@ class Asking:
         return self.answer
 
     def ask(self):
-        self.state.next_at = 1e9
-        self.lookups.ask_producer_id()
-        while self.lookups.finished:
-            self.lookups.finished.popleft()()
+        self.half.timer.next_at = 1e9
+        self.half.lookups.ask_producer_id()
+        self.half.finish_lookups()
 
 
 def identity_response(code, producer_id=-1):
@@ -130,20 +126,22 @@ def test_a_final_refusal_of_a_producer_id_ends_what_waits_with_that_error(final,
     by_code = isinstance(final, ErrorCode)
     asking = Asking(identity_response(final) if by_code else final, monkeypatch)
     asking.ask()
-    cause = asking.state.fatal
+    cause = asking.half.failures.fatal
     if by_code:
         assert (type(cause), cause.error_code) == (BrokerError, final)
         assert "InitProducerId (enable.idempotence=false does without a producer id)" in str(cause)
         assert cause.operation == "IdempotentWrite"
     else:
         assert cause is final
-    assert asking.closed_for == [cause]
+    with pytest.raises(ProducerClosedError) as closed:
+        asking.half.topics.raise_if_closed()
+    assert closed.value.__cause__ is cause
     assert [one.order for one, _ in asking.ends] == [(1,), (2,)]
     for _, outcome in asking.ends:
         assert outcome.error.__cause__ is cause
         assert outcome.error.reason == f"the producer can't go on: {cause}"
     assert not asking.partition.waiting
-    assert not asking.state.completion.incomplete
+    assert not asking.half.completion.incomplete
 
 
 @pytest.mark.parametrize(
@@ -162,19 +160,20 @@ def test_a_passing_refusal_of_a_producer_id_is_asked_about_again_after_a_while(p
     by_code = isinstance(passing, ErrorCode)
     asking = Asking(identity_response(passing) if by_code else passing, monkeypatch)
     asking.ask()
-    assert asking.state.fatal is None
-    assert (asking.closed_for, asking.ends) == ([], [])
+    assert asking.half.failures.fatal is None
+    assert not asking.half.topics.closed
+    assert asking.ends == []
     blamed = asking.partition.waiting[0].last_error
     assert blamed.error_code is passing if by_code else blamed is passing
-    again_at = asking.state.next_at
+    again_at = asking.half.timer.next_at
     assert 100 < again_at < 102
     asking.now = again_at - 0.01
     asking.ask()
-    assert (asking.asked, asking.state.next_at) == (1, again_at)
+    assert (asking.asked, asking.half.timer.next_at) == (1, again_at)
     asking.now, asking.answer = again_at, identity_response(ErrorCode.NONE, 7)
     asking.ask()
     assert asking.asked == 2
-    assert asking.state.producer_id.current == ProducerIdentity(7, 3)
+    assert asking.half.queues.producer_id.current == ProducerIdentity(7, 3)
 
 
 class Refreshing:
@@ -183,29 +182,24 @@ class Refreshing:
     def __init__(self, monkeypatch, error_code=ErrorCode.NONE):
         self.threads = []
         self.now, self.asked = 100.0, []
-        self.state = sender_state(clock=lambda: self.now)
-        router = self.state.router
-        router.config.retry_backoff_ms = 100
+        self.half = SendingHalf(clock=lambda: self.now, retry_backoff_ms=100)
+        router = self.half.router
         router.snapshot = SimpleNamespace(topics={"t": SimpleNamespace(error_code=error_code)})
         router.refresh = lambda topics, _deadline: self.asked.append(sorted(topics))
-        self.state.__post_init__()
         thread = SimpleNamespace(Thread=lambda target, **_: self.threads.append(target) or self)
         monkeypatch.setattr(background_lookups, "threading", thread)
-        failed = FailedBatches(self.state, lambda _error: None)
-        self.lookups = BackgroundLookups(self.state, failed, lambda _names: None, lambda: None)
 
     def start(self):
         pass
 
     def answer(self):
         self.threads.pop()()
-        while self.lookups.finished:
-            self.lookups.finished.popleft()()
+        self.half.finish_lookups()
 
     def want(self, *topics):
         for topic in topics:
-            self.lookups.refresh(topic)
-        self.lookups.ask_metadata(self.now)
+            self.half.lookups.refresh(topic)
+        self.half.lookups.ask_metadata(self.now)
 
 
 def test_all_topics_are_refreshed_by_one_thread_with_one_request(monkeypatch):
@@ -222,7 +216,7 @@ def test_all_topics_are_refreshed_by_one_thread_with_one_request(monkeypatch):
 
 
 def test_topics_whose_metadata_are_old_are_asked_about_together(cluster, monkeypatch):
-    monkeypatch.setattr(sender, "LEAST_AGE_S", 0.3)
+    monkeypatch.setattr(background_lookups, "LEAST_AGE_S", 0.3)
     names = [f"t{i:02d}" for i in range(40)]
     for name in names:
         cluster.create(name)
@@ -255,11 +249,11 @@ def test_a_topic_that_is_in_its_backoff_is_asked_about_when_that_is_over(monkeyp
     refreshing = Refreshing(monkeypatch)
     refreshing.want("t")
     refreshing.answer()
-    refreshing.state.next_at = 1e9
+    refreshing.half.timer.next_at = 1e9
     refreshing.want("t")
     assert not refreshing.threads
-    assert 100.07 < refreshing.state.next_at < 100.13
-    refreshing.now = refreshing.state.next_at
+    assert 100.07 < refreshing.half.timer.next_at < 100.13
+    refreshing.now = refreshing.half.timer.next_at
     refreshing.want()
     refreshing.answer()
     assert refreshing.asked == [["t"], ["t"]]
@@ -267,7 +261,7 @@ def test_a_topic_that_is_in_its_backoff_is_asked_about_when_that_is_over(monkeyp
 
 def test_the_sender_waits_for_old_metadata_that_do_not_come(cluster, monkeypatch):
     """It has asked: until the answer it looks for them at their age again, and not all the time."""
-    monkeypatch.setattr(sender, "LEAST_AGE_S", 0.2)
+    monkeypatch.setattr(background_lookups, "LEAST_AGE_S", 0.2)
     asked, answered, waits = threading.Event(), threading.Event(), []
     refresh, wait = Router.refresh, sender.wait_for_streams
 

@@ -20,7 +20,7 @@ from spark_kafka_native.kafka.producer.errors import (
     DeliveryError,
     DeliveryStatus,
 )
-from spark_kafka_native.kafka.producer.sending import sender_state
+from spark_kafka_native.kafka.producer.sending import partition_queue
 
 pytestmark = pytest.mark.timed(0.1)
 
@@ -45,7 +45,7 @@ def test_a_topic_that_is_denied_for_a_while_keeps_its_numbering(cluster):
 
 
 def test_a_topic_that_stays_away_fails_by_name(cluster, monkeypatch):
-    monkeypatch.setattr(sender_state, "TOPIC_PROPAGATION_S", 0.3)
+    monkeypatch.setattr(partition_queue, "TOPIC_PROPAGATION_S", 0.3)
     with producing(cluster) as producer:
         send(producer, 1)
         producer.flush(60)
@@ -58,7 +58,7 @@ def test_a_topic_that_stays_away_fails_by_name(cluster, monkeypatch):
 
 
 def test_a_topic_that_was_denied_twice_long_apart_is_not_taken_for_gone(cluster, monkeypatch):
-    monkeypatch.setattr(sender_state, "TOPIC_PROPAGATION_S", 0.5)
+    monkeypatch.setattr(partition_queue, "TOPIC_PROPAGATION_S", 0.5)
     unknown = refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     with producing(cluster) as producer:
         send(producer, 1)
@@ -69,7 +69,7 @@ def test_a_topic_that_was_denied_twice_long_apart_is_not_taken_for_gone(cluster,
 
 
 def test_a_topic_that_is_denied_in_spite_of_the_metadata_fails_too(cluster, monkeypatch):
-    monkeypatch.setattr(sender_state, "TOPIC_PROPAGATION_S", 0.3)
+    monkeypatch.setattr(partition_queue, "TOPIC_PROPAGATION_S", 0.3)
     with producing(cluster) as producer:
         cluster.script(TP, *[refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)] * 1_000)
         assert "UNKNOWN_TOPIC" in str(send(producer, 1)[0].exception(60))

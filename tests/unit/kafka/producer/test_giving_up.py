@@ -52,7 +52,7 @@ def test_a_success_after_the_timeout_changes_nothing_that_was_told(cluster):
         cluster[1].push(ProduceRequest, Late(1.2, cluster.producer(1)))
         late = send(producer, 1, start=1)[0]
         assert late.exception(60).status is DeliveryStatus.POSSIBLY_PERSISTED
-        connections = producer._sender._state.connections.values()
+        connections = producer._sender.loop.connections
         wait_until(lambda: not any(connection.in_flight for connection in connections))
         stats = producer.stats()
         assert (stats.records, stats.failed_records, stats.errors) == (1, 1, 1)

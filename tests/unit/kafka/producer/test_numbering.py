@@ -110,7 +110,7 @@ def test_sequences_wrap(cluster):
     with producing(cluster, batch_records=10, linger_ms=20) as producer:
         send(producer, 1)
         producer.flush(60)
-        sequence = producer._sender._state.partition(TP)._sequence
+        sequence = producer._sender.loop.queues.of(TP)._sequence
         sequence.next_sequence = 2**31 - 5
         state = next(iter(cluster.states.values()))
         state.last.append((2**31 - 6, 2**31 - 6, 0))
@@ -124,10 +124,10 @@ def test_used_up_epochs_bring_a_new_producer_id(cluster):
     with producing(cluster) as producer:
         send(producer, 1)
         producer.flush(60)
-        producer_id = producer._sender._state.producer_id
+        producer_id = producer._sender.producer_id
         old = producer_id.current.producer_id
         producer_id.current = ProducerIdentity(old, MAX_EPOCH)
-        producer._sender._state.partition(TP)._sequence.gap = True
+        producer._sender.loop.queues.of(TP)._sequence.gap = True
         send(producer, 2, start=1)
         producer.flush(60)
         assert producer_id.current.producer_id == old + 1

@@ -50,8 +50,10 @@ def cluster():
 
 
 @contextmanager
-def producing(cluster, **config):
-    settings = properties(cluster.bootstrap_servers, send_buffer_bytes=SMALL, request_timeout_ms=30_000)
+def producing(cluster, request_timeout_ms=30_000, **config):
+    settings = properties(
+        cluster.bootstrap_servers, send_buffer_bytes=SMALL, request_timeout_ms=request_timeout_ms
+    )
     chosen = {"batch_records": 1, "linger_ms": 0, "delivery_timeout_ms": 60_000} | config
     producer = Producer(ClientConfig.from_properties(settings), ProducerConfig(**chosen))
     try:
@@ -67,7 +69,7 @@ def stall(cluster, producer):
     producer.flush(60)
     cluster.reads.clear()
     sent = [producer.send("t", value=VALUE, partition=1) for _ in range(4)]
-    connections = producer._sender._state.connections.values()
+    connections = producer._sender.loop.connections
     deadline = time.monotonic() + 60
     while not any(c.connection is not None and c.connection.has_unwritten for c in connections):
         assert time.monotonic() < deadline, "the socket never filled"
@@ -105,8 +107,7 @@ def test_close_gives_up_in_time_and_tells_the_truth(cluster):
 
 
 def test_a_broker_that_never_reads_again_is_hung_up_on(cluster):
-    with producing(cluster, delivery_timeout_ms=3_000) as producer:
-        producer._sender._state.request_timeout_s = 0.5
+    with producing(cluster, request_timeout_ms=500, delivery_timeout_ms=3_000) as producer:
         stalled = stall(cluster, producer)
         assert {delivery.exception(60).status for delivery in stalled} <= {
             DeliveryStatus.POSSIBLY_PERSISTED,

@@ -172,7 +172,7 @@ def test_what_waits_ends_with_the_thread_that_would_send_it(produce, monkeypatch
     def fail(*_arguments):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(producer._sender, "_expire", fail)
+    monkeypatch.setattr(producer._sender.loop.failures, "expire", fail)
     producer._sender.wake()
     producer._sender._thread.join(60)
     (error,) = waiting.exceptions(5)

@@ -15,7 +15,7 @@ from spark_kafka_native.kafka.network.connection import Connection
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus
 from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.producer.sending.dispatcher import Dispatcher
-from spark_kafka_native.kafka.producer.sending.produce_request import BrokerConnection
+from spark_kafka_native.kafka.producer.sending.produce_requests import BrokerConnection
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
@@ -102,10 +102,7 @@ def test_when_a_connection_is_used_and_when_another_is_wanted(
 ):
     """Answers come first: a partition's next batch must not overtake them on another connection."""
     known = {} if told is None else {1: SimpleNamespace(host=told[0], port=told[1])}
-    state = SimpleNamespace(
-        router=SimpleNamespace(snapshot=SimpleNamespace(brokers=known)),
-        config=SimpleNamespace(max_request_size=None),
-    )
+    topics = SimpleNamespace(metadata=SimpleNamespace(brokers=known))
     connected = []
     lookups = SimpleNamespace(connect=lambda broker, _now: connected.append(broker))
     broker = BrokerConnection(1)
@@ -113,5 +110,5 @@ def test_when_a_connection_is_used_and_when_another_is_wanted(
     broker.connection = SimpleNamespace(
         closed=closed, muted_ms=0.0, address="h:1", renewal_due=renewal_due, alive=lambda: alive
     )
-    reached = Dispatcher(state, None, lookups, None)._reach(broker, 0.0)
+    reached = Dispatcher(topics, None, None, lookups, None, None)._is_usable(broker, 0.0)
     assert (reached, connected) == (expected == "use", [broker] if expected == "connect" else [])

@@ -87,17 +87,17 @@ def test_a_flush_waits_for_a_batch_that_is_taken_in_while_it_looks(producer, mon
     class Inbox(deque):
         def copy(self):
             seen = deque(self)
-            sender._take_in()
+            sender.loop._take_in()
             return seen
 
     class Incomplete(dict):
         def __iter__(self):
             seen = list(self.keys())
-            sender._take_in()
+            sender.loop._take_in()
             return iter(seen)
 
     (batch,) = sender.inbox
-    sender.inbox, completion.incomplete = Inbox(sender.inbox), Incomplete()
+    sender.loop.inbox, completion.incomplete = Inbox(sender.inbox), Incomplete()
     with pytest.raises(DeadlineExceededError, match="1 records are still under way"):
         still.flush(0.05)
     assert not sender.inbox

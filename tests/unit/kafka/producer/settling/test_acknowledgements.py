@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sending_batches import TP, batch, sender_state, wait_in
+from sending_batches import TP, SendingHalf, batch
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError
@@ -12,12 +12,12 @@ from spark_kafka_native.kafka.producer.errors import DeliveryStatus
 
 
 def test_a_batch_that_failed_is_told_with_its_reason() -> None:
-    state, told = sender_state(), list[Any]()
-    stream = state.completion.acknowledgements.subscribe(10)
-    one = wait_in(state, batch(0), told)
+    half, told = SendingHalf(), list[Any]()
+    stream = half.completion.acknowledgements.subscribe(10)
+    one = half.wait_in(batch(0), told)
     size = len(one.data)
     cause = BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "orders")
-    state.completion.failed([one], "not allowed", cause, retriable=False, topic_id=None)
+    half.completion.failed([one], "not allowed", cause, retriable=False, topic_id=None)
     (event,) = stream.drain()
     assert (event.topic_partition, event.status, event.base_offset) == (
         TP,
@@ -26,16 +26,16 @@ def test_a_batch_that_failed_is_told_with_its_reason() -> None:
     )
     assert (event.records, event.bytes, event.last_offset) == (one.records, size, None)
     assert "not allowed" in event.error
-    assert state.stats.metrics.snapshot().value(
+    assert half.stats.metrics.snapshot().value(
         "kafka.producer.batches.failed", error="TOPIC_AUTHORIZATION_FAILED"
     )
     assert told
 
 
 def test_a_batch_that_was_delivered_is_told_before_whoever_waits_for_it() -> None:
-    state, told = sender_state(), list[Any]()
-    stream = state.completion.acknowledgements.subscribe(10)
-    one = wait_in(state, batch(0), told)
+    half, told = SendingHalf(), list[Any]()
+    stream = half.completion.acknowledgements.subscribe(10)
+    one = half.wait_in(batch(0), told)
     seen_at_report: list[int] = []
     report = one.parts[0].block.report
 
@@ -44,7 +44,7 @@ def test_a_batch_that_was_delivered_is_told_before_whoever_waits_for_it() -> Non
         report(*arguments)
 
     one.parts[0].block.report = look  # type: ignore[method-assign]
-    state.completion.delivered(one, DeliveryStatus.PERSISTED, 7, None)
+    half.completion.delivered(one, DeliveryStatus.PERSISTED, 7, None)
     (event,) = stream.drain()
     assert (event.status, event.base_offset, event.error) == (DeliveryStatus.PERSISTED, 7, None)
     assert event.last_offset == 7 + one.records - 1

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
-from sending_batches import TP, batch, numbers, sender_state, wait_in
+from sending_batches import TP, SendingHalf, batch, numbers
 
 from spark_kafka_native.kafka.errors import NetworkError
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus
 from spark_kafka_native.kafka.producer.sending.idempotence import ProducerIdentity
-from spark_kafka_native.kafka.producer.settling.failed_batches import OVERTAKING, FailedBatches
-from spark_kafka_native.kafka.producer.settling.healing import Healing
+from spark_kafka_native.kafka.producer.settling.failures import OVERTAKING
+from spark_kafka_native.kafka.producer.settling.resending import Healing
 from spark_kafka_native.kafka.producer.spill_folder import SpillFolder
 
 LOST = NetworkError("the connection was lost")
@@ -18,16 +20,16 @@ LOST = NetworkError("the connection was lost")
 class World:
     def __init__(self, folder):
         self.folder, self.ends, self.replays = folder, [], 0
-        self.state = sender_state(folder)
-        self.partition = self.state.partition(TP)
-        self.failed = FailedBatches(self.state, self.ends.append)
-        self.healing = Healing(self.state, lambda: False)
+        self.half = half = SendingHalf(folder)
+        self.partition = half.queues.of(TP)
+        nothing_left = SimpleNamespace(retry=lambda: False)
+        self.healing = Healing(half.queues, half.completion, half.timer, nothing_left, first_ms=1_000)
 
     def add(self, *orders):
-        return [wait_in(self.state, batch(order), self.ends) for order in orders]
+        return [self.half.wait_in(batch(order), self.ends) for order in orders]
 
     def fail(self, *batches):
-        self.failed.fail(list(batches), "too late", LOST)
+        self.half.failures.fail(list(batches), "too late", LOST)
 
     def turn(self, now):
         self.healing.turn(now)
@@ -35,11 +37,11 @@ class World:
 
     def deliver(self, one):
         self.partition.given_up([one])
-        self.state.completion.delivered(one, DeliveryStatus.PERSISTED, 0, None)
+        self.half.completion.delivered(one, DeliveryStatus.PERSISTED, 0, None)
 
     @property
     def left(self):
-        return [one.order for b in self.state.completion.backlogs.by_partition.values() for one in b.batches]
+        return [one.order for b in self.half.completion.backlogs.by_partition.values() for one in b.batches]
 
 
 @pytest.fixture
@@ -57,12 +59,12 @@ def test_the_first_is_tried_and_then_all_others_follow_in_order(world):
     assert world.turn(1.3) == [(1,)]
     assert world.partition.spilling
     late = world.add(4)
-    world.failed.fail(late, OVERTAKING, None)
+    world.half.failures.fail(late, OVERTAKING, None)
     assert world.turn(2) == [(1,)]  # a later one does not end the try
     world.deliver(world.partition.waiting[0])
     assert world.turn(3) == [(2,), (3,), (4,)]
     assert not world.partition.spilling
-    assert world.state.completion.backlogs.by_partition == {}
+    assert world.half.completion.backlogs.by_partition == {}
     assert [one.created_at for one in world.partition.waiting] == [3, 3, 3]
 
 
@@ -91,11 +93,11 @@ def test_nothing_is_tried_before_the_answer_to_what_is_in_flight(world):
         assert world.left == [(1,), (2,)]
     # It says that the batch is in the log: the folder lets go of it.
     world.partition.written(first)
-    world.state.completion.delivered(first, DeliveryStatus.PERSISTED, 5, None)
+    world.half.completion.delivered(first, DeliveryStatus.PERSISTED, 5, None)
     assert world.left == [(2,)]
     world.turn(200)
     assert world.turn(202) == [(2,)]
-    assert world.state.stats.offsets().partitions == {TP: 6}
+    assert world.half.stats.offsets().partitions == {TP: 6}
 
 
 def test_a_partition_whose_late_answers_confirm_everything_goes_on_at_once(world):
@@ -104,7 +106,7 @@ def test_a_partition_whose_late_answers_confirm_everything_goes_on_at_once(world
     world.partition.sent(only, 1)
     world.fail(only)
     world.partition.written(only)
-    world.state.completion.delivered(only, DeliveryStatus.PERSISTED, 5, None)
+    world.half.completion.delivered(only, DeliveryStatus.PERSISTED, 5, None)
     assert world.turn(0) == []
     assert not world.partition.spilling
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from sending_batches import TP, batch, sender_state, spilled, wait_in
+from sending_batches import TP, SendingHalf, batch, spilled
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, NetworkError, SecurityError
+from spark_kafka_native.kafka.producer.errors import ProducerClosedError
 from spark_kafka_native.kafka.producer.sending.idempotence import ProducerIdentity
-from spark_kafka_native.kafka.producer.settling.failed_batches import OVERTAKING, FailedBatches
+from spark_kafka_native.kafka.producer.settling.failures import OVERTAKING
 from spark_kafka_native.kafka.producer.spill_folder import SpillFolder
 
 LOST = NetworkError("the connection was lost")
@@ -16,13 +17,13 @@ REFUSED = BrokerError(ErrorCode.INVALID_RECORD, "Produce")
 
 
 class Failing:
-    """`FailedBatches` over a real completion and a real folder; nothing runs by itself."""
+    """`Failures` over a real completion and a real folder; nothing runs by itself."""
 
     def __init__(self, folder):
-        self.folder, self.ends, self.closed_for = folder, [], []
-        self.state = sender_state(folder)
-        self.partition = self.state.partition(TP)
-        self.failed = FailedBatches(self.state, self.closed_for.append)
+        self.folder, self.ends = folder, []
+        self.half = SendingHalf(folder)
+        self.partition = self.half.queues.of(TP)
+        self.failures = self.half.failures
 
     @property
     def told(self):
@@ -30,7 +31,7 @@ class Failing:
         return [(one.order[-1], outcome.error.reason) for one, outcome in self.ends]
 
     def add(self, *batches):
-        return [wait_in(self.state, one, self.ends) for one in batches]
+        return [self.half.wait_in(one, self.ends) for one in batches]
 
     def send(self, one):
         """``one`` is in flight, with a number."""
@@ -56,19 +57,19 @@ def failing(tmp_path):
 def test_what_stands_before_a_spilled_batch_is_spilled_before_it(failing, tmp_path):
     batches = failing.add(*(batch(order) for order in (1, 2, 3, 4)))
     data = [bytes(one.data) for one in batches]
-    failing.failed.fail([batches[2]], "too late", LOST)
+    failing.failures.fail([batches[2]], "too late", LOST)
     assert failing.told == [(1, OVERTAKING), (2, OVERTAKING), (3, "too late"), (4, OVERTAKING)]
     assert failing.kept(tmp_path) == data
     assert failing.partition.spilling
     assert failing.partition.idle
-    assert not failing.state.completion.incomplete
+    assert not failing.half.completion.incomplete
 
 
 def test_a_batch_in_flight_before_a_spilled_one_keeps_its_place(failing, tmp_path):
     batches = failing.add(*(batch(order) for order in (1, 2, 3)))
     data = [bytes(one.data) for one in batches]
     failing.send(batches[0])
-    failing.failed.fail([batches[1]], "too late", LOST)
+    failing.failures.fail([batches[1]], "too late", LOST)
     assert failing.kept(tmp_path) == data
     assert [order for order, _ in failing.told] == [1, 2, 3]
     assert [one.indefinite for one in batches] == [True, False, False]
@@ -77,7 +78,7 @@ def test_a_batch_in_flight_before_a_spilled_one_keeps_its_place(failing, tmp_pat
 def test_several_are_kept_between_those_before_and_those_behind(failing, tmp_path):
     batches = failing.add(*(batch(order) for order in (1, 2, 3, 4, 5)))
     data = [bytes(one.data) for one in batches]
-    failing.failed.fail(batches[2:4], "too late", LOST)
+    failing.failures.fail(batches[2:4], "too late", LOST)
     why = ["too late" if order in (3, 4) else OVERTAKING for order in (1, 2, 3, 4, 5)]
     assert failing.told == list(enumerate(why, 1))
     assert failing.kept(tmp_path) == data
@@ -88,7 +89,7 @@ def test_one_in_flight_between_those_given_up_keeps_its_place(failing, tmp_path)
     data = [bytes(one.data) for one in batches]
     failing.send(batches[0])
     failing.send(batches[1])
-    failing.failed.fail([batches[0], batches[2]], "gone", LOST, retriable=False)
+    failing.failures.fail([batches[0], batches[2]], "gone", LOST, retriable=False)
     assert failing.told == [(1, "gone"), (2, OVERTAKING), (3, "gone")]
     assert failing.kept(tmp_path) == data
 
@@ -98,7 +99,7 @@ def test_what_lies_in_the_folder_already_is_not_kept_twice(failing, tmp_path):
     late = batch(2)
     data = bytes(late.data)
     failing.add(early, late)
-    failing.failed.fail([late], "too late", LOST)
+    failing.failures.fail([late], "too late", LOST)
     assert failing.told == [(2, "too late")]
     assert list(failing.partition.waiting) == [early]  # it has its place in front, and may still be sent
     assert failing.partition.spilling
@@ -110,10 +111,10 @@ def test_what_comes_behind_one_of_the_folder_does_not_overtake_it(failing, tmp_p
     late = batch(3)
     data = bytes(late.data)
     failing.add(first, second, late)
-    failing.failed.fail([first], "refused", LOST)
+    failing.failures.fail([first], "refused", LOST)
     assert failing.told == [(1, "refused"), (2, OVERTAKING), (3, OVERTAKING)]
     assert failing.partition.idle
-    again = failing.state.completion.backlogs.by_partition[TP].batches
+    again = failing.half.completion.backlogs.by_partition[TP].batches
     assert [(one.order, one.told, one.records) for one in again] == [
         (one.order, True, one.records) for one in (first, second, late)
     ]
@@ -122,7 +123,7 @@ def test_what_comes_behind_one_of_the_folder_does_not_overtake_it(failing, tmp_p
 
 def test_a_batch_refused_for_its_content_takes_nobody_along(failing, tmp_path):
     first, second, third = failing.add(*(batch(order) for order in (1, 2, 3)))
-    failing.failed.fail([second], "refused", REFUSED, retriable=False)
+    failing.failures.fail([second], "refused", REFUSED, retriable=False)
     assert failing.told == [(2, "refused")]
     assert list(failing.partition.waiting) == [first, third]
     assert not failing.partition.spilling
@@ -132,7 +133,7 @@ def test_a_batch_refused_for_its_content_takes_nobody_along(failing, tmp_path):
 def test_without_a_folder_nobody_is_taken_along():
     failing = Failing(None)
     first, second, third = failing.add(*(batch(order) for order in (1, 2, 3)))
-    failing.failed.fail([second], "too late", LOST)
+    failing.failures.fail([second], "too late", LOST)
     assert failing.told == [(2, "too late")]
     assert list(failing.partition.waiting) == [first, third]
 
@@ -141,16 +142,18 @@ def test_what_is_given_up_for_good_is_kept_in_order_and_says_why(failing, tmp_pa
     batches = failing.add(*(batch(order) for order in (1, 2, 3)))
     data = [bytes(one.data) for one in batches]
     ownerless = batch(4)
-    failing.state.completion.expect([ownerless])
+    failing.half.completion.expect([ownerless])
     refusal = SecurityError("the password is wrong")
-    failing.failed.fail_for_good(refusal)
-    assert failing.state.fatal is refusal
-    assert failing.closed_for == [refusal]
+    failing.failures.fail_for_good(refusal)
+    assert failing.failures.fatal is refusal
+    with pytest.raises(ProducerClosedError) as closed:
+        failing.half.topics.raise_if_closed()
+    assert closed.value.__cause__ is refusal
     why = "the producer can't go on: the password is wrong"
     assert failing.told == [(1, why), (2, why), (3, why)]
     # Its dead letter may be on the way to the sender: that decides, when the sender ends.
     assert not ownerless.ended
-    failing.failed.fail_all(why, refusal)
+    failing.failures.fail_all(why, refusal)
     assert ownerless.ended
-    assert not failing.state.completion.incomplete
+    assert not failing.half.completion.incomplete
     assert failing.kept(tmp_path)[:3] == data

@@ -9,8 +9,8 @@ from scripted_broker import properties
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.producer import Producer
-from spark_kafka_native.kafka.producer.sending.produce_request import BrokerConnection
-from spark_kafka_native.kafka.producer.sending.produce_responses import ProduceResponses, _words
+from spark_kafka_native.kafka.producer.sending.produce_requests import ProduceConnections, error_words
+from spark_kafka_native.kafka.producer.stats import StatsRecorder
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 
 TP = TopicPartition("t", 0)
@@ -41,12 +41,16 @@ class NeverAnswering:
 )
 def test_the_clock_of_a_request_starts_when_the_one_before_is_answered(sent_at, last_answer_at, now, late):
     due = []
-    state = SimpleNamespace(request_timeout_s=10.0, by=due.append)
-    broker, connection = BrokerConnection(1), NeverAnswering()
+    router = SimpleNamespace(
+        config=SimpleNamespace(request_timeout_ms=10_000), snapshot=SimpleNamespace(brokers={1: None})
+    )
+    timer = SimpleNamespace(by=due.append)
+    connections = ProduceConnections(router, ProducerConfig(), StatsRecorder(), timer, None)
+    broker, connection = connections.of(1, 0), NeverAnswering()
     pending = SimpleNamespace(done=False)
     broker.connection, broker.last_answer_at = connection, last_answer_at
     broker.in_flight.append(SimpleNamespace(pending=pending, sent_at=sent_at))
-    ProduceResponses(state, None, None).read(broker, now)
+    assert connections.read(now) == []
     assert connection.given_up == ([(pending, 10_000.0)] if late else [])
     assert due == [now if late else max(sent_at, last_answer_at) + 10]
 
@@ -89,10 +93,10 @@ def test_what_an_answer_does_not_mention_is_sent_again_and_written_once(cluster)
 def test_the_brokers_words_and_the_first_records_that_it_names_are_told():
     named = [SimpleNamespace(batch_index=i, batch_index_error_message=f"bad {i}") for i in range(4)]
     assert (
-        _words(SimpleNamespace(error_message="no key", record_errors=named))
+        error_words(SimpleNamespace(error_message="no key", record_errors=named))
         == "no key; record 0: bad 0; record 1: bad 1; record 2: bad 2"
     )
-    assert _words(SimpleNamespace(error_message=None, record_errors=[])) is None
+    assert error_words(SimpleNamespace(error_message=None, record_errors=[])) is None
 
 
 def test_a_records_own_timestamp_is_told_where_the_broker_names_none(cluster):
