@@ -30,8 +30,14 @@ from ..runtime.name_lookup import canonical_names
 from ..runtime.waiting import DeadlineLock
 
 T = TypeVar("T")
-
 Open = Callable[[str, int, ClientConfig, Deadline], Connection]
+_LOG = logging.getLogger("spark_kafka_native")
+SAY_AFTER_S = 1.5
+"""A restarted broker or a slow handshake takes this time, and is not worth a log line."""
+FORGET_AFTER_S = 30.0
+"""A failure that was not followed by another attempt in this time is over: after a leader has moved, its
+former broker is not connected to any more.
+"""
 
 
 class Brokers:
@@ -275,17 +281,6 @@ def _joined(failures: dict[str, KafkaError], addresses: tuple[str, ...]) -> Kafk
     kinds = {type(error) for error in failures.values()}
     kind = kinds.pop() if len(kinds) == 1 else NetworkError
     return kind(f"no bootstrap server could be reached: {causes}")
-
-
-_LOG = logging.getLogger("spark_kafka_native")
-
-SAY_AFTER_S = 1.5
-"""A restarted broker or a slow handshake takes this time, and is not worth a log line."""
-
-FORGET_AFTER_S = 30.0
-"""A failure that was not followed by another attempt in this time is over: after a leader has moved, its
-former broker is not connected to any more.
-"""
 
 
 class _Outage:

@@ -15,7 +15,6 @@ from ..runtime.deadline import Deadline
 from .router import CoordinatorKey, Router
 
 R = TypeVar("R", bound=Response)
-
 T = TypeVar("T")
 
 

@@ -36,14 +36,11 @@ from .metadata import ClusterMetadata, leader_changes
 from .retry_policy import GoneTopics, RetryPolicy
 
 R = TypeVar("R", bound=Response)
-
 T = TypeVar("T")
-
 _LOG = logging.getLogger("spark_kafka_native.cluster")
 
 WARM_ROUTERS = 8
 """The number of unused routers of a process that stay connected."""
-
 SHOWN_CHANGES = 5
 """The number of leader changes in a log line: a broker that stops hands over thousands of partitions."""
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
@@ -94,6 +95,19 @@ _HEARTBEAT: Final = {
 }
 
 
+@dataclass(slots=True)
+class _LeaderState:
+    """The data from which a leader assigns; unused in other members."""
+
+    members: Sequence[JoinGroupResponseMember] = ()
+    topics: frozenset[str] = frozenset()
+    """The topics to which any member is subscribed."""
+    counts: dict[str, int] | None = None
+    """The partition counts on which the group's assignment is based, as far as this leader knows."""
+    assignments: list[SyncGroupRequestAssignment] = field(default_factory=list)
+    """The computed assignments, for SyncGroup; empty in other members."""
+
+
 class ClassicMembership(Membership):
     """A member that uses the classic protocol. ``assignors`` are in the order of preference."""
 
@@ -110,12 +124,8 @@ class ClassicMembership(Membership):
         self._cooperative = all(assignor.cooperative for assignor in assignors)
         self._target: frozenset[TopicPartition] = frozenset()
         self._protocol_name: str | None = None
-        self._members: Sequence[JoinGroupResponseMember] = ()
-        self._group_topics: frozenset[str] = frozenset()
-        self._counts: dict[str, int] | None = None
-        """The partition counts on which the group's assignment is based, as far as this leader knows."""
+        self._lead = _LeaderState()
         self._joined_topics = self.topics
-        self._assignments: list[SyncGroupRequestAssignment] = []
         self._last: tuple[frozenset[TopicPartition], int] = (frozenset(), NO_GENERATION)
         self._reason = "joining"
 
@@ -133,7 +143,7 @@ class ClassicMembership(Membership):
     @property
     def watched(self) -> frozenset[str]:
         """As `Membership.watched`: the leader watches the topics of all members."""
-        return self.topics | self._group_topics if self.leads else self.topics
+        return self.topics | self._lead.topics if self.leads else self.topics
 
     def subscribe(self, topics: Collection[str]) -> None:
         """As `Membership.subscribe`: the group rebalances."""
@@ -211,7 +221,7 @@ class ClassicMembership(Membership):
             group_instance_id=self.rules.group_instance_id,
             protocol_type=PROTOCOL_TYPE,
             protocol_name=self._protocol_name,
-            assignments=self._assignments,
+            assignments=self._lead.assignments,
         )
         return Ask(request)  # as Java: it waits for the leader's SyncGroup, which is on its way
 
@@ -252,36 +262,36 @@ class ClassicMembership(Membership):
         self.member_id, self.generation_id = response.member_id, response.generation_id
         self._protocol_name = response.protocol_name
         self.leads = response.leader == response.member_id
-        self._assignments = []
+        self._lead.assignments = []
         self.state = MemberState.SYNCING
         if response.protocol_name not in self._assignors:
             chosen = f"the coordinator chose {response.protocol_name!r}, which this member does not have"
             self._fail(ProtocolError(f"JoinGroup of group {self.rules.group_id}: {chosen}"))
         elif self.leads:
-            self._members = response.members
+            self._lead.members = response.members
             self._read_members(skip_assignment=response.skip_assignment)
         return None
 
     def _read_members(self, *, skip_assignment: bool) -> None:
         try:
-            subscribed = [_subscribed(member) for member in self._members]
+            subscribed = [_subscribed(member) for member in self._lead.members]
         except ProtocolError as error:
             self._fail(error)
             return
-        self._group_topics = frozenset[str]().union(*(member.topics for member in subscribed))
-        self._counts = None
+        self._lead.topics = frozenset[str]().union(*(member.topics for member in subscribed))
+        self._lead.counts = None
         if not skip_assignment:  # a static leader that comes back keeps the group's assignment (KIP-814)
             self.state = MemberState.ASSIGNING
 
     def found(self, counts: Mapping[str, int], topic_ids: Mapping[UUID, str], now: float) -> None:
         """As `Membership.found`: computes the assignment, or rejoins if partitions have changed."""
         del topic_ids, now
-        relevant = {topic: count for topic, count in counts.items() if topic in self._group_topics and count}
+        relevant = {topic: count for topic, count in counts.items() if topic in self._lead.topics and count}
         if self.state is MemberState.ASSIGNING:
-            self._counts = relevant
+            self._lead.counts = relevant
             assignor = self._assignors[self._protocol_name or ""]
-            assigned = assignor.assign([_subscribed(member) for member in self._members], relevant)
-            self._assignments = [
+            assigned = assignor.assign([_subscribed(member) for member in self._lead.members], relevant)
+            self._lead.assignments = [
                 SyncGroupRequestAssignment(
                     member_id=member_id,
                     assignment=write_versioned(
@@ -291,9 +301,9 @@ class ClassicMembership(Membership):
                 for member_id, found in assigned.items()
             ]
             self.state = MemberState.SYNCING
-        elif self.leads and self._counts is None:
-            self._counts = relevant
-        elif self.leads and relevant != self._counts:
+        elif self.leads and self._lead.counts is None:
+            self._lead.counts = relevant
+        elif self.leads and relevant != self._lead.counts:
             self._rejoin("the topics' partitions have changed")
 
     def _synced(self, response: SyncGroupResponse, now: float) -> BrokerError | None:

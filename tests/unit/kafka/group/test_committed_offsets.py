@@ -1,4 +1,4 @@
-"""Committed offsets out of an answer, in literals."""
+"""Requests and responses of committed offsets, in literals."""
 
 from __future__ import annotations
 
@@ -7,11 +7,18 @@ import pytest
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, IncompleteResponseError
 from spark_kafka_native.kafka.group.committed_offsets import (
+    build_offset_commit,
     build_offset_fetch,
     read_all_offsets,
+    read_offset_commit,
     read_offset_fetch,
 )
 from spark_kafka_native.kafka.model import OffsetToCommit, TopicPartition
+from spark_kafka_native.kafka.protocol.api.offset_commit import (
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
 from spark_kafka_native.kafka.protocol.api.offset_fetch import (
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
@@ -22,7 +29,7 @@ from spark_kafka_native.kafka.protocol.api.offset_fetch import (
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
 
-def answer(
+def fetched(
     *found: tuple[TopicPartition, int, ErrorCode], error: ErrorCode = ErrorCode.NONE
 ) -> OffsetFetchResponse:
     topics = [
@@ -50,31 +57,69 @@ def test_the_request_names_each_topic_once_and_waits_for_transactions() -> None:
 
 
 def test_offset_0_is_committed_and_minus_1_is_none() -> None:
-    told = answer((A0, 0, ErrorCode.NONE), (A1, -1, ErrorCode.NONE), (B0, 7, ErrorCode.NONE))
+    told = fetched((A0, 0, ErrorCode.NONE), (A1, -1, ErrorCode.NONE), (B0, 7, ErrorCode.NONE))
     assert read_offset_fetch(told, "g", [A0, A1]) == {A0: 0, A1: None}
 
 
 def test_a_partition_left_out_is_not_told_as_none_committed() -> None:
     with pytest.raises(IncompleteResponseError, match="committed offset of a-1 in group g"):
-        read_offset_fetch(answer((A0, 5, ErrorCode.NONE)), "g", [A0, A1])
+        read_offset_fetch(fetched((A0, 5, ErrorCode.NONE)), "g", [A0, A1])
 
 
 def test_errors_of_the_group_and_of_a_partition_are_raised() -> None:
     with pytest.raises(BrokerError, match="committed offsets of group g: GROUP_AUTHORIZATION_FAILED"):
-        read_offset_fetch(answer(error=ErrorCode.GROUP_AUTHORIZATION_FAILED), "g", [A0])
-    refused = answer((A0, -1, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+        read_offset_fetch(fetched(error=ErrorCode.GROUP_AUTHORIZATION_FAILED), "g", [A0])
+    refused = fetched((A0, -1, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
     with pytest.raises(BrokerError, match="committed offset of a-0 in group g: TOPIC_AUTHORIZATION_FAILED"):
         read_offset_fetch(refused, "g", [A0])
 
 
 def test_all_offsets_of_a_group_leave_out_what_has_none() -> None:
-    told = answer((A0, 0, ErrorCode.NONE), (A1, -1, ErrorCode.NONE), (B0, 7, ErrorCode.NONE))
+    told = fetched((A0, 0, ErrorCode.NONE), (A1, -1, ErrorCode.NONE), (B0, 7, ErrorCode.NONE))
     assert read_all_offsets(told, "g") == {A0: OffsetToCommit(offset=0), B0: OffsetToCommit(offset=7)}
-    assert read_all_offsets(answer(), "g") == {}
+    assert read_all_offsets(fetched(), "g") == {}
 
 
 def test_an_answer_about_another_group_is_not_told_as_none_committed() -> None:
     with pytest.raises(IncompleteResponseError, match="does not name it"):
-        read_all_offsets(answer(), "other")
+        read_all_offsets(fetched(), "other")
     with pytest.raises(BrokerError, match="a-0 in group g: UNSTABLE_OFFSET_COMMIT"):
-        read_all_offsets(answer((A0, 5, ErrorCode.UNSTABLE_OFFSET_COMMIT)), "g")
+        read_all_offsets(fetched((A0, 5, ErrorCode.UNSTABLE_OFFSET_COMMIT)), "g")
+
+
+POSITIONS = {TopicPartition("a", 0): 5, TopicPartition("b", 1): 6, TopicPartition("a", 2): 7}
+
+
+def committed(*partitions: tuple[str, int, ErrorCode]) -> OffsetCommitResponse:
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic,
+                partitions=[OffsetCommitResponsePartition(partition_index=index, error_code=code)],
+            )
+            for topic, index, code in partitions
+        ]
+    )
+
+
+def test_a_commit_without_membership() -> None:
+    request = build_offset_commit("g", POSITIONS)
+    assert (request.group_id, request.member_id, request.generation_id_or_member_epoch) == ("g", "", -1)
+    sent = {
+        (topic.name, partition.partition_index): partition.committed_offset
+        for topic in request.topics
+        for partition in topic.partitions
+    }
+    assert sent == {("a", 0): 5, ("a", 2): 7, ("b", 1): 6}
+    assert [topic.name for topic in request.topics] == ["a", "b"]
+
+
+def test_each_partition_must_be_confirmed() -> None:
+    none = ErrorCode.NONE
+    read_offset_commit(committed(("a", 0, none), ("a", 2, none), ("b", 1, none)), "g", POSITIONS)
+    with pytest.raises(IncompleteResponseError, match="says nothing of b-1"):
+        read_offset_commit(committed(("a", 0, none), ("a", 2, none)), "g", POSITIONS)
+    with pytest.raises(BrokerError, match="committing the offset of a-2 in group g"):
+        read_offset_commit(
+            committed(("a", 0, none), ("a", 2, ErrorCode.UNKNOWN_MEMBER_ID), ("b", 1, none)), "g", POSITIONS
+        )
