@@ -1,1 +1,1 @@
-"""The command line. Each command is a file of its own; nothing else in the package imports from here."""
+"""The command line. Each command is a file of its own; no other part of the package imports this one."""

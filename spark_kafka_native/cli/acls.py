@@ -1,4 +1,4 @@
-"""``acls``: list, add and remove ACLs."""
+"""``acls``: lists, adds and removes ACLs."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def add_command(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what is asked for."""
+    """Run the requested action."""
     try:
         if arguments.action == "add":
             return _add(arguments)
         return _list_or_remove(arguments)
-    except ValueError as error:  # a word that means nothing
+    except ValueError as error:  # an unknown operation, type or permission
         wrong_usage(arguments, str(error))
 
 
@@ -100,7 +100,7 @@ def _list_or_remove(arguments: argparse.Namespace) -> int:
     if arguments.action == "remove" and kind is None and not arguments.principal:
         wrong_usage(arguments, "remove: whose, or of what? Give --principal, or a resource")
     removes = arguments.action == "remove"
-    # Removed is what `add` makes of the same words: never a denial, or another pattern, by the way.
+    # `remove` removes the ACL that `add` creates from the same words: no denial and no other pattern.
     permission = "deny" if arguments.deny else "allow" if removes else "any"
     pattern = "prefixed" if arguments.prefix else "literal" if removes and name is not None else "any"
     filters = [
@@ -120,7 +120,7 @@ def _list_or_remove(arguments: argparse.Namespace) -> int:
         with connect(arguments) as admin:
             for one in filters:
                 found.update(dict.fromkeys(admin.delete_acls(one) if removes else admin.describe_acls(one)))
-    finally:  # what was removed before a failure is gone
+    finally:  # also after a failure: the ACLs removed before it are gone
         if found or sys.exception() is None:
             _show(list(found), arguments)
         if removes:

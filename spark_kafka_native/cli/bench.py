@@ -1,4 +1,4 @@
-"""``bench``: how fast this machine writes to a cluster and reads from it."""
+"""``bench``: measures how fast this machine writes to a cluster and reads from it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def add_command(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, and print a row for each way."""
+    """Measure, and print a row for each direction."""
     from ..kafka.admin.admin import Admin
     from ..kafka.admin.topics import NewTopic
 

@@ -1,4 +1,4 @@
-"""``broker``: a real Kafka in the foreground, for trying things out."""
+"""``broker``: runs a real Kafka in the foreground, for experiments."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def add_command(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Start the brokers, print their addresses, and wait. Returns 1 if one of them ends by itself."""
+    """Start the brokers, print their addresses, and wait. Returns 1 if one of them ends unexpectedly."""
     from ..testing.embedded_kafka import EmbeddedKafka
     from ..testing.jars import KAFKA_VERSION
 

@@ -1,4 +1,4 @@
-"""``completion``: a script that completes commands and options in a shell."""
+"""``completion``: prints a script that completes commands and options in a shell."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def add_command(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print it."""
+    """Print the script."""
     import shtab
 
     from .main import command_line_parser

@@ -1,4 +1,4 @@
-"""``configs``: show and change settings of topics, brokers and groups."""
+"""``configs``: shows and changes settings of topics, brokers and groups."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def add_command(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Change what is to be changed, else show."""
+    """Apply the requested changes; without changes, print the settings."""
     resource = _resource(arguments)
     values = dict(arguments.set) | dict.fromkeys(arguments.unset)
     with connect(arguments) as admin:

@@ -1,4 +1,4 @@
-"""``delete-records``: the records at the beginning of partitions (KIP-107)."""
+"""``delete-records``: deletes the records at the beginning of partitions (KIP-107)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def add_command(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show what lies before the place, and delete it if it is to be."""
+    """Print the records before the offset, and delete them with ``--execute``."""
     names = given_topics(arguments)
     if patterns := [name for name in names if is_pattern(name)]:
         wrong_usage(

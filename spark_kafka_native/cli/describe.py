@@ -1,4 +1,4 @@
-"""``describe``: the cluster, or topics with their partitions, or groups with their members."""
+"""``describe``: describes the cluster, or topics with their partitions."""
 
 from __future__ import annotations
 

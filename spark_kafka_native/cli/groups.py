@@ -1,4 +1,4 @@
-"""``groups``: list groups, their members and how far they are behind; delete them."""
+"""``groups``: lists groups, their members and their lag; deletes groups."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STATES = (
     "PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty",
     "Assigning", "Reconciling", "NotReady",
 )  # fmt: skip
-"""Of groups of every protocol (KIP-518, KIP-848, KIP-1071): brokers ignore any other word."""
+"""The states of groups of all protocols (KIP-518, KIP-848, KIP-1071): brokers ignore any other word."""
 _LAG_COLUMNS = ("group", "topic", "partition", "committed", "end", "lag")
 _MEMBER_COLUMNS = ("group", "member", "client", "host", "instance", "partitions", "assignment")
 
@@ -45,7 +45,7 @@ def add_command(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what is asked for."""
+    """Run the requested action."""
     if arguments.delete and not arguments.names:
         wrong_usage(arguments, "--delete: which groups?")
     with connect(arguments) as admin:
@@ -87,12 +87,12 @@ def _list(admin: Admin, arguments: argparse.Namespace) -> None:
         if not wanted or one.group_id in wanted
     ]
     if missing := sorted(wanted - {str(one["group"]) for one in found}):
-        _check_known(admin, missing)  # those that are known are in another state
+        _check_known(admin, missing)  # groups that exist are in another state
     print_rows(("group", "state", "type", "protocol"), found, as_json=arguments.json)
 
 
 def _check_known(admin: Admin, names: list[str]) -> None:
-    """Raise `BrokerError` for the first of ``names`` that is no group: it would pass for one without lag."""
+    """Raise `BrokerError` for the first of ``names`` that is no group: it would look like one without lag."""
     listed = {group.group_id for group in admin.list_groups()}
     for name in names:
         if name not in listed:
@@ -100,7 +100,7 @@ def _check_known(admin: Admin, names: list[str]) -> None:
 
 
 def _lag(admin: Admin, arguments: argparse.Namespace) -> int:
-    """A row for each partition that one of these groups has committed."""
+    """Return a row for each partition for which one of these groups has committed an offset."""
     rows: list[dict[str, Any]] = []
     problems: list[KafkaError] = []
     for name in _names(admin, arguments):
@@ -135,7 +135,7 @@ def _members(admin: Admin, names: list[str]) -> list[dict[str, Any]]:
         try:
             described = admin.describe_groups([name])[name]
         except BrokerError as error:
-            note(f"warning: {error}")  # a streams group, or one that has just gone
+            note(f"warning: {error}")  # a streams group, or a group that was just deleted
             continue
         rows += [
             {

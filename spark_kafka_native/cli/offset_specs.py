@@ -103,7 +103,7 @@ class OffsetResolver:
             offsets[tp] = high if at is None else max(low, min(high, at + spec.shift))
             if spec.at is None and spec.shift and offsets[tp] != spec.shift:
                 outside.append(f"{tp} (it has {low} to {high})")
-        if outside and len(outside) == len(self._topic_partitions):  # in one of many it is nothing unusual
+        if outside and len(outside) == len(self._topic_partitions):  # in some of many it is not unusual
             more = f" and {len(outside) - 1} more" if len(outside) > 1 else ""
             note(f"warning: there is no offset {spec.shift} in {outside[0]}{more}: the nearest is taken")
         return offsets

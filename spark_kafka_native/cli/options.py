@@ -228,7 +228,7 @@ def pair(text: str) -> tuple[str, str]:
 
 
 def wrong_usage(arguments: argparse.Namespace, text: str) -> Never:
-    """Print what is wrong with the command line and exit with 2."""
+    """Print an error in the command line and exit with 2."""
     parser: argparse.ArgumentParser = arguments.parser
     parser.error(text)
 

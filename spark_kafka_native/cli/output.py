@@ -1,6 +1,6 @@
-"""What commands print: tables on a terminal, tab-separated lines in a pipe, JSON where it is asked for.
+"""The output of commands: tables on a terminal, tab-separated lines in a pipe, JSON on request.
 
-Names and records come from others: control characters in them never reach a terminal.
+Names and records are foreign data: control characters in them never reach a terminal.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any, TextIO
 from ..kafka.errors import BrokerError
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Also what changes the direction of text, and halves of surrogate pairs, which have no UTF-8."""
+"""Includes the characters that change the direction of text, and lone surrogates, which have no UTF-8."""
 BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def on_terminal(stream: TextIO | None = None) -> bool:
-    """Whether a person is looking (at standard output, by default)."""
+    """Return True if ``stream`` (default: standard output) is a terminal."""
     return (stream or sys.stdout).isatty()
 
 
 def printable(text: str) -> str:
-    """``text`` with every control character spelled out."""
+    """Return ``text`` with every control character escaped."""
     return _CONTROL.sub(_escape, text)
 
 
@@ -37,7 +37,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def print_rows(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
-    """Print ``rows``, which have ``columns`` and, for JSON, may have more."""
+    """Print ``rows``, which have ``columns`` and may have further ones for JSON."""
     kept = list(rows)
     if as_json:
         print_json(kept)
@@ -49,14 +49,14 @@ def print_rows(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, as_
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON document; indented for people."""
+    """Print one JSON document, indented on a terminal."""
     import json
 
     print(json.dumps(value, indent=2 if on_terminal() else None, ensure_ascii=on_terminal(), default=str))
 
 
 def table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The lines of a table with a heading; numbers to the right."""
+    """Return the lines of a table with a heading; numbers are aligned to the right."""
     cells = [[cell(row.get(column)) for column in columns] for row in rows]
     widths = [
         max(len(column), *(len(line[i]) for line in cells)) if cells else len(column)
@@ -76,7 +76,7 @@ def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) ->
 
 
 def cell(value: Any) -> str:
-    """One value of a table; nothing is a hyphen, for the sake of those who split lines at spaces."""
+    """Return the text of one value; an empty one is a hyphen, so that lines can be split at spaces."""
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
@@ -89,12 +89,12 @@ def cell(value: Any) -> str:
 
 
 def bold(text: str) -> str:
-    """``text`` as a heading, where that can be seen."""
+    """Return ``text`` in bold if standard output is a terminal."""
     return f"{BOLD}{text}{PLAIN}" if on_terminal() and not os.environ.get("NO_COLOR") else text
 
 
 def note(text: str) -> None:
-    """Say something that is not the result: on standard error. That nobody listens changes no exit code."""
+    """Print a message that is not part of the result on standard error; a failure to print it is ignored."""
     with contextlib.suppress(OSError):
         print(printable(text), file=sys.stderr, flush=True)
 
@@ -123,7 +123,7 @@ def act_on_each(names: Iterable[str], act: Callable[[str], None], done: str, *, 
 
 
 def human_bytes(count: float | None) -> str | None:
-    """As ``1.5 MiB``."""
+    """Return ``count`` with a unit, as ``1.5 MiB``."""
     if count is None:
         return None
     size = float(count)

@@ -1,4 +1,4 @@
-"""``produce``: lines or files become records."""
+"""``produce``: writes lines or files as records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..kafka.producer.producer import Producer
 
 _MAX_LINE_BYTES = 256 * 1024 * 1024
-"""A longer line is no record; without an end a stream of zeros would fill the memory."""
+"""A longer line is refused: an endless stream without a delimiter would fill the memory."""
 _JSON_MEMBERS = {
     "record": (
         "topic", "partition", "offset", "timestamp_ms",
@@ -32,7 +32,7 @@ _JSON_MEMBERS = {
 _COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 _PROGRESS_S = 0.2
 _LAST_CHANCE_S = 5.0
-"""Records that were accepted get so long to arrive when the command is told to stop."""
+"""The time that accepted records have to be confirmed when the command is stopped."""
 
 
 class _NewRecord(NamedTuple):
@@ -44,7 +44,7 @@ class _NewRecord(NamedTuple):
 
 
 class InputError(Exception):
-    """A line can't be made a record; what was sent before it is sent."""
+    """A line is not a valid record. The records before it are still sent."""
 
 
 def add_command(commands: Any) -> None:
@@ -90,7 +90,7 @@ def add_command(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Send everything; 0 only if all of it is confirmed."""
+    """Send all records; return 0 only if all are confirmed."""
     _check_usage(arguments)
     from ..kafka.producer.producer import Producer
 
@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
             _send_all(producer, arguments, counts)
         except InputError as error:
             problem = str(error)
-        except KafkaError as error:  # this record can't be sent; those before it can
+        except KafkaError as error:  # this record can't be sent; the records before it are
             problem = f"record {counts.sent + 1} and what follows was not sent: {error}"
         counts.show(over=True)
         producer.close()
@@ -138,7 +138,7 @@ def _tell(arguments: argparse.Namespace, counts: _Counts, problem: str) -> int:
             "failed": failed,
             "error": problem or counts.first_error or None,
         }
-        with contextlib.suppress(BrokenPipeError):  # which says nothing of the records
+        with contextlib.suppress(BrokenPipeError):  # the records are written nevertheless
             print_json(told)
     else:
         note(f"{counts.confirmed} records are in {arguments.topic}.")
@@ -150,7 +150,7 @@ def _tell(arguments: argparse.Namespace, counts: _Counts, problem: str) -> int:
 
 
 class _Counts:
-    """What was sent and what became of it; the sender's thread counts, too."""
+    """Counts sent and confirmed records; the sender's thread counts, too."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -161,7 +161,7 @@ class _Counts:
         self._shows = on_terminal(sys.stderr) and not (sys.stdin and sys.stdin.isatty())
 
     def ended(self, delivery: Any) -> None:
-        """Called when a record has ended, well or not."""
+        """Count a record that was confirmed or has failed."""
         error = delivery.exception(0)
         with self._lock:
             if error is None:
@@ -170,7 +170,7 @@ class _Counts:
                 self.first_error = str(error)
 
     def show(self, *, over: bool = False) -> None:
-        """The progress line, from time to time."""
+        """Update the progress line, at most every `_PROGRESS_S`."""
         now = time.monotonic()
         if self._shows and (over or now - self._shown_at > _PROGRESS_S):
             self._shown_at = now
@@ -199,7 +199,7 @@ def _send_all(producer: Producer, arguments: argparse.Namespace, counts: _Counts
 def _maker(arguments: argparse.Namespace) -> Callable[[bytes], _NewRecord]:
     headers = tuple((name, value.encode()) for name, value in arguments.header)
     if arguments.input == "json":
-        return lambda data: _from_json(data, arguments, headers)
+        return lambda data: record_from_json(data, arguments, headers)
     separator = None if arguments.key_separator is None else _unescaped(arguments, arguments.key_separator)
     fixed = None if arguments.key is None else arguments.key.encode()
     empty = None if arguments.empty_is_null else b""
@@ -216,9 +216,10 @@ def _maker(arguments: argparse.Namespace) -> Callable[[bytes], _NewRecord]:
     return make
 
 
-def _from_json(
+def record_from_json(
     data: bytes, arguments: argparse.Namespace, headers: tuple[tuple[str, bytes | None], ...]
 ) -> _NewRecord:
+    """Parse one line of ``--input json``, as `tail --json` prints it. Raises `InputError`."""
     try:
         told = json.loads(data)
         _check_members(told, "record")
@@ -241,7 +242,7 @@ def _json_header(header: Any) -> tuple[str, bytes | None]:
 
 
 def _check_members(given: Any, what: str) -> None:
-    """Raise `ValueError` for a member that would be ignored, and a null written in its place."""
+    """Raise `ValueError` for an unknown member: ignoring it might write a null in its place."""
     if not isinstance(given, dict):
         raise ValueError(f"a {what} is an object")
     known = _JSON_MEMBERS[what]
@@ -275,7 +276,7 @@ def _records(arguments: argparse.Namespace) -> Iterator[bytes]:
             raise InputError(f"{name} can't be read: {error.strerror}") from None
 
 
-class _Standing:
+class _StandardInput:
     """Standard input, which is not closed after use."""
 
     def __enter__(self) -> BinaryIO:
@@ -288,11 +289,11 @@ class _Standing:
 
 
 def _opened(name: str) -> Any:
-    return _Standing() if name == "-" else open(name, "rb")
+    return _StandardInput() if name == "-" else open(name, "rb")
 
 
 def _split(file: BinaryIO, delimiter: bytes) -> Iterator[bytes]:
-    """The parts between delimiters, as soon as they are there; a last one without an end counts, too."""
+    """Yield the parts between delimiters as soon as they are complete; the last needs no delimiter."""
     if delimiter == b"\n":
         for line in iter(lambda: file.readline(_MAX_LINE_BYTES + 1), b""):
             if len(line) > _MAX_LINE_BYTES:

@@ -1,4 +1,4 @@
-"""``quotas``: limits of users, client ids and addresses (KIP-546)."""
+"""``quotas``: shows and changes limits of users, client ids and addresses (KIP-546)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def add_command(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Change what is to be changed, else show."""
+    """Apply the requested changes; without changes, print the limits."""
     named = {"user": arguments.user, "client-id": arguments.client_id, "ip": arguments.ip}
     entity = {kind: None if name == "default" else name for kind, name in named.items() if name is not None}
     limits = {name: _number(arguments, name, text) for name, text in arguments.set}

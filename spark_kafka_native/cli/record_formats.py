@@ -1,4 +1,4 @@
-"""Records as lines of output: text, raw, hex, JSON, or a format of the user's own. Pure."""
+"""Formats of printed records: text, raw, hex, JSON, or a format given by the user. No I/O."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class ShownRecord(NamedTuple):
-    """A record with where it is."""
+    """A record with its topic, partition and offset."""
 
     topic: str
     partition: int
@@ -35,12 +35,12 @@ Render = Callable[[ShownRecord], bytes]
 
 
 def raw_line(record: ShownRecord) -> bytes:
-    """The value as it is, and a newline. Nothing for a null value but the newline."""
+    """Return the unchanged value and a newline; only a newline for a null value."""
     return (record.value or b"") + b"\n"
 
 
 def text_line(record: ShownRecord) -> bytes:
-    """Where and when, key and value, for people; nothing in it controls a terminal."""
+    """Return position, timestamp, key and value for people, with control characters escaped."""
     when = "no time" if record.timestamp_ms < 0 else _time(record.timestamp_ms)
     key = "" if record.key is None else f"{_readable(record.key)}  "
     headers = "".join(f"  {name}={_readable(value)}" for name, value in record.headers)
@@ -50,7 +50,7 @@ def text_line(record: ShownRecord) -> bytes:
 
 
 def hex_line(record: ShownRecord) -> bytes:
-    """Where it is, and its value as a hex dump."""
+    """Return the position and the key of a record, and its value as a hex dump."""
     lines = [f"{record.topic}-{record.partition}@{record.offset}  key {_hex(record.key)}"]
     value = record.value
     if value is None:
@@ -64,7 +64,9 @@ def hex_line(record: ShownRecord) -> bytes:
 
 
 def json_line(record: ShownRecord) -> bytes:
-    """One JSON object; what is not UTF-8 is base64, under a name that says so. `produce` reads it back."""
+    """Return one JSON object, which `produce` can read; bytes that are not UTF-8 are base64 (see
+    `json_bytes`).
+    """
     told: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition,
@@ -80,7 +82,7 @@ def json_line(record: ShownRecord) -> bytes:
 
 
 def json_bytes(name: str, data: bytes | None) -> dict[str, str | None]:
-    """``data`` as a member called ``name``, or ``<name>_base64``."""
+    """Return ``data`` as a member called ``name``, or ``<name>_base64`` if it is not UTF-8."""
     if data is None:
         return {name: None}
     try:
@@ -92,7 +94,7 @@ def json_bytes(name: str, data: bytes | None) -> dict[str, str | None]:
 
 
 def parse_format(text: str) -> Render:
-    """A format of the user's own (`FORMAT_HELP`). Raises `ValueError` for a letter that means nothing."""
+    """Parse a format given by the user (`FORMAT_HELP`). Raises `ValueError` for an unknown letter."""
     parts: list[bytes | Render] = []
     at = 0
     for found in _TOKEN.finditer(text):
@@ -144,7 +146,7 @@ _FIELDS: dict[str, Render] = {
 
 
 def escaped(render: Render) -> Render:
-    """``render`` for a terminal: control characters are spelled out, but newlines and tabs."""
+    """Return ``render`` for a terminal: control characters except newlines and tabs are escaped."""
 
     def safe(record: ShownRecord) -> bytes:
         text = render(record).decode(errors="backslashreplace")
@@ -155,7 +157,7 @@ def escaped(render: Render) -> Render:
 
 
 def printable_lines(lines: Sequence[str]) -> bytes:
-    """Lines without any control characters of others."""
+    """Return the bytes of ``lines``, with control characters escaped."""
     return "".join(f"{printable(line)}\n" for line in lines).encode(errors="backslashreplace")
 
 

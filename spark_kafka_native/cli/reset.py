@@ -1,4 +1,4 @@
-"""``reset``: move a group to another place."""
+"""``reset``: moves a group to other offsets."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def add_command(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show the change, and commit it if it is to be."""
+    """Print the change, and commit it with ``--execute``."""
     if (arguments.to is None) == (arguments.shift_by is None):
         wrong_usage(arguments, "where to? Give --to PLACE, or --shift-by N")
     if arguments.partition and not arguments.topic:

@@ -224,7 +224,7 @@ def _print_all(found: Iterator[FetchedRecords], render: Render, count: int | Non
 
 
 def _print(fetched: FetchedRecords, render: Render, max_records: int | None) -> int:
-    """Print the first records of ``fetched``, and return how many they were."""
+    """Print the first records of ``fetched``, and return their number."""
     lines = [render(record) for record in itertools.islice(shown_records(fetched), max_records)]
     sys.stdout.buffer.write(b"".join(lines))
     sys.stdout.buffer.flush()
@@ -232,7 +232,7 @@ def _print(fetched: FetchedRecords, render: Render, max_records: int | None) -> 
 
 
 def shown_records(fetched: FetchedRecords) -> Iterator[ShownRecord]:
-    """The records of ``fetched``, one by one."""
+    """Yield the records of ``fetched``."""
     columns, (topic, partition) = fetched.columns, fetched.topic_partition
     if not columns.length:
         return

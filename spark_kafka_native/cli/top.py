@@ -1,4 +1,4 @@
-"""``top``: a live view of topics, groups, lag and throughput."""
+"""``top``: shows a live view of topics, groups, lag and throughput."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HIDE, _SHOW = "\x1b[?25l", "\x1b[?25h"
 
 @dataclass
 class _Moment:
-    """What the cluster looked like at one time."""
+    """The state of the cluster at one time."""
 
     at: float
     brokers: int = 0
@@ -62,7 +62,7 @@ def add_command(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show one view after the other."""
+    """Show views, one after the other."""
     if not 0.1 <= arguments.interval <= 3600:
         wrong_usage(arguments, "--interval must be from 0.1 to 3600 seconds")
     live = on_terminal() and not arguments.json
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             shown = 0
             while arguments.count is None or shown < arguments.count:
-                time.sleep(arguments.interval)  # a view of what was done in this time
+                time.sleep(arguments.interval)  # a view shows the changes in this time
                 now = _look(admin, arguments.names)
                 _show(now, before, arguments.json, live)
                 before, shown = now, shown + 1
@@ -97,7 +97,7 @@ def _look(admin: Admin, names: list[str]) -> _Moment:
         for one in topic.partitions.values()
     ]
     latest, limit = dict.fromkeys(partitions, OffsetAt.LATEST), admin.router.deadline(MISSING_MS)
-    # One attempt: there is another view soon.
+    # One attempt: another view follows soon.
     ends, failed = try_offsets(admin.router, latest, IsolationLevel.READ_UNCOMMITTED, limit)
     moment.problems += [str(error) for error in failed.values()]
     moment.brokers = len(admin.router.snapshot.brokers)
@@ -107,7 +107,7 @@ def _look(admin: Admin, names: list[str]) -> _Moment:
             continue
         try:
             _look_at_group(admin, group.group_id, group.state, moment, bool(names))
-        except KafkaError as error:  # one that is not ours to see, or has just gone
+        except KafkaError as error:  # a group without permission, or just deleted
             moment.problems.append(str(error))
     return moment
 
@@ -131,7 +131,7 @@ def _show(now: _Moment, before: _Moment, as_json: bool, live: bool) -> None:
     lines += [f"! {problem}" for problem in now.problems]
     if live:
         size = shutil.get_terminal_size()
-        kept = [_cut(line, size.columns) for line in lines[: size.lines - 1]]
+        kept = [cut_line(line, size.columns) for line in lines[: size.lines - 1]]
         painted = f"{_CLEAR_LINE}\n".join(kept)
         sys.stdout.write(f"{_HOME}{painted}{_CLEAR_LINE}{_CLEAR_BELOW}")
     else:
@@ -139,21 +139,21 @@ def _show(now: _Moment, before: _Moment, as_json: bool, live: bool) -> None:
     sys.stdout.flush()
 
 
-def _cut(line: str, columns: int) -> str:
-    """``line`` as wide as the terminal: what wraps would push the rest off the screen."""
+def cut_line(line: str, columns: int) -> str:
+    """Return ``line`` cut to the width of the terminal: a wrapped line would push others off the screen."""
     bare = line.removeprefix(BOLD).removesuffix(PLAIN)
     return bare[:columns] if bare == line else f"{BOLD}{bare[:columns]}{PLAIN}"
 
 
 def topic_rows(now: _Moment, before: _Moment) -> list[dict[str, Any]]:
-    """A row for each topic, the busiest first."""
+    """Return a row for each topic, the busiest first."""
     ends: dict[str, int] = defaultdict(int)
     written: dict[str, int] = defaultdict(int)
     partitions: dict[str, int] = defaultdict(int)
     for tp, end in now.ends.items():
         ends[tp.topic] += end
         partitions[tp.topic] += 1
-        # An end that goes back is another topic of the same name.
+        # A lower end offset belongs to a new topic of the same name.
         written[tp.topic] += max(0, end - before.ends.get(tp, end))
     seconds = max(0.001, now.at - before.at)
     rows = [
@@ -169,7 +169,7 @@ def topic_rows(now: _Moment, before: _Moment) -> list[dict[str, Any]]:
 
 
 def group_rows(now: _Moment, before: _Moment) -> list[dict[str, Any]]:
-    """A row for each group, the one that is furthest behind first."""
+    """Return a row for each group, the largest lag first."""
     seconds = max(0.001, now.at - before.at)
     rows = []
     for name, committed in now.groups.items():

@@ -1,4 +1,4 @@
-"""``topics``: list, create, delete and grow topics."""
+"""``topics``: lists, creates and deletes topics, and adds partitions."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def add_command(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what is asked for."""
+    """Run the requested action."""
     if arguments.action != "list" and not arguments.names:
         wrong_usage(arguments, f"topics {arguments.action}: which topics?")
     if "" in arguments.names:

@@ -1,4 +1,4 @@
-"""``transactions``: list and describe transactions; find and abort those that hang (KIP-664)."""
+"""``transactions``: lists and describes transactions; finds and aborts hanging ones (KIP-664)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def add_command(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what is asked for."""
+    """Run the requested action."""
     if arguments.action != "list" and not arguments.names:
         what = "transactional ids" if arguments.action == "describe" else "topics"
         wrong_usage(arguments, f"transactions {arguments.action}: which {what}?")
@@ -126,6 +126,6 @@ def _abort(admin: Admin, arguments: argparse.Namespace) -> None:
     tp = TopicPartition(arguments.names[0], arguments.partition)
     try:
         admin.abort_hanging(tp, arguments.start_offset)
-    except ValueError as error:  # no such transaction is open
+    except ValueError as error:  # the transaction is not open
         wrong_usage(arguments, str(error))
     note(f"{tp}: the transaction from offset {arguments.start_offset} is aborted")

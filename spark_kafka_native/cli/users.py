@@ -1,4 +1,4 @@
-"""``users``: the users of SASL/SCRAM that a cluster keeps itself (KIP-554)."""
+"""``users``: manages the SASL/SCRAM users that a cluster stores (KIP-554)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def add_command(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what is asked for."""
+    """Run the requested action."""
     if arguments.action != "list" and not arguments.names:
         wrong_usage(arguments, f"users {arguments.action}: which users?")
     if arguments.action == "list":

@@ -1,4 +1,4 @@
-"""``zip``: the package as one file for ``--py-files``, where nothing can be installed on a cluster."""
+"""``zip``: writes the package as one file for ``--py-files``, for clusters that allow no installation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 _PACKAGE = Path(__file__).parents[1]
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the same sources make the same bytes, whenever they are zipped
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the same sources give the same bytes at any time
 
 
 def add_command(commands: Any) -> None:
@@ -30,7 +30,7 @@ def add_command(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the zip and say how to use it."""
+    """Write the zip and print how to use it."""
     try:
         write_zip(arguments.output)
     except OSError as error:

@@ -1,6 +1,6 @@
 /* Key hashes and the grouping of rows by partition, over whole columns.
 
-   Every length is checked before a byte is read: an Arrow array is only as trustworthy as whoever built it. */
+   Every length is checked before a byte is read: an Arrow array may have been built with wrong offsets. */
 
 #ifndef KERNEL_HASH_H
 #define KERNEL_HASH_H

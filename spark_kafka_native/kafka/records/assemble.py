@@ -1,4 +1,4 @@
-"""Scanned positions become Arrow columns, or an error that says what is wrong with a record.
+"""Scanned positions become Arrow columns, or an error that explains the fault of a record.
 
 This is the only place where keys, values and headers are copied. The errors come from a second reader, slow
 and simple, which reads a single record that a kernel refused.

@@ -251,7 +251,7 @@ def _refuse_magic(magic: int, base_offset: int) -> CorruptRecordError:
 
 
 def _find_bad(headers: BatchHeaders) -> int | None:
-    """Return the first batch whose header breaks a rule."""
+    """Return the first batch with a header that breaks a rule."""
     count = len(headers.start)
     # Few batches are checked one by one: 3 us each, against 30 us for a pass over columns of any length.
     few = count < _FEW_BATCHES

@@ -1,8 +1,8 @@
 """`BufferPool`: large buffers that are reused once nothing refers to them any more.
 
-Memory that is fresh from the system costs a page fault for every 4 KiB on first touch, and allocators give
-freed memory of this size back within milliseconds. For 1 KiB records that was 1 us each on a small virtual
-machine, more than decompressing them.
+Fresh memory from the system costs a page fault for every 4 KiB on first touch, and allocators return freed
+memory of this size to the system within milliseconds. For records of 1 KiB that was 1 us each on a small
+virtual machine, more than decompressing them.
 """
 
 from __future__ import annotations
@@ -17,22 +17,21 @@ import pyarrow as pa
 U8 = npt.NDArray[np.uint8]
 
 SMALLEST = 64 * 1024
-"""Smaller buffers are cached well enough by the C library; Arrow's allocator does not cache them (0.1 ms
-each)."""
+"""The C library caches smaller buffers well enough; Arrow's allocator does not (0.1 ms each)."""
 LARGEST = 32 * 1024 * 1024
 """Larger buffers are rare, and not worth keeping."""
 ROUNDING = 256 * 1024
-"""Sizes are multiples of this, so that buffers of nearly equal size can stand in for each other."""
+"""Sizes are multiples of this, so that buffers of nearly equal size can replace each other."""
 MAX_BUFFERS = 32
 MAX_BYTES = 64 * 1024 * 1024
-"""Kept in all; a worker that reads 4 MiB at a time needs less than half of it."""
+"""The maximum that is kept; a worker that reads 4 MiB at a time needs less than half of it."""
 
 
 class BufferPool:
-    """Hands out memory; whether it is free again is told by CPython's reference count of it.
+    """Lends memory; CPython's reference count shows when it is free again.
 
-    Any thread may call: popping from a list and appending to it are atomic, and whoever popped a buffer is
-    alone with it.
+    Any thread may call: popping from a list and appending to it are atomic, and only the thread that popped a
+    buffer holds it.
     """
 
     def __init__(self, max_buffers: int = MAX_BUFFERS, max_bytes: int = MAX_BYTES) -> None:
@@ -41,13 +40,13 @@ class BufferPool:
         self._max_bytes = max_bytes
 
     def take(self, size: int) -> U8:
-        """Return ``size`` bytes, contents undefined. They are the caller's while anything refers to them: the
-        array, a view, an Arrow buffer made of it.
+        """Return ``size`` bytes with undefined contents. They belong to the caller while anything refers to
+        them: the array, a view of it, an Arrow buffer over it.
         """
         if not SMALLEST <= size <= LARGEST:
             return np.empty(size, np.uint8)
         found, passed = None, []
-        # The one that was used last is tried first: it is most likely in the processor's cache.
+        # The last used buffer is tried first: it is most likely in the processor's cache.
         while self._kept:
             try:
                 array = self._kept.pop()
@@ -66,18 +65,18 @@ class BufferPool:
 
     @property
     def kept_bytes(self) -> int:
-        """How much memory is kept, in use or not."""
+        """The size of the kept memory, in use or not."""
         return sum(map(len, self._kept))
 
     def _make_room(self, size: int) -> None:
-        """Drop the least recently used ones; a buffer in use stays alive."""
+        """Drop the least recently used buffers; a buffer in use stays alive."""
         kept = self._kept
         while kept and (len(kept) >= self._max_buffers or self.kept_bytes + size > self._max_bytes):
             del kept[0]
 
 
 def _allocate(size: int) -> U8:
-    # Arrow's allocator: aligned to 64 bytes as Arrow likes it.
+    # Arrow's allocator aligns to 64 bytes, as Arrow recommends.
     return np.frombuffer(pa.allocate_buffer(size), np.uint8)
 
 
@@ -93,9 +92,10 @@ def _count_alone() -> int:
 _ALONE = min(_count_alone(), 3)
 """The count of an array that one local variable refers to; it differs between versions of Python.
 
-A profiler or debugger that looks at the locals just then adds to it, and a count that is too high takes a
-buffer in use for a free one. Too low is harmless: buffers look as if in use then, and fresh ones are made.
+A profiler or debugger that reads the locals at that moment would raise it, and with a value that is too high
+a buffer in use would count as free; hence the limit. A value that is too low is harmless: buffers seem to be
+in use, and new ones are allocated.
 """
 
 BUFFERS = BufferPool()
-"""The process's own pool."""
+"""The pool of this process."""

@@ -151,7 +151,7 @@ def _header_tuples(headers: pa.Array) -> Iterable[tuple[Any, ...]]:
     """Return the headers of each record as a tuple of pairs."""
     if headers.null_count == len(headers):
         return repeat(())
-    import pyarrow.compute as pc  # late: its import takes half as long as that of pyarrow itself
+    import pyarrow.compute as pc  # late: importing it takes half the time of importing pyarrow
 
     structs = headers.flatten()
     pairs = list(zip(_list_of(structs.field(0)), _list_of(structs.field(1)), strict=True))

@@ -1,7 +1,7 @@
-"""The codecs of a record batch: Kafka's framing of each, and a cap on what decompression may produce.
+"""The codecs of a record batch: Kafka's framing of each, and a cap on the decompressed size.
 
-A broker's bytes are untrusted: 1 MiB of zstd can claim 32 GiB. Nothing here allocates more than the cap (plus
-one chunk), whatever a frame claims about itself, and whatever a codec's library raises becomes a
+A broker's bytes are untrusted: 1 MiB of zstd can claim 32 GiB. No function allocates more than the cap (plus
+one chunk), regardless of the sizes that a frame claims, and every error of a codec's library becomes a
 `CompressionError`.
 """
 
@@ -29,19 +29,19 @@ _ZSTD_LEVEL = 3
 
 _LIKELY_RATIO = 8
 _FIRST_BYTES = 4096
-"""What is decompressed first gets room for so many times its size and this; the room doubles from there."""
+"""The first buffer for decompressed bytes has `_LIKELY_RATIO` times the compressed size plus this; it doubles
+when it is full."""
 
 _LZ4_BLOCK_BYTES = 64 * 1024
 _LZ4_FRAME_HEADER = bytes.fromhex("04224D18604082")
 """Independent blocks of 64 KiB, no checksums, and the header's own checksum (0x82): Kafka's Java reader
-refuses linked blocks, which is what LZ4 libraries write by default."""
+refuses linked blocks, which LZ4 libraries write by default."""
 _LZ4_STORED = 0x80000000
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16
 _SNAPPY_MAX_RATIO = 32
-"""A snappy element of 3 bytes yields at most 64 bytes: a larger claim is a lie, found before allocating for
-it."""
+"""A snappy element of 3 bytes yields at most 64 bytes: a larger claim is refused before allocating for it."""
 
 
 class Codec(enum.IntEnum):
@@ -55,8 +55,7 @@ class Codec(enum.IntEnum):
 
     @classmethod
     def of_name(cls, name: str) -> Codec:
-        """Return the codec that Kafka calls ``name`` in ``compression.type`` (none, gzip, snappy, lz4,
-        zstd)."""
+        """Return the codec with this name in ``compression.type`` (none, gzip, snappy, lz4, zstd)."""
         try:
             return cls[name.strip().upper()]
         except KeyError:
@@ -65,7 +64,7 @@ class Codec(enum.IntEnum):
 
 
 LEVELS = {Codec.GZIP: (-1, 9), Codec.LZ4: (1, 17), Codec.ZSTD: (-131072, 22)}
-"""The lowest and highest level of each codec that has levels, as in Kafka's producer configuration."""
+"""The min and max level of each codec that has levels, as in Kafka's producer configuration."""
 
 
 class CompressionError(ValueError):
@@ -75,18 +74,18 @@ class CompressionError(ValueError):
 Compress = Callable[[Buffer, int | None], Buffer]
 """``f(data, level)`` -> the compressed bytes, framed as Kafka frames that codec; ``level`` may be None."""
 Decompress = Callable[[Buffer, int], Buffer]
-"""``f(data, max_bytes)`` -> the bytes again. Data that would become longer than ``max_bytes`` is to be
-refused before it is."""
+"""``f(data, max_bytes)`` -> the decompressed bytes. It must refuse data that would exceed ``max_bytes``
+before it allocates that much."""
 
 _REGISTERED: dict[Codec, tuple[Compress, Decompress]] = {}
 
 
 def register_codec(name: str, compress: Compress, decompress: Decompress) -> None:
     """Use another implementation of Kafka's codec ``name`` (gzip, snappy, lz4, zstd) in this process, for all
-    producers and consumers that are made from now on: one in hardware, say.
+    producers and consumers that are created later: for example, one in hardware.
 
-    Brokers and other clients must be able to read it: Kafka has no room for codecs of one's own. What the
-    functions raise is a `CompressionError`. ValueError for an unknown name.
+    Brokers and other clients must be able to read its output: Kafka's format has no room for further codecs.
+    An error of the functions becomes a `CompressionError`. ValueError for an unknown name.
     """
     codec = Codec.of_name(name)
     if codec is Codec.NONE:
@@ -105,7 +104,7 @@ def _decompress_registered(decompress: Decompress, data: Buffer, max_bytes: int)
 
 
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> Buffer:
-    """Compress ``data`` (contiguous bytes) the way Kafka frames ``codec``.
+    """Compress ``data`` (contiguous bytes) in Kafka's framing of ``codec``.
 
     ``level`` as in Kafka's ``compression.<codec>.level`` (`LEVELS`); None is Kafka's default. ValueError for
     a level that the codec does not have.
@@ -131,9 +130,9 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> Buffer:
 
 
 def decompress(codec: Codec, data: Buffer, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> Buffer:
-    """Return what ``data`` decompresses to, at most ``max_bytes``; `CompressionError` otherwise.
+    """Decompress ``data`` to at most ``max_bytes``; `CompressionError` if that fails.
 
-    Several frames one after the other are one stream; anything else behind the last is an error.
+    Several frames one after the other are one stream; other bytes behind the last frame are an error.
     """
     if codec in _REGISTERED:
         return _decompress_registered(_REGISTERED[codec][1], data, max_bytes)
@@ -196,7 +195,7 @@ def _decompress_gzip(data: Buffer, max_bytes: int) -> Buffer:
     rest: Buffer = data
     while len(rest):
         inflate = zlib.decompressobj(_GZIP_WBITS)
-        # One byte more than allowed tells "exactly the cap" from "too much".
+        # One byte more than allowed distinguishes "exactly the cap" from "too much".
         part = inflate.decompress(rest, room + 1)
         if len(part) > room:
             raise _too_large(max_bytes)
@@ -209,13 +208,13 @@ def _decompress_gzip(data: Buffer, max_bytes: int) -> Buffer:
 
 
 def _decompress_stream(name: str, data: Buffer, max_bytes: int) -> Buffer:
-    """Decompress frames that may or may not say how long they are: what they say is never believed.
+    """Decompress frames. The decompressed sizes that they may state are not trusted.
 
     Not with `pa.Codec.decompress`: given a size that is too large, it returns that many bytes, the rest of
     them uninitialised.
     """
     stream = pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), name)
-    # One byte more than allowed tells "exactly the cap" from "too much".
+    # One byte more than allowed distinguishes "exactly the cap" from "too much".
     limit = max_bytes + 1
     memory = BUFFERS.take(min(_LIKELY_RATIO * len(data) + _FIRST_BYTES, limit))
     filled = 0
@@ -243,7 +242,7 @@ def _decompress_snappy(data: Buffer, max_bytes: int) -> Buffer:
 
 
 def _read_xerial_blocks(data: memoryview) -> Iterator[memoryview]:
-    """Yield the raw blocks of snappy-java's stream format; a new header may begin anywhere between blocks."""
+    """Yield the raw blocks of snappy-java's stream format; a new header may begin before any block."""
     position = 0
     while position < len(data):
         if data[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
@@ -270,7 +269,7 @@ def _decompress_snappy_block(block: memoryview, room: int, max_bytes: int) -> Bu
     if size > room:
         raise _too_large(max_bytes)
     if size == 0:
-        # pyarrow hands out no buffer to decompress nothing into; nothing is spelt as the single byte 0.
+        # pyarrow does not decompress into an empty buffer; empty data is the single byte 0.
         if len(block) != 1:
             raise CompressionError("damaged snappy data: an empty block with bytes behind it")
         return b""

@@ -1,7 +1,8 @@
-"""Transactions in the log: commit and abort markers, and which batches an aborted transaction hides (KIP-98).
+"""Transactions in the log: control batches (commit and abort markers), and the batches that an aborted
+transaction hides (KIP-98).
 
-Markers are never shown to anybody; their offsets count. What they say matters to a read_committed reader
-alone.
+Markers are never shown to a reader; their offsets count. Their contents matter to read_committed readers
+only.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _CONTROL_KEY = struct.Struct(">hh")
 
 
 class ControlType(enum.IntEnum):
-    """What a marker says; Kafka keeps adding others (leader change, snapshots), which concern no reader."""
+    """The type of a control record. Readers ignore Kafka's further types (leader change, snapshots)."""
 
     ABORT = 0
     COMMIT = 1
@@ -36,12 +37,11 @@ def find_aborted_batches(
     aborted_transactions: Sequence[AbortedTransaction],
     read_body: Callable[[int], memoryview],
 ) -> tuple[npt.NDArray[np.bool_], tuple[AbortedTransaction, ...]]:
-    """Return which batches belong to aborted transactions, and the transactions that matter to what follows.
+    """Return which batches belong to aborted transactions, and the transactions that matter behind them.
 
-    ``aborted_transactions`` is the fetch response's list, in any order. ``read_body(index)`` gives the
-    decompressed records of a batch. The second result stands in for the list when reading goes on behind
-    these batches: a transaction whose abort marker has passed must not hide what its producer committed
-    later.
+    ``aborted_transactions`` is the fetch response's list, in any order. ``read_body(index)`` returns the
+    decompressed records of a batch. The second result replaces the list when reading continues behind these
+    batches: after its abort marker, a transaction must not hide records that its producer committed later.
     """
     waiting = [(aborted.first_offset, aborted.producer_id) for aborted in aborted_transactions]
     heapq.heapify(waiting)
@@ -49,7 +49,7 @@ def find_aborted_batches(
     hidden = np.zeros(len(headers.start), np.bool_)
     transactional = headers.has(TRANSACTIONAL)
     control = headers.has(CONTROL)
-    # A loop over batches, and only where the broker reports aborted transactions.
+    # A loop over batches, only if the broker reports aborted transactions.
     for index in np.flatnonzero(transactional).tolist():
         last_offset = int(headers.last_offset[index])
         while waiting and waiting[0][0] <= last_offset:
@@ -68,9 +68,9 @@ def find_aborted_batches(
 
 
 def read_control_type(body: memoryview) -> ControlType:
-    """Return what the first record of a control batch says; ValueError where it has no readable key.
+    """Return the type of the first record of a control batch; ValueError if its key can't be read.
 
-    An unknown version or type is tolerated. Only the first record counts (as in Java).
+    An unknown version or type is accepted. Only the first record counts (as in Java).
     """
     position = read_varint(body, 0)[1] + 1
     position = read_varint(body, position, VARLONG_BYTES)[1]
@@ -83,13 +83,13 @@ def read_control_type(body: memoryview) -> ControlType:
 
 
 def read_marker(headers: BatchHeaders, index: int, read_body: Callable[[int], memoryview]) -> ControlType:
-    """Return what the control batch ``index`` says. Raises `CorruptRecordError` where that can't be read."""
+    """Return the type of the control batch ``index``. Raises `CorruptRecordError` if it can't be read."""
     if not headers.count[index]:
         return ControlType.UNKNOWN
     try:
         return read_control_type(read_body(index))
     except ValueError as error:
-        # Were it skipped, an aborted transaction might never end and hide committed records.
+        # If it were skipped, an aborted transaction might never end and hide committed records.
         raise CorruptRecordError(
             f"an unreadable control record: {error}", int(headers.base_offset[index])
         ) from error

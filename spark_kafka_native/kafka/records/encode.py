@@ -1,7 +1,7 @@
-"""Columns become a record batch (format v2): rows gathered, encoded, compressed and checksummed in one go.
+"""Columns become a record batch (format v2): rows are gathered, encoded, compressed and checksummed.
 
-It does no I/O and reads no clock. A batch that was sent once is never encoded again: a retry sends the same
-bytes.
+This module does no I/O and reads no clock. A batch that was sent is never encoded again: a retry sends the
+same bytes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
 
 BATCH_OVERHEAD_BYTES = HEADER_BYTES
-"""What a record batch takes besides its records."""
+"""The size of a record batch besides its records."""
 
 _NO_PRODUCER = -1
 # `batch.HEADER` field by field: struct fills one header in a tenth of the time that NumPy takes.
@@ -59,9 +59,9 @@ def encode_record_batch(  # noqa: PLR0913 - the fields of a batch header
     """Encode one complete record batch, checksum included; returns a writable memoryview of its bytes.
 
     ``rows`` picks rows of ``columns``, in that order (int64 indexes, or a slice with step 1; None: all).
-    ``at_most`` bytes are certain to hold the records (see `record_sizes`): knowing that saves measuring them.
-    ``now_ms`` is the timestamp of all records where ``columns`` has none. Key and value may be binary, string
-    or large_*, headers as in `HEADERS_TYPE` (large_ kinds too); slices are fine.
+    ``at_most`` is an upper bound of the records' size (see `record_sizes`); it saves measuring them.
+    ``now_ms`` is the timestamp of all records if ``columns`` has no timestamps. Key and value may be binary,
+    string or large_*, headers as in `HEADERS_TYPE` (large_ kinds too); slices are accepted.
 
     ValueError for no rows, an index out of bounds, columns of another type or length, a header key that is
     null or not UTF-8, more than 2 GiB, timestamps more than 64 bits apart.
@@ -71,7 +71,7 @@ def encode_record_batch(  # noqa: PLR0913 - the fields of a batch header
     data: memoryview = _compress_body(_encode_records(columns, rows, count, at_most), codec, level).data
     _HEADER.pack_into(
         data, 0,
-        0,  # base offset: the broker's to say
+        0,  # base offset: the broker assigns it
         len(data) - LENGTH_COUNTS_FROM,
         -1,  # leader epoch
         MAGIC,
@@ -116,8 +116,9 @@ def record_sizes(columns: RecordColumns) -> I64:
 def set_producer(
     batch: bytearray | memoryview, producer_id: int, producer_epoch: int, base_sequence: int
 ) -> bytearray | memoryview:
-    """Write who produces an encoded ``batch`` into its header and renew the checksum, in place; returns
-    it."""
+    """Write the producer's identity into the header of an encoded ``batch`` and renew the checksum, in place;
+    return the batch.
+    """
     checked = memoryview(batch)[CHECKED_FROM:]
     at = _PRODUCER_AT - CHECKED_FROM
     old = bytes(checked[at : at + _PRODUCER.size])
@@ -157,7 +158,7 @@ def _check(columns: RecordColumns, rows: I64 | None, count: int) -> None:
 
 
 def _encode_records(columns: RecordColumns, rows: I64 | None, count: int, at_most: int | None) -> U8:
-    """Return the records behind room for the header."""
+    """Return the encoded records behind free space for the header."""
     headers = None if columns.headers is None else HeaderLists.from_arrow(columns.headers)
     timestamps = columns.timestamp_ms
     if timestamps is not None:
@@ -191,7 +192,7 @@ def _compress_body(batch: U8, codec: Codec, level: int | None) -> U8:
 
 
 def _sized(column: pa.Array) -> I64:
-    """Return the bytes that each cell takes with its length in front."""
+    """Return the size of each cell including its length prefix."""
     wide = pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type)
     kind = np.int64 if wide else np.int32
     _, offsets, _ = column.buffers()

@@ -48,6 +48,6 @@ def group_rows(
 
     ``partition``: int32[n], every value in [0, count). Returns ``order`` int64[n] and ``bounds``
     int64[count + 1]: ``order[bounds[p]:bounds[p + 1]]`` are the rows of partition p, ascending. Raises
-    ValueError that names the first row whose partition is out of range.
+    ValueError that names the first row with a partition out of range.
     """
     return kernel.group_rows(np.ascontiguousarray(partition, np.int32), count)

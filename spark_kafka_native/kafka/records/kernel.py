@@ -70,7 +70,7 @@ class Kernel(Protocol):
         source.
 
         Returns (key_start, key_length, value_start, value_length) of all headers, in order; value length -1
-        is null. Or the first row whose headers break the format: a null key, a length past the end, bytes
+        is null. Or the first row with headers that break the format: a null key, a length past the end, bytes
         left over.
         """
 

@@ -125,7 +125,7 @@ def scan_headers(
     cursor = starts.copy()
     active = np.flatnonzero(counts > 0)
     taken = 0
-    # One pass per header index, as long as that beats one step per header.
+    # One pass per header index, while that is faster than one step per header.
     while active.size >= _FEW_ROWS:
         cursor[active], wrong = _scan_next(data, cursor[active], limits[active], place[active] + taken, found)
         bad[active[wrong]] = True

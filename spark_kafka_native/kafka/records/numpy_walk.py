@@ -43,7 +43,7 @@ class RecordWalk(NamedTuple):
     ends: I64
     """The end of each good record."""
     broken: BadRecord | None
-    """The first record whose length exceeds its batch; the walk ends there."""
+    """The first record that exceeds its batch; the walk ends there."""
 
 
 class _Data:

@@ -1,8 +1,8 @@
-"""Kafka's zigzag varints (those of Protocol Buffers), a whole column of them at a time.
+"""Kafka's zigzag varints (those of Protocol Buffers), a whole column at a time.
 
-A varint holds 32 bits in at most 5 bytes, a varlong 64 bits in at most 10; more is an overflow and refused.
-An over-long spelling of a small number (``80 00`` for 0) is accepted, as Java's and Protocol Buffers' readers
-do.
+A varint holds 32 bits in at most 5 bytes, a varlong 64 bits in at most 10; longer ones overflow and are
+refused. An overlong encoding of a small number (``80 00`` for 0) is accepted, as by the readers of Java and
+Protocol Buffers.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _LAST_BYTE = {VARINT_BYTES: 0x0F, VARLONG_BYTES: 0x01}
 
 
 class Varints(NamedTuple):
-    """What `read_varints` found at each position."""
+    """The result of `read_varints` for each position."""
 
     value: I64
     end: I64
-    """Where it ends: the caller checks that this is within bounds."""
+    """The end of the varint: the caller checks that it is within bounds."""
     too_long: I64
-    """Which of them (mostly none) have too many bytes or too many bits; their value and end mean nothing."""
+    """The indexes of varints with too many bytes or bits (mostly none); their value and end are undefined."""
 
 
 def read_varints(data: U8, positions: I64, *, max_bytes: int) -> Varints:
-    """Read one zigzag varint at each of ``positions`` (any; outside of data is nonsense, but no error).
+    """Read one zigzag varint at each of ``positions``; a position outside the data gives an undefined result.
 
     ``max_bytes`` is `VARINT_BYTES` or `VARLONG_BYTES`.
     """
-    # Clipping is what makes an unchecked read harmless: the end of what was read tells afterwards.
+    # Clipping makes an unchecked read harmless: the returned end shows if it was out of bounds.
     byte = data.take(positions, mode="clip")
     raw = byte.astype(np.uint64)
     end = positions + 1
@@ -74,7 +74,7 @@ def _spread(indexes: I64, length: int) -> npt.NDArray[np.bool_]:
 
 
 def varint_sizes(values: I64) -> I64:
-    """Return how many bytes (1 to 10) each of ``values`` takes as a zigzag varint."""
+    """Return the size of each of ``values`` as a zigzag varint: 1 to 10 bytes."""
     raw = _zigzag(values)
     sizes = np.ones(len(values), np.int64)
     if not len(values):
@@ -90,7 +90,7 @@ def varint_sizes(values: I64) -> I64:
 def write_varints(out: U8, positions: I64, values: I64) -> I64:
     """Write each of ``values`` at its position in ``out`` and return the position after it.
 
-    The caller has made room (`varint_sizes`) and the spans do not overlap.
+    The caller has reserved the space (`varint_sizes`), and the spans do not overlap.
     """
     raw = _zigzag(values)
     cursor = positions.copy()
@@ -104,7 +104,7 @@ def write_varints(out: U8, positions: I64, values: I64) -> I64:
 
 
 def read_varint(data: memoryview, position: int, max_bytes: int = VARINT_BYTES) -> tuple[int, int]:
-    """Read one zigzag varint and return it with the position behind it; ValueError says why there is none."""
+    """Read one zigzag varint and return it with the position behind it; ValueError if it is malformed."""
     raw = 0
     for index in range(max_bytes):
         if position >= len(data):
@@ -123,7 +123,7 @@ def read_varint(data: memoryview, position: int, max_bytes: int = VARINT_BYTES) 
 
 
 def varint_size(value: int) -> int:
-    """Return how many bytes one number takes as a zigzag varint."""
+    """Return the size of one number as a zigzag varint (bytes)."""
     raw = value << 1 if value >= 0 else ~(value << 1)
     return max(1, -(-raw.bit_length() // 7))
 

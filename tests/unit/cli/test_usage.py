@@ -149,7 +149,7 @@ def test_what_nobody_listens_to_changes_no_exit_code(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("line", [b'{"timestamp_ms":Infinity}', b"[" * 100_000, b"5", b'{"headers":[1]}'])
 def test_a_line_that_is_no_record_is_an_error_of_the_input(line: bytes) -> None:
     with pytest.raises(produce.InputError, match="no record in JSON"):
-        produce._from_json(line, argparse.Namespace(partition=None, timestamp=None), ())
+        produce.record_from_json(line, argparse.Namespace(partition=None, timestamp=None), ())
 
 
 @pytest.mark.parametrize(
@@ -170,20 +170,20 @@ def test_a_line_that_is_no_record_is_an_error_of_the_input(line: bytes) -> None:
 )
 def test_a_member_of_a_line_in_json_that_would_be_ignored_is_refused(line: bytes, complaint: str) -> None:
     with pytest.raises(produce.InputError) as caught:
-        produce._from_json(line, argparse.Namespace(partition=None, timestamp=None), ())
+        produce.record_from_json(line, argparse.Namespace(partition=None, timestamp=None), ())
     assert complaint in str(caught.value)
 
 
 def test_null_in_json_is_a_tombstone() -> None:
     line = b'{"topic":"x","partition":1,"offset":5,"timestamp_ms":null,"key":"k","value":null}'
-    record = produce._from_json(line, argparse.Namespace(partition=None, timestamp=None), ())
+    record = produce.record_from_json(line, argparse.Namespace(partition=None, timestamp=None), ())
     assert (record.key, record.value, record.headers) == (b"k", None, ())
 
 
 def test_headings_are_cut_to_the_terminal() -> None:
     heading = f"{output.BOLD}GROUP  STATE{output.PLAIN}"
-    assert top._cut(heading, 8) == f"{output.BOLD}GROUP  S{output.PLAIN}"
-    assert (top._cut("row", 2), top._cut(heading, 80)) == ("ro", heading)
+    assert top.cut_line(heading, 8) == f"{output.BOLD}GROUP  S{output.PLAIN}"
+    assert (top.cut_line("row", 2), top.cut_line(heading, 80)) == ("ro", heading)
 
 
 def test_unknown_properties_are_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""CreateAcls, DescribeAcls, DeleteAcls: who may do what to which resource (KIP-140, KIP-290)."""
+"""CreateAcls, DescribeAcls, DeleteAcls: access control lists of resources (KIP-140, KIP-290)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ..wire import Error, Int8, Int32, String
 
 
 class AclCreationResult(Struct):
-    """What became of one ACL, in the order of the request."""
+    """The outcome of one ACL, in the order of the request."""
 
     error_code: Error
     error_message: String | None = field(nullable=0)
@@ -35,7 +35,7 @@ class AclCreation(Struct):
 
 
 class CreateAclsRequest(Request[CreateAclsResponse], api_key=30, versions=(1, 3), flexible=2):
-    """To any broker; it forwards them to the controller."""
+    """Sent to any broker, which forwards it to the controller."""
 
     creations: list[AclCreation]
 
@@ -59,7 +59,7 @@ class DescribeAclsResource(Struct):
 
 
 class DescribeAclsResponse(Response):
-    """The ACLs that the filter lets pass, by resource."""
+    """The ACLs that match the filter, by resource."""
 
     throttle_time_ms: Int32
     error_code: Error
@@ -68,7 +68,7 @@ class DescribeAclsResponse(Response):
 
 
 class DescribeAclsRequest(Request[DescribeAclsResponse], api_key=29, versions=(1, 3), flexible=2):
-    """A filter: null and 1 (any) let everything pass."""
+    """A filter: null and 1 (any) match everything."""
 
     resource_type_filter: Int8
     resource_name_filter: String | None
@@ -94,7 +94,7 @@ class DeleteAclsMatchingAcl(Struct):
 
 
 class DeleteAclsFilterResult(Struct):
-    """What came of one filter."""
+    """The outcome of one filter."""
 
     error_code: Error
     error_message: String | None
@@ -109,7 +109,7 @@ class DeleteAclsResponse(Response):
 
 
 class DeleteAclsFilter(Struct):
-    """What is to be deleted; as in DescribeAcls."""
+    """A filter of the ACLs to delete, as in DescribeAcls."""
 
     resource_type_filter: Int8
     resource_name_filter: String | None
@@ -121,6 +121,6 @@ class DeleteAclsFilter(Struct):
 
 
 class DeleteAclsRequest(Request[DeleteAclsResponse], api_key=31, versions=(1, 3), flexible=2):
-    """To any broker; it forwards them to the controller."""
+    """Sent to any broker, which forwards it to the controller."""
 
     filters: list[DeleteAclsFilter]

@@ -17,14 +17,14 @@ class OpData(Struct):
 
 
 class EntryData(Struct):
-    """An entity, and what changes."""
+    """An entity and the changes to its limits."""
 
     entity: list[EntityData]
     ops: list[OpData]
 
 
 class AlterClientQuotasRequest(Request[AlterClientQuotasResponse], api_key=49, versions=(0, 1), flexible=1):
-    """Goes to the controller."""
+    """Sent to the controller."""
 
     entries: list[EntryData]
     validate_only: Boolean

@@ -1,4 +1,4 @@
-"""The response of AlterClientQuotas, apart from the request: both have an ``EntryData`` (KIP-546)."""
+"""The response of AlterClientQuotas, in its own file: the request has another ``EntryData`` (KIP-546)."""
 
 from __future__ import annotations
 

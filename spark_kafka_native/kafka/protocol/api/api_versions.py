@@ -1,4 +1,4 @@
-"""ApiVersions: which versions of which API a broker speaks (KIP-35, KIP-511)."""
+"""ApiVersions: the versions of each API that a broker supports (KIP-35, KIP-511)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ApiVersion(Struct):
 
 
 class SupportedFeatureKey(Struct):
-    """A cluster feature that the broker could run."""
+    """A cluster feature that the broker supports."""
 
     name: String
     min_version: Int16
@@ -23,7 +23,7 @@ class SupportedFeatureKey(Struct):
 
 
 class FinalizedFeatureKey(Struct):
-    """A cluster feature that the whole cluster runs."""
+    """A cluster feature that the cluster has finalized."""
 
     name: String
     max_version_level: Int16
@@ -31,7 +31,7 @@ class FinalizedFeatureKey(Struct):
 
 
 class ApiVersionsResponse(Response):
-    """What the broker speaks; with UNSUPPORTED_VERSION its body is of version 0 always (KIP-511)."""
+    """The version ranges of a broker; with UNSUPPORTED_VERSION the body always has version 0 (KIP-511)."""
 
     error_code: Error
     api_keys: list[ApiVersion]

@@ -1,4 +1,4 @@
-"""DescribeCluster: brokers and controller, without any topic (KIP-700)."""
+"""DescribeCluster: brokers and controller, without topics (KIP-700)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CONTROLLER_ENDPOINT = 2
 
 
 class DescribeClusterBroker(Struct):
-    """A broker, at the address it advertises on the listener that was asked."""
+    """A broker, with the address that it advertises for the listener of the request."""
 
     broker_id: Int32
     host: String
@@ -34,7 +34,7 @@ class DescribeClusterResponse(Response):
 
 
 class DescribeClusterRequest(Request[DescribeClusterResponse], api_key=60, versions=(0, 2), flexible=0):
-    """Goes to any broker."""
+    """Sent to any broker."""
 
     include_cluster_authorized_operations: Boolean = False
     endpoint_type: Int8 = field(since=1, default=BROKER_ENDPOINT)

@@ -10,7 +10,7 @@ BROKER_RESOURCE = 4
 
 
 class DescribeConfigsResource(Struct):
-    """A topic by name or a broker by its id as a string; ``configuration_keys`` null for all of them."""
+    """A topic by name or a broker by its id as a string; ``configuration_keys`` null for all keys."""
 
     resource_type: Int8
     resource_name: String
@@ -18,7 +18,7 @@ class DescribeConfigsResource(Struct):
 
 
 class DescribeConfigsSynonym(Struct):
-    """Another place that sets the same thing, in the order in which they win."""
+    """Another source of the same configuration, in order of precedence."""
 
     name: String
     value: String | None
@@ -56,7 +56,7 @@ class DescribeConfigsResponse(Response):
 
 
 class DescribeConfigsRequest(Request[DescribeConfigsResponse], api_key=32, versions=(1, 4), flexible=4):
-    """Topics to any broker; a broker's configuration to that broker."""
+    """Sent to any broker, or for the configuration of a broker to that broker."""
 
     resources: list[DescribeConfigsResource]
     include_synonyms: Boolean = field(since=1, default=False)
@@ -64,7 +64,7 @@ class DescribeConfigsRequest(Request[DescribeConfigsResponse], api_key=32, versi
 
 
 class AlterConfigsResourceResponse(Struct):
-    """What came of one resource."""
+    """The outcome of one resource."""
 
     error_code: Error
     error_message: String | None
@@ -98,7 +98,7 @@ class AlterConfigsResource(Struct):
 class IncrementalAlterConfigsRequest(
     Request[IncrementalAlterConfigsResponse], api_key=44, versions=(0, 1), flexible=1
 ):
-    """Topics to any broker; a broker's configuration to that broker."""
+    """Sent to any broker, or for the configuration of a broker to that broker."""
 
     resources: list[AlterConfigsResource]
     validate_only: Boolean

@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat: being a member of a group whose coordinator assigns (KIP-848)."""
+"""ConsumerGroupHeartbeat: membership in a group with server-side assignment (KIP-848)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..wire import Error, Int32, String, Uuid
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 LEAVE_STATIC_EPOCH = -2
-"""A static member leaves and means to come back."""
+"""The ``member_epoch`` with which a static member leaves for a while."""
 
 
 class TopicPartitions(Struct):
@@ -19,13 +19,13 @@ class TopicPartitions(Struct):
 
 
 class Assignment(Struct):
-    """What a member may read at once."""
+    """The partitions that a member may read now."""
 
     topic_partitions: list[TopicPartitions]
 
 
 class ConsumerGroupHeartbeatResponse(Response):
-    """The member's epoch, and its assignment where it has changed."""
+    """The member's epoch, and its assignment if that has changed."""
 
     throttle_time_ms: Int32
     error_code: Error
@@ -39,9 +39,9 @@ class ConsumerGroupHeartbeatResponse(Response):
 class ConsumerGroupHeartbeatRequest(
     Request[ConsumerGroupHeartbeatResponse], api_key=68, versions=(0, 1), flexible=0
 ):
-    """Joins, stays, acknowledges and leaves. None (or -1) stands for what has not changed since the last one.
-
-    ``topic_partitions`` are those that the member owns. Goes to the group's coordinator.
+    """Joins, stays, acknowledges and leaves. None (or -1) stands for a value that has not changed since the
+    last heartbeat. ``topic_partitions`` are the partitions that the member owns. Sent to the group's
+    coordinator.
     """
 
     group_id: String

@@ -16,7 +16,7 @@ class TopicPartitions(Struct):
 
 
 class Assignment(Struct):
-    """What a member has, or shall have."""
+    """The current or the target assignment of a member."""
 
     topic_partitions: list[TopicPartitions]
 
@@ -61,7 +61,7 @@ class ConsumerGroupDescribeResponse(Response):
 class ConsumerGroupDescribeRequest(
     Request[ConsumerGroupDescribeResponse], api_key=69, versions=(0, 1), flexible=0
 ):
-    """Goes to the groups' coordinator; one of the classic protocol is GROUP_ID_NOT_FOUND."""
+    """Sent to the groups' coordinator; a group of the classic protocol is GROUP_ID_NOT_FOUND."""
 
     group_ids: list[String]
     include_authorized_operations: Boolean

@@ -37,7 +37,7 @@ class DescribeClientQuotasResponse(Response):
 
 
 class ComponentData(Struct):
-    """Which entities match. ``match_type`` 0: this name, 1: the default, 2: any name."""
+    """A condition on entities. ``match_type`` 0: this name, 1: the default, 2: any name."""
 
     entity_type: String
     match_type: Int8
@@ -47,7 +47,7 @@ class ComponentData(Struct):
 class DescribeClientQuotasRequest(
     Request[DescribeClientQuotasResponse], api_key=48, versions=(0, 1), flexible=1
 ):
-    """Without components: all. ``strict``: not those with further types."""
+    """Without components, all entities match. ``strict`` excludes entities with further types."""
 
     components: list[ComponentData]
     strict: Boolean

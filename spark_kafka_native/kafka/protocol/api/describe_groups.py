@@ -1,7 +1,7 @@
-"""ListGroups, DescribeGroups, DeleteGroups, OffsetDelete: groups seen from outside.
+"""ListGroups, DescribeGroups, DeleteGroups, OffsetDelete: the administration of groups.
 
-ListGroups goes to every broker, as each tells of the groups that it coordinates; the others go to the
-coordinator. Groups of KIP-848 are described by ConsumerGroupDescribe.
+ListGroups is sent to every broker, because each lists the groups that it coordinates; the others are sent to
+the coordinator. Groups of KIP-848 are described by ConsumerGroupDescribe.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class ListGroupsResponse(Response):
 
 
 class ListGroupsRequest(Request[ListGroupsResponse], api_key=16, versions=(0, 5), flexible=3):
-    """No filter means all groups. States since version 4 (KIP-518), types since version 5 (KIP-848)."""
+    """Empty filters match all groups. States since version 4 (KIP-518), types since version 5 (KIP-848)."""
 
     states_filter: list[String] = field(since=4, default_factory=list)
     types_filter: list[String] = field(since=5, default_factory=list)
 
 
 class DescribedGroupMember(Struct):
-    """A member; what it subscribed to and what it was assigned are bytes of the members' own protocol."""
+    """A member; its subscription and its assignment are bytes of the members' own protocol."""
 
     member_id: String
     group_instance_id: String | None = field(since=4, nullable=4, ignorable=True, default=None)
@@ -47,7 +47,7 @@ class DescribedGroupMember(Struct):
 
 
 class DescribedGroup(Struct):
-    """A group of the classic protocol. One that does not exist is Dead (from version 6 on an error)."""
+    """A group of the classic protocol. A group that does not exist is Dead (from version 6 on, an error)."""
 
     error_code: Error
     error_message: String | None = field(since=6, nullable=6, default=None)
@@ -67,14 +67,14 @@ class DescribeGroupsResponse(Response):
 
 
 class DescribeGroupsRequest(Request[DescribeGroupsResponse], api_key=15, versions=(0, 6), flexible=5):
-    """Goes to the groups' coordinator."""
+    """Sent to the groups' coordinator."""
 
     groups: list[String]
     include_authorized_operations: Boolean = field(since=3, default=False)
 
 
 class DeletableGroupResult(Struct):
-    """What came of one group."""
+    """The outcome of one group."""
 
     group_id: String
     error_code: Error
@@ -88,13 +88,13 @@ class DeleteGroupsResponse(Response):
 
 
 class DeleteGroupsRequest(Request[DeleteGroupsResponse], api_key=42, versions=(0, 2), flexible=2):
-    """Groups without members, to their coordinator."""
+    """Groups without members. Sent to their coordinator."""
 
     groups_names: list[String]
 
 
 class OffsetDeleteResponsePartition(Struct):
-    """What came of one partition."""
+    """The outcome of one partition."""
 
     partition_index: Int32
     error_code: Error
@@ -116,7 +116,7 @@ class OffsetDeleteResponse(Response):
 
 
 class OffsetDeleteRequestPartition(Struct):
-    """A partition whose committed offset goes."""
+    """A partition; its committed offset is deleted."""
 
     partition_index: Int32
 
@@ -129,7 +129,7 @@ class OffsetDeleteRequestTopic(Struct):
 
 
 class OffsetDeleteRequest(Request[OffsetDeleteResponse], api_key=47, versions=(0, 0)):
-    """Committed offsets that a group forgets, of topics that no member reads."""
+    """Committed offsets to delete, of topics that no member reads."""
 
     group_id: String
     topics: list[OffsetDeleteRequestTopic]

@@ -1,4 +1,4 @@
-"""DescribeTransactions, DescribeProducers: transactions as coordinators and leaders see them (KIP-664)."""
+"""DescribeTransactions, DescribeProducers: transactions as known to coordinators and leaders (KIP-664)."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class DescribeTransactionsResponse(Response):
 class DescribeTransactionsRequest(
     Request[DescribeTransactionsResponse], api_key=65, versions=(0, 0), flexible=0
 ):
-    """Goes to the coordinator of the transactional ids."""
+    """Sent to the coordinator of the transactional ids."""
 
     transactional_ids: list[String]
 
 
 class ProducerState(Struct):
-    """A producer that has written to a partition; with an open transaction, where that starts."""
+    """A producer that has written to a partition, and the start of its open transaction, if any."""
 
     producer_id: Int64
     producer_epoch: Int32
@@ -83,6 +83,6 @@ class TopicRequest(Struct):
 
 
 class DescribeProducersRequest(Request[DescribeProducersResponse], api_key=61, versions=(0, 0), flexible=0):
-    """Goes to the leader of every partition in it."""
+    """Sent to the leader of all its partitions."""
 
     topics: list[TopicRequest]

@@ -1,4 +1,4 @@
-"""ElectLeaders: leaders as preferred, or out of replicas that are not in sync (KIP-460)."""
+"""ElectLeaders: preferred leaders, or unclean ones from replicas that are not in sync (KIP-460)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..wire import Error, Int8, Int32, String
 
 
 class PartitionResult(Struct):
-    """What came of one partition."""
+    """The outcome of one partition."""
 
     partition_id: Int32
     error_code: Error
@@ -38,7 +38,7 @@ class TopicPartitions(Struct):
 
 
 class ElectLeadersRequest(Request[ElectLeadersResponse], api_key=43, versions=(0, 2), flexible=2):
-    """Goes to the controller. ``election_type`` 0: preferred, 1: unclean. Null for all partitions."""
+    """Sent to the controller. ``election_type`` 0: preferred, 1: unclean. Null for all partitions."""
 
     election_type: Int8 = field(since=1, default=0)
     topic_partitions: list[TopicPartitions] | None

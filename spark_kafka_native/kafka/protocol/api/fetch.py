@@ -8,20 +8,20 @@ from ..wire import ZERO_UUID, Error, Int8, Int32, Int64, Records, String, Uuid
 from .leaders import LeaderIdAndEpoch, NodeEndpoint
 
 NO_SESSION_EPOCH = -1
-"""A full fetch outside of any fetch session (KIP-227)."""
+"""A full fetch outside any fetch session (KIP-227)."""
 NEW_SESSION_EPOCH = 0
 """A full fetch that asks for a new fetch session (KIP-227)."""
 
 
 class ReplicaState(Struct):
-    """Who fetches, where that is a broker; a client leaves it alone."""
+    """The replica that fetches, if it is a broker; clients do not set it."""
 
     replica_id: Int32 = field(default=-1)
     replica_epoch: Int64 = field(default=-1)
 
 
 class FetchPartition(Struct):
-    """Where to start in one partition, and how many bytes to send at most (but one batch at least)."""
+    """The start in one partition, and the maximum number of bytes (but at least one batch)."""
 
     partition: Int32
     current_leader_epoch: Int32 = field(since=9, ignorable=True, default=-1)
@@ -34,7 +34,7 @@ class FetchPartition(Struct):
 
 
 class FetchTopic(Struct):
-    """A topic's partitions. Set name *and* id: each version sends the one that it knows."""
+    """The partitions of one topic. Set name *and* id: each version sends the one that it knows."""
 
     topic: String = field(until=12, ignorable=True, default="")
     topic_id: Uuid = field(since=13, ignorable=True, default=ZERO_UUID)
@@ -42,7 +42,7 @@ class FetchTopic(Struct):
 
 
 class ForgottenTopic(Struct):
-    """Partitions to leave out of the fetch session from now on."""
+    """Partitions to remove from the fetch session."""
 
     topic: String = field(until=12, ignorable=True, default="")
     topic_id: Uuid = field(since=13, ignorable=True, default=ZERO_UUID)
@@ -50,28 +50,28 @@ class ForgottenTopic(Struct):
 
 
 class EpochEndOffset(Struct):
-    """Where the log of an epoch ends; only followers ask for it."""
+    """The end of an epoch in the log; only followers ask for it."""
 
     epoch: Int32 = field(default=-1)
     end_offset: Int64 = field(default=-1)
 
 
 class SnapshotId(Struct):
-    """A snapshot to fetch first; only controllers answer with it."""
+    """A snapshot to fetch first; only controllers send it."""
 
     end_offset: Int64 = field(default=-1)
     epoch: Int32 = field(default=-1)
 
 
 class AbortedTransaction(Struct):
-    """The records of ``producer_id`` from ``first_offset`` to its next abort marker are not to be shown."""
+    """The records of ``producer_id`` from ``first_offset`` to its next abort marker must not be shown."""
 
     producer_id: Int64
     first_offset: Int64
 
 
 class PartitionData(Struct):
-    """What came of one partition. ``records`` is a view of the frame, and may end inside a batch."""
+    """The outcome of one partition. ``records`` is a view of the frame, and may end inside a batch."""
 
     partition_index: Int32
     error_code: Error
@@ -105,7 +105,7 @@ class FetchResponse(Response):
 
 
 class FetchRequest(Request[FetchResponse], api_key=1, versions=(4, 18), flexible=12):
-    """Goes to the leader (or, with ``rack_id``, a follower) of every partition in it."""
+    """Sent to the leader (or, with ``rack_id``, a follower) of all its partitions."""
 
     cluster_id: String | None = field(since=12, tag=0, nullable=12, ignorable=True, default=None)
     replica_id: Int32 = field(until=14, default=-1)

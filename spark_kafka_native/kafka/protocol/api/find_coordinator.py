@@ -1,4 +1,4 @@
-"""FindCoordinator: which broker coordinates a group or a transactional id."""
+"""FindCoordinator: the broker that coordinates a group or a transactional id."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class FindCoordinatorResponse(Response):
     coordinators: list[Coordinator] = field(since=_MANY_SINCE, default_factory=list)
 
     def upgraded(self, version: int, request: Any) -> Self:
-        """The single answer of an old version as a list of one."""
+        """Return the single coordinator of an old version as a list of one."""
         if version >= _MANY_SINCE:
             return self
         found = Coordinator(
@@ -54,14 +54,14 @@ class FindCoordinatorResponse(Response):
 
 
 class FindCoordinatorRequest(Request[FindCoordinatorResponse], api_key=10, versions=(0, 6), flexible=3):
-    """Fill ``coordinator_keys``; before version 4 there can be one only."""
+    """Fill ``coordinator_keys``; before version 4 it can hold only one."""
 
     key: String = field(until=3, default="")
     key_type: Int8 = field(since=1, default=GROUP_KEY_TYPE)
     coordinator_keys: list[String] = field(since=_MANY_SINCE, default_factory=list)
 
     def downgraded(self, version: int) -> Self:
-        """The one key in the place where old versions have it."""
+        """Move the only key to the field that old versions have."""
         if version >= _MANY_SINCE or not self.coordinator_keys:
             return self
         if len(self.coordinator_keys) > 1:

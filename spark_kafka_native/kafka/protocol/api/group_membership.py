@@ -1,6 +1,6 @@
-"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup: being a member of a group by the classic protocol.
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup: membership in a group of the classic protocol.
 
-What members tell each other travels inside, as bytes that the coordinator does not read: see
+The data that members exchange is inside, as bytes that the coordinator does not read: see
 `consumer_protocol`.
 """
 
@@ -18,14 +18,14 @@ _MANY_LEAVE_SINCE = 3  # KIP-345
 
 
 class JoinGroupRequestProtocol(Struct):
-    """An assignor that the member supports, and what it tells the group's leader for it."""
+    """An assignor that the member supports, and its data for the group's leader."""
 
     name: String
     metadata: Bytes
 
 
 class JoinGroupResponseMember(Struct):
-    """A member, told to the leader only."""
+    """A member; only the leader receives the list."""
 
     member_id: String
     group_instance_id: String | None = field(since=5, nullable=5, ignorable=True, default=None)
@@ -33,7 +33,7 @@ class JoinGroupResponseMember(Struct):
 
 
 class JoinGroupResponse(Response):
-    """The generation that begins. With MEMBER_ID_REQUIRED only ``member_id`` means anything (KIP-394)."""
+    """The generation that begins. With MEMBER_ID_REQUIRED only ``member_id`` is valid (KIP-394)."""
 
     throttle_time_ms: Int32 = field(since=2, ignorable=True, default=0)
     error_code: Error
@@ -47,7 +47,7 @@ class JoinGroupResponse(Response):
 
 
 class JoinGroupRequest(Request[JoinGroupResponse], api_key=11, versions=(0, 9), flexible=6):
-    """Goes to the group's coordinator, which holds the answer back until all members have joined."""
+    """Sent to the group's coordinator, which answers when all members have joined."""
 
     group_id: String
     session_timeout_ms: Int32
@@ -60,7 +60,7 @@ class JoinGroupRequest(Request[JoinGroupResponse], api_key=11, versions=(0, 9), 
 
 
 class SyncGroupResponse(Response):
-    """What the leader has assigned to this member."""
+    """The assignment of this member by the leader."""
 
     throttle_time_ms: Int32 = field(since=1, ignorable=True, default=0)
     error_code: Error
@@ -77,7 +77,7 @@ class SyncGroupRequestAssignment(Struct):
 
 
 class SyncGroupRequest(Request[SyncGroupResponse], api_key=14, versions=(0, 5), flexible=4):
-    """The leader's has the assignments of all; that of the others is empty. Goes to the coordinator."""
+    """The leader sends the assignments of all members; the others send none. Sent to the coordinator."""
 
     group_id: String
     generation_id: Int32
@@ -96,7 +96,7 @@ class HeartbeatResponse(Response):
 
 
 class HeartbeatRequest(Request[HeartbeatResponse], api_key=12, versions=(0, 4), flexible=4):
-    """Keeps a member in its group for another session timeout. Goes to the coordinator."""
+    """Keeps a member in its group for another session timeout. Sent to the coordinator."""
 
     group_id: String
     generation_id: Int32
@@ -105,7 +105,7 @@ class HeartbeatRequest(Request[HeartbeatResponse], api_key=12, versions=(0, 4), 
 
 
 class MemberResponse(Struct):
-    """What came of one member that was to leave."""
+    """The outcome of one leaving member."""
 
     member_id: String
     group_instance_id: String | None = field(nullable=3)
@@ -113,7 +113,7 @@ class MemberResponse(Struct):
 
 
 class LeaveGroupResponse(Response):
-    """Read ``members`` where there are any: an old version tells of its one member in ``error_code``."""
+    """Read ``members`` if there are any: in old versions ``error_code`` is the outcome of the only one."""
 
     throttle_time_ms: Int32 = field(since=1, ignorable=True, default=0)
     error_code: Error = field(default=ErrorCode.NONE)
@@ -129,14 +129,14 @@ class MemberIdentity(Struct):
 
 
 class LeaveGroupRequest(Request[LeaveGroupResponse], api_key=13, versions=(0, 5), flexible=4):
-    """Fill ``members``; before version 3 there can be one only. Goes to the coordinator."""
+    """Fill ``members``; before version 3 it can hold only one. Sent to the coordinator."""
 
     group_id: String
     member_id: String = field(until=2, default="")
     members: list[MemberIdentity] = field(since=_MANY_LEAVE_SINCE, default_factory=list)
 
     def downgraded(self, version: int) -> Self:
-        """The one member in the place where old versions have it."""
+        """Move the only member to the fields that old versions have."""
         if version >= _MANY_LEAVE_SINCE or not self.members:
             return self
         if len(self.members) > 1 or self.members[0].group_instance_id is not None:

@@ -1,4 +1,4 @@
-"""InitProducerId: who an idempotent or transactional producer is (KIP-98, KIP-360)."""
+"""InitProducerId: the id and epoch of an idempotent or transactional producer (KIP-98, KIP-360)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class InitProducerIdResponse(Response):
 
 
 class InitProducerIdRequest(Request[InitProducerIdResponse], api_key=22, versions=(0, 5), flexible=2):
-    """Without a transactional id to any broker, with one to its transaction coordinator.
+    """Sent to the transaction coordinator, or to any broker if there is no transactional id.
 
     Version 6 (two-phase commit, KIP-939) is unstable in Kafka 4.3 and not declared.
     """

@@ -1,4 +1,4 @@
-"""Structures that Fetch and Produce responses share: where a partition's new leader is (KIP-951)."""
+"""Structures that Fetch and Produce responses share: the new leader of a partition (KIP-951)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from ..wire import Int32, String
 
 
 class LeaderIdAndEpoch(Struct):
-    """The leader of a partition after it moved; -1 where the broker did not say."""
+    """The leader of a partition after it moved; -1 if the broker does not know it."""
 
     leader_id: Int32 = field(default=-1)
     leader_epoch: Int32 = field(default=-1)
 
 
 class NodeEndpoint(Struct):
-    """Where a broker named in a `LeaderIdAndEpoch` listens."""
+    """The address of a broker named in a `LeaderIdAndEpoch`."""
 
     node_id: Int32
     host: String

@@ -1,4 +1,4 @@
-"""ListOffsets: from a timestamp, or one of the ends of a partition, to an offset."""
+"""ListOffsets: the offset of a timestamp, or of an end of a partition."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ListOffsetsTopic(Struct):
 
 
 class ListOffsetsPartitionResponse(Struct):
-    """``offset`` and ``timestamp`` are -1 where no record matches."""
+    """``offset`` and ``timestamp`` are -1 if no record matches."""
 
     partition_index: Int32
     error_code: Error
@@ -51,7 +51,7 @@ class ListOffsetsResponse(Response):
 
 
 class ListOffsetsRequest(Request[ListOffsetsResponse], api_key=2, versions=(1, 11), flexible=6):
-    """Goes to the leader of every partition in it. ``replica_id`` of a client is -1."""
+    """Sent to the leader of all its partitions. ``replica_id`` of a client is -1."""
 
     polled = True
     replica_id: Int32

@@ -24,7 +24,7 @@ class ListTransactionsResponse(Response):
 
 
 class ListTransactionsRequest(Request[ListTransactionsResponse], api_key=66, versions=(0, 2), flexible=0):
-    """To every broker. An empty filter lets all pass; ``duration_filter`` in milliseconds, -1 for none."""
+    """Sent to every broker. An empty filter matches all; ``duration_filter`` in milliseconds, -1 for none."""
 
     state_filters: list[String]
     producer_id_filters: list[Int64]

@@ -1,4 +1,4 @@
-"""DescribeLogDirs: what lies on the brokers' disks (KIP-113)."""
+"""DescribeLogDirs: the log directories of brokers and the replicas in them (KIP-113)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..wire import Boolean, Error, Int32, Int64, String
 
 
 class DescribeLogDirsPartition(Struct):
-    """A replica: its bytes, and how far it is behind."""
+    """A replica: its size in bytes and its lag."""
 
     partition_index: Int32
     partition_size: Int64
@@ -50,6 +50,6 @@ class DescribableLogDirTopic(Struct):
 
 
 class DescribeLogDirsRequest(Request[DescribeLogDirsResponse], api_key=35, versions=(1, 5), flexible=2):
-    """To the broker whose disks are meant; null for all topics."""
+    """Sent to each broker to describe; null for all topics."""
 
     topics: list[DescribableLogDirTopic] | None

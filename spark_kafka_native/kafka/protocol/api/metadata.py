@@ -1,4 +1,4 @@
-"""Metadata: brokers, topics, and which broker leads which partition."""
+"""Metadata: brokers, topics, and the leader of each partition."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ..message import Request, Response, Struct, field
 from ..wire import ZERO_UUID, Boolean, Error, Int32, String, Uuid
 
 OPERATIONS_UNKNOWN = -(1 << 31)
-"""What a broker answers where authorized operations were not asked for (KIP-430)."""
+"""The value of authorized operations that were not requested (KIP-430)."""
 
 
 class MetadataRequestTopic(Struct):
@@ -18,7 +18,7 @@ class MetadataRequestTopic(Struct):
 
 
 class MetadataResponseBroker(Struct):
-    """A broker, at the address it advertises on the listener that was asked."""
+    """A broker, with the address that it advertises for the listener of the request."""
 
     node_id: Int32
     host: String
@@ -39,7 +39,7 @@ class MetadataResponsePartition(Struct):
 
 
 class MetadataResponseTopic(Struct):
-    """A topic; ``topic_id`` is zero before version 10 and on clusters that have none."""
+    """A topic; ``topic_id`` is zero before version 10 and on clusters without topic ids."""
 
     error_code: Error
     name: String | None = field(nullable=12)
@@ -62,7 +62,7 @@ class MetadataResponse(Response):
 
 
 class MetadataRequest(Request[MetadataResponse], api_key=3, versions=(1, 13), flexible=9):
-    """Which topics to describe: null for all of them, an empty list for none (brokers only)."""
+    """The topics to describe: null for all, an empty list for none (brokers only)."""
 
     polled = True
     topics: list[MetadataRequestTopic] | None = field(nullable=1)

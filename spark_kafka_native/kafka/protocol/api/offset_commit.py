@@ -1,4 +1,4 @@
-"""OffsetCommit: remember how far a group has read.
+"""OffsetCommit: stores the offsets up to which a group has read.
 
 Version 10 names topics by id only (KIP-848) and is not declared, as for OffsetFetch.
 """
@@ -26,7 +26,7 @@ class OffsetCommitRequestTopic(Struct):
 
 
 class OffsetCommitResponsePartition(Struct):
-    """What came of one partition."""
+    """The outcome of one partition."""
 
     partition_index: Int32
     error_code: Error
@@ -47,7 +47,7 @@ class OffsetCommitResponse(Response):
 
 
 class OffsetCommitRequest(Request[OffsetCommitResponse], api_key=8, versions=(2, 9), flexible=8):
-    """Goes to the group's coordinator; without membership, epoch -1 and an empty member id."""
+    """Sent to the group's coordinator; a caller that is no member sends epoch -1 and an empty member id."""
 
     group_id: String
     generation_id_or_member_epoch: Int32 = field(since=1, ignorable=True, default=-1)

@@ -15,7 +15,7 @@ from ..message import Request, Response, Struct, field
 from ..wire import Boolean, Error, Int32, Int64, String
 
 NO_OFFSET = -1
-"""``committed_offset`` where the group has committed none."""
+"""The ``committed_offset`` of a partition for which the group has committed none."""
 
 _GROUPS_SINCE = 8
 
@@ -35,7 +35,7 @@ class OffsetFetchRequestTopics(Struct):
 
 
 class OffsetFetchRequestGroup(Struct):
-    """A group; ``topics`` null for everything it has committed."""
+    """A group; ``topics`` null for all its committed offsets."""
 
     group_id: String
     member_id: String | None = field(since=9, nullable=9, ignorable=True, default=None)
@@ -94,7 +94,7 @@ class OffsetFetchResponse(Response):
     groups: list[OffsetFetchResponseGroup] = field(since=_GROUPS_SINCE, default_factory=list)
 
     def upgraded(self, version: int, request: Any) -> Self:
-        """The answer of an old version as a list of one group."""
+        """Return the response of an old version as a list of one group."""
         if version >= _GROUPS_SINCE:
             return self
         topics = [
@@ -119,7 +119,7 @@ class OffsetFetchResponse(Response):
 
 
 class OffsetFetchRequest(Request[OffsetFetchResponse], api_key=9, versions=(1, 9), flexible=6):
-    """Fill ``groups``; before version 8 there can be one only. Goes to the groups' coordinator."""
+    """Fill ``groups``; before version 8 it can hold only one. Sent to the groups' coordinator."""
 
     group_id: String = field(until=7, default="")
     topics: list[OffsetFetchRequestTopic] | None = field(until=7, nullable=2, default_factory=list)
@@ -127,7 +127,7 @@ class OffsetFetchRequest(Request[OffsetFetchResponse], api_key=9, versions=(1, 9
     require_stable: Boolean = field(since=7, default=False)
 
     def downgraded(self, version: int) -> Self:
-        """The one group in the place where old versions have it."""
+        """Move the only group to the fields that old versions have."""
         if version >= _GROUPS_SINCE or not self.groups:
             return self
         if len(self.groups) > 1:

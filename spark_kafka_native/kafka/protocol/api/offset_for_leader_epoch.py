@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: where the log of a leader epoch ends, to see whether a log was cut back (KIP-320)."""
+"""OffsetForLeaderEpoch: the end offset of a leader epoch, which shows if the log was truncated (KIP-320)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ..wire import Error, Int32, Int64, String
 
 
 class OffsetForLeaderPartition(Struct):
-    """The epoch that is asked about, and the one that we believe the leader to have."""
+    """The epoch in question, and the current epoch of the leader as known to the client."""
 
     partition: Int32
     current_leader_epoch: Int32 = field(since=2, ignorable=True, default=-1)
@@ -22,7 +22,7 @@ class OffsetForLeaderTopic(Struct):
 
 
 class EpochEndOffset(Struct):
-    """The highest epoch up to the one asked about, and the offset before which it ends; -1: none is known."""
+    """The highest epoch up to the one in question, and its end offset (exclusive); -1: none is known."""
 
     error_code: Error
     partition: Int32
@@ -38,7 +38,7 @@ class OffsetForLeaderTopicResult(Struct):
 
 
 class OffsetForLeaderEpochResponse(Response):
-    """In no particular order."""
+    """One end offset per partition, in any order."""
 
     throttle_time_ms: Int32 = field(since=2, ignorable=True, default=0)
     topics: list[OffsetForLeaderTopicResult]
@@ -47,7 +47,7 @@ class OffsetForLeaderEpochResponse(Response):
 class OffsetForLeaderEpochRequest(
     Request[OffsetForLeaderEpochResponse], api_key=23, versions=(2, 4), flexible=4
 ):
-    """Goes to the leader of every partition in it. A consumer's ``replica_id`` is -1."""
+    """Sent to the leader of all its partitions. A consumer's ``replica_id`` is -1."""
 
     replica_id: Int32 = field(since=3, ignorable=True, default=-2)
     topics: list[OffsetForLeaderTopic]

@@ -8,14 +8,14 @@ from .leaders import LeaderIdAndEpoch, NodeEndpoint
 
 
 class PartitionProduceData(Struct):
-    """One record batch for one partition; ``records`` is sent from where it lies, without a copy."""
+    """One record batch for one partition; ``records`` is sent without being copied."""
 
     index: Int32
     records: Records | None
 
 
 class TopicProduceData(Struct):
-    """A topic's partitions. Set name *and* id: each version sends the one that it knows."""
+    """The partitions of one topic. Set name *and* id: each version sends the one that it knows."""
 
     name: String = field(until=12, ignorable=True, default="")
     topic_id: Uuid = field(since=13, ignorable=True, default=ZERO_UUID)
@@ -23,14 +23,14 @@ class TopicProduceData(Struct):
 
 
 class BatchIndexAndErrorMessage(Struct):
-    """Which record of the batch was refused (KIP-467)."""
+    """A record of the batch that was refused (KIP-467)."""
 
     batch_index: Int32
     batch_index_error_message: String | None = None
 
 
 class PartitionProduceResponse(Struct):
-    """Where the batch went: ``base_offset`` is the offset of its first record, -1 on an error."""
+    """The outcome of one batch: ``base_offset`` is the offset of its first record, -1 on an error."""
 
     index: Int32
     error_code: Error
@@ -59,7 +59,7 @@ class ProduceResponse(Response):
 
 
 class ProduceRequest(Request[ProduceResponse], api_key=0, versions=(3, 13), flexible=9):
-    """``acks`` is 0, 1 or -1; at 0 the broker answers nothing."""
+    """``acks`` is 0, 1 or -1; with 0 the broker does not answer."""
 
     transactional_id: String | None = field(since=3, nullable=3, default=None)
     acks: Int16
@@ -68,5 +68,5 @@ class ProduceRequest(Request[ProduceResponse], api_key=0, versions=(3, 13), flex
 
     @property
     def answered(self) -> bool:
-        """Whether the broker answers at all."""
+        """True unless ``acks`` is 0."""
         return self.acks != 0

@@ -7,7 +7,7 @@ from ..wire import Boolean, Error, Int32, String
 
 
 class ReassignablePartitionResponse(Struct):
-    """What came of one partition."""
+    """The outcome of one partition."""
 
     partition_index: Int32
     error_code: Error
@@ -32,7 +32,7 @@ class AlterPartitionReassignmentsResponse(Response):
 
 
 class ReassignablePartition(Struct):
-    """The replicas that it shall have; null cancels what is under way."""
+    """The target replicas of a partition; null cancels its reassignment."""
 
     partition_index: Int32
     replicas: list[Int32] | None = None
@@ -48,7 +48,7 @@ class ReassignableTopic(Struct):
 class AlterPartitionReassignmentsRequest(
     Request[AlterPartitionReassignmentsResponse], api_key=45, versions=(0, 1), flexible=0
 ):
-    """Goes to the controller."""
+    """Sent to the controller."""
 
     timeout_ms: Int32 = 60000
     allow_replication_factor_change: Boolean = field(since=1, default=True)
@@ -56,7 +56,7 @@ class AlterPartitionReassignmentsRequest(
 
 
 class OngoingPartitionReassignment(Struct):
-    """A partition whose replicas are being moved."""
+    """A partition with a reassignment in progress."""
 
     partition_index: Int32
     replicas: list[Int32]
@@ -72,7 +72,7 @@ class OngoingTopicReassignment(Struct):
 
 
 class ListPartitionReassignmentsResponse(Response):
-    """What is under way."""
+    """The reassignments in progress."""
 
     throttle_time_ms: Int32
     error_code: Error
@@ -90,7 +90,7 @@ class ListPartitionReassignmentsTopics(Struct):
 class ListPartitionReassignmentsRequest(
     Request[ListPartitionReassignmentsResponse], api_key=46, versions=(0, 0), flexible=0
 ):
-    """Goes to the controller; null for all topics."""
+    """Sent to the controller; null for all topics."""
 
     timeout_ms: Int32 = 60000
     topics: list[ListPartitionReassignmentsTopics] | None = None

@@ -1,4 +1,4 @@
-"""SaslHandshake and SaslAuthenticate: the way of a mechanism's messages (KIP-43, KIP-152, KIP-368)."""
+"""SaslHandshake and SaslAuthenticate: carry the messages of a SASL mechanism (KIP-43, KIP-152, KIP-368)."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from ..wire import Bytes, Error, Int64, String
 
 
 class SaslHandshakeResponse(Response):
-    """The mechanisms that the listener has, also where it refuses the one asked for."""
+    """The mechanisms of the listener, also if it refuses the requested one."""
 
     error_code: Error
     mechanisms: list[String]
 
 
 class SaslHandshakeRequest(Request[SaslHandshakeResponse], api_key=17, versions=(1, 1)):
-    """Version 1: the mechanism's messages follow as SaslAuthenticate. After version 0 they would be bare
-    bytes.
+    """Version 1: the mechanism's messages follow as SaslAuthenticate. After version 0 they would follow
+    without a header.
     """
 
     mechanism: String
 
 
 class SaslAuthenticateResponse(Response):
-    """The broker's message. ``session_lifetime_ms`` after the last one: authenticate again by then; 0:
-    never.
+    """The broker's message. The client must authenticate again within ``session_lifetime_ms`` of the last
+    one; 0: never.
     """
 
     error_code: Error
@@ -33,7 +33,7 @@ class SaslAuthenticateResponse(Response):
 
 
 class SaslAuthenticateRequest(Request[SaslAuthenticateResponse], api_key=36, versions=(0, 2), flexible=2):
-    """The client's message. A dataclass prints its fields: this one holds secrets and must not."""
+    """The client's message. It holds secrets, so its ``repr`` does not show its field."""
 
     auth_bytes: Bytes
 

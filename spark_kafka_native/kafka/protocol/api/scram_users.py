@@ -40,13 +40,13 @@ class UserName(Struct):
 class DescribeUserScramCredentialsRequest(
     Request[DescribeUserScramCredentialsResponse], api_key=50, versions=(0, 0), flexible=0
 ):
-    """Null or no users: all of them."""
+    """Null or no users: all users."""
 
     users: list[UserName] | None
 
 
 class AlterUserScramCredentialsResult(Struct):
-    """What came of one user."""
+    """The outcome of one user."""
 
     user: String
     error_code: Error
@@ -80,7 +80,7 @@ class ScramCredentialUpsertion(Struct):
 class AlterUserScramCredentialsRequest(
     Request[AlterUserScramCredentialsResponse], api_key=51, versions=(0, 0), flexible=0
 ):
-    """Goes to the controller. A user may be in it once only."""
+    """Sent to the controller. It may name each user only once."""
 
     deletions: list[ScramCredentialDeletion]
     upsertions: list[ScramCredentialUpsertion]

@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords: what changes topics.
+"""CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords: changes to topics.
 
 All but DeleteRecords, which leaders answer, go to any broker.
 """
@@ -20,7 +20,7 @@ _BY_STATE_SINCE = 6  # KIP-516
 
 
 class CreatableReplicaAssignment(Struct):
-    """Which brokers hold one partition."""
+    """The brokers that hold one partition."""
 
     partition_index: Int32
     broker_ids: list[Int32]
@@ -44,7 +44,7 @@ class CreatableTopic(Struct):
 
 
 class CreatableTopicConfigs(Struct):
-    """A configuration that the new topic has."""
+    """A configuration of the created topic."""
 
     name: String
     value: String | None
@@ -54,7 +54,7 @@ class CreatableTopicConfigs(Struct):
 
 
 class CreatableTopicResult(Struct):
-    """What came of one topic."""
+    """The outcome of one topic."""
 
     name: String
     topic_id: Uuid = field(since=7, ignorable=True, default=ZERO_UUID)
@@ -91,7 +91,7 @@ class DeleteTopicState(Struct):
 
 
 class DeletableTopicResult(Struct):
-    """What came of one topic."""
+    """The outcome of one topic."""
 
     name: String | None = field(nullable=6)
     topic_id: Uuid = field(since=6, ignorable=True, default=ZERO_UUID)
@@ -107,14 +107,14 @@ class DeleteTopicsResponse(Response):
 
 
 class DeleteTopicsRequest(Request[DeleteTopicsResponse], api_key=20, versions=(1, 6), flexible=4):
-    """Fill ``topics``; before version 6 they go by name."""
+    """Fill ``topics``; before version 6 topics are sent by name."""
 
     topics: list[DeleteTopicState] = field(since=_BY_STATE_SINCE, default_factory=list)
     topic_names: list[String] = field(until=5, ignorable=True, default_factory=list)
     timeout_ms: Int32
 
     def downgraded(self, version: int) -> Self:
-        """The names in the place where old versions have them."""
+        """Move the names to the field that old versions have."""
         if version >= _BY_STATE_SINCE or not self.topics:
             return self
         names = [topic.name for topic in self.topics if topic.name is not None]
@@ -126,13 +126,13 @@ class DeleteTopicsRequest(Request[DeleteTopicsResponse], api_key=20, versions=(1
 
 
 class CreatePartitionsAssignment(Struct):
-    """Which brokers hold one new partition."""
+    """The brokers that hold one new partition."""
 
     broker_ids: list[Int32]
 
 
 class CreatePartitionsTopic(Struct):
-    """``count`` is the number of partitions afterwards, not of new ones."""
+    """``count`` is the total number of partitions afterwards."""
 
     name: String
     count: Int32
@@ -140,7 +140,7 @@ class CreatePartitionsTopic(Struct):
 
 
 class CreatePartitionsTopicResult(Struct):
-    """What came of one topic."""
+    """The outcome of one topic."""
 
     name: String
     error_code: Error
@@ -163,7 +163,7 @@ class CreatePartitionsRequest(Request[CreatePartitionsResponse], api_key=37, ver
 
 
 class DeleteRecordsPartition(Struct):
-    """Records before ``offset`` go; -1 means the high watermark."""
+    """Records before ``offset`` are deleted; -1 means the high watermark."""
 
     partition_index: Int32
     offset: Int64
@@ -199,7 +199,7 @@ class DeleteRecordsResponse(Response):
 
 
 class DeleteRecordsRequest(Request[DeleteRecordsResponse], api_key=21, versions=(0, 2), flexible=2):
-    """Goes to the leader of every partition in it."""
+    """Sent to the leader of all its partitions."""
 
     topics: list[DeleteRecordsTopic]
     timeout_ms: Int32

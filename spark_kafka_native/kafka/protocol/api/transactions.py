@@ -6,8 +6,8 @@ from ..message import Request, Response, Struct, field
 from ..wire import Boolean, Error, Int16, Int32, Int64, String
 
 LAST_END_TXN_OF_VERSION_1 = 4
-"""From version 5 on EndTxn raises the producer's epoch (KIP-890): never where the transaction was written in
-the old way."""
+"""From version 5 on EndTxn raises the producer's epoch (KIP-890), which must not happen to a transaction that
+was written with older versions."""
 LAST_TXN_OFFSET_COMMIT_OF_VERSION_1 = 4
 """From version 5 on TxnOffsetCommit adds the group to the transaction by itself (KIP-890)."""
 
@@ -20,7 +20,7 @@ class AddPartitionsToTxnTopic(Struct):
 
 
 class AddPartitionsToTxnPartitionResult(Struct):
-    """What came of one partition."""
+    """The outcome of one partition."""
 
     partition_index: Int32
     partition_error_code: Error
@@ -34,15 +34,16 @@ class AddPartitionsToTxnTopicResult(Struct):
 
 
 class AddPartitionsToTxnResponse(Response):
-    """One outcome per partition: if one is refused, the others are not added either."""
+    """One outcome per partition; if one is refused, none is added."""
 
     throttle_time_ms: Int32 = field(default=0)
     results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult]
 
 
 class AddPartitionsToTxnRequest(Request[AddPartitionsToTxnResponse], api_key=24, versions=(0, 3), flexible=3):
-    """Goes to the transaction coordinator, before the first batch to each partition. Later versions are for
-    brokers among themselves."""
+    """Sent to the transaction coordinator before the first batch to each partition. Later versions are used
+    between brokers.
+    """
 
     v3_and_below_transactional_id: String
     v3_and_below_producer_id: Int64
@@ -51,14 +52,14 @@ class AddPartitionsToTxnRequest(Request[AddPartitionsToTxnResponse], api_key=24,
 
 
 class AddOffsetsToTxnResponse(Response):
-    """Whether the group's offsets are part of the transaction now."""
+    """The outcome: without an error, the group's offsets are part of the transaction."""
 
     throttle_time_ms: Int32 = field(default=0)
     error_code: Error
 
 
 class AddOffsetsToTxnRequest(Request[AddOffsetsToTxnResponse], api_key=25, versions=(0, 4), flexible=3):
-    """Goes to the transaction coordinator, before the first TxnOffsetCommit of the group."""
+    """Sent to the transaction coordinator before the first TxnOffsetCommit of the group."""
 
     transactional_id: String
     producer_id: Int64
@@ -76,7 +77,7 @@ class EndTxnResponse(Response):
 
 
 class EndTxnRequest(Request[EndTxnResponse], api_key=26, versions=(0, 5), flexible=3):
-    """Goes to the transaction coordinator: commit or abort."""
+    """Sent to the transaction coordinator: commit or abort."""
 
     transactional_id: String
     producer_id: Int64
@@ -101,7 +102,7 @@ class TxnOffsetCommitRequestTopic(Struct):
 
 
 class TxnOffsetCommitResponsePartition(Struct):
-    """What came of one partition."""
+    """The outcome of one partition."""
 
     partition_index: Int32
     error_code: Error
@@ -122,8 +123,9 @@ class TxnOffsetCommitResponse(Response):
 
 
 class TxnOffsetCommitRequest(Request[TxnOffsetCommitResponse], api_key=28, versions=(0, 5), flexible=3):
-    """Goes to the group's coordinator; the offsets count once the transaction is committed. Who the member
-    is fences those of an earlier generation (KIP-447)."""
+    """Sent to the group's coordinator; the offsets count once the transaction is committed. The member id and
+    the generation fence members of an earlier generation (KIP-447).
+    """
 
     transactional_id: String
     group_id: String

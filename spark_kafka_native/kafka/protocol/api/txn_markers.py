@@ -1,4 +1,4 @@
-"""WriteTxnMarkers: the end of a transaction, written into partitions.
+"""WriteTxnMarkers: writes the end of a transaction into partitions.
 
 Brokers send it to each other; a client does to abort a transaction that no coordinator knows (KIP-664).
 """
@@ -10,7 +10,7 @@ from ..wire import Boolean, Error, Int8, Int16, Int32, Int64, String
 
 
 class WritableTxnMarkerPartitionResult(Struct):
-    """What came of one partition."""
+    """The outcome of one partition."""
 
     partition_index: Int32
     error_code: Error
@@ -44,7 +44,7 @@ class WritableTxnMarkerTopic(Struct):
 
 
 class WritableTxnMarker(Struct):
-    """``transaction_result``: whether to commit; false aborts."""
+    """``transaction_result``: true commits, false aborts."""
 
     producer_id: Int64
     producer_epoch: Int16
@@ -55,6 +55,6 @@ class WritableTxnMarker(Struct):
 
 
 class WriteTxnMarkersRequest(Request[WriteTxnMarkersResponse], api_key=27, versions=(1, 2), flexible=1):
-    """Goes to the leader of every partition in it."""
+    """Sent to the leader of all its partitions."""
 
     markers: list[WritableTxnMarker]
