@@ -12,8 +12,8 @@ from record_batches import batch, record
 from spark_kafka_native.kafka.cluster.router import Leader
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig
 from spark_kafka_native.kafka.consumer.background import Background
-from spark_kafka_native.kafka.consumer.fetcher import FetchRun
-from spark_kafka_native.kafka.consumer.run_clock import RunClock
+from spark_kafka_native.kafka.consumer.fetch_lookups import FetchLookups
+from spark_kafka_native.kafka.consumer.fetcher import FetchClock, FetchRun
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import KafkaError, NetworkError
 from spark_kafka_native.kafka.model import TopicPartition
@@ -94,6 +94,7 @@ class World:
             {"bootstrap.servers": "a:1", "request.timeout.ms": "3000", "client.rack": "r1"}
         )
         self.now = 0.0
+        self.clock = FetchClock(lambda: self.now)
         self.leaders: dict[TopicPartition, Any] = dict.fromkeys((ONE, TWO, THREE), Leader(1, 5, ID))
         self.brokers: dict[int, Any] = {node_id: FakeConnection(node_id) for node_id in (1, 2)}
         self.snapshot = SimpleNamespace(brokers=self.brokers)
@@ -143,11 +144,13 @@ class World:
         return [pending for pending in pendings if pending.answer is not None]
 
 
-def start(world: World, *topic_partitions: TopicPartition, **config: Any) -> FetchRun:
+def start(
+    world: World, *topic_partitions: TopicPartition, background: Background | None = None, **config: Any
+) -> FetchRun:
     router: Any = world
     config = {"fetch_max_wait_ms": 500, "poll_timeout_ms": 10_000} | config
-    run = FetchRun(router, ConsumerConfig(**config), background=AtOnce())
-    run._clock = run.lookups._clock = RunClock(lambda: world.now)
+    lookups = FetchLookups(router, background=background or AtOnce())
+    run = FetchRun(router, ConsumerConfig(**config), lookups=lookups, clock=world.clock)
     for topic_partition in topic_partitions:
         run.add(topic_partition, 10, 20)
     return run

@@ -1,5 +1,7 @@
-"""`take_in`: what the answer to a fetch means for one partition. It decides, and updates the
-`PartitionState`; it does no I/O and reads no clock.
+"""What an answer to a fetch, a failure or a leader means for one partition.
+
+`apply_answer` and the others decide, and call the transition of `PartitionState` that follows. They do no I/O
+and read no clock.
 """
 
 from __future__ import annotations
@@ -7,8 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Container
 from dataclasses import dataclass
+from typing import Self
 
 from ..cluster import retry_policy
+from ..cluster.router import Leader
+from ..config.client_config import ClientConfig, ConsumerConfig
 from ..error_code import ErrorCode
 from ..errors import (
     BrokerError,
@@ -18,7 +23,9 @@ from ..errors import (
     KafkaError,
     LogTruncatedError,
     OffsetOutOfRangeError,
+    TopicRecreatedError,
 )
+from ..model import IsolationLevel
 from ..protocol.api.fetch import PartitionData
 from ..records.batch import first_offset, offset_after
 from ..runtime.log_throttle import LogThrottle
@@ -26,6 +33,10 @@ from ..runtime.retry import Backoff, is_retriable
 from .partition_state import PartitionState
 
 _THROTTLED_LOG = LogThrottle(logging.getLogger("spark_kafka_native.consumer"))
+FRAME_OVERHEAD = 64 * 1024
+"""A response is larger than its record sets by this at most (headers of about 1 000 partitions)."""
+RECREATED_AFTER = 3
+"""Another topic id counts once seen this often in a row: a broker that lags may send the former one."""
 _GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID)
 _RETRIED = (
     ErrorCode.UNKNOWN_TOPIC_ID,
@@ -33,7 +44,7 @@ _RETRIED = (
     ErrorCode.BROKER_NOT_AVAILABLE,
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
-    ErrorCode.UNKNOWN_SERVER_ERROR,  # as in Java's consumer: whatever a broker stumbled over may pass
+    ErrorCode.UNKNOWN_SERVER_ERROR,  # as in Java's consumer: the cause may be temporary
 )
 
 
@@ -43,118 +54,151 @@ class FetchRules:
 
     read_committed: bool
     max_bytes: int
-    """Of a response."""
+    """Limit of a response."""
     end_of_log_wait_s: float
     replica_s: float
-    """How long a follower is asked before the leader says again who is near, and how long one that could not
-    serve is left alone, at most.
+    """How long a follower is used before the leader is asked for one again, and for how long at most one that
+    could not serve is avoided.
     """
+    late_after_ms: float
+    """A broker that has not answered within this time is given up."""
     backoff: Backoff
 
+    @classmethod
+    def of(cls, config: ConsumerConfig, client: ClientConfig) -> Self:
+        """The rules that follow from the settings."""
+        return cls(
+            read_committed=config.isolation_level is IsolationLevel.READ_COMMITTED,
+            max_bytes=min(config.fetch_max_bytes, max(1, client.max_response_bytes - FRAME_OVERHEAD)),
+            end_of_log_wait_s=config.end_of_log_wait_ms / 1000,
+            replica_s=client.metadata_max_age_ms / 1000,
+            late_after_ms=client.request_timeout_ms + config.fetch_max_wait_ms,
+            backoff=Backoff(first_ms=client.retry_backoff_ms, max_ms=client.retry_backoff_max_ms),
+        )
+
     def delay_s(self, state: PartitionState) -> float:
-        """How long to wait after a failure of ``state``."""
-        return self.backoff.delay_ms(state.failures) / 1000
+        """How long to wait after a failure of ``state``, in seconds."""
+        return self.backoff.delay_ms(state.progress.failures) / 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What holds for all partitions of one response."""
+    """The facts about one response that concern all its partitions."""
 
     now: float
     """On the fetch's clock."""
     turn: int
     """Grows with every response."""
     served: bool
-    """Whether any partition has records in it."""
+    """True if it contains records of any partition."""
     early: bool
-    """Whether it came well before the time for which a broker holds back an answer without records."""
+    """True if it came well before the time for which a broker holds back an answer without records."""
     throttled: bool
-    """Whether the broker throttled us: it may have held records back (KIP-219)."""
+    """True if the broker throttled us: it may have held records back (KIP-219)."""
     brokers: Container[int]
     """The node ids in the metadata."""
 
 
-def take_in(state: PartitionState, data: PartitionData, answer: Answer, rules: FetchRules) -> bool:
-    """Take in what the broker says of one partition; whether there are records to decode.
+def apply_answer(state: PartitionState, data: PartitionData, answer: Answer, rules: FetchRules) -> bool:
+    """Apply the broker's answer about one partition; True if there are records to decode.
 
-    An error that no retry can mend goes to `PartitionState.error`.
+    An error that no retry can resolve goes to `PartitionState.error`.
     """
     try:
-        return _take_in(state, data, answer, rules)
+        return _apply(state, data, answer, rules)
     except KafkaError as error:
         state.break_off(error)
         return False
 
 
-def left_out(state: PartitionState, answer: Answer, rules: FetchRules) -> None:
-    """The answer does not name a partition that was asked for: a throttled one names none."""
+def apply_missing(state: PartitionState, answer: Answer, rules: FetchRules) -> None:
+    """The answer lacks a partition that was asked for, as one of a throttling broker lacks all."""
     if answer.throttled:
         state.hold(answer.now)
         return
-    error = IncompleteResponseError(
-        f"{state.topic_partition} at offset {state.position}: the answer of broker {state.node_id} lacks it"
-    )
+    error = IncompleteResponseError(f"{state.where}: the answer of broker {state.broker.node_id} lacks it")
     state.stall(error, answer.now, rules.delay_s(state))
 
 
-def fail(state: PartitionState, error: KafkaError, now: float, rules: FetchRules) -> None:
-    """Note a failure: another attempt may mend it, or it ends the fetching of this partition."""
+def apply_failure(state: PartitionState, error: KafkaError, now: float, rules: FetchRules) -> None:
+    """Apply a failure: another attempt may succeed, or it ends the fetching of this partition."""
     code = error.error_code if isinstance(error, BrokerError) else None
-    # A look for leaders that has ended in vain: an outage, which an endless fetch outlives.
-    outlived = state.endless and isinstance(error, DeadlineExceededError)
+    # A look-up of leaders that timed out: an outage, which an endless fetch outlives.
+    outlived = state.position.endless and isinstance(error, DeadlineExceededError)
     if not is_retriable(error) and code not in _RETRIED and not outlived:
         state.break_off(error)
         return
-    if code in _GONE and state.failures > 0:
+    if code in _GONE and state.progress.failures > 0:
         limit_ms = (
             retry_policy.NEW_TOPIC_WAIT_MS if state.topic_id is None else retry_policy.KNOWN_TOPIC_WAIT_MS
         )
-        if now - state.failing_since > limit_ms / 1000:
+        if now - state.progress.failing_since > limit_ms / 1000:
             state.break_off(error)
             return
     _THROTTLED_LOG.info(
-        (state.node_id, type(error), code),
+        (state.broker.node_id, type(error), code),
         "%s: fetching at offset %d is tried again: %s",
         state.topic_partition,
-        state.position,
+        state.position.offset,
         error,
     )
     state.lose_leader(error, now, rules.delay_s(state))
 
 
-def overdue(state: PartitionState, limit_ms: float) -> KafkaError:
-    """What to say of a partition that has waited in vain for ``limit_ms``."""
-    if isinstance(state.last_failure, EndOfLogError):
-        return state.last_failure
-    last = state.last_failure or f"none, broker {state.node_id} has not answered"
-    until = "" if state.endless else f" (until {state.until_offset})"
+def apply_leader(state: PartitionState, found: Leader | KafkaError, now: float, rules: FetchRules) -> None:
+    """Apply the outcome of looking up the leader, unless the partition no longer waits for it."""
+    if state.broker.leader is not None or not state.open:
+        return
+    error = found if isinstance(found, KafkaError) else _recreated(state, found)
+    if error is not None:
+        apply_failure(state, error, now, rules)
+    elif isinstance(found, Leader):
+        state.broker.led_by(found, now)
+
+
+def _recreated(state: PartitionState, leader: Leader) -> KafkaError | None:
+    if None in (state.topic_id, leader.topic_id) or leader.topic_id == state.topic_id:
+        return None
+    if state.progress.failures < RECREATED_AFTER:
+        return BrokerError(ErrorCode.INCONSISTENT_TOPIC_ID, f"fetching {state.where}")
+    return TopicRecreatedError(state.topic_partition.topic, str(state.topic_id), str(leader.topic_id))
+
+
+def overdue_error(state: PartitionState, limit_ms: float) -> KafkaError:
+    """The error of a partition that has waited in vain for ``limit_ms``."""
+    if isinstance(state.progress.last_failure, EndOfLogError):
+        return state.progress.last_failure
+    last = state.progress.last_failure or f"none, broker {state.broker.node_id} has not answered"
+    until = "" if state.position.endless else f" (until {state.position.until_offset})"
     error = DeadlineExceededError(
-        f"cannot fetch {state.topic_partition} at offset {state.position}{until} "
+        f"cannot fetch {state.topic_partition} at offset {state.position.offset}{until} "
         f"in {limit_ms} ms; the last failure: {last}"
     )
-    error.__cause__ = state.last_failure
+    error.__cause__ = state.progress.last_failure
     return error
 
 
-def say_overdue(state: PartitionState, limit_ms: float) -> None:
-    """As `overdue`, of a partition that is read without an end: brokers come back."""
-    _THROTTLED_LOG.warning(("overdue", state.node_id), "%s. It is tried on and on", overdue(state, limit_ms))
+def log_overdue(state: PartitionState, limit_ms: float) -> None:
+    """Log `overdue_error` of a partition that is read without an end: brokers come back."""
+    _THROTTLED_LOG.warning(
+        ("overdue", state.broker.node_id), "%s. It is tried on and on", overdue_error(state, limit_ms)
+    )
 
 
-def _take_in(state: PartitionState, data: PartitionData, answer: Answer, rules: FetchRules) -> bool:
+def _apply(state: PartitionState, data: PartitionData, answer: Answer, rules: FetchRules) -> bool:
     if data.error_code:
         _refused(state, data.error_code, answer, rules)
         return False
     state.learn_topic_id()
     if data.diverging_epoch.end_offset >= 0:
-        if state.replica is not None:  # a follower may lack the end of a log that its leader has
+        if state.broker.replica is not None:  # a follower may lack the end of a log that its leader has
             state.leave_replica(answer.now, rules.replica_s)
             return False
-        raise LogTruncatedError(state.topic_partition, state.position, data.diverging_epoch.end_offset)
-    if data.preferred_read_replica not in (-1, state.node_id):
+        raise LogTruncatedError(state.topic_partition, state.position.offset, data.diverging_epoch.end_offset)
+    if data.preferred_read_replica not in (-1, state.broker.node_id):
         _prefer(state, data, answer, rules)
         return False
-    if state.probe_until is not None:
+    if state.position.probe_until is not None:
         return _probed(state, data, answer, rules)
     return _has_records(state, data, answer, rules)
 
@@ -167,42 +211,42 @@ def _has_records(state: PartitionState, data: PartitionData, answer: Answer, rul
     if after is None:
         _grow(state, rules)
         return False
-    if after[0] <= state.position:
-        error = IncompleteResponseError(f"{_where(state)}: the answer has only records before it")
+    if after[0] <= state.position.offset:
+        error = IncompleteResponseError(f"{state.where}: the answer has only records before it")
         state.stall(error, answer.now, rules.delay_s(state))
         return False
-    state.took(*after, len(data.records), answer.turn, answer.now)
+    state.receive(*after, len(data.records), answer.turn, answer.now)
     return True
 
 
 def _refused(state: PartitionState, error_code: ErrorCode, answer: Answer, rules: FetchRules) -> None:
-    of_follower = state.replica is not None
+    of_follower = state.broker.replica is not None
     if of_follower:
         state.leave_replica(answer.now, rules.replica_s)
     if error_code is ErrorCode.OFFSET_OUT_OF_RANGE:
-        # A follower that lags behind, or a broker that does not know the epoch any more: once more, from the
-        # leader and without the epoch.
-        if state.last_epoch >= 0:
-            state.forget_epoch()
+        # A follower that lags behind, or a broker that no longer knows the epoch: once more, from the leader
+        # and without the epoch.
+        if state.position.last_fetched_epoch >= 0:
+            state.position.forget_epoch()
         elif not of_follower:
-            raise OffsetOutOfRangeError(state.topic_partition, state.position)
+            raise OffsetOutOfRangeError(state.topic_partition, state.position.offset)
         return
-    error = BrokerError(error_code, f"fetching {_where(state)}", operation="Read")
+    error = BrokerError(error_code, f"fetching {state.where}", operation="Read")
     if error_code is ErrorCode.CORRUPT_MESSAGE:
         if not of_follower:
             raise error
         return
-    fail(state, error, answer.now, rules)
+    apply_failure(state, error, answer.now, rules)
 
 
 def _prefer(state: PartitionState, data: PartitionData, answer: Answer, rules: FetchRules) -> None:
-    """The leader has a follower serve us. How far the log goes is the leader's word all the same."""
+    """The leader names a follower to fetch from. The leader alone decides where the log ends."""
     node_id = data.preferred_read_replica
-    if data.high_watermark >= 0 and _end(data, rules) <= state.position:
+    if data.high_watermark >= 0 and _end(data, rules) <= state.position.offset:
         _at_end(state, data, answer, rules)
-    if state.wants_leader(answer.now) or node_id not in answer.brokers:
-        where = f"fetching {_where(state)} from broker {node_id}, which its leader prefers"
-        fail(state, BrokerError(ErrorCode.REPLICA_NOT_AVAILABLE, where), answer.now, rules)
+    if state.broker.leader_only(answer.now) or node_id not in answer.brokers:
+        where = f"fetching {state.where} from broker {node_id}, which its leader prefers"
+        apply_failure(state, BrokerError(ErrorCode.REPLICA_NOT_AVAILABLE, where), answer.now, rules)
         return
     state.prefer(node_id, answer.now + rules.replica_s)
 
@@ -210,72 +254,68 @@ def _prefer(state: PartitionState, data: PartitionData, answer: Answer, rules: F
 def _empty(state: PartitionState, data: PartitionData, answer: Answer, rules: FetchRules) -> None:
     """No records: the log ends here, others filled the response, or the broker misbehaves."""
     end = _end(data, rules)
-    if state.position >= end:
-        if state.replica is not None and not state.endless:
-            state.leave_replica(answer.now, rules.replica_s)  # where the log ends is the leader's word
+    if state.position.offset >= end:
+        if state.broker.replica is not None and not state.position.endless:
+            state.leave_replica(answer.now, rules.replica_s)  # the leader decides where the log ends
         else:
             _at_end(state, data, answer, rules)
     elif answer.served:
-        state.passed_over()
+        state.progress.pass_over()
     elif answer.throttled:
         state.hold(answer.now)
-    elif rules.read_committed and state.replica is None:
-        # Perhaps all that committed readers may see has been compacted away, and an open transaction follows.
-        state.probe_until = end
+    elif rules.read_committed and state.broker.replica is None:
+        # Perhaps all that committed readers may see was compacted away, and an open transaction follows.
+        state.position.probe(end)
     else:
         error = IncompleteResponseError(
-            f"{_where(state)}: the answer has no records, although the log goes on to {end}"
+            f"{state.where}: the answer has no records, although the log goes on to {end}"
         )
-        if state.replica is not None:
+        if state.broker.replica is not None:
             state.leave_replica(answer.now, rules.replica_s)
         state.stall(error, answer.now, rules.delay_s(state))
 
 
 def _probed(state: PartitionState, data: PartitionData, answer: Answer, rules: FetchRules) -> bool:
-    """Whether the next batch that the log has is further on, so that nothing lies in between."""
-    until, next_batch = state.probe_until, first_offset(data.records or memoryview(b""))
-    if until is not None and next_batch is not None and next_batch > state.position:
-        # -1: an epoch may have begun and ended in what is gone; the broker would take that for another log.
-        state.took(min(until, next_batch), -1, 0, answer.turn, answer.now)
+    """True if the next batch in the log starts later, which proves that there are no records in between."""
+    until, next_batch = state.position.probe_until, first_offset(data.records or memoryview(b""))
+    if until is not None and next_batch is not None and next_batch > state.position.offset:
+        # -1: an epoch may have begun and ended in the gap; the broker would take the log for another one.
+        state.receive(min(until, next_batch), -1, 0, answer.turn, answer.now)
         return True
     error = IncompleteResponseError(
-        f"{_where(state)}: the answer has no records, although the log goes on to {until}"
+        f"{state.where}: the answer has no records, although the log goes on to {until}"
     )
     state.stall(error, answer.now, rules.delay_s(state))
     return False
 
 
 def _end(data: PartitionData, rules: FetchRules) -> int:
-    """Up to where records are shown."""
+    """The offset before which the broker shows records."""
     if rules.read_committed and data.last_stable_offset >= 0:
         return min(data.high_watermark, data.last_stable_offset)
     return data.high_watermark
 
 
 def _at_end(state: PartitionState, data: PartitionData, answer: Answer, rules: FetchRules) -> None:
-    """Wait for records that must exist: for a new leader that lags behind for a moment, for an open
-    transaction until the poll timeout (all of the range is there, and shows once its producer commits).
+    """Wait for records that must exist: for a moment if a new leader lags behind, until the poll timeout if a
+    transaction is open (the records exist, and become visible once its producer commits).
     """
     stable = data.last_stable_offset if data.last_stable_offset >= 0 else None
     error = EndOfLogError(
-        state.topic_partition, state.position, state.until_offset, data.high_watermark, stable
+        state.topic_partition, state.position.offset, state.position.until_offset, data.high_watermark, stable
     )
     held_back = error.in_open_transaction
-    waited_s = state.at_end(answer.now, error if held_back else None)
+    waited_s = state.reach_end(answer.now, error if held_back else None)
     if answer.early and not answer.served:
-        state.pace(answer.now + rules.delay_s(state))
-    if waited_s >= rules.end_of_log_wait_s and not held_back and not state.endless:
+        state.progress.pace(answer.now + rules.delay_s(state))
+    if waited_s >= rules.end_of_log_wait_s and not held_back and not state.position.endless:
         raise error
 
 
 def _grow(state: PartitionState, rules: FetchRules) -> None:
-    """Not one complete batch came: ask for more, first in line (brokers since KIP-74 then send one whole)."""
+    """No complete batch came: request more, first in line (brokers since KIP-74 then send a complete one)."""
     if not state.grow(rules.max_bytes):
         raise KafkaError(
-            f"{_where(state)}: no complete record batch in {state.max_bytes} bytes; "
+            f"{state.where}: no complete record batch in {state.max_bytes} bytes; "
             "raise fetch.max.bytes and receive.message.max.bytes"
         )
-
-
-def _where(state: PartitionState) -> str:
-    return f"{state.topic_partition} at offset {state.position}"

@@ -17,13 +17,14 @@ from ..errors import (
     KafkaError,
     OffsetOutOfRangeError,
 )
-from ..model import AbortedTransaction, IsolationLevel, TopicPartition
+from ..model import TopicPartition
 from ..protocol.api.fetch import FetchRequest, FetchResponse, PartitionData
 from ..records.batch import has_valid_crc, read_batch_headers
 from ..records.columns import RecordColumns
 from ..records.decode import DecodedRecordSet, decode_record_set
 from ..runtime.deadline import Deadline
 from .fetch_requests import NAMES_UNTIL, build_fetch, read_fetch
+from .fetched_records import aborted_transactions
 from .offsets import with_bounds
 from .partition_state import ENDLESS, PartitionState
 
@@ -99,13 +100,8 @@ def ask_leader(
     leader: Leader = router.leader(topic_partition)
     connection = router.connection(leader.node_id, deadline)
     version = connection.version_of(FetchRequest, NAMES_UNTIL if leader.topic_id is None else None)
-    state = PartitionState(
-        topic_partition=topic_partition,
-        position=offset,
-        until_offset=ENDLESS,
-        max_bytes=config.max_partition_fetch_bytes,
-        leader=leader,
-    )
+    state = PartitionState(topic_partition, offset, ENDLESS, config.max_partition_fetch_bytes)
+    state.broker.led_by(leader, 0.0)
     request = build_fetch([state], config, "", config.fetch_max_bytes, version)
     # The broker may wait for records, and that is not its being late.
     limit_ms = router.config.request_timeout_ms + config.fetch_max_wait_ms
@@ -133,19 +129,13 @@ def decode_answer(
 ) -> DecodedRecordSet:
     """The records of an answer to a fetch at ``offset``. Raises `CorruptRecordError` that names the
     partition."""
-    aborted = None
-    if config.isolation_level is IsolationLevel.READ_COMMITTED:
-        aborted = [
-            AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset)
-            for one in data.aborted_transactions or ()
-        ]
     try:
         decoded = decode_record_set(
             records,
             fetch_offset=offset,
             check_crcs=config.check_crcs,
             max_batch_bytes=config.max_batch_bytes,
-            aborted_transactions=aborted,
+            aborted_transactions=aborted_transactions(data, config),
             header_keys=config.header_keys,
         )
     except CorruptRecordError as error:

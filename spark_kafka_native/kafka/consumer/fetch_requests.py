@@ -1,4 +1,8 @@
-"""Requests to the leader of a partition: Fetch, and OffsetForLeaderEpoch for old brokers."""
+"""Requests to the leader of partitions: Fetch, and OffsetForLeaderEpoch for old brokers.
+
+Building and reading is pure. `find_truncated` also sends: it is needed once per change of a leader (KIP-320),
+by brokers that do not compare epochs in Fetch (before version 12, Kafka 2.7).
+"""
 
 from __future__ import annotations
 
@@ -24,32 +28,66 @@ from ..network.pending_response import PendingResponse
 from ..protocol.api.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from .partition_state import PartitionState
 
+if TYPE_CHECKING:
+    from ..protocol.api.offset_for_leader_epoch import (
+        OffsetForLeaderEpochRequest,
+        OffsetForLeaderEpochResponse,
+        OffsetForLeaderPartition,
+    )
+
 LAST_EPOCH_SINCE = 12
-"""The first version in which the broker compares the epoch of what was fetched last with its log
+"""The first version in which the broker compares the epoch of the last fetched batch with its log
 (KIP-595).
 """
 NAMES_UNTIL = 12
 """The last version that goes by topic names; after it by ids (KIP-516)."""
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class InFlightFetch:
+    """A fetch request in flight and what it asked for."""
+
+    pending: PendingResponse[FetchResponse]
+    node_id: int
+    asked: dict[TopicPartition, tuple[PartitionState, int]]
+    """Each partition with the offset in the request."""
+    names: dict[UUID, str]
+    since: float
+    """On the clock of the fetch."""
+    sent_at: float
+    """On the monotonic clock."""
+
+    def explain(self, error: KafkaError) -> KafkaError:
+        """Add the request to the error of a response that cannot be read (a frame over the limit, say)."""
+        if type(error) is not ProtocolError or not self.asked:
+            return error
+        (tp, (_, offset)), *more = self.asked.items()
+        others = f" and {len(more)} more partitions" if more else ""
+        explained = ProtocolError(
+            f"fetching {tp} at offset {offset}{others} from broker {self.node_id}: {error}"
+        )
+        explained.__cause__ = error
+        return explained
+
+
 def build_fetch(
     states: Sequence[PartitionState], config: ConsumerConfig, rack: str, max_bytes: int, version: int
 ) -> FetchRequest:
     """One request for all ``states``, in their order: the broker fills the response from the front."""
-    probe = all(state.probe_until is not None for state in states)
-    # The records of a range exist: waiting for more than it has would be in vain.
-    bounded = any(not state.endless for state in states)
+    probe = all(state.position.probe_until is not None for state in states)
+    # The records of a range exist: waiting for more than it contains would be in vain.
+    bounded = any(not state.position.endless for state in states)
     min_bytes = min(1, config.fetch_min_bytes) if bounded else config.fetch_min_bytes
     topics: dict[tuple[str, UUID | None], list[FetchPartition]] = defaultdict(list)
     for state in states:
-        leader = state.leader
+        leader, position = state.broker.leader, state.position
         assert leader is not None, "a partition without a leader is not asked for"
         topics[state.topic_partition.topic, leader.topic_id].append(
             FetchPartition(
                 partition=state.topic_partition.partition,
                 current_leader_epoch=leader.leader_epoch,
-                fetch_offset=state.ask_from,
-                last_fetched_epoch=state.last_epoch if version >= LAST_EPOCH_SINCE else -1,
+                fetch_offset=position.fetch_offset,
+                last_fetched_epoch=position.last_fetched_epoch if version >= LAST_EPOCH_SINCE else -1,
                 partition_max_bytes=state.wanted_bytes(),
             )
         )
@@ -71,53 +109,20 @@ def build_fetch(
 def read_fetch(
     response: FetchResponse, names: Mapping[UUID, str]
 ) -> Iterator[tuple[TopicPartition, PartitionData]]:
-    """Each partition of the response; ``names`` are those of the topic ids that were asked for."""
+    """Each partition of the response; ``names`` are those of the topic ids in the request."""
     for topic in response.responses:
         name = topic.topic or names.get(topic.topic_id, "")
         for partition in topic.partitions:
             yield TopicPartition(name, partition.partition_index), partition
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class InFlightFetch:
-    """A fetch request in flight and what it asked for."""
-
-    pending: PendingResponse[FetchResponse]
-    node_id: int
-    asked: dict[TopicPartition, tuple[PartitionState, int]]
-    """Each partition and the offset that it was asked from."""
-    names: dict[UUID, str]
-    since: float
-    """On the run's clock."""
-    sent_at: float
-    """In seconds that always count."""
-
-
-def with_request(error: KafkaError, flight: InFlightFetch) -> KafkaError:
-    """A response that can't be read (a frame over the cap, say), with what was asked for."""
-    if type(error) is not ProtocolError or not flight.asked:
-        return error
-    (tp, (_, offset)), *more = flight.asked.items()
-    others = f" and {len(more)} more partitions" if more else ""
-    told = ProtocolError(f"fetching {tp} at offset {offset}{others} from broker {flight.node_id}: {error}")
-    told.__cause__ = error
-    return told
-
-
-if TYPE_CHECKING:
-    from ..protocol.api.offset_for_leader_epoch import (
-        OffsetForLeaderEpochRequest,
-        OffsetForLeaderEpochResponse,
-        OffsetForLeaderPartition,
-    )
-
-
 def find_truncated(
     connection: Connection, states: Sequence[PartitionState], timeout_ms: float
-) -> list[tuple[PartitionState, KafkaError]]:
-    """Ask the leader about those of ``states`` that have another leader epoch than they were read under.
+) -> list[tuple[PartitionState, KafkaError | None]]:
+    """Ask the leader about partitions whose leader epoch has changed since they were read.
 
-    Waits for the answer: this is once per change of a leader. Those that can't be read on, each with why.
+    Waits for the answer. Returns those that were checked: None if the leader's log contains everything that
+    was read, else the reason why the partition cannot be read on.
     """
     doubtful = {state.topic_partition: state for state in states if _is_doubtful(state)}
     if not doubtful:
@@ -126,14 +131,14 @@ def find_truncated(
 
     try:
         connection.version_of(OffsetForLeaderEpochRequest)
-    except UnsupportedVersionError:  # a broker before 2.1 can't say
+    except UnsupportedVersionError:  # brokers before 2.1 do not know the request
         return []
     response = connection.send(build_offset_for_leader_epoch(list(doubtful.values())), timeout_ms)
     return read_offset_for_leader_epoch(response, doubtful)
 
 
 def build_offset_for_leader_epoch(states: Sequence[PartitionState]) -> OffsetForLeaderEpochRequest:
-    """The request: where does the epoch end that was read last?"""
+    """The request: where does the epoch of the last fetched batch end?"""
     from ..protocol.api.offset_for_leader_epoch import (
         OffsetForLeaderEpochRequest,
         OffsetForLeaderPartition,
@@ -142,12 +147,13 @@ def build_offset_for_leader_epoch(states: Sequence[PartitionState]) -> OffsetFor
 
     topics: dict[str, list[OffsetForLeaderPartition]] = defaultdict(list)
     for state in states:
-        assert state.leader is not None, "a partition without a leader is not asked for"
+        leader = state.broker.leader
+        assert leader is not None, "a partition without a leader is not asked for"
         topics[state.topic_partition.topic].append(
             OffsetForLeaderPartition(
                 partition=state.topic_partition.partition,
-                current_leader_epoch=state.leader.leader_epoch,
-                leader_epoch=state.last_epoch,
+                current_leader_epoch=leader.leader_epoch,
+                leader_epoch=state.position.last_fetched_epoch,
             )
         )
     return OffsetForLeaderEpochRequest(
@@ -159,31 +165,33 @@ def build_offset_for_leader_epoch(states: Sequence[PartitionState]) -> OffsetFor
 
 
 def read_offset_for_leader_epoch(
-    response: OffsetForLeaderEpochResponse, doubtful: dict[TopicPartition, PartitionState]
-) -> list[tuple[PartitionState, KafkaError]]:
-    """Note in each state that its epoch was checked; those that failed the check, with why."""
-    failures: list[tuple[PartitionState, KafkaError]] = []
-    doubtful = dict(doubtful)
+    response: OffsetForLeaderEpochResponse, doubtful: Mapping[TopicPartition, PartitionState]
+) -> list[tuple[PartitionState, KafkaError | None]]:
+    """Each of ``doubtful`` with the result of its check, as `find_truncated`."""
+    checked: list[tuple[PartitionState, KafkaError | None]] = []
+    missing = dict(doubtful)
     for topic in response.topics:
-        for told in topic.partitions:
-            state = doubtful.pop(TopicPartition(topic.topic, told.partition), None)
+        for answer in topic.partitions:
+            state = missing.pop(TopicPartition(topic.topic, answer.partition), None)
             if state is None:
                 continue
-            if told.error_code is not ErrorCode.NONE:
-                where = f"epoch {state.last_epoch} of {state.topic_partition}"
-                failures.append((state, BrokerError(told.error_code, where)))
-            elif 0 <= told.end_offset < state.ask_from:
-                cut = LogTruncatedError(state.topic_partition, state.position, told.end_offset)
-                failures.append((state, cut))
-            else:
-                state.passed_epoch_check()
-    for tp, state in doubtful.items():
-        error = IncompleteResponseError(f"epoch {state.last_epoch} of {tp}: the leader's answer lacks it")
-        failures.append((state, error))
-    return failures
+            error: KafkaError | None = None
+            if answer.error_code is not ErrorCode.NONE:
+                error = BrokerError(answer.error_code, _epoch(state))
+            elif 0 <= answer.end_offset < state.position.fetch_offset:
+                error = LogTruncatedError(state.topic_partition, state.position.offset, answer.end_offset)
+            checked.append((state, error))
+    lacking = "the leader's answer lacks it"
+    checked += [(state, IncompleteResponseError(f"{_epoch(state)}: {lacking}")) for state in missing.values()]
+    return checked
+
+
+def _epoch(state: PartitionState) -> str:
+    return f"epoch {state.position.last_fetched_epoch} of {state.topic_partition}"
 
 
 def _is_doubtful(state: PartitionState) -> bool:
-    return (
-        state.leader is not None and state.last_epoch >= 0 and state.epoch_checked < state.leader.leader_epoch
-    )
+    broker = state.broker
+    if broker.leader is None or state.position.last_fetched_epoch < 0:
+        return False
+    return broker.epoch_checked < broker.leader.leader_epoch

@@ -1,4 +1,7 @@
-"""`FetchedRecords`: records of one partition as columns, and how they are decoded from a fetch response."""
+"""`FetchedRecords`: records of one partition as columns, and how they are decoded from a fetch response.
+
+Decoding advances the `FetchPosition` of the partition; it does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,23 @@ from ..protocol.api.fetch import PartitionData
 from ..records.batch import read_batch_headers
 from ..records.columns import RecordColumns
 from ..records.decode import DecodedSlice, RecordSetSlice, decode_record_set, decode_record_sets
-from .partition_state import PartitionState
+from .partition_state import FetchPosition, PartitionState
 
 DECODED_BYTES = 4 * 1024 * 1024
-"""Decompressed records in one `FetchedRecords` (a larger batch comes alone): what fits into a CPU cache is
-copied fast, and a reader's memory does not depend on how well a topic compresses.
+"""Limit of decompressed records in one `FetchedRecords` (a larger batch comes alone): what fits into a CPU
+cache is copied fast, and a reader's memory does not depend on how well a topic compresses.
 """
+SMALL_BYTES = 32 * 1024
+"""Limit of a record set that is decoded together with others: for a larger one it saves nothing."""
+GROUP_BYTES = 1024 * 1024
+"""Limit of the record sets decoded together, as received and decompressed: their records share memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedRecords:
-    """Records of one partition, in offset order: all that there are in ``[from_offset, next_offset)``.
+    """Records of one partition, in offset order: all records in ``[from_offset, next_offset)``.
 
-    There may be fewer than offsets, or none (compaction, control batches, aborted transactions).
+    There may be fewer records than offsets, or none (compaction, control batches, aborted transactions).
     """
 
     topic_partition: TopicPartition
@@ -36,7 +43,7 @@ class FetchedRecords:
     next_offset: int
     """Where the next `FetchedRecords` of this partition starts; at most the range's until_offset."""
     log_start_offset: int
-    """-1 where the broker does not say."""
+    """-1 if the broker does not report it."""
     high_watermark: int
     last_stable_offset: int
 
@@ -49,173 +56,46 @@ class FetchedRecords:
         return binary + sum(part.nbytes for part in parts if part is not None)
 
 
-class Taken(NamedTuple):
-    """Records of a partition that are to be decoded, unless it was moved meanwhile; none where it was proved
-    that there are none up to where the state has taken them.
+class ReceivedRecords(NamedTuple):
+    """The part of a response with records to decode. Without records, it was proved that there are none
+    before ``position.received_until``.
     """
 
     state: PartitionState
     data: PartitionData
     moves: int
+    """Of the position, when they were received: once it was moved, they are dropped."""
 
 
-def _binary_bytes(array: pa.BinaryArray) -> int:
-    # Arrow's own `nbytes` takes 15 us, which a small piece of a quiet partition is not worth.
-    rows = len(array)
-    return int(array.total_values_length) + 4 * rows + (rows + 7) // 8 * bool(array.null_count)
-
-
-def decode_fetched(
-    state: PartitionState,
-    data: PartitionData,
-    config: ConsumerConfig,
-    columns: frozenset[str] | None,
-    decoded: DecodedSlice | None = None,
-) -> Iterator[FetchedRecords]:
-    """The records in ``data`` from the partition's position on: mostly one `FetchedRecords`, more where they
-    unpack to a lot. Moves the position; stops where the caller has moved or paused the partition meanwhile.
-    What is ``decoded`` already is not decoded again.
-
-    Raises `CorruptRecordError` with the partition and the offset, once the batches before that one are handed
-    out: whoever skips it by its offset must not skip them unread.
-    """
-    if not data.records:
-        yield _nothing(state, data, config, columns)
-        return
-    if decoded is not None and decoded.from_offset == state.position and _is_all(decoded, state):
-        state.advance(decoded.next_offset)
-        yield _fetched(state, data, decoded.from_offset, decoded.columns)
-        return
-    moves = state.moves
-    try:
-        yield from _decode(state, data, data.records, config, columns)
-    except CorruptRecordError as error:
-        yield from _decode(state, data, _before(data.records, error.offset), config, columns)
-        if state.moves == moves:
-            raise error.at(state.topic_partition) from None
-
-
-def _is_all(decoded: DecodedSlice, state: PartitionState) -> bool:
-    return decoded.next_offset >= _expected(state)
-
-
-def _expected(state: PartitionState) -> int:
-    """Where the position is once all that came is decoded; the next request begins there."""
-    return min(state.taken_until, state.until_offset)
-
-
-def _decode(
-    state: PartitionState,
-    data: PartitionData,
-    records: memoryview,
-    config: ConsumerConfig,
-    columns: frozenset[str] | None,
-) -> Iterator[FetchedRecords]:
-    aborted = _aborted(data, config)
-    expected = _expected(state)
-    check_crcs, moves = config.check_crcs, state.moves
-    while records:
-        decoded = decode_record_set(
-            records,
-            fetch_offset=state.position,
-            until_offset=state.until_offset,
-            columns=columns,
-            check_crcs=check_crcs,
-            max_batch_bytes=config.max_batch_bytes,
-            aborted_transactions=aborted,
-            max_bytes=DECODED_BYTES,
-            header_keys=config.header_keys,
-        )
-        from_offset = state.position
-        state.advance(min(decoded.next_offset, state.until_offset))
-        yield _fetched(state, data, from_offset, decoded.columns)
-        if state.moves != moves:
-            return
-        # What is left at the end is usually a part of a batch, and not worth a look.
-        if decoded.consumed_bytes == 0 or state.position >= expected:
-            break
-        records, aborted = records[decoded.consumed_bytes :], decoded.aborted_transactions
-        check_crcs = False  # the first call checked all batches
-    if state.position < expected:
-        state.rewind()  # what was asked for meanwhile does not fit any more
-
-
-def _before(records: memoryview, offset: int) -> memoryview:
-    """The batches in front of the first one that says to reach ``offset``: by place, as an offset that is
-    corrupt itself must not let any be skipped.
-    """
-    headers = read_batch_headers(records)
-    before = (headers.base_offset < offset) & (headers.last_offset < offset)
-    count = len(before) if before.all() else int(before.argmin())
-    return records[: int(headers.end[count - 1])] if count else records[:0]
-
-
-def _nothing(
-    state: PartitionState, data: PartitionData, config: ConsumerConfig, columns: frozenset[str] | None
-) -> FetchedRecords:
-    """No records up to where the state has taken them, and the position moves there."""
-    from_offset = state.position
-    none = decode_record_set(b"", fetch_offset=from_offset, columns=columns, header_keys=config.header_keys)
-    state.advance(min(state.taken_until, state.until_offset))
-    return _fetched(state, data, from_offset, none.columns)
-
-
-def _aborted(data: PartitionData, config: ConsumerConfig) -> Sequence[AbortedTransaction] | None:
-    if config.isolation_level is not IsolationLevel.READ_COMMITTED:
-        return None
-    return [
-        AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset)
-        for one in data.aborted_transactions or ()
-    ]
-
-
-def _fetched(
-    state: PartitionState, data: PartitionData, from_offset: int, columns: RecordColumns
-) -> FetchedRecords:
-    return FetchedRecords(
-        topic_partition=state.topic_partition,
-        columns=columns,
-        from_offset=from_offset,
-        next_offset=state.position,
-        log_start_offset=data.log_start_offset,
-        high_watermark=data.high_watermark,
-        last_stable_offset=data.last_stable_offset,
-    )
-
-
-SMALL_BYTES = 32 * 1024
-"""Of a record set: to decode a larger one costs more than what is saved by not doing it alone."""
-GROUP_BYTES = 1024 * 1024
-"""Of the record sets of a group, and of what they decompress to: the memory that its records share."""
-
-
-def in_groups(found: Iterable[Taken]) -> Iterator[list[Taken]]:
-    """All of ``found`` in its order: small neighbours together, everything else alone."""
-    group: list[Taken] = []
+def group_small_sets(received: Iterable[ReceivedRecords]) -> Iterator[list[ReceivedRecords]]:
+    """All of ``received`` in order: small neighbours in one group, each of the others alone."""
+    group: list[ReceivedRecords] = []
     group_bytes = 0
-    for taken in found:
-        size = _size_if_small(taken)
+    for one in received:
+        size = _size_if_small(one)
         if group and (size is None or group_bytes + size > GROUP_BYTES):
             yield group
             group, group_bytes = [], 0
         if size is None:
-            yield [taken]
+            yield [one]
         else:
-            group.append(taken)
+            group.append(one)
             group_bytes += size
     if group:
         yield group
 
 
 def decode_group(
-    group: Sequence[Taken], config: ConsumerConfig, columns: frozenset[str] | None
+    group: Sequence[ReceivedRecords], config: ConsumerConfig, columns: frozenset[str] | None
 ) -> Sequence[DecodedSlice | None]:
-    """The records of each of ``group`` from its position on; None for what is to be decoded alone."""
+    """Decode a group from the positions of its partitions; None for what has to be decoded alone."""
     decoded = None
     if len(group) > 1:
         decoded = decode_record_sets(
             [
-                RecordSetSlice(data.records or memoryview(b""), state.position, state.until_offset)
+                RecordSetSlice(
+                    data.records or memoryview(b""), state.position.offset, state.position.until_offset
+                )
                 for state, data, _ in group
             ],
             columns=columns,
@@ -226,8 +106,127 @@ def decode_group(
     return [None] * len(group) if decoded is None else decoded
 
 
-def _size_if_small(taken: Taken) -> int | None:
-    records = taken.data.records
-    if not records or len(records) > SMALL_BYTES or taken.data.aborted_transactions:
+def decode_fetched(
+    position: FetchPosition,
+    data: PartitionData,
+    config: ConsumerConfig,
+    columns: frozenset[str] | None,
+    decoded: DecodedSlice | None = None,
+) -> Iterator[FetchedRecords]:
+    """Decode ``data`` from the position: mostly one `FetchedRecords`, more if the records decompress to
+    more than `DECODED_BYTES`. Advances the position; stops if the caller has moved or paused the partition
+    meanwhile. ``decoded`` are the records if `decode_group` has decoded them already.
+
+    Raises `CorruptRecordError` with the partition and the offset after the batches before that offset were
+    yielded: a caller that skips the offset must not skip them unread.
+    """
+    if not data.records:
+        yield _nothing(position, data, config, columns)
+        return
+    if (
+        decoded is not None
+        and decoded.from_offset == position.offset
+        and decoded.next_offset >= position.received
+    ):
+        position.advance(decoded.next_offset)
+        yield _fetched(position, data, decoded.from_offset, decoded.columns)
+        return
+    moves = position.moves
+    try:
+        yield from _decode(position, data, data.records, config, columns)
+    except CorruptRecordError as error:
+        yield from _decode(position, data, _before(data.records, error.offset), config, columns)
+        if position.moves == moves:
+            raise error.at(position.topic_partition) from None
+
+
+def aborted_transactions(data: PartitionData, config: ConsumerConfig) -> Sequence[AbortedTransaction] | None:
+    """The transactions whose records a committed reader does not see; None for an uncommitted reader."""
+    if config.isolation_level is not IsolationLevel.READ_COMMITTED:
+        return None
+    return [
+        AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset)
+        for one in data.aborted_transactions or ()
+    ]
+
+
+def _decode(
+    position: FetchPosition,
+    data: PartitionData,
+    records: memoryview,
+    config: ConsumerConfig,
+    columns: frozenset[str] | None,
+) -> Iterator[FetchedRecords]:
+    aborted = aborted_transactions(data, config)
+    expected, moves, check_crcs = position.received, position.moves, config.check_crcs
+    while records:
+        from_offset = position.offset
+        decoded = decode_record_set(
+            records,
+            fetch_offset=from_offset,
+            until_offset=position.until_offset,
+            columns=columns,
+            check_crcs=check_crcs,
+            max_batch_bytes=config.max_batch_bytes,
+            aborted_transactions=aborted,
+            max_bytes=DECODED_BYTES,
+            header_keys=config.header_keys,
+        )
+        position.advance(min(decoded.next_offset, position.until_offset))
+        yield _fetched(position, data, from_offset, decoded.columns)
+        if position.moves != moves:
+            return
+        # The rest at the end is usually a part of a batch, and not worth decoding.
+        if decoded.consumed_bytes == 0 or position.offset >= expected:
+            break
+        records, aborted = records[decoded.consumed_bytes :], decoded.aborted_transactions
+        check_crcs = False  # the first call checked all batches
+    if position.offset < expected:
+        position.rewind()  # the request that was sent ahead does not fit any more
+
+
+def _before(records: memoryview, offset: int) -> memoryview:
+    """The batches in front of the first one that claims to reach ``offset``: by place, as an offset that is
+    corrupt itself must not cause any to be skipped.
+    """
+    headers = read_batch_headers(records)
+    before = (headers.base_offset < offset) & (headers.last_offset < offset)
+    count = len(before) if before.all() else int(before.argmin())
+    return records[: int(headers.end[count - 1])] if count else records[:0]
+
+
+def _nothing(
+    position: FetchPosition, data: PartitionData, config: ConsumerConfig, columns: frozenset[str] | None
+) -> FetchedRecords:
+    """No records before ``received``, and the position moves there."""
+    from_offset = position.offset
+    none = decode_record_set(b"", fetch_offset=from_offset, columns=columns, header_keys=config.header_keys)
+    position.advance(position.received)
+    return _fetched(position, data, from_offset, none.columns)
+
+
+def _fetched(
+    position: FetchPosition, data: PartitionData, from_offset: int, columns: RecordColumns
+) -> FetchedRecords:
+    return FetchedRecords(
+        topic_partition=position.topic_partition,
+        columns=columns,
+        from_offset=from_offset,
+        next_offset=position.offset,
+        log_start_offset=data.log_start_offset,
+        high_watermark=data.high_watermark,
+        last_stable_offset=data.last_stable_offset,
+    )
+
+
+def _size_if_small(received: ReceivedRecords) -> int | None:
+    records = received.data.records
+    if not records or len(records) > SMALL_BYTES or received.data.aborted_transactions:
         return None
     return len(records)
+
+
+def _binary_bytes(array: pa.BinaryArray) -> int:
+    # Arrow's own `nbytes` takes 15 us, too much for a small record set of a quiet partition.
+    rows = len(array)
+    return int(array.total_values_length) + 4 * rows + (rows + 7) // 8 * bool(array.null_count)

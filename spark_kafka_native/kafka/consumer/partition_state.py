@@ -1,12 +1,12 @@
-"""`PartitionState`: how far the fetching of one partition has come, and what is to be asked for next.
+"""`PartitionState`: the fetch state of one partition, with its `FetchPosition`, `PartitionBroker` and
+`FetchProgress`.
 
-It owns everything that is known about the partition: others look, and tell it what happened. It does no I/O
-and reads no clock; moments are seconds on the clock of the fetch that it is part of.
+Each of the four is the only writer of its own attributes: others read them and call its methods. Used by the
+thread that runs the fetch. It does no I/O and reads no clock; moments are seconds on the clock of that fetch.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from uuid import UUID
 
 from ..cluster.router import Leader
@@ -19,301 +19,454 @@ ENDLESS = (1 << 63) - 1
 """The ``until_offset`` of a partition that is read without an end."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class PartitionState:
-    """One partition between its ``position`` and ``until_offset``."""
+class FetchPosition:
+    """The offsets of one partition: what the caller has, what was received, and what to request next."""
 
-    topic_partition: TopicPartition
-    position: int
-    """Everything before it was given to the caller."""
-    until_offset: int
-    max_bytes: int
-    topic_id: UUID | None = None
-    """The id that the offsets belong to; None until one is known."""
-    ask_from: int = -1
-    """Where the next request starts: ahead of ``position`` while a response is being decoded."""
-    last_epoch: int = -1
-    """The leader epoch of the last batch before ``ask_from`` (-1: not known): the broker tells if its log has
-    another there.
-    """
-    moves: int = 0
-    """Counts calls of `seek` and `pause`: what was fetched before one of them no longer goes to the
-    caller."""
-    error: KafkaError | None = None
-    """The error that ended fetching it, until `seek`."""
-    paused: bool = False
-    leader: Leader | None = None
-    leader_is_stale: bool = False
-    """Whether the metadata that named the last leader has proved wrong."""
-    replica: int | None = None
-    """A follower in our rack that the leader sent us to (KIP-392)."""
-    in_flight: bool = False
-    turn: int = 0
-    """When it was served last: those that waited longest come first in a request."""
-    failures: int = 0
-    failing_since: float = 0.0
-    retry_at: float = 0.0
-    last_failure: KafkaError | None = None
-    at_end_since: float | None = None
-    probe_until: int | None = None
-    """Where the next request is to prove that there are no records before this offset: it is asked without
-    isolation, so that the broker shows the next batch that it has.
-    """
-    refetched: bool = False
-    """Whether corrupt records were asked for once more already."""
-    epoch_checked: int = -1
-    """The leader's epoch under which ``last_epoch`` was found to be in its log."""
-    _replica_until: float = 0.0
-    _no_replica_until: float = 0.0
-    _refused_by_replica: int = 0
-    _bytes_per_offset: float | None = None
-    _position_epoch: int = -1
-    _taken: tuple[int, int] = (-1, -1)
-    _waited: float = 0.0
-    _waiting_since: float | None = None
+    __slots__ = (
+        "_offset_epoch",
+        "_received_epoch",
+        "fetch_offset",
+        "last_fetched_epoch",
+        "moves",
+        "offset",
+        "probe_until",
+        "received_until",
+        "topic_partition",
+        "until_offset",
+    )
 
-    def __post_init__(self) -> None:
-        self.ask_from = self.position
+    def __init__(self, topic_partition: TopicPartition, offset: int, until_offset: int) -> None:
+        self.topic_partition = topic_partition
+        self.offset = offset
+        """Everything before it was handed to the caller."""
+        self.until_offset = until_offset
+        self.fetch_offset = offset
+        """Where the next request starts: ahead of ``offset`` while a response is being decoded."""
+        self.last_fetched_epoch = -1
+        """The leader epoch of the last batch before ``fetch_offset``, -1 if unknown: the broker reports if
+        its log has another epoch there.
+        """
+        self.received_until = -1
+        """The end of the records that were received last."""
+        self.moves = 0
+        """Counts calls of `seek` and `invalidate`: records received before one of them are not handed out."""
+        self.probe_until: int | None = None
+        """Set if the next request is to prove that there are no records before this offset: it is sent
+        without isolation, so that the broker returns the next batch that exists.
+        """
+        self._offset_epoch = -1
+        self._received_epoch = -1
 
     @property
     def finished(self) -> bool:
-        """Whether the caller has everything."""
-        return self.position >= self.until_offset
+        """True if the caller has everything."""
+        return self.offset >= self.until_offset
 
     @property
     def endless(self) -> bool:
-        """Whether it is read without an end: waiting at the log's end is then no failure."""
+        """True if it is read without an end: waiting at the log's end is then no failure."""
         return self.until_offset == ENDLESS
 
     @property
-    def open(self) -> bool:
-        """Whether something is left to ask for."""
-        return self.ask_from < self.until_offset and not self.paused and self.error is None
+    def received(self) -> int:
+        """Where ``offset`` is once everything received is decoded; the next request starts there."""
+        return min(self.received_until, self.until_offset)
+
+    def receive(self, next_offset: int, epoch: int) -> None:
+        """Records before ``next_offset`` were received, and are decoded next."""
+        self.received_until, self._received_epoch = next_offset, epoch
+        self.fetch_offset, self.last_fetched_epoch = next_offset, epoch
+        self.probe_until = None
+
+    def advance(self, next_offset: int) -> None:
+        """The caller gets everything before ``next_offset``."""
+        self._offset_epoch = self._received_epoch if next_offset == self.received_until else -1
+        self.offset = next_offset
+        # A failure meanwhile (of the request sent ahead) has set it back to before what is handed out now.
+        if self.fetch_offset <= next_offset:
+            self.fetch_offset, self.last_fetched_epoch = next_offset, self._offset_epoch
+
+    def rewind(self) -> None:
+        """Request again from what the caller has; an answer to an earlier request is dropped."""
+        self.fetch_offset, self.last_fetched_epoch = self.offset, self._offset_epoch
+        self.probe_until = None
+
+    def probe(self, until: int) -> None:
+        """Have the next request prove that there are no records before ``until``."""
+        self.probe_until = until
+
+    def forget_epoch(self) -> None:
+        """The broker does not know the epoch of the last record: request without it."""
+        self._offset_epoch = -1
+        self.rewind()
+
+    def seek(self, offset: int, until_offset: int) -> None:
+        """Continue from ``offset``, as if nothing had been read before."""
+        self.offset, self.until_offset = offset, until_offset
+        self._offset_epoch = -1
+        self.invalidate()
+
+    def invalidate(self) -> None:
+        """Drop what was received and not handed out."""
+        self.moves += 1
+        self.rewind()
+
+
+class PartitionBroker:
+    """The broker that serves one partition: its leader, or a follower in our rack (KIP-392)."""
+
+    __slots__ = (
+        "_leader_only_until",
+        "_refusals",
+        "_replica_until",
+        "epoch_checked",
+        "leader",
+        "leader_is_stale",
+        "replica",
+    )
+
+    def __init__(self) -> None:
+        self.leader: Leader | None = None
+        self.leader_is_stale = False
+        """True if the metadata that named the last leader has proved wrong."""
+        self.replica: int | None = None
+        """The follower that the leader has named."""
+        self.epoch_checked = -1
+        """The leader epoch under which the last fetched epoch was found in the leader's log."""
+        self._replica_until = 0.0
+        self._leader_only_until = 0.0
+        self._refusals = 0
 
     @property
     def node_id(self) -> int | None:
-        """The broker to ask; None while that is not known."""
+        """The broker to send requests to; None while it is not known."""
         if self.leader is None:
             return None
         return self.leader.node_id if self.replica is None else self.replica
 
-    @property
-    def taken_until(self) -> int:
-        """The end of the records that came last."""
-        return self._taken[0]
-
-    def wants_leader(self, now: float) -> bool:
-        """Whether the leader is to serve it, whoever is nearer."""
-        return now < self._no_replica_until
-
-    def wanted_bytes(self) -> int:
-        """How much to ask for: no more than what is left probably takes."""
-        if self._bytes_per_offset is None or self.endless:
-            return self.max_bytes
-        left = int((self.until_offset - self.ask_from) * self._bytes_per_offset * 1.1)
-        return min(self.max_bytes, left + MIN_FETCH_BYTES)
-
-    def waited_s(self, now: float) -> float:
-        """How long it has been waited for in vain: while it was asked for or could not be, not while it was
-        others' turn or the broker was left alone as it had asked for.
-        """
-        return self._waited + (0.0 if self._waiting_since is None else now - self._waiting_since)
-
-    # What happens to it, in the order of a round: found, asked for, answered (taken, passed over, at the end,
-    # failed), given to the caller.
+    def leader_only(self, now: float) -> bool:
+        """True if the leader is to serve the partition although a follower may be nearer."""
+        return now < self._leader_only_until
 
     def led_by(self, leader: Leader, now: float) -> None:
         """The metadata names ``leader``."""
         self.leader, self.leader_is_stale = leader, False
-        self._expire_replica(now)
+        self.expire_replica(now)
 
-    def asked(self, now: float) -> None:
-        """It is part of a request that was sent."""
-        self.in_flight = True
-        self._waiting_since = now if self._waiting_since is None else self._waiting_since
+    def lose_leader(self) -> None:
+        """Look up again which broker to ask."""
+        self.leader = self.replica = None
+        self.leader_is_stale = True
 
-    def answered(self) -> None:
-        """The request that it was part of has ended, one way or the other."""
-        self.in_flight = False
+    def served(self, now: float) -> None:
+        """Records came: the log contains everything that was read so far."""
+        if self.leader is not None:
+            self.epoch_checked = self.leader.leader_epoch
+        if self.replica is not None:
+            self._refusals = 0
+            self.expire_replica(now)
 
-    def hold(self, now: float) -> None:
-        """It can't be asked for just now, through no fault of the broker: that does not count as waiting in
-        vain."""
-        self._waited, self._waiting_since = self.waited_s(now), None
-        self._expire_replica(now)
+    def pass_epoch_check(self) -> None:
+        """The leader's log contains everything that was read so far."""
+        if self.leader is not None:
+            self.epoch_checked = self.leader.leader_epoch
 
-    def passed_over(self) -> None:
-        """Others filled the response: its turn comes."""
+    def prefer(self, replica: int, until: float) -> None:
+        """The leader names a follower to fetch from."""
+        self.replica, self._replica_until = replica, until
+
+    def leave_replica(self, now: float, max_s: float) -> None:
+        """The follower cannot serve the partition: the leader does, each time for longer, up to ``max_s``."""
+        pause_s = min(max_s, 2.0**self._refusals)
+        self._refusals = min(self._refusals + 1, 30)
+        self.replica, self._leader_only_until = None, now + pause_s
+
+    def expire_replica(self, now: float) -> None:
+        """Let the leader name a follower again from time to time."""
+        if self.replica is not None and now > self._replica_until:
+            self.replica = None
+
+
+class FetchProgress:
+    """For how long one partition has made no progress, and why: failures in a row, and time spent waiting."""
+
+    __slots__ = (
+        "_waited",
+        "_waiting_since",
+        "at_end_since",
+        "failing_since",
+        "failures",
+        "last_failure",
+        "refetched",
+        "retry_at",
+    )
+
+    def __init__(self) -> None:
         self.failures = 0
+        self.failing_since = 0.0
+        self.retry_at = 0.0
+        self.last_failure: KafkaError | None = None
+        self.at_end_since: float | None = None
+        self.refetched = False
+        """True if corrupt records were requested once more already."""
+        self._waited = 0.0
+        self._waiting_since: float | None = None
+
+    def waited_s(self, now: float) -> float:
+        """Seconds without progress while a request was in flight or could not be sent. Time in which others
+        were served, or the broker was throttling, does not count.
+        """
+        return self._waited + (0.0 if self._waiting_since is None else now - self._waiting_since)
+
+    def start_waiting(self, now: float) -> None:
+        """Time counts from now on, unless it does already."""
+        if self._waiting_since is None:
+            self._waiting_since = now
+
+    def stop_waiting(self, now: float) -> None:
+        """Time counts no more; what has counted so far stays."""
+        if self._waiting_since is not None:
+            self._waited, self._waiting_since = self._waited + now - self._waiting_since, None
+
+    def forget_waiting(self) -> None:
+        """What has counted so far is forgotten."""
         self._waited, self._waiting_since = 0.0, None
 
-    def took(self, next_offset: int, epoch: int, size: int, turn: int, now: float) -> None:
-        """``size`` bytes of records came; the next request starts at ``next_offset``."""
-        self._bytes_per_offset = size / (next_offset - self.position)
-        self._taken = next_offset, epoch
-        self.ask_from, self.last_epoch, self.turn = next_offset, epoch, turn
-        self.probe_until = None
-        self.failures = 0
-        self.passed_epoch_check()
-        if self.replica is not None:
-            self._refused_by_replica = 0
-        self.hold(now)
+    def fail(self, error: KafkaError, now: float, delay_s: float) -> None:
+        """Try again ``delay_s`` from now."""
+        if self.failures == 0:
+            self.failing_since = now
+        self.start_waiting(now)
+        self.failures += 1
+        self.retry_at = now + delay_s
+        self.last_failure = error
 
-    def advance(self, next_offset: int) -> None:
-        """The caller has everything before ``next_offset``."""
-        if next_offset > self.position:
+    def pace(self, until: float) -> None:
+        """Nothing is wrong, but a request before ``until`` would be pointless."""
+        self.retry_at = until
+
+    def receive(self, now: float) -> None:
+        """Records came, and are decoded next."""
+        self.failures = 0
+        self.stop_waiting(now)
+
+    def deliver(self, *, moved: bool) -> None:
+        """The caller gets records, and the position ``moved``."""
+        if moved:
             self._waited, self._waiting_since = 0.0, None
-            self.at_end_since = None
-            self.last_failure = None
-        self._position_epoch = self._taken[1] if next_offset == self._taken[0] else -1
-        self.position = next_offset
-        # A failure meanwhile (of the request sent ahead) has set it back to before what is given out now.
-        if self.ask_from <= next_offset:
-            self.ask_from, self.last_epoch = next_offset, self._position_epoch
+            self.at_end_since = self.last_failure = None
         self.failures = 0
         self.refetched = False
 
-    def rewind(self) -> None:
-        """Ask again from what the caller has; an answer that is on its way will not fit and is dropped."""
-        self.ask_from, self.last_epoch = self.position, self._position_epoch
-        self.probe_until = None
+    def pass_over(self) -> None:
+        """Other partitions filled the response: this one's turn comes."""
+        self.failures = 0
+        self.forget_waiting()
+
+    def reach_end(self, now: float, error: KafkaError | None) -> float:
+        """The log ends at the position. Return for how many seconds it has: 0 at first, and if ``error`` (an
+        open transaction) explains why there will be more.
+        """
+        self.failures = 0
+        if error is not None:
+            self.last_failure, self.at_end_since = error, None
+            return 0.0
+        if self.at_end_since is None:
+            self.at_end_since = now
+        return now - self.at_end_since
+
+    def refetch(self) -> bool:
+        """Corrupt records are to be requested once more; False if they were already."""
+        if self.refetched:
+            return False
+        self.refetched = True
+        return True
+
+    def reset(self) -> None:
+        """Forget failures and waiting."""
+        self.last_failure = self.at_end_since = None
+        self.failures, self.refetched = 0, False
+        self.forget_waiting()
+
+
+class PartitionState:
+    """One partition in a fetch: its parts, and the transitions that concern several of them."""
+
+    __slots__ = (
+        "_bytes_per_offset",
+        "broker",
+        "error",
+        "in_flight",
+        "max_bytes",
+        "paused",
+        "position",
+        "progress",
+        "topic_id",
+        "topic_partition",
+        "turn",
+    )
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        offset: int,
+        until_offset: int,
+        max_bytes: int,
+        topic_id: UUID | None = None,
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.position = FetchPosition(topic_partition, offset, until_offset)
+        self.broker = PartitionBroker()
+        self.progress = FetchProgress()
+        self.topic_id = topic_id
+        """The id that the offsets belong to; None until one is known."""
+        self.error: KafkaError | None = None
+        """The error that ended fetching, until `seek`."""
+        self.paused = False
+        self.in_flight = False
+        self.turn = 0
+        """When it was served last: partitions that have waited longest come first in a request."""
+        self.max_bytes = max_bytes
+        self._bytes_per_offset: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<PartitionState of {self.topic_partition} at {self.position.offset}>"
+
+    @property
+    def open(self) -> bool:
+        """True if something is left to request."""
+        position = self.position
+        return position.fetch_offset < position.until_offset and not self.paused and self.error is None
+
+    @property
+    def where(self) -> str:
+        """Partition and offset, for messages."""
+        return f"{self.topic_partition} at offset {self.position.offset}"
+
+    def wanted_bytes(self) -> int:
+        """How much to request: no more than the rest of the range probably takes."""
+        if self._bytes_per_offset is None or self.position.endless:
+            return self.max_bytes
+        left = int((self.position.until_offset - self.position.fetch_offset) * self._bytes_per_offset * 1.1)
+        return min(self.max_bytes, left + MIN_FETCH_BYTES)
+
+    # Transitions, in the order of a round: requested, answered, received, at the end, failed.
+
+    def requested(self, now: float) -> None:
+        """It is part of a request that was sent."""
+        self.in_flight = True
+        self.progress.start_waiting(now)
+
+    def answered(self) -> None:
+        """The request that it was part of has ended, with an answer or without."""
+        self.in_flight = False
+
+    def hold(self, now: float) -> None:
+        """It cannot be requested now, through no fault of the broker: time stops counting."""
+        self.progress.stop_waiting(now)
+        self.broker.expire_replica(now)
+
+    def receive(self, next_offset: int, epoch: int, size: int, turn: int, now: float) -> None:
+        """``size`` bytes of records came; the next request starts at ``next_offset``."""
+        self._bytes_per_offset = size / (next_offset - self.position.offset)
+        self.turn = turn
+        self.position.receive(next_offset, epoch)
+        self.broker.served(now)
+        self.progress.receive(now)
 
     def grow(self, limit: int) -> bool:
-        """Ask for twice as much, first in line; False where that is as much as there may be."""
+        """Request twice as much, first in line; False if that exceeds ``limit``."""
         if self.max_bytes >= limit:
             return False
         self.max_bytes = min(self.max_bytes * 2, limit)
         self._bytes_per_offset, self.turn = None, 0
         return True
 
-    def forget_epoch(self) -> None:
-        """The broker does not know the epoch of what was read last: ask without it."""
-        self._position_epoch = -1
-        self.rewind()
-
     def learn_topic_id(self) -> None:
-        """An answer came: its topic's id is the one that the offsets belong to, unless another is known."""
-        if self.topic_id is None and self.leader is not None:
-            self.topic_id = self.leader.topic_id
+        """An answer came: the offsets belong to the topic id of the leader, unless another is known."""
+        if self.topic_id is None and self.broker.leader is not None:
+            self.topic_id = self.broker.leader.topic_id
 
-    def at_end(self, now: float, error: KafkaError | None) -> float:
-        """The log ends here. For how many seconds it has: 0 at first, and where ``error`` (an open
-        transaction) says why it will go on one day.
-        """
-        self.failures = 0
-        if self.endless:
-            self._waited, self._waiting_since = 0.0, None
+    def reach_end(self, now: float, error: KafkaError | None) -> float:
+        """The log ends at the position. See `FetchProgress.reach_end`; without an end this is no failure."""
+        if self.position.endless:
+            self.progress.pass_over()
             return 0.0
-        if error is not None:
-            self.last_failure, self.at_end_since = error, None
-            return 0.0
-        self.at_end_since = now if self.at_end_since is None else self.at_end_since
-        return now - self.at_end_since
-
-    def pace(self, until: float) -> None:
-        """Nothing is wrong, but asking before ``until`` would be pointless."""
-        self.retry_at = until
+        return self.progress.reach_end(now, error)
 
     def prefer(self, replica: int, until: float) -> None:
-        """The leader sends us to a follower."""
-        self.replica, self._replica_until = replica, until
-        self.rewind()
+        """The leader names a follower to fetch from."""
+        self.broker.prefer(replica, until)
+        self.position.rewind()
 
     def leave_replica(self, now: float, max_s: float) -> None:
-        """The follower can't serve it: the leader is to do so, each time for longer (``max_s`` at most)."""
-        pause_s = min(max_s, 2.0**self._refused_by_replica)
-        self._refused_by_replica = min(self._refused_by_replica + 1, 30)
-        self.replica, self._no_replica_until = None, now + pause_s
-        self.rewind()
+        """The follower cannot serve the partition: ask the leader."""
+        self.broker.leave_replica(now, max_s)
+        self.position.rewind()
 
     def stall(self, error: KafkaError, now: float, delay_s: float) -> None:
         """A useless answer: ask the same broker again, a little later."""
-        self._failed(error, now, delay_s)
-        self.rewind()
+        self.progress.fail(error, now, delay_s)
+        self.position.rewind()
 
     def lose_leader(self, error: KafkaError, now: float, delay_s: float) -> None:
         """Look up which broker to ask, a little later."""
-        self._failed(error, now, delay_s)
-        self.leader = self.replica = None
-        self.leader_is_stale = True
-        self.rewind()
+        self.progress.fail(error, now, delay_s)
+        self.broker.lose_leader()
+        self.position.rewind()
 
-    def found_corrupt(self, error: KafkaError, now: float, max_s: float) -> None:
-        """The records that came are corrupt: once more, from the leader, as the bytes may have been damaged
-        on the way.
+    def find_corrupt(self, error: KafkaError, now: float, max_s: float) -> None:
+        """The records that came are corrupt: request them once more, from the leader, as the bytes may have
+        been damaged on the way.
         """
-        if self.refetched:
+        if not self.progress.refetch():
             self.break_off(error)
             return
-        self.refetched = True
-        if self.replica is not None:
-            self.leave_replica(now, max_s)
-        self.rewind()
-
-    def passed_epoch_check(self) -> None:
-        """The leader's log has what was read so far."""
-        if self.leader is not None:
-            self.epoch_checked = self.leader.leader_epoch
+        if self.broker.replica is not None:
+            self.broker.leave_replica(now, max_s)
+        self.position.rewind()
 
     def break_off(self, error: KafkaError) -> None:
         """Nothing more can be read from it, unless the caller seeks elsewhere."""
         self.error = error
-        self.rewind()
+        self.position.rewind()
 
-    # What the caller wants.
+    def explain(self, error: KafkaError, better: KafkaError) -> None:
+        """Replace ``error`` by one that says more, unless the partition was moved meanwhile."""
+        if self.error is error:
+            self.error = better
+
+    # Requests of the caller.
 
     def seek(self, offset: int, until_offset: int) -> None:
-        """Go on from ``offset``, as if nothing had been read before."""
-        self.position, self.until_offset = offset, until_offset
-        self._position_epoch = -1
+        """Continue from ``offset``, as if nothing had been read before."""
         self.try_again()
-        self.moves += 1
-        self.rewind()
+        self.position.seek(offset, until_offset)
 
     def try_again(self) -> None:
-        """Go on at the same position after an error; what is known of the log before it stays known."""
-        self.error = self.last_failure = self.at_end_since = None
-        self.failures, self.refetched = 0, False
-        self.count_waiting_anew()
-
-    def count_waiting_anew(self) -> None:
-        """What it has waited in vain so far counts no more."""
-        self._waited, self._waiting_since = 0.0, None
+        """Continue at the same position after an error; what is known of the log before it stays known."""
+        self.error = None
+        self.progress.reset()
 
     def pause(self, now: float) -> None:
-        """Ask for nothing until `resume`; what was fetched and not given out is dropped."""
+        """Request nothing until `resume`; records that were received and not handed out are dropped."""
         self.paused = True
-        self.moves += 1
         self.hold(now)
-        self.rewind()
+        self.position.invalidate()
 
     def resume(self) -> None:
-        """Go on where the caller is."""
+        """Continue where the caller is."""
         self.paused = False
-        # An answer to what was asked before the pause may have failed during it.
-        self._waited, self._waiting_since = 0.0, None
-
-    def _failed(self, error: KafkaError, now: float, delay_s: float) -> None:
-        if self.failures == 0:
-            self.failing_since = now
-        self._waiting_since = now if self._waiting_since is None else self._waiting_since
-        self.failures += 1
-        self.retry_at = now + delay_s
-        self.last_failure = error
-
-    def _expire_replica(self, now: float) -> None:
-        if self.replica is not None and now > self._replica_until:
-            self.replica = None  # the leader says again who is near
+        # An answer to a request from before the pause may have failed during it.
+        self.progress.forget_waiting()
 
 
 def probes_first(states: list[PartitionState], now: float) -> list[PartitionState]:
-    """Those of ``states`` that one request may ask for: the probes, where there are any; the others have to
-    wait.
-    """
-    probes = [state for state in states if state.probe_until is not None]
+    """The ``states`` that one request may contain: the probes if there are any; the others have to wait."""
+    probes = [state for state in states if state.position.probe_until is not None]
     if not probes:
         return states
     for state in states:
-        if state.probe_until is None:
+        if state.position.probe_until is None:
             state.hold(now)
     return probes

@@ -23,6 +23,7 @@ from ..observe import catalogue as metric
 from ..observe.metrics import error_tag
 from ..runtime.deadline import Deadline
 from .background import Background
+from .fetch_lookups import FetchLookups
 from .fetched_records import FetchedRecords
 from .fetcher import FetchRun
 from .offsets import resolve_offsets, with_bounds
@@ -92,9 +93,8 @@ class PrefetchThread:
         """Connections of its own."""
         self._background = Background(shared.wakeup)
         connections = _OwnConnections(router, self.brokers)
-        self._run = FetchRun(router, config, columns, connections, self._background)
-        self._run.lookups.bounds = self._with_reset
-        self._run.metrics = shared.metrics
+        lookups = FetchLookups(router, connections, self._background, self._with_reset)
+        self._run = FetchRun(router, config, columns, lookups=lookups, metrics=shared.metrics)
         self._fetched: dict[TopicPartition, _Fetched] = {}
         self._watch = watch
         self._watch_at = time.monotonic() + router.config.metadata_max_age_ms / 1000
@@ -107,7 +107,7 @@ class PrefetchThread:
                 shared.wakeup.clear()  # first: what comes after it is seen, or ends the next wait
                 if shared.closed:
                     break
-                self._background.settle()
+                self._run.settle()
                 self._follow()
                 self._fetch()
                 self._look_around()

@@ -342,11 +342,15 @@ def test_a_connection_that_has_ended_at_once_is_a_failure(world: World) -> None:
     world.brokers[1].submit = hang_up
     run = start_in(world, ONE, poll_timeout_ms=60_000)
     run.next(Deadline.after_ms(0))
-    state = run._states[ONE]
-    assert (dialled, state.failures, str(state.last_failure)) == ([1], 1, "the broker hung up")
+    state = run.state(ONE)
+    assert (dialled, state.progress.failures, str(state.progress.last_failure)) == (
+        [1],
+        1,
+        "the broker hung up",
+    )
     run.next(Deadline.after_ms(0))
     assert dialled == [1]  # not before the pause is over
-    state.retry_at = 0.0
+    state.progress.retry_at = 0.0
     del world.brokers[1].submit
     run.next(Deadline.after_ms(0))
     assert dialled == [1, 1]
@@ -376,19 +380,19 @@ class Held(AtOnce):
 
 
 def held_up(world: World) -> tuple[FetchRun, Held]:
-    run, held = start_in(world), Held()
-    run._background = run.lookups._background = held
-    return run, held
+    held = Held()
+    return start_in(world, background=held), held
 
 
 def test_bounds_are_not_told_to_a_partition_that_was_moved_meanwhile(world: World) -> None:
     run, held = held_up(world)
     run.add(ONE, 99, 120)
     error = OffsetOutOfRangeError(ONE, 99)
-    run._states[ONE].break_off(error)
+    run.state(ONE).break_off(error)
     assert run.next(Deadline.after_ms(0)) is None
     run.seek(ONE, 0, 20)
     held.finish(("bounds", None), OffsetOutOfRangeError(ONE, 99, 0, 20))
+    run.settle()
     assert run.broken() == {}
     assert run.position(ONE) == 0
 
@@ -401,9 +405,10 @@ def test_what_is_wrong_with_a_leader_is_not_told_to_a_partition_that_was_paused_
     assert run.next(Deadline.after_ms(0)) is None
     run.pause(ONE)
     held.finish("leaders", BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "t"))
+    run.settle()
     run.resume(ONE)
     assert run.broken() == {}
-    assert run._states[ONE].failures == 0
+    assert run.state(ONE).progress.failures == 0
     assert run.next(Deadline.after_ms(0)) is None
     assert "leaders" in held
 
@@ -422,7 +427,7 @@ def test_a_failed_dial_is_not_told_once_nobody_waited_for_it(world: World) -> No
     run.next(Deadline.after_ms(0))
     run.resume(ONE)
     run.next(Deadline.after_ms(0))
-    assert run._states[ONE].failures == 0
+    assert run.state(ONE).progress.failures == 0
     assert ("connection", 1) in held
 
 
@@ -435,7 +440,7 @@ def test_a_close_ends_a_look_for_leaders(
     before = set(looking_up())
     run = start()
     run.add(ONE, 0, 20)
-    run._states[ONE].leader_is_stale = stale
+    run.state(ONE).broker.leader_is_stale = stale
     while not gate.reached.is_set():
         assert run.next(Deadline.after_ms(1)) is None
     run.close()

@@ -12,7 +12,7 @@ from scripted_broker import offsets_of
 from spark_kafka_native.kafka.cluster.router import Leader
 from spark_kafka_native.kafka.config.client_config import ConsumerConfig
 from spark_kafka_native.kafka.consumer import fetch_answers, fetcher
-from spark_kafka_native.kafka.consumer.fetcher import FRAME_OVERHEAD
+from spark_kafka_native.kafka.consumer.fetch_answers import FRAME_OVERHEAD
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     BrokerError,
@@ -120,12 +120,11 @@ def test_a_broker_is_given_up_when_it_is_late_and_not_before(world: World) -> No
     run = start(world, ONE)
     round_of(run)
     [pending] = world.brokers[1].requests
-    flight = run._flights[1]
-    assert (flight.since, run._late_after_ms) == (0.0, 3_500)
-    run._clock._ran = 3.5
+    assert run.rules.late_after_ms == 3_500
+    world.clock.elapsed_s = 3.5
     assert round_of(run) is None
     assert pending.answer is None
-    run._clock._ran = 3.501
+    world.clock.elapsed_s = 3.501
     assert round_of(run) is None
     assert str(pending.answer) == "no answer within 3500 ms"
     assert run.position(ONE) == 10
@@ -139,7 +138,7 @@ def test_a_failure_moves_nothing_and_asks_anew_after_a_while(world: World) -> No
     assert round_of(run) is None
     assert (world.looked_up, len(world.brokers[1].requests)) == (["known"], 1)
     world.leaders[ONE] = Leader(2, 6, ID)
-    run._clock._ran = 10.0
+    world.clock.elapsed_s = 10.0
     round_of(run)
     assert world.looked_up == ["known", "anew"]
     assert asked(world.brokers[2].requests[0]) == {0: 10}
@@ -153,9 +152,9 @@ def test_an_error_of_the_whole_answer_is_one_of_each_partition(world: World) -> 
         error_code=ErrorCode.UNKNOWN_SERVER_ERROR, responses=[]
     )
     round_of(run)
-    for state in run._states.values():
-        assert isinstance(state.last_failure or state.error, BrokerError)
-        assert "Fetch from broker 1" in str(state.last_failure or state.error)
+    for progress, state in [(one.progress, one) for one in map(run.state, (ONE, TWO))]:
+        assert isinstance(progress.last_failure or state.error, BrokerError)
+        assert "Fetch from broker 1" in str(progress.last_failure or state.error)
 
 
 def test_a_final_failure_of_the_look_up_is_raised(world: World) -> None:
@@ -177,11 +176,11 @@ def test_another_topic_id_is_a_recreated_topic_only_when_it_stays(world: World) 
     run = start(world)
     run.add(ONE, 10, 20, UUID(int=9))
     for times in range(3):
-        run._clock._ran = 10.0 * times
+        world.clock.elapsed_s = 10.0 * times
         assert round_of(run) is None
-        assert run._states[ONE].failures == times + 1
-        run._states[ONE]._waited, run._states[ONE]._waiting_since = 0.0, None
-    run._clock._ran = 40.0
+        assert run.state(ONE).progress.failures == times + 1
+        run.state(ONE).progress.forget_waiting()
+    world.clock.elapsed_s = 40.0
     round_of(run)
     with pytest.raises(TopicRecreatedError) as caught:
         round_of(run)

@@ -29,42 +29,42 @@ def test_a_broker_that_asked_to_be_left_alone_is(world: World) -> None:
     world.brokers[1].muted_ms = 700.0
     round_of(run)
     assert not world.brokers[1].requests
-    assert run._wait_ms() == 700
+    assert run.max_wait_ms == 700
     world.brokers[1].muted_ms = 0.0
     round_of(run)
     assert len(world.brokers[1].requests) == 1
-    assert run._wait_ms() == MAX_WAIT_MS
+    assert run.max_wait_ms == MAX_WAIT_MS
 
 
 def test_it_waits_no_longer_than_until_the_first_is_due(world: World) -> None:
     run = start(world, ONE, TWO)
     round_of(run)
-    run._states[ONE].retry_at = run._states[TWO].retry_at = 50.0
-    assert run._wait_ms() == MAX_WAIT_MS  # both are asked for
-    run._states[ONE].in_flight = run._states[TWO].in_flight = False
-    run._states[ONE].retry_at, run._states[TWO].retry_at = 0.25, 0.5
-    assert run._wait_ms() == 250
-    run._clock._ran = 0.375
-    assert run._wait_ms() == 125
-    run._states[TWO].retry_at = 0.0
-    assert run._wait_ms() == MAX_WAIT_MS
-    run._states[TWO].leader = None
-    assert run._wait_ms() == 0
+    run.state(ONE).progress.retry_at = run.state(TWO).progress.retry_at = 50.0
+    assert run.max_wait_ms == MAX_WAIT_MS  # both are asked for
+    run.state(ONE).in_flight = run.state(TWO).in_flight = False
+    run.state(ONE).progress.retry_at, run.state(TWO).progress.retry_at = 0.25, 0.5
+    assert run.max_wait_ms == 250
+    world.clock.elapsed_s = 0.375
+    assert run.max_wait_ms == 125
+    run.state(TWO).progress.retry_at = 0.0
+    assert run.max_wait_ms == MAX_WAIT_MS
+    run.state(TWO).broker.leader = None
+    assert run.max_wait_ms == 0
 
 
 def test_waiting_in_vain_ends_with_what_and_why(world: World) -> None:
     run = start(world, ONE, poll_timeout_ms=10_000)
     round_of(run)
-    run._clock._ran = 10.0
+    world.clock.elapsed_s = 10.0
     run._check_progress()
-    assert run._states[ONE].error is None
-    run._clock._ran = 10.001
+    assert run.state(ONE).error is None
+    world.clock.elapsed_s = 10.001
     why = r"cannot fetch t-0 at offset 10 \(until 20\) in 10000 ms; .* none, broker 1 has not answered"
     with pytest.raises(DeadlineExceededError, match=why):
         round_of(run)
     run.seek(ONE, 10)
-    run._states[ONE].last_failure = lost = NetworkError("lost")
-    run._states[ONE].asked(0.0)
+    run.state(ONE).progress.last_failure = lost = NetworkError("lost")
+    run.state(ONE).requested(0.0)
     with pytest.raises(DeadlineExceededError, match="the last failure: lost") as caught:
         round_of(run)
     assert caught.value.__cause__ is lost
@@ -79,17 +79,18 @@ def test_an_old_broker_is_asked_about_the_epoch_first(world: World, monkeypatch:
             (state, LogTruncatedError(ONE, 10, 5) if state.topic_partition == ONE else NetworkError("lost"))
             for state in states
             if state.topic_partition != THREE
-        ]
+        ] + [(state, None) for state in states if state.topic_partition == THREE]
 
     monkeypatch.setattr(fetcher, "find_truncated", find_truncated)
     world.brokers[1].version = 11
     run = start(world, ONE, TWO, THREE)
-    run._submit()
+    assert round_of(run) is None
     assert calls == [(1, [ONE, TWO, THREE], 3_000)]
     assert asked(world.brokers[1].requests[0]) == {2: 10}
-    assert run._states[TWO].leader is None
-    assert run._states[TWO].error is None
-    assert run._states[TWO].retry_at > 0
+    assert [run.state(tp).broker.epoch_checked for tp in (ONE, TWO, THREE)] == [-1, -1, 5]
+    assert run.state(TWO).broker.leader is None
+    assert run.state(TWO).error is None
+    assert run.state(TWO).progress.retry_at > 0
     with pytest.raises(LogTruncatedError):
         round_of(run)
 
@@ -112,11 +113,11 @@ def test_a_close_leaves_nothing_behind(world: World) -> None:
     [first], [second] = world.brokers[1].requests, world.brokers[2].requests
     first.answer = told(p0=records(10))
     run._wait(Deadline.after_ms(0))
-    assert [flight.pending for flight in run._answered] == [first]
+    assert [fetch.pending for fetch in run._answered] == [first]
     run.close()
     assert (first.abandoned, second.abandoned) == (1, 1)
     assert [broker.trimmed for broker in world.brokers.values()] == [1, 1]
-    assert (list(run._records), run._flights, list(run._answered)) == ([], {}, [])
+    assert (list(run._records), run._in_flight, list(run._answered)) == ([], {}, [])
     run.close()
     assert (first.abandoned, world.brokers[1].trimmed) == (1, 1)
 
@@ -157,16 +158,16 @@ def test_only_brokers_that_do_not_compare_epochs_in_a_fetch_are_asked_about_them
 
 def test_the_rules_are_those_of_the_config(world: World) -> None:
     run = start(world, isolation_level=IsolationLevel.READ_COMMITTED, end_of_log_wait_ms=7_000)
-    assert run._rules.read_committed
-    assert run._rules.end_of_log_wait_s == 7
-    assert run._rules.replica_s == world.config.metadata_max_age_ms / 1000
+    assert run.rules.read_committed
+    assert run.rules.end_of_log_wait_s == 7
+    assert run.rules.replica_s == world.config.metadata_max_age_ms / 1000
     loose = start(world, isolation_level=IsolationLevel.READ_UNCOMMITTED)
-    assert not loose._rules.read_committed
+    assert not loose.rules.read_committed
 
 
 def test_who_does_not_want_the_follower_asks_without_a_rack(world: World) -> None:
     run = start(world, ONE, TWO)
-    run._states[TWO].leave_replica(0.0, 300.0)
+    run.state(TWO).leave_replica(0.0, 300.0)
     round_of(run)
     assert world.brokers[1].requests[0].request.rack_id == ""
 
@@ -202,23 +203,23 @@ def test_one_that_was_moved_is_left_out_and_the_next_is_not(world: World) -> Non
 def test_each_partition_is_late_by_itself(world: World) -> None:
     run = start(world, ONE, TWO, THREE)
     end = EndOfLogError(TWO, 10, 20, 15)
-    for state in run._states.values():
-        state.asked(0.0)
-    run._states[ONE].pause(0.0)
-    run._states[TWO].last_failure = end
-    run._clock._ran = 11.0
+    for tp in (ONE, TWO, THREE):
+        run.state(tp).requested(0.0)
+    run.state(ONE).pause(0.0)
+    run.state(TWO).progress.last_failure = end
+    world.clock.elapsed_s = 11.0
     run._check_progress()
-    errors = [run._states[one].error for one in (ONE, TWO, THREE)]
+    errors = [run.state(one).error for one in (ONE, TWO, THREE)]
     assert errors[:2] == [None, end]
     assert isinstance(errors[2], DeadlineExceededError)
     run._check_progress()
-    assert [run._states[one].error for one in (ONE, TWO, THREE)] == errors
+    assert [run.state(one).error for one in (ONE, TWO, THREE)] == errors
 
 
 def test_the_error_of_a_paused_partition_is_not_raised_that_of_the_next_is(world: World) -> None:
     run = start(world, ONE, TWO, THREE)
-    run._states[ONE].break_off(SecurityError("first"))
-    run._states[THREE].break_off(SecurityError("third"))
+    run.state(ONE).break_off(SecurityError("first"))
+    run.state(THREE).break_off(SecurityError("third"))
     run.pause(ONE)
     with pytest.raises(SecurityError, match="third"):
         round_of(run)
@@ -233,8 +234,8 @@ def test_a_broker_that_can_not_be_connected_to_is_the_failure_of_its_own_partiti
     world.brokers[1] = lost
     run = start(world, ONE, TWO)
     round_of(run)
-    assert run._states[ONE].last_failure is lost
-    assert run._states[TWO].last_failure is None
+    assert run.state(ONE).progress.last_failure is lost
+    assert run.state(TWO).progress.last_failure is None
     assert asked(world.brokers[2].requests[0]) == {1: 10}
 
 
@@ -247,8 +248,8 @@ def test_a_broker_that_is_busy_keeps_no_other_waiting(world: World) -> None:
     round_of(run)
     assert len(world.brokers[1].requests) == 1
     assert asked(world.brokers[2].requests[0]) == {2: 10}
-    run._clock._ran = 5.0
-    assert run._states[TWO].waited_s(5.0) == 0  # it is not the broker's fault
+    world.clock.elapsed_s = 5.0
+    assert run.state(TWO).progress.waited_s(5.0) == 0  # it is not the broker's fault
 
 
 def test_a_failure_of_an_answer_says_where(world: World) -> None:

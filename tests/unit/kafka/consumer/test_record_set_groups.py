@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_native.kafka.consumer import fetched_records
-from spark_kafka_native.kafka.consumer.fetched_records import Taken, in_groups
+from spark_kafka_native.kafka.consumer.fetched_records import ReceivedRecords, group_small_sets
 from spark_kafka_native.kafka.consumer.partition_state import PartitionState
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import TopicPartition
@@ -16,7 +16,7 @@ from spark_kafka_native.kafka.protocol.api.fetch import AbortedTransaction, Part
 BIG = fetched_records.SMALL_BYTES + 1
 
 
-def taken(partition: int, size: int | None, aborted: Any = None) -> Taken:
+def taken(partition: int, size: int | None, aborted: Any = None) -> ReceivedRecords:
     data = PartitionData(
         partition_index=partition,
         error_code=ErrorCode.NONE,
@@ -26,14 +26,11 @@ def taken(partition: int, size: int | None, aborted: Any = None) -> Taken:
         aborted_transactions=aborted,
         records=None if size is None else memoryview(bytes(size)),
     )
-    state = PartitionState(
-        topic_partition=TopicPartition("t", partition), position=0, until_offset=9, max_bytes=1
-    )
-    return Taken(state, data, 0)
+    return ReceivedRecords(PartitionState(TopicPartition("t", partition), 0, 9, 1), data, 0)
 
 
-def groups(*found: Taken) -> list[list[int]]:
-    return [[one.data.partition_index for one in group] for group in in_groups(found)]
+def groups(*found: ReceivedRecords) -> list[list[int]]:
+    return [[one.data.partition_index for one in group] for group in group_small_sets(found)]
 
 
 def test_small_neighbours_are_together_in_their_order() -> None:

@@ -18,6 +18,7 @@ from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     BrokerError,
     IncompleteResponseError,
+    KafkaError,
     LogTruncatedError,
     UnsupportedVersionError,
 )
@@ -33,12 +34,10 @@ from spark_kafka_native.kafka.protocol.api.offset_for_leader_epoch import (
 def state(topic: str = "t", partition: int = 0, read_until: int = 20, last_epoch: int = 4) -> PartitionState:
     """Read up to 10 and asked for up to ``read_until`` under leader 1 (epoch 5); now led by broker 2 in
     epoch 6."""
-    made = PartitionState(
-        topic_partition=TopicPartition(topic, partition), position=10, until_offset=100, max_bytes=1 << 20
-    )
-    made.led_by(Leader(1, 5, UUID(int=1)), 0.0)
-    made.took(read_until, last_epoch, 10, 1, 0.0)
-    made.led_by(Leader(2, 6, UUID(int=1)), 0.0)
+    made = PartitionState(TopicPartition(topic, partition), 10, 100, 1 << 20)
+    made.broker.led_by(Leader(1, 5, UUID(int=1)), 0.0)
+    made.receive(read_until, last_epoch, 10, 1, 0.0)
+    made.broker.led_by(Leader(2, 6, UUID(int=1)), 0.0)
     return made
 
 
@@ -74,9 +73,9 @@ class Leads:
         return self.response
 
 
-def find(leads: Leads, *states: PartitionState) -> list[tuple[PartitionState, Exception]]:
+def find(leads: Leads, *states: PartitionState) -> list[tuple[PartitionState, KafkaError | None]]:
     connection: Any = leads
-    return list(find_truncated(connection, states, 1234))
+    return find_truncated(connection, states, 1234)
 
 
 def test_the_request_has_the_epoch_that_was_read_and_the_leaders() -> None:
@@ -91,29 +90,26 @@ def test_the_request_has_the_epoch_that_was_read_and_the_leaders() -> None:
 @pytest.mark.parametrize(("end", "cut"), [(0, True), (10, True), (19, True), (20, False), (21, False)])
 def test_an_epoch_that_ends_before_what_was_fetched_was_cut_back(end: int, cut: bool) -> None:
     one = state(read_until=20)
-    failures = read_offset_for_leader_epoch(answer(("t", 0, end)), {one.topic_partition: one})
+    [(checked, error)] = read_offset_for_leader_epoch(answer(("t", 0, end)), {one.topic_partition: one})
+    assert checked is one
     if not cut:
-        assert failures == []
-        assert one.epoch_checked == 6
+        assert error is None
         return
-    [(failed, error)] = failures
-    assert failed is one
     assert isinstance(error, LogTruncatedError)
     assert error.args == (TopicPartition("t", 0), 10, end)
-    assert one.epoch_checked == 5
 
 
 def test_each_partition_hears_its_own_answer() -> None:
     cut, fine, missing = state("t", 0), state("u", 0), state("u", 1)
     states = {one.topic_partition: one for one in (cut, fine, missing)}
     told = answer(("x", 0, 3), ("t", 7, 3), ("u", 0, 20), ("t", 0, 12), ("t", 0, 20))
-    failures = read_offset_for_leader_epoch(told, states)
-    assert [(failed, type(error)) for failed, error in failures] == [
-        (cut, LogTruncatedError),
-        (missing, IncompleteResponseError),
-    ]
-    assert str(failures[1][1]) == "epoch 4 of u-1: the leader's answer lacks it"
-    assert [one.epoch_checked for one in (cut, fine, missing)] == [5, 6, 5]
+    checked = dict(read_offset_for_leader_epoch(told, states))
+    assert {one: type(error) for one, error in checked.items()} == {
+        cut: LogTruncatedError,
+        fine: type(None),
+        missing: IncompleteResponseError,
+    }
+    assert str(checked[missing]) == "epoch 4 of u-1: the leader's answer lacks it"
     assert len(states) == 3  # the caller's own
 
 
@@ -124,17 +120,19 @@ def test_a_refusal_is_no_check() -> None:
     assert failed is one
     assert isinstance(error, BrokerError)
     assert (error.error_code, error.where) == (ErrorCode.FENCED_LEADER_EPOCH, "epoch 4 of t-0")
-    assert one.epoch_checked == 5
 
 
 def test_only_those_under_another_epoch_than_they_were_read_are_asked_about_and_once() -> None:
     doubtful, epoch_zero = state("t", 0), state("t", 1, last_epoch=0)
     same, unread, unled = state("t", 2), state("t", 3), state("t", 4)
-    same.led_by(Leader(1, 5, UUID(int=1)), 0.0)
-    unread.last_epoch = -1
-    unled.leader = None
+    same.broker.led_by(Leader(1, 5, UUID(int=1)), 0.0)
+    unread.position.forget_epoch()
+    unled.broker.lose_leader()
     leads = Leads(answer(("t", 0, 20), ("t", 1, 20)))
-    assert find(leads, doubtful, epoch_zero, same, unread, unled) == []
+    checked = find(leads, doubtful, epoch_zero, same, unread, unled)
+    assert checked == [(doubtful, None), (epoch_zero, None)]
+    for one, _ in checked:
+        one.broker.pass_epoch_check()
     [(request, timeout_ms)] = leads.asked
     assert [p.partition for p in request.topics[0].partitions] == [0, 1]
     assert timeout_ms == 1234
