@@ -155,49 +155,47 @@ def die(events: Events, point: str) -> None:
 def run_task(plan: Plan, job: dict[str, Any], events: Events) -> Any:
     """What a Python worker does; the message for the driver."""
     from spark_kafka_native.kafka.config.client_config import TransactionConfig
-    from spark_kafka_native.spark.write import exactly_once
-    from spark_kafka_native.spark.write.marker_topic import MarkerTopic
-    from spark_kafka_native.spark.write.markers import GroupMarkers
+    from spark_kafka_native.spark.write.marker_store import GroupMarkers, MarkerTopic
     from spark_kafka_native.spark.write.rows import RowColumns
-    from spark_kafka_native.spark.write.write_task import WriteTask
+    from spark_kafka_native.spark.write.worker import transactional_task
+    from spark_kafka_native.spark.write.worker.write_rows import WriteTask
 
     def at(point: str) -> Callable[[], None]:
         return partial(die, events, point) if job["point"] == point else lambda: None
 
-    exactly_once.TransactionConfig = partial(TransactionConfig, transaction_version=job["protocol"])  # type: ignore[misc, assignment]
+    transactional_task.TransactionConfig = partial(TransactionConfig, transaction_version=job["protocol"])  # type: ignore[misc, assignment]
     plant(plan)
-    after(exactly_once.TransactionalProducer, "initialize", at("initialized"))
+    after(transactional_task.TransactionalProducer, "initialize", at("initialized"))
     for markers in (GroupMarkers, MarkerTopic):
         after(markers, "last", at("marker-read"))
     after(WriteTask, "write", at("producing"))
     after(WriteTask, "finish", at("acknowledged"))
     chosen = options(plan, job["timeout"])
     columns = RowColumns(names=("partition", "value"), topic=plan.topic)
-    who = exactly_once.BatchTask(query_id=plan.topic, batch_id=job["batch"], partition=job["task"])
+    who = transactional_task.BatchTask(query_id=plan.topic, batch_id=job["batch"], partition=job["task"])
     given = rows(plan, job["batch"], job["task"])
-    message = exactly_once.write_once(given, columns, chosen, chosen.exactly_once, who)
+    message = transactional_task.write_once(given, columns, chosen, chosen.exactly_once, who)
     at("returned")()
     return message
 
 
 def plant(plan: Plan) -> None:
     """The bug that the checker has to see."""
-    from spark_kafka_native.spark.write import exactly_once
-    from spark_kafka_native.spark.write.marker_topic import MarkerTopic
-    from spark_kafka_native.spark.write.markers import GroupMarkers
+    from spark_kafka_native.spark.write.marker_store import GroupMarkers, MarkerTopic
+    from spark_kafka_native.spark.write.worker import transactional_task
 
     if plan.bug == "no-marker":
-        exactly_once._check_nothing_pending = lambda *_arguments: None
+        transactional_task._check_nothing_pending = lambda *_arguments: None
         for markers in (GroupMarkers, MarkerTopic):
             markers.last = lambda *_arguments: None  # type: ignore[method-assign, misc, assignment]
 
 
 def run_commit(plan: Plan, job: dict[str, Any], events: Events) -> None:
     """What Spark's process for the commit of a batch does."""
-    from spark_kafka_native.spark.write import transaction_ends
+    from spark_kafka_native.spark.write.driver import stream_commit
 
     chosen = options(plan, job["timeout"])
-    messages, end_all = job["messages"], transaction_ends._end_all
+    messages, end_all = job["messages"], stream_commit._end_all
 
     def dying(transactions: Any, end: Any) -> Any:
         if job["point"] == "before-end":
@@ -212,14 +210,14 @@ def run_commit(plan: Plan, job: dict[str, Any], events: Events) -> None:
 
     if job["expire"]:
         await_expiry(plan, messages)
-    transaction_ends._end_all = dying
-    transaction_ends.commit_transactions(messages, job["batch"], chosen, chosen.exactly_once)
+    stream_commit._end_all = dying
+    stream_commit.commit_transactions(messages, job["batch"], chosen, chosen.exactly_once)
     if job["point"] in COMMIT_POINTS:  # the last one, and the others where nothing was left to end
         die(events, job["point"])
 
 
 def run_abort(plan: Plan, job: dict[str, Any], _events: Events) -> None:
-    from spark_kafka_native.spark.write.transaction_ends import abort_transactions
+    from spark_kafka_native.spark.write.driver.stream_commit import abort_transactions
 
     abort_transactions(job["messages"], options(plan, job["timeout"]))
 

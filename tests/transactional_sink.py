@@ -8,29 +8,31 @@ import os
 import random
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from read_committed import read_committed
 
+from spark_kafka_native.kafka.cluster.router import router_for
 from spark_kafka_native.kafka.errors import KafkaError
 from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.producer.sending.transaction_requests import end_transaction
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.write import exactly_once, transaction_ends
-from spark_kafka_native.spark.write.commit_message import KafkaCommitMessage
-from spark_kafka_native.spark.write.exactly_once import BatchTask, write_once
-from spark_kafka_native.spark.write.rows import RowColumns
-from spark_kafka_native.spark.write.transaction_ends import (
+from spark_kafka_native.spark.write.driver import stream_commit
+from spark_kafka_native.spark.write.driver.stream_commit import (
     CommitFailedError,
     abort_transactions,
     commit_transactions,
-    router_for,
 )
+from spark_kafka_native.spark.write.rows import RowColumns
+from spark_kafka_native.spark.write.worker import transactional_task
+from spark_kafka_native.spark.write.worker.transactional_task import BatchTask, write_once
 from spark_kafka_native.spark.write.write_options import WriteOptions
+from spark_kafka_native.spark.write.write_task import KafkaCommitMessage
 
 TASKS, ROWS, PARTITIONS = 3, 12, 3
 BATCHES = int(os.environ.get("EXACTLY_ONCE_BATCHES", "14"))
@@ -100,7 +102,7 @@ class Sink:
             self.counts["a task is killed"] += 1
             with pytest.MonkeyPatch.context() as patch:
                 # Nothing is aborted, nothing said: the connections go, and the transaction stays open.
-                patch.setattr(exactly_once, "close_producer", lambda producer: Producer.close(producer, 0))
+                patch.setattr(transactional_task, "close_producer", partial(Producer.close, timeout=0))
                 rows = self.cut_short(batch_id, task) if self.rng.random() < 0.5 else None
                 with contextlib.suppress(Crash):
                     self.run_task(batch_id, task, rows)
@@ -156,7 +158,7 @@ class Sink:
             raise Crash
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(transaction_ends, "_end_all", dies)
+            patch.setattr(stream_commit, "_end_all", dies)
             with contextlib.suppress(Crash):
                 self.commit(messages, batch_id)
 

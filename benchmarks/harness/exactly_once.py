@@ -16,7 +16,7 @@ from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.producer.sending.transaction_requests import end_transaction
 from spark_kafka_native.kafka.runtime.deadline import Deadline
-from spark_kafka_native.spark.write.commit_marker import CommitMarker
+from spark_kafka_native.spark.write.commit_markers import CommitMarker
 
 from .cluster import open_broker
 from .contender import UNIX_SOCKETS, Contender

@@ -122,7 +122,7 @@ class KafkaConditionError(KafkaError):
 
     @property
     def is_data_loss(self) -> bool:
-        """Whether ``failOnDataLoss=false`` turns this error into a warning."""
+        """True if ``failOnDataLoss=false`` turns this error into a warning."""
         return self.condition.startswith("KAFKA_DATA_LOSS.")
 
     def __str__(self) -> str:

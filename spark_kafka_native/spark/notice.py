@@ -1,5 +1,5 @@
 """What the data source says in Spark's processes: `prefix_log_lines`; `tell`, a line that is no warning;
-`note_once` and `advise`, for what is said once in a session."""
+`note_once` and `advise`, for lines logged once in a session."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def prefix_log_lines() -> None:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("pykafka: %(message)s"))
         handler.setLevel(logging.WARNING)
-        # Whoever configures logging later gets the lines through the root logger, and not twice.
+        # With logging configured later, the lines go through the root logger, and not twice.
         handler.addFilter(lambda _: not logging.getLogger().handlers)
         _LOG.addHandler(handler)
 

@@ -31,7 +31,7 @@ class KafkaDataSource(DataSource):  # type: ignore[misc]
         from .read.read_options import check_general
         from .read.schema import full_schema
 
-        # Batch or stream is not known yet: what is wrong for both is told here, at load().
+        # Batch or stream is not known yet: errors common to both are raised here, at load().
         return full_schema(check_general(self._values(Scope.READ)).include_headers)
 
     @ShortErrors()
@@ -80,7 +80,7 @@ _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 def _spark_pushes_filters() -> bool:
-    """Whether Spark asks for a reader to push filters into.
+    """True if Spark asks for a reader to push filters into.
 
     A reader that takes filters while ``spark.sql.python.filterPushdown.enabled`` is off makes Spark refuse
     the read, and the conf can't be seen from here. But Spark runs the push in a worker program of its own,

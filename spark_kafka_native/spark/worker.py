@@ -25,8 +25,8 @@ _settled = False
 
 
 class LocalConnection(NamedTuple):
-    """A TCP connection of this process to its own machine. It is no socket: the connection has to end when
-    its owner closes it, whose it may be."""
+    """A TCP connection of this process to its own machine. It is no socket object: the connection has to end
+    when its owner closes it."""
 
     descriptor: int
     device: int
@@ -35,8 +35,8 @@ class LocalConnection(NamedTuple):
 
 
 def settle_worker() -> None:
-    """Called when a task begins: take what has been loaded out of the garbage collector's sight, and (once)
-    have the JVM's messages without delay.
+    """Called when a task begins: exempt all loaded modules from garbage collection, and (once) have the
+    kernel deliver the JVM's messages without delay.
 
     PySpark's daemon runs a full collection after every task: 25 - 40 ms with numpy, pyarrow and pandas
     loaded, about 1 ms once those are frozen. They would live as long as the process anyway, so it costs
@@ -58,7 +58,7 @@ def settle_worker() -> None:
 
 def _freeze() -> None:
     _collections.modules = len(sys.modules)
-    gc.unfreeze()  # What was frozen and has become a cycle of garbage since would never be freed.
+    gc.unfreeze()  # A frozen object that has become part of a garbage cycle would never be freed.
     gc.collect()
     gc.freeze()
 

@@ -30,9 +30,9 @@ from spark_kafka_native.kafka import (
 )
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.write.exactly_once import BatchTask, write_once
+from spark_kafka_native.spark.write.driver.stream_commit import commit_transactions
 from spark_kafka_native.spark.write.rows import RowColumns
-from spark_kafka_native.spark.write.transaction_ends import commit_transactions
+from spark_kafka_native.spark.write.worker.transactional_task import BatchTask, write_once
 from spark_kafka_native.spark.write.write_options import WriteOptions
 from spark_kafka_native.testing import EmbeddedKafka
 from spark_kafka_native.testing.acls import ACLS

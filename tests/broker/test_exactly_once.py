@@ -16,22 +16,20 @@ import pyarrow as pa
 import pytest
 from transactional_sink import BATCHES, PARTITIONS, ROWS, TASKS, Sink, complaints, read
 
+from spark_kafka_native.kafka.cluster.router import router_for
 from spark_kafka_native.kafka.config.client_config import TransactionConfig
 from spark_kafka_native.kafka.errors import ConfigError, DeadlineExceededError
 from spark_kafka_native.kafka.group.committed_offsets import all_committed_offsets
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.runtime.deadline import Deadline
-from spark_kafka_native.spark.write import commit_marker, exactly_once
-from spark_kafka_native.spark.write.batch_intent import BatchIntent, GroupIntents
-from spark_kafka_native.spark.write.commit_marker import CommitMarker, ReplayError
-from spark_kafka_native.spark.write.commit_message import KafkaCommitMessage
+from spark_kafka_native.spark.write import commit_markers
+from spark_kafka_native.spark.write.commit_markers import BatchIntent, CommitMarker, ReplayError
+from spark_kafka_native.spark.write.driver.stream_commit import CommitFailedError, abort_transactions
+from spark_kafka_native.spark.write.marker_store import GroupIntents
 from spark_kafka_native.spark.write.rows import RowColumns
-from spark_kafka_native.spark.write.transaction_ends import (
-    CommitFailedError,
-    abort_transactions,
-    router_for,
-)
-from spark_kafka_native.spark.write.write_task import WriteFailedError
+from spark_kafka_native.spark.write.worker import transactional_task
+from spark_kafka_native.spark.write.worker.write_rows import WriteFailedError
+from spark_kafka_native.spark.write.write_task import KafkaCommitMessage
 
 pytestmark = pytest.mark.broker
 
@@ -58,7 +56,7 @@ def test_whatever_dies_each_row_counts_once(
     kafka: Any, target: str, version: int, markers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        exactly_once, "TransactionConfig", partial(TransactionConfig, transaction_version=version)
+        transactional_task, "TransactionConfig", partial(TransactionConfig, transaction_version=version)
     )
     sink = Sink(kafka, target, seed=version, markers=markers)
     sink.run(BATCHES)
@@ -259,7 +257,7 @@ def test_a_marker_that_is_not_told_at_first_is_found(
         asked[group_id] += 1
         return {} if asked[group_id] == 1 else all_committed_offsets(router, group_id, deadline, **named)
 
-    monkeypatch.setattr(commit_marker, "all_committed_offsets", late)
+    monkeypatch.setattr(commit_markers, "all_committed_offsets", late)
     if topic_in_rows:
         sink.columns = RowColumns(names=("partition", "value", "topic"), topic=None)
         rows = [

@@ -13,8 +13,9 @@ from transactional_sink import PARTITIONS, Sink, complaints, read
 from spark_kafka_native.kafka.admin import Admin
 from spark_kafka_native.kafka.errors import DeadlineExceededError, UnsupportedVersionError
 from spark_kafka_native.kafka.producer.producer import Producer
-from spark_kafka_native.spark.write import exactly_once, transaction_ends
-from spark_kafka_native.spark.write.transaction_ends import abort_transactions, commit_transactions
+from spark_kafka_native.spark.write.driver import stream_commit
+from spark_kafka_native.spark.write.driver.stream_commit import abort_transactions, commit_transactions
+from spark_kafka_native.spark.write.worker import transactional_task
 
 pytestmark = pytest.mark.broker
 
@@ -37,7 +38,7 @@ def left_open(kafka: Any, sink: Sink) -> list[str]:
 def kill_task(sink: Sink, task: int, tasks: int) -> None:
     """It has written rows: nothing is said of it, and nothing aborted."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exactly_once, "close_producer", partial(Producer.close, timeout=0))
+        patch.setattr(transactional_task, "close_producer", partial(Producer.close, timeout=0))
         sink.run_task(0, task, tasks=tasks)
 
 
@@ -70,7 +71,7 @@ def test_a_later_micro_batch_of_a_run_asks_nobody(
     kafka: Any, sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Admin, "list_transactions", no_list)
-    monkeypatch.setattr(transaction_ends, "_end_leftovers", None)
+    monkeypatch.setattr(stream_commit, "abort_abandoned", None)
     commit_transactions(sink.run_tasks(0), 0, sink.options, sink.once, is_first=False)
 
 

@@ -11,9 +11,9 @@ import pytest
 from transactional_sink import PARTITIONS, ROWS, Sink, complaints, read
 
 from spark_kafka_native.kafka.consumer import last_committed_value
-from spark_kafka_native.spark.write import batch_intent, commit_marker
-from spark_kafka_native.spark.write.transaction_ends import CommitFailedError, abort_transactions
-from spark_kafka_native.spark.write.write_task import WriteFailedError
+from spark_kafka_native.spark.write import commit_markers
+from spark_kafka_native.spark.write.driver.stream_commit import CommitFailedError, abort_transactions
+from spark_kafka_native.spark.write.worker.write_rows import WriteFailedError
 
 pytestmark = pytest.mark.broker
 MARKERS = pytest.mark.parametrize("markers", ["groups", "topic"])
@@ -33,8 +33,7 @@ def deposed() -> Iterator[None]:
         return dict.fromkeys(places, (0, 0))
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (batch_intent, commit_marker):
-            patch.setattr(module, "find_offsets", lambda *_arguments: {})
+        patch.setattr(commit_markers, "find_offsets", lambda *_arguments: {})
         patch.setattr(last_committed_value, "list_bounds", empty)
         yield
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from transactional_sink import PARTITIONS, Crash, Sink, complaints, read
 
-from spark_kafka_native.spark.write import batch_intent, marker_topic, transaction_ends
-from spark_kafka_native.spark.write.commit_marker import ReplayError
-from spark_kafka_native.spark.write.transaction_ends import CommitFailedError, abort_transactions
+from spark_kafka_native.spark.write import marker_store
+from spark_kafka_native.spark.write.commit_markers import ReplayError
+from spark_kafka_native.spark.write.driver import stream_commit
+from spark_kafka_native.spark.write.driver.stream_commit import CommitFailedError, abort_transactions
 
 pytestmark = pytest.mark.broker
 MARKERS = pytest.mark.parametrize("markers", ["groups", "topic"])
@@ -72,7 +73,7 @@ def test_a_driver_that_stood_still_after_it_read_the_intent_commits_nothing(
 ) -> None:
     sink = Sink(kafka, target, markers=markers)
     messages = sink.run_tasks(0, tasks=first)
-    intents = batch_intent.GroupIntents if markers == "groups" else marker_topic.TopicIntents
+    intents = marker_store.GroupIntents if markers == "groups" else marker_store.TopicIntents
     with meanwhile(intents, "replace", lambda: sink.commit(sink.run_tasks(0, tasks=second), 0)):
         refuse(sink, messages, "Another driver of the same query")
     assert not wrong(kafka, sink, second)
@@ -86,7 +87,7 @@ def test_a_driver_that_stood_still_after_it_wrote_its_intent_commits_nothing(
     sink = Sink(kafka, target, markers=markers)
     messages = sink.run_tasks(0, tasks=first)
     other = lambda: sink.commit(sink.run_tasks(0, tasks=second), 0)  # noqa: E731
-    with meanwhile(transaction_ends, "_end_all", other):
+    with meanwhile(stream_commit, "_end_all", other):
         refuse(sink, messages, f"{first} of {first} transactions could not be committed")
     assert not wrong(kafka, sink, second)
 
@@ -98,7 +99,7 @@ def test_a_driver_whose_tasks_another_one_took_over_does_not_commit_the_rest(kaf
     other = sink.run_tasks(0, tasks=2)
 
     grow = lambda: refuse(sink, messages, "this driver has committed nothing")  # noqa: E731
-    with meanwhile(transaction_ends, "_end_all", grow):
+    with meanwhile(stream_commit, "_end_all", grow):
         sink.commit(other, 0)
     assert not wrong(kafka, sink, 2)
 
@@ -143,7 +144,7 @@ def test_a_crash_between_the_intent_and_the_end_of_its_transaction_is_harmless(
 
     messages = sink.run_tasks(0, tasks=4)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch_intent, "end_transaction", dies)
+        patch.setattr(marker_store, "end_transaction", dies)
         with pytest.raises(Crash):
             sink.commit(messages, 0)
     sink.commit(sink.run_tasks(0, tasks=2), 0)  # and ends what tasks 2 and 3 have left

@@ -25,15 +25,20 @@ from spark_kafka_native.kafka.errors import KafkaError
 from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.write import exactly_once, named_write
-from spark_kafka_native.spark.write.commit_marker import ReplayError
-from spark_kafka_native.spark.write.commit_message import KafkaCommitMessage
-from spark_kafka_native.spark.write.marker_topic import MarkerTopic
-from spark_kafka_native.spark.write.markers import GroupMarkers
-from spark_kafka_native.spark.write.named_write import NamedWrite
+from spark_kafka_native.spark.write.commit_markers import ReplayError
+from spark_kafka_native.spark.write.driver import resumable_write
+from spark_kafka_native.spark.write.driver.resumable_write import (
+    abort_resumable,
+    begin_resumable,
+    commit_resumable,
+)
+from spark_kafka_native.spark.write.driver.stream_commit import CommitFailedError
+from spark_kafka_native.spark.write.marker_store import GroupMarkers, MarkerTopic
 from spark_kafka_native.spark.write.rows import RowColumns
-from spark_kafka_native.spark.write.transaction_ends import CommitFailedError
+from spark_kafka_native.spark.write.worker import transactional_task
+from spark_kafka_native.spark.write.worker.transactional_task import write_resumable
 from spark_kafka_native.spark.write.write_options import WriteOptions
+from spark_kafka_native.spark.write.write_task import KafkaCommitMessage
 
 pytestmark = pytest.mark.broker
 PARTITIONS, ROWS, TASKS = 2, 24, 3
@@ -88,23 +93,23 @@ class Run:
         self.messages: list[KafkaCommitMessage] = []
         router = Router(self.options.client)
         try:
-            self.job = NamedWrite.begin(router, self.options, once, once.write_id)
+            self.job = begin_resumable(router, self.options, once, once.write_id)
         finally:
             router.close()
 
     def task(self, task: int, rows: Any = None) -> KafkaCommitMessage:
         given = rows_of(task, self.tasks, self.word) if rows is None else rows
-        return self.job.write(iter(given), self.columns, self.options, task)
+        return write_resumable(self.job, iter(given), self.columns, self.options, task)
 
     def write(self) -> list[KafkaCommitMessage]:
         self.messages = [self.task(task) for task in range(self.tasks)]
         return self.messages
 
     def commit(self, messages: Any = None) -> None:
-        self.job.commit(self.messages if messages is None else messages, self.options)
+        commit_resumable(self.job, self.messages if messages is None else messages, self.options)
 
     def abort(self, messages: Any = None) -> None:
-        self.job.abort(self.messages if messages is None else messages, self.options)
+        abort_resumable(self.job, self.messages if messages is None else messages, self.options)
 
     def whole(self) -> list[int]:
         """Rows that its tasks have skipped."""
@@ -120,40 +125,44 @@ class Run:
             raise Crash
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(exactly_once, "close_producer", lambda producer: Producer.close(producer, 10_000))
+            patch.setattr(transactional_task, "close_producer", partial(Producer.close, timeout=10_000))
             with contextlib.suppress(Crash):
                 self.task(task, cut_short())
 
     def killed_commit(self, at: Callable[[pytest.MonkeyPatch], None]) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(named_write, "close_producer", lambda producer: Producer.close(producer, 10_000))
+            patch.setattr(resumable_write, "close_producer", partial(Producer.close, timeout=10_000))
             at(patch)
             with pytest.raises(Crash):
                 self.commit()
 
     def open_transactions(self) -> list[str]:
         found = Admin(router_for(self.options.client)).list_transactions(states=["Ongoing"])
-        return [one.transactional_id for one in found if one.transactional_id.startswith(self.job.job)]
+        return [
+            one.transactional_id
+            for one in found
+            if one.transactional_id.startswith(self.job.transactional_id)
+        ]
 
 
 def in_the_intent(patch: pytest.MonkeyPatch) -> None:
-    def commit(*_arguments: Any) -> None:
+    def commit(*_arguments: Any, **_named: Any) -> None:
         raise Crash
 
-    patch.setattr(named_write.TransactionalProducer, "commit", commit)
+    patch.setattr(resumable_write.TransactionalProducer, "commit", commit)
 
 
 def after_ends(count: int) -> Callable[[pytest.MonkeyPatch], None]:
     def at(patch: pytest.MonkeyPatch) -> None:
-        original, ended = named_write._commit, iter(range(count))
+        original, ended = resumable_write._commit, iter(range(count))
 
         def commit(*arguments: Any) -> Any:
             if next(ended, None) is None:
                 raise Crash
             return original(*arguments)
 
-        patch.setattr(named_write, "_AT_ONCE", 1)
-        patch.setattr(named_write, "_commit", commit)
+        patch.setattr(resumable_write, "_AT_ONCE", 1)
+        patch.setattr(resumable_write, "_commit", commit)
 
     return at
 
@@ -162,7 +171,7 @@ def before_the_note(patch: pytest.MonkeyPatch) -> None:
     def complete(*_arguments: Any) -> None:
         raise Crash
 
-    patch.setattr(named_write._Intent, "complete", complete)
+    patch.setattr(resumable_write._Intent, "complete", complete)
 
 
 def seen(kafka: Any, topic: str) -> list[bytes]:
@@ -196,7 +205,7 @@ def test_many_tasks_write_and_a_second_run_writes_nothing(
     kafka: Any, target: str, markers: dict[str, str], version: int, monkeypatch: Any, told: Any
 ) -> None:
     config = partial(TransactionConfig, transaction_version=version)
-    for module in (exactly_once, named_write):
+    for module in (transactional_task, resumable_write):
         monkeypatch.setattr(module, "TransactionConfig", config)
     run = Run(kafka, target, **markers)
     run.write()
@@ -425,7 +434,7 @@ def test_a_write_that_is_remembered_only_in_part_is_refused(
     else:
         run.killed_commit(after_ends(1))
     before = seen(kafka, target)
-    Admin(router_for(run.options.client)).delete_groups([f"{run.job.job}{gone}"])
+    Admin(router_for(run.options.client)).delete_groups([f"{run.job.transactional_id}{gone}"])
     again = Run(kafka, target)
     again.write()
     with pytest.raises(ReplayError, match="its markers are there only in part"):
@@ -475,7 +484,7 @@ def test_rows_that_say_their_topic(kafka: Any, target: str) -> None:
 
 WORDS = {"a": 3, "b": 2, "c": 4}
 """Rows that differ, and the number of tasks that write them."""
-END, WRITE = named_write._commit, named_write._Intent._write
+END, WRITE = resumable_write._commit, resumable_write._Intent._write
 
 
 class Crossing:
@@ -527,17 +536,17 @@ class Crossing:
                     raise Crash
                 while self.rng.random() < 0.5:
                     with pytest.MonkeyPatch.context() as patch:
-                        patch.setattr(named_write, "_commit", END)
-                        patch.setattr(named_write._Intent, "_write", WRITE)
+                        patch.setattr(resumable_write, "_commit", END)
+                        patch.setattr(resumable_write._Intent, "_write", WRITE)
                         self.step()
                 return original(*arguments)
 
             return called
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(named_write, "_AT_ONCE", 1)
-            patch.setattr(named_write, "_commit", crossed(END))
-            patch.setattr(named_write._Intent, "_write", crossed(WRITE))
+            patch.setattr(resumable_write, "_AT_ONCE", 1)
+            patch.setattr(resumable_write, "_commit", crossed(END))
+            patch.setattr(resumable_write._Intent, "_write", crossed(WRITE))
             run.commit()
 
 

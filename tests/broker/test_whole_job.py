@@ -24,14 +24,21 @@ from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.protocol.api.transactions import EndTxnRequest
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.write import whole_job
 from spark_kafka_native.spark.write.batch_writer import KafkaBatchWriter
-from spark_kafka_native.spark.write.commit_message import KafkaCommitMessage
+from spark_kafka_native.spark.write.driver import atomic_write
+from spark_kafka_native.spark.write.driver.atomic_write import (
+    CommitInDoubtError,
+    abort_atomic,
+    begin_atomic,
+    commit_atomic,
+)
+from spark_kafka_native.spark.write.driver.stream_commit import CommitFailedError
 from spark_kafka_native.spark.write.rows import RowColumns
-from spark_kafka_native.spark.write.transaction_ends import CommitFailedError
-from spark_kafka_native.spark.write.whole_job import CommitInDoubtError, WholeJob
+from spark_kafka_native.spark.write.worker import transactional_task
+from spark_kafka_native.spark.write.worker.transactional_task import write_atomic
+from spark_kafka_native.spark.write.worker.write_rows import WriteFailedError
 from spark_kafka_native.spark.write.write_options import WriteOptions
-from spark_kafka_native.spark.write.write_task import WriteFailedError
+from spark_kafka_native.spark.write.write_task import AtomicWrite, KafkaCommitMessage
 
 pytestmark = pytest.mark.broker
 PARTITIONS, ROWS = 2, 20
@@ -59,7 +66,7 @@ class Run:
         assert self.options.exactly_once is not None
         self.columns = RowColumns(names=("partition", "value"), topic=topic)
         self.router = router_for(self.options.client)
-        self.job = WholeJob.begin(self.router, self.options, self.options.exactly_once)
+        self.job = begin_atomic(self.router, self.options, self.options.exactly_once)
 
     @staticmethod
     def rows() -> Iterator[pa.RecordBatch]:
@@ -69,7 +76,7 @@ class Run:
 
     def task(self, rows: Any = None, partition: int = 0) -> KafkaCommitMessage:
         given = iter(self.rows() if rows is None else rows)
-        return self.job.write(given, self.columns, self.options, partition)
+        return write_atomic(self.job, given, self.columns, self.options, partition)
 
     def killed_task(self) -> None:
         """Nothing is aborted, nothing said: the connections go, and the transaction stays open."""
@@ -79,15 +86,15 @@ class Run:
             raise Crash
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(whole_job, "close_producer", lambda producer: Producer.close(producer, 10_000))
+            patch.setattr(transactional_task, "close_producer", partial(Producer.close, timeout=10_000))
             with contextlib.suppress(Crash):
                 self.task(cut_short())
 
     def commit(self, *messages: KafkaCommitMessage | None) -> None:
-        self.job.commit(messages, self.options)
+        commit_atomic(self.job, messages, self.options)
 
     def abort(self, *messages: KafkaCommitMessage | None) -> None:
-        self.job.abort(messages, self.options)
+        abort_atomic(self.job, messages, self.options)
 
     def state(self) -> str:
         """As the coordinator tells it, once what is decided is done."""
@@ -114,7 +121,7 @@ def target(kafka: Any, topic: str) -> str:
 def version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Of Kafka's two protocols of transactions."""
     config = partial(TransactionConfig, transaction_version=request.param)
-    monkeypatch.setattr(whole_job, "TransactionConfig", config)
+    monkeypatch.setattr(transactional_task, "TransactionConfig", config)
     return int(request.param)
 
 
@@ -292,7 +299,7 @@ def test_where_no_answer_comes_the_error_says_how_to_find_out(
 ) -> None:
     run = Run(kafka, target)
     message = run.task()
-    end = whole_job.end_transaction
+    end = atomic_write.end_transaction
 
     def silent(*arguments: Any, **named: Any) -> Any:
         if applied:
@@ -300,7 +307,7 @@ def test_where_no_answer_comes_the_error_says_how_to_find_out(
         raise DeadlineExceededError("nobody answers")
 
     with monkeypatch.context() as patch:
-        patch.setattr(whole_job, "end_transaction", silent)
+        patch.setattr(atomic_write, "end_transaction", silent)
         with pytest.raises(CommitInDoubtError, match="not known whether the job is committed") as caught:
             run.commit(message)
     assert f"describe --transactional-id {target}-batch" in str(caught.value)
@@ -339,8 +346,8 @@ def test_a_summary_that_cannot_be_written_does_not_fail_a_job_that_is_committed(
         return KafkaBatchWriter(values, StructType([StructField("value", BinaryType())]), overwrite=False)
 
     once = writer(deliveryGuarantee="exactly-once")
-    assert once._job is not None
-    once.commit([once._job.write(Run.rows(), once._columns, once._options, 0)])
+    assert isinstance(once._job, AtomicWrite)
+    once.commit([write_atomic(once._job, Run.rows(), once._columns, once._options, 0)])
     assert "the rows are written; the summary of them could not be written" in caplog.text
     assert seen(kafka, target) == ALL
     caplog.clear()

@@ -25,7 +25,7 @@ from pathlib import Path
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from spark_kafka_native.spark.source import KafkaDataSource
-from spark_kafka_native.spark.write import transaction_ends
+from spark_kafka_native.spark.write.driver import stream_commit
 from spark_kafka_native.spark.write.stream_writer import KafkaStreamWriter
 
 servers, source, sink, checkpoint, phase = sys.argv[1:]
@@ -50,7 +50,7 @@ class Writer(KafkaStreamWriter):
             def half(transactions, end):
                 end(transactions[0])
                 wait_for_death()
-            transaction_ends._end_all = half
+            stream_commit._end_all = half
         super().commit(messages, batchId)
         if batchId == 1 and phase == "committed":
             wait_for_death()

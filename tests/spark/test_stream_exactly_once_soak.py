@@ -49,17 +49,17 @@ def wait_for_death(point):
 class Writer(KafkaStreamWriter):
     def write(self, iterator):
         from spark_kafka_native.kafka.config.client_config import TransactionConfig
-        from spark_kafka_native.spark.write import exactly_once
-        from spark_kafka_native.spark.write.markers import GroupMarkers
-        from spark_kafka_native.spark.write.write_task import WriteTask
+        from spark_kafka_native.spark.write.worker import transactional_task
+        from spark_kafka_native.spark.write.marker_store import GroupMarkers
+        from spark_kafka_native.spark.write.worker.write_rows import WriteTask
 
         context, events = TaskContext.get(), Events(PLAN.folder)
         batch = context.getLocalProperty("streaming.sql.batchId")
         rng = random.Random(f"{PLAN.seed} {life} {batch} {context.partitionId()} {context.attemptNumber()}")
         point = rng.choice(TASK_POINTS) if context.attemptNumber() < 2 and rng.random() < 0.12 else None
         at = lambda one: partial(die, events, one) if one == point else lambda: None
-        exactly_once.TransactionConfig = partial(TransactionConfig, transaction_version=int(protocol))
-        after(exactly_once.TransactionalProducer, "initialize", at("initialized"))
+        transactional_task.TransactionConfig = partial(TransactionConfig, transaction_version=int(protocol))
+        after(transactional_task.TransactionalProducer, "initialize", at("initialized"))
         after(GroupMarkers, "last", at("marker-read"))
         after(WriteTask, "write", at("producing"))
         after(WriteTask, "finish", at("acknowledged"))
@@ -68,9 +68,9 @@ class Writer(KafkaStreamWriter):
         return message
 
     def commit(self, messages, batchId):
-        from spark_kafka_native.spark.write import transaction_ends
+        from spark_kafka_native.spark.write.driver import stream_commit
 
-        end_all = transaction_ends._end_all
+        end_all = stream_commit._end_all
         def dying(transactions, end):
             if commit_point == "before-end":
                 wait_for_death("before-end")
@@ -79,7 +79,7 @@ class Writer(KafkaStreamWriter):
                     end(one)
                 wait_for_death("after-end")
             return end_all(transactions, end)
-        transaction_ends._end_all = dying
+        stream_commit._end_all = dying
         super().commit(messages, batchId)
         Events(PLAN.folder).tell("a batch is committed")
         if commit_point == "committed":

@@ -18,7 +18,7 @@ from pathlib import Path
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from spark_kafka_native.spark.source import KafkaDataSource
-from spark_kafka_native.spark.write import named_write
+from spark_kafka_native.spark.write.driver import resumable_write
 from spark_kafka_native.spark.write.batch_writer import KafkaBatchWriter
 
 servers, topic, phase, mark = sys.argv[1:]
@@ -37,14 +37,14 @@ class Writer(KafkaBatchWriter):
                 yield one.slice(1)
         return super().write(rows())
     def commit(self, messages):
-        original, ended = named_write._commit, []
+        original, ended = resumable_write._commit, []
         def half(*arguments):
             if len(ended) == 2:
                 wait_for_death()
             ended.append(original(*arguments))
             return ended[-1]
         if phase == "committing":
-            named_write._AT_ONCE, named_write._commit = 1, half
+            resumable_write._AT_ONCE, resumable_write._commit = 1, half
         super().commit(messages)
         if phase == "committed":
             wait_for_death()

@@ -1,4 +1,4 @@
-"""What is said of properties under ``kafka.`` that nothing here reads."""
+"""Warnings about properties under ``kafka.`` that nothing here reads."""
 
 from __future__ import annotations
 

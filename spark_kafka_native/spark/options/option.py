@@ -35,7 +35,7 @@ class OptionType(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """One option: its bounds are inclusive; ``values`` tells the docs what a TEXT may be."""
+    """One option: its bounds are inclusive; ``values`` describes a TEXT in the docs."""
 
     name: str
     scope: Scope

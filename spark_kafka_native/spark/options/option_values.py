@@ -66,7 +66,7 @@ class OptionValues:
         return name.lower() in self._texts
 
     def text(self, name: str) -> str | None:
-        """What was given for ``name``, unparsed."""
+        """The text given for ``name``, unparsed."""
         return self._texts.get(name.lower())
 
     def value(self, name: str) -> Any:
@@ -76,7 +76,9 @@ class OptionValues:
         return None if text is None else option.parse(text)
 
     def require_bootstrap_servers(self, client: str) -> None:
-        """Raise `ConfigError` where no option says which cluster; ``client`` is Spark's word for who asks."""
+        """Raise `ConfigError` where no option says which cluster; ``client`` is Spark's word: consumer or
+        producer.
+        """
         if "bootstrap.servers" not in self.kafka:
             raise ConfigError(
                 f"Option 'kafka.bootstrap.servers' must be specified for configuring Kafka {client}"

@@ -26,13 +26,13 @@ class OffsetsLost:
     topic_partition: TopicPartition
     from_offset: int
     until_offset: int | None
-    """None where the range had no end yet: nobody knows how many offsets there were."""
+    """None where the range had no end yet: the number of lost offsets is unknown."""
     lost: int | None
     """How many of the range; None as for ``until_offset``."""
     note: str
-    """What is known about it: a sentence."""
+    """A sentence: how the loss was noticed."""
     then: str = ""
-    """What is read instead, where losses don't fail the query."""
+    """A sentence: where the read continues if losses don't fail the query."""
     cause: KafkaError | None = field(default=None, compare=False)
 
 
@@ -131,6 +131,6 @@ _GONE: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID
 
 
 def is_about_missing_partition(error: BaseException) -> bool:
-    """Whether a topic or partition was not there, at once or until a deadline."""
+    """True if a topic or partition was missing, at once or until a deadline."""
     found = error.__cause__ if isinstance(error, DeadlineExceededError) else error
     return isinstance(found, BrokerError) and found.error_code in _GONE

@@ -1,8 +1,8 @@
 r"""`translate_java_pattern`: from a Java regular expression to the Python one that finds the same topics.
 
 Pure. Users copy patterns from jobs of the JVM connector. Topic names consist of 65 ASCII characters, none of
-them white space: a character class is the set of those it contains, whatever Java's rules for ranges, unions,
-intersections and Unicode made of it. What can't be translated faithfully is refused.
+them white space: a character class is the set of those it contains, after Java's rules for ranges, unions,
+intersections and Unicode. What can't be translated faithfully is refused.
 """
 
 from __future__ import annotations

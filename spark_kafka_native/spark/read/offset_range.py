@@ -23,9 +23,9 @@ class At:
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """An offset at which a range was cut whose own start (of an end: own end) is still to be looked up.
+    """An offset at which a range was split whose own start (or end) is still to be looked up.
 
-    What is before earliest when the task runs is not asked for then, and no loss.
+    Offsets before the earliest one when the task runs are not wanted, and no loss.
     """
 
     offset: int
@@ -66,12 +66,12 @@ EndBound = At | Inner | Latest | FirstAtOrAfter
 
 
 def fixed_offset(bound: StartBound | EndBound) -> int | None:
-    """The offset of a bound that is one; None for what is still to be looked up."""
+    """The offset of a bound that is one; None if the task looks it up."""
     return bound.offset if isinstance(bound, At | Inner) else None
 
 
 def is_open(bound: StartBound | EndBound) -> bool:
-    """Whether the range, or the one it is a piece of, has no fixed offset on that side."""
+    """True if the range, or the one it is a piece of, has no fixed offset on that side."""
     return not isinstance(bound, At)
 
 
@@ -79,7 +79,7 @@ def is_open(bound: StartBound | EndBound) -> bool:
 class OffsetRange:
     """The offsets ``[start, end)`` of one partition. Plain data: Spark pickles it.
 
-    ``floor`` and ``ceiling`` cut whatever the bounds turn out to be: pushed filters live there.
+    ``floor`` and ``ceiling`` come from pushed filters, and cut the bounds once they are looked up.
     """
 
     topic: str

@@ -52,7 +52,7 @@ class ReadOptions:
     max_records_per_partition: int | None
     max_partitions: int | None
     bind_at_load: bool
-    """Whether the bounds of a batch become offsets when it is planned, and not in its tasks."""
+    """True if the bounds of a batch become offsets when it is planned, and not in its tasks."""
     include_headers: bool
     filter_pushdown: bool
     group_id: str
@@ -77,7 +77,7 @@ class ReadOptions:
 
     @classmethod
     def for_stream(cls, values: OptionValues, *, now_ms: int) -> ReadOptions:
-        """The same of a stream, whose end nobody says."""
+        """As `for_batch`, of a stream, which has no end."""
         return _parse_general(values, _parse_limit(values, "starting", now_ms), Latest())
 
 
@@ -274,7 +274,7 @@ def _offsets_of(limit: Specific) -> dict[TopicPartition, int | None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatchLimits:
-    """What the options say about the size of a micro-batch; None for no limit."""
+    """The options about the size of a micro-batch; None for no limit."""
 
     max_offsets: int | None = None
     max_bytes: int | None = None
@@ -284,7 +284,7 @@ class MicroBatchLimits:
 
     @property
     def any(self) -> bool:
-        """Whether there is anything to admit by."""
+        """True if any limit is set."""
         return not (self.max_offsets is self.max_bytes is self.min_offsets is None)
 
 
@@ -297,12 +297,12 @@ _ENDING: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class StreamOptions:
-    """A streaming read. Plain data."""
+    """The options of a streaming read, parsed and checked. Plain data."""
 
     read: ReadOptions
     limits: MicroBatchLimits
     commit_offsets: bool
-    """Whether the offsets of completed batches are committed to ``kafka.group.id``."""
+    """True if the offsets of completed batches are committed to ``kafka.group.id``."""
 
     @classmethod
     def parse(cls, values: OptionValues) -> StreamOptions:

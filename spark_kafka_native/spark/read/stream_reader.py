@@ -95,13 +95,13 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
     @ShortErrors()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """What is there when the query asks first is all that it reads."""
+        """The ends of the logs at the query's first question are where it ends."""
         self._planner.freeze()
 
     @ShortErrors()
     def latestOffset(self, start: Json | None = None, limit: Any = None) -> Json:  # noqa: N802
         """Where the next batch ends; ``start`` if there is nothing to read. PySpark 4.1 gives no arguments:
-        the last end that was planned is the start then, and all that there is is read."""
+        the last planned end is the start then, and the batch has no limit."""
         if start is None:
             return self._planner.latest(self._last_end or self._planner.initial(), limited=False)
         end = self._planner.latest(start, limited=not isinstance(limit, ReadAllAvailable))

@@ -39,7 +39,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class SubscribePattern:
-    """All partitions of the topics in whose name a Java regex is found; no internal topics."""
+    """All partitions of the topics whose name contains a match of a Java regex; no internal topics."""
 
     pattern: str
 
@@ -47,7 +47,7 @@ class SubscribePattern:
         translate_java_pattern(self.pattern)
 
     def matches(self, topic: str) -> bool:
-        """Whether the pattern is found in ``topic``."""
+        """True if the pattern is found in ``topic``."""
         return translate_java_pattern(self.pattern).search(topic) is not None
 
     def __str__(self) -> str:

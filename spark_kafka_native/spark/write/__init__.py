@@ -1,1 +1,5 @@
-"""Writing: Arrow batches -> records on the workers; what they hand back -> commit or abort on the driver."""
+"""Writing: what Spark drives (`batch_writer`, `stream_writer`), and what both sides share: options, plain
+data that Spark pickles, and the markers of exactly-once writes.
+
+``worker/`` writes, ``driver/`` commits; neither imports the other.
+"""

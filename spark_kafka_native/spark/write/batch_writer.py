@@ -15,14 +15,12 @@ from ...kafka.errors import ConfigError
 from ..notice import advise, prefix_log_lines
 from ..options.option_values import OptionValues
 from ..short_errors import ShortErrors
-from .commit_message import KafkaCommitMessage, WriteSummary
 from .rows import RowColumns
 from .write_options import ExactlyOnce, WriteOptions
+from .write_task import AtomicWrite, KafkaCommitMessage, ResumableWrite
 
 if TYPE_CHECKING:
     from ...kafka.cluster.router import Router
-    from .named_write import NamedWrite
-    from .whole_job import WholeJob
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
 
@@ -57,10 +55,13 @@ class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of a task, on a worker."""
         if self._job is not None:
-            from .whole_job import current_partition
+            from .worker.transactional_task import current_partition, write_atomic, write_resumable
 
-            return self._job.write(iterator, self._columns, self._options, current_partition())
-        from .write_task import write_rows
+            partition = current_partition()
+            if isinstance(self._job, AtomicWrite):
+                return write_atomic(self._job, iterator, self._columns, self._options, partition)
+            return write_resumable(self._job, iterator, self._columns, self._options, partition)
+        from .worker.write_rows import write_rows
 
         return write_rows(iterator, self._columns, self._options)
 
@@ -68,8 +69,16 @@ class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All tasks have written everything; say so, in one line and, with ``summaryPath``, in a file."""
         prefix_log_lines()
-        if self._job is not None:
-            self._job.commit(messages, self._options)
+        if isinstance(self._job, AtomicWrite):
+            from .driver.atomic_write import commit_atomic
+
+            commit_atomic(self._job, messages, self._options)
+        elif self._job is not None:
+            from .driver.resumable_write import commit_resumable
+
+            commit_resumable(self._job, messages, self._options)
+        from .driver.write_summary import WriteSummary
+
         summary = WriteSummary.of(messages)
         summary.announce()
         if self._options.summary_path is not None:
@@ -79,8 +88,15 @@ class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Without a transaction nothing can be taken back: what failed tasks wrote stays in the topics."""
         prefix_log_lines()
+        if isinstance(self._job, AtomicWrite):
+            from .driver.atomic_write import abort_atomic
+
+            abort_atomic(self._job, messages, self._options)
+            return
         if self._job is not None:
-            self._job.abort(messages, self._options)
+            from .driver.resumable_write import abort_resumable
+
+            abort_resumable(self._job, messages, self._options)
             return
         written = sum(message is not None for message in messages)
         _LOG.warning("The write failed; the rows of %d completed tasks remain in their topics", written)
@@ -93,13 +109,13 @@ class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         before = sum(message.skipped for message in messages if isinstance(message, KafkaCommitMessage))
         return {"writeId": once.write_id, "committedBefore": before}
 
-    def _prepare(self) -> WholeJob | NamedWrite | None:
-        """What is to be had of the cluster before the first task runs."""
+    def _prepare(self) -> AtomicWrite | ResumableWrite | None:
+        """Prepare topics and transactional ids before the first task runs."""
         topics, once = self._options.fixed_topics, self._options.exactly_once
         if not topics and once is None:
             return None
         from ...kafka.cluster.router import Router
-        from .write_task import prepare_topic
+        from .topics import prepare_topic
 
         router = Router(self._options.client)
         try:
@@ -109,14 +125,14 @@ class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         finally:
             router.close()  # Spark plans in a process that does nothing else afterwards
 
-    def _begin(self, router: Router, once: ExactlyOnce) -> WholeJob | NamedWrite:
+    def _begin(self, router: Router, once: ExactlyOnce) -> AtomicWrite | ResumableWrite:
         if once.write_id is None:
-            from .whole_job import WholeJob
+            from .driver.atomic_write import begin_atomic
 
-            return WholeJob.begin(router, self._options, once)
-        from .named_write import NamedWrite
+            return begin_atomic(router, self._options, once)
+        from .driver.resumable_write import begin_resumable
 
-        return NamedWrite.begin(router, self._options, once, once.write_id)
+        return begin_resumable(router, self._options, once, once.write_id)
 
     def __getstate__(self) -> dict[str, Any]:
         return dict(self.__dict__)

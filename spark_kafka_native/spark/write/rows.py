@@ -81,7 +81,7 @@ class RowColumns:
 
 def _check_topic(column: DataType | None, option: str | None, hint: str) -> None:
     if option is not None:
-        return  # It takes the column's place, and nobody looks at that: as in Spark's connector.
+        return  # The column is ignored then, as in Spark's connector.
     if column is None:
         raise ConfigError(
             "topic option required when no 'topic' attribute is present. "
@@ -119,7 +119,7 @@ def _check_timestamp(name: str, by_name: dict[str, DataType]) -> None:
 
 
 def _is_headers(column: DataType) -> bool:
-    """Whether nullability aside it is an array of (key string, value binary)."""
+    """True if it is an array of (key string, value binary), nullability aside."""
     if not isinstance(column, ArrayType) or not isinstance(column.elementType, StructType):
         return False
     fields: list[StructField] = column.elementType.fields

@@ -20,9 +20,9 @@ from ...kafka.errors import ConfigError
 from ..notice import advise, note_once, prefix_log_lines, tell
 from ..options.option_values import OptionValues
 from ..short_errors import ShortErrors
-from .commit_message import KafkaCommitMessage, WriteSummary
 from .rows import RowColumns
 from .write_options import WriteOptions
+from .write_task import KafkaCommitMessage
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
 _ADAPTIVE: Final = (
@@ -53,11 +53,12 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
     @ShortErrors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of a task, on a worker: all of them are in the log when this returns."""
-        from .write_task import prepare_fixed_topics, write_rows
+        from .topics import prepare_fixed_topics
+        from .worker.write_rows import write_rows
 
         once = self._options.exactly_once
         if once is not None:
-            from .exactly_once import BatchTask, write_once
+            from .worker.transactional_task import BatchTask, write_once
 
             task = BatchTask.current()
             prepare_fixed_topics(self._options)
@@ -76,12 +77,14 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
             advise()
         once = self._options.exactly_once
         if once is not None:
-            from .transaction_ends import commit_transactions
+            from .driver.stream_commit import commit_transactions
 
             is_first = _is_first_of_run("ended", messages) is not False
             if is_first and any(isinstance(one, KafkaCommitMessage) and one.is_adaptive for one in messages):
                 tell(_ADAPTIVE)
             commit_transactions(messages, batchId, self._options, once, is_first=is_first)
+        from .driver.write_summary import WriteSummary
+
         summary = WriteSummary.of(messages)
         summary.announce(f"batch {batchId}: ")
         if self._options.summary_path is not None:
@@ -93,7 +96,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         batch again."""
         prefix_log_lines()
         if self._options.exactly_once is not None:
-            from .transaction_ends import abort_transactions
+            from .driver.stream_commit import abort_transactions
 
             abort_transactions(messages, self._options)
             return
@@ -105,13 +108,13 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         )  # fmt: skip
 
     def _is_first_commit(self, messages: list[WriterCommitMessage | None], batch_id: int) -> bool:
-        """Whether the query has committed nothing since it was started, or started again."""
+        """True if the query has committed nothing since its last start."""
         noted = _is_first_of_run("told", messages) if self._warnings else None
         return batch_id == 0 if noted is None else noted
 
 
 def _is_first_of_run(what: str, messages: list[WriterCommitMessage | None]) -> bool | None:
-    """Whether nothing was committed since the query was started; None where nobody can say."""
+    """True if nothing was committed since the last start of the query; None if unknown."""
     runs = {message.run_id for message in messages if isinstance(message, KafkaCommitMessage)} - {""}
     return note_once(f"{what}-run-{min(runs)}") if runs else None
 

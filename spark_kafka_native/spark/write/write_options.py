@@ -1,4 +1,4 @@
-"""`WriteOptions`: everything a write was told, parsed and checked. Names and words of errors are Spark's
+"""`WriteOptions`: the options of a write, parsed and checked. Names and words of errors are Spark's
 connector's."""
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class ExactlyOnce:
 
     transactional_id_prefix: str
     is_prefix_given: bool = False
-    """Whether it was chosen, and not left at its default."""
+    """True if it was chosen, and not left at its default."""
     transaction_timeout_ms: int
     marker_topic: str | None = None
     """Where markers are kept; None: as offsets of groups."""

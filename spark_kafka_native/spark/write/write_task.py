@@ -1,209 +1,120 @@
-"""`write_rows`: a write task on a worker. Arrow batches of the task's rows in, a commit message out.
-
-The producer is the task's own, so that one task's failure is no other's; the connections are the
-process's, so that the next task starts warm.
+"""What the driver and the tasks of a write hand each other, as plain data that Spark pickles:
+`AtomicWrite` and `ResumableWrite` go to the workers, `KafkaCommitMessage` comes back.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
-from typing import Final
+import hashlib
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
 
-import pyarrow as pa
+from pyspark.sql.datasource import WriterCommitMessage
 
-from ...kafka.admin import Admin, NewTopic
-from ...kafka.cluster.router import Router, router_for
-from ...kafka.error_code import ErrorCode
-from ...kafka.errors import BrokerError, ConfigError, KafkaError
-from ...kafka.producer.delivery import ColumnsDelivery
-from ...kafka.producer.errors import RecordError
-from ...kafka.producer.producer import Producer
-from ...kafka.protocol.api.produce import ProduceRequest
-from ...kafka.runtime.deadline import Deadline
-from ..worker import settle_worker
-from .commit_message import KafkaCommitMessage
-from .rows import RowColumns
-from .write_options import WriteOptions
+from ...kafka.producer.sending.transaction_requests import OpenTransaction
+from ...kafka.producer.stats import ProducerStats
 
-ZSTD_SINCE: Final = 7
-"""The version of Produce that carries zstd (Kafka 2.1)."""
-_VERSION_CHECK_MS: Final = 3_000
-"""For a connection to one broker before the next is asked."""
+PartitionRow = tuple[str, int, int, int, int, int]
+"""topic, partition, records, bytes, first offset, last offset; -1 for an offset that is not known."""
 
 
-class WriteFailedError(KafkaError):
-    """A task's rows could not be written. Says which, and what the broker said; ``__cause__`` is the
-    client's error."""
+@dataclass(frozen=True)
+class KafkaCommitMessage(WriterCommitMessage):  # type: ignore[misc]
+    """What one task has written. Plain numbers and strings: it is pickled on the way to the driver."""
 
+    records: int
+    bytes: int
+    batches: int
+    retries: int
+    partitions: tuple[PartitionRow, ...]
+    transaction: OpenTransaction | None = None
+    """What the driver is to commit; None where the rows are in the log already."""
+    job: str = ""
+    """Of an exactly-once write: what its transactional ids begin with."""
+    skipped: int = 0
+    """Rows of a replay that were committed before."""
+    rows_hash: int = 0
+    """Of an exactly-once write: `RowDigest.hash` of the task's rows, whether written or skipped."""
+    over_limit_skipped: int = 0
+    """Rows that ``kafka.over.limit`` left out."""
+    over_limit_dead_lettered: int = 0
+    """Rows that it sent to the dead-letter topic; ``records`` counts these."""
+    run_id: str = ""
+    """Of a stream: the query's from one start to the next."""
 
-def write_rows(
-    batches: Iterator[pa.RecordBatch], columns: RowColumns, options: WriteOptions
-) -> KafkaCommitMessage:
-    """Write all rows of a task; everything is in the log when this returns.
+    task: int = -1
+    """Of an exactly-once write: which partition of the micro-batch it was."""
 
-    Raises `WriteFailedError` naming the first row that failed, counted from 0 within the task.
-    """
-    settle_worker()
-    router = router_for(options.client)
-    producer = Producer(options.client, options.producer, router=router)
-    try:
-        task = WriteTask(producer, router, columns, options)
-        for batch in batches:
-            task.write(batch)
-        task.finish()
-        return KafkaCommitMessage.of(producer.stats())
-    finally:
-        # After a failure nothing more is delivered: Spark runs the task again, from its first row.
-        producer.close(timeout=0)
+    began_s: float | None = None
+    """When its transaction began, by the worker's clock (seconds since the epoch)."""
 
+    is_adaptive: bool = False
+    """Of an exactly-once write: whether Spark may choose the number of tasks anew when it runs again."""
 
-class WriteTask:
-    """The rows of one task, counted, and what is under way of them."""
+    @classmethod
+    def skipped_rows(cls, job: str, rows: int, rows_hash: int = 0) -> KafkaCommitMessage:
+        """Of a replayed task, whose rows are committed."""
+        return cls(0, 0, 0, 0, (), None, job, rows, rows_hash)
 
-    def __init__(
-        self, producer: Producer, router: Router, columns: RowColumns, options: WriteOptions
-    ) -> None:
-        self.producer = producer
-        self.router = router
-        self.columns = columns
-        self._options = options
-        self._rows = 0
-        self._under_way: deque[tuple[int, ColumnsDelivery]] = deque()
-        self._ready_topics: set[str] = set() if options.topic is None else {options.topic}
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Take one Arrow batch in; fails for what failed before, too."""
-        if not batch.num_rows:
-            return
-        try:
-            rows = self.columns.select(batch)
-            if self._options.topic is None:
-                self._prepare_topics(rows)
-            delivery = self.producer.send_columns(rows, self._options.topic)
-        except RecordError as error:
-            raise self._failure(error, error.row) from error
-        except KafkaError as error:
-            self._check_under_way()
-            raise self._failure(error, None) from error
-        self._under_way.append((self._rows, delivery))
-        self._rows += batch.num_rows
-        self._check_under_way()
-
-    def finish(self) -> None:
-        """Wait for everything that is under way; fails where the producer leaves some of it open."""
-        self.producer.flush()
-        self._check_under_way()
-        if self._under_way:
-            # What is committed has to be in the log, whatever the reason is that nobody said so.
-            raise WriteFailedError(
-                f"{_task_name()}: rows {self._under_way[0][0]} to {self._rows - 1} have not all been "
-                "confirmed, although the producer has nothing in flight any more: some may not be in the log"
+    @classmethod
+    def of(
+        cls,
+        stats: ProducerStats,
+        transaction: OpenTransaction | None = None,
+        job: str = "",
+        rows_hash: int = 0,
+    ) -> KafkaCommitMessage:
+        """From the statistics of the task's producer."""
+        rows = tuple(
+            (
+                where.topic,
+                where.partition,
+                told.records,
+                told.bytes,
+                -1 if told.first_offset is None else told.first_offset,
+                -1 if told.last_offset is None else told.last_offset,
             )
-
-    def _prepare_topics(self, rows: pa.RecordBatch) -> None:
-        topics = set(rows.column("topic").unique().to_pylist()) - self._ready_topics
-        once = self._options.exactly_once
-        if once is not None and once.marker_topic in topics:
-            raise ConfigError(
-                f"a row says topic {once.marker_topic}, which is the transactionMarkerTopic: it must not be "
-                "a topic that rows go to, as their keys would be taken for those of commit markers"
-            )
-        if topics:
-            self.router.metadata(
-                topics, deadline=self.router.deadline(self._options.producer.max_block_ms)
-            )  # of all of them at once
-        for topic in sorted(topics):
-            prepare_topic(self.router, topic, self._options)
-            self._ready_topics.add(topic)
-
-    def _check_under_way(self) -> None:
-        while self._under_way and self._under_way[0][1].done():
-            first_row, delivery = self._under_way.popleft()
-            failed = delivery.first_failure()
-            if failed is not None:
-                row, error = failed
-                self._rows = first_row
-                raise self._failure(error, row) from error
-
-    def _failure(self, error: KafkaError, row: int | None) -> WriteFailedError:
-        if row is None:
-            return WriteFailedError(f"{_task_name()}: {error}")
-        reason = error.reason if isinstance(error, RecordError) else str(error)
-        topic = (error.topic if isinstance(error, RecordError) else None) or self._options.topic
-        where = f"row {self._rows + row}" + (f" for topic {topic}" if topic else "")
-        return WriteFailedError(f"{_task_name()}, {where}: {reason}")
-
-
-def prepare_topic(router: Router, topic: str, options: WriteOptions) -> None:
-    """Make sure that ``topic`` exists: create it with ``createTopics``. Raises `ConfigError` where it does
-    not, and whatever kept that from being found out within ``kafka.max.block.ms``."""
-    deadline = router.deadline(options.producer.max_block_ms)
-    known = router.metadata((topic,), deadline=deadline).topics.get(topic)
-    _check_compression(router, options)
-    if known is not None and not known.error_code:
-        return
-    if known is not None and known.error_code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        raise BrokerError(known.error_code, f"topic {topic}", operation="Describe")
-    if not options.create_topics:
-        _await_topic(router, topic, deadline)
-        return
-    new = NewTopic(
-        name=topic,
-        partitions=options.create_partitions,
-        replication_factor=options.create_replication_factor,
-    )
-    try:
-        Admin(router).create_topics([new])
-    except BrokerError as error:
-        if error.error_code is not ErrorCode.TOPIC_ALREADY_EXISTS:  # another task was faster
-            raise
-        _await_topic(router, topic, deadline)
-
-
-def prepare_fixed_topics(options: WriteOptions) -> None:
-    """`prepare_topic` for what no row names, on a worker, which knows it from the last micro-batch."""
-    for topic in options.fixed_topics:
-        prepare_topic(router_for(options.client), topic, options)
-
-
-def _check_compression(router: Router, options: WriteOptions) -> None:
-    """Refuse zstd where a broker is too old for it (KIP-110), instead of failing with the first batch."""
-    if options.producer.compression_type != "zstd":
-        return
-    for node_id in router.snapshot.brokers:
-        try:
-            connection = router.connection(node_id, router.deadline(_VERSION_CHECK_MS))
-        except KafkaError:
-            continue  # whoever is down now is no reason not to write
-        if connection.version_of(ProduceRequest) < ZSTD_SINCE:
-            raise ConfigError(
-                f"kafka.compression.type=zstd needs Kafka 2.1 or later, and {connection.address} is older: "
-                "choose lz4, snappy or gzip"
-            )
-        return
-
-
-def _await_topic(router: Router, topic: str, deadline: Deadline) -> None:
-    """A topic that was just created takes a moment to reach every broker."""
-    try:
-        router.retry(
-            lambda: router.refresh((topic,), deadline).topic(topic),
-            what=f"asking for topic {topic}",
-            deadline=deadline,
-            topics=(topic,),
+            for where, told in stats.partitions.items()
         )
-    except BrokerError as error:
-        if error.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise ConfigError(
-                f"topic {topic} does not exist: create it first, or set createTopics=true "
-                "(with createTopics.partitions and createTopics.replicationFactor)"
-            ) from error
-        raise
+        return cls(
+            stats.records,
+            stats.bytes,
+            stats.batches,
+            stats.retries,
+            rows,
+            transaction,
+            job,
+            rows_hash=rows_hash,
+            over_limit_skipped=stats.skipped_records,
+            over_limit_dead_lettered=stats.dead_lettered_records,
+        )
 
 
-def _task_name() -> str:
-    from pyspark import TaskContext
+def hash_of_tasks(messages: Iterable[KafkaCommitMessage]) -> int:
+    """Of which rows are in which task, whether written or skipped: equal for equal rows in equal tasks."""
+    each = (struct.pack("<QQ", one.records + one.skipped, one.rows_hash) for one in messages)
+    return int.from_bytes(hashlib.blake2b(b"".join(each), digest_size=8).digest(), "little")
 
-    context = TaskContext.get()
-    return "write" if context is None else f"partition {context.partitionId()} of the DataFrame"
+
+@dataclass(frozen=True, kw_only=True)
+class AtomicWrite:
+    """A batch write in one transaction: the driver begins and commits it, one task writes it."""
+
+    transactional_id: str
+    transaction_timeout_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumableWrite:
+    """One run of a batch write with a ``writeId``: what an earlier run has committed is not written again."""
+
+    write_id: str
+    transactional_id: str
+    """Of the driver; those of the tasks are `task_name`."""
+    void: int | None
+    """The revision of an intent of which nothing is committed, and nothing will be."""
+
+
+def task_name(transactional_id: str, partition: int) -> str:
+    """The transactional id of a task of a `ResumableWrite`, and the group of its marker."""
+    return f"{transactional_id}/{partition}"

@@ -41,7 +41,7 @@ def plan_batch(router: Router, options: ReadOptions, filters: PushedFilters) -> 
     starts = resolve_start(router, options, assigned, bounds)
     ends = resolve_end(router, options, assigned)
     if isinstance(options.starting, Committed | AtTimestamp | AtTimestamps):
-        # Looked up after the ends were listed, these may be behind them by now where somebody writes.
+        # Looked up after the ends were listed, these may be behind them by now if records arrive.
         bounds = replace(bounds, latest=list_latest(router, assigned, options.consumer.isolation_level))
     if isinstance(options.starting, Committed):
         ends |= _ends_of_unstable(router, options, starts, ends, bounds)
@@ -119,8 +119,8 @@ def _bind(planned: PlannedRange, listed: Mapping[TopicPartition, int]) -> Planne
     """``planned`` with the offsets that its bounds are now."""
     until_offset = planned.until_offset
     if isinstance(planned.shipped.end, FirstAtOrAfter):
-        # Looked up after the ends were listed, and no record is that late: up to that end, that is. What has
-        # arrived since may be too late.
+        # Looked up after the ends were listed, and no record is that late: so the range ends there. Records
+        # that have arrived since may be too late.
         until_offset = max(planned.from_offset, min(until_offset, listed[planned.shipped.topic_partition]))
     shipped = replace(planned.shipped, start=At(planned.from_offset), end=At(until_offset))
     return replace(planned, shipped=shipped, until_offset=until_offset)
@@ -136,7 +136,7 @@ def _resolve_cuts(
     """Offsets and the earliest time of the filters as offsets of each partition.
 
     The first record at or after a time has only earlier ones before it, so that a lower bound always prunes.
-    After it there may be earlier ones again, and nothing that a broker tells rules that out.
+    After it there may be earlier ones again, and no answer of a broker rules that out.
     """
     cuts: dict[TopicPartition, Cut] = dict.fromkeys(wanted, (filters.from_offset, filters.until_offset))
     if filters.from_timestamp_ms is not None and filters.from_timestamp_ms > 0:

@@ -51,13 +51,13 @@ class StreamOffset:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """Topic -> its id in hex, as far as brokers and checkpoint know any."""
     start: Positions | None = None
-    """Of the end of the first batch: where that batch starts. What is not in it starts at its beginning."""
+    """Of the end of the first batch: where that batch starts; other partitions at their beginning."""
     added: Positions = field(default_factory=dict)
-    """Of the end of a batch: where partitions begin that are new in it; none where that is looked up."""
+    """Of the end of a batch: where its new partitions begin; the others are looked up."""
 
     @property
     def is_initial(self) -> bool:
-        """Whether nothing has been planned before it: it is its own start."""
+        """True if no batch was planned before it: it is its own start."""
         return self.start is not None and dict(self.start) == dict(self.positions)
 
     def to_json(self) -> dict[str, dict[str, int]]:
@@ -100,7 +100,7 @@ class StreamOffset:
         return cls(positions=positions, topic_ids=topic_ids, start=start, added=added)
 
     def is_other_topic(self, topic: str, topic_id: str | None) -> bool:
-        """Whether ``topic`` with ``topic_id`` is not the one that these offsets are of; False if unknown."""
+        """True if ``topic_id`` is known to be another topic than the one of these offsets."""
         known = self.topic_ids.get(topic)
         return known is not None and topic_id is not None and known != topic_id
 
@@ -138,12 +138,12 @@ def _unexpected(offset: Any, why: str) -> ConfigError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """A micro-batch before anybody asked where its new partitions begin."""
+    """A micro-batch, before the cluster is asked for the first offsets of new partitions."""
 
     begin: Positions
     """Where partitions that were there before are read on; of the topics that ``end`` is of."""
     former: Positions
-    """Where partitions of topics stood that are others by now: gone, with what was not read of them."""
+    """Positions in topics that were deleted and created again: their unread records are lost."""
     end: StreamOffset
 
     @classmethod
@@ -168,7 +168,7 @@ class MicroBatch:
         return sorted(tp for tp in self.end.positions if tp not in self.begin)
 
     def losses(self, *, has_group_id: bool = False) -> Iterator[KafkaConditionError]:
-        """What is lost of the partitions that were there before."""
+        """The losses in partitions that earlier batches have read."""
         if deleted := sorted((self.begin.keys() | self.former.keys()) - self.end.positions.keys()):
             condition = "KAFKA_DATA_LOSS.PARTITIONS_DELETED"
             yield KafkaConditionError(
@@ -189,7 +189,7 @@ class MicroBatch:
                 yield offset_changed(tp, self.begin[tp], self.end.positions[tp])
 
     def losses_of_added(self, earliest: Positions) -> Iterator[KafkaConditionError]:
-        """What is lost of the partitions that are new, which ``earliest`` has the beginnings of."""
+        """The losses in new partitions, whose first offsets are in ``earliest``."""
         if missing := [tp for tp in self.added if tp not in earliest]:
             yield KafkaConditionError(
                 "KAFKA_DATA_LOSS.INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS",
@@ -203,7 +203,7 @@ class MicroBatch:
                 )
 
     def ranges(self, earliest: Positions) -> list[PlannedRange]:
-        """What is read, partitions in order; none that is empty."""
+        """The ranges to read, partitions in order, empty ones left out."""
         starts: Mapping[TopicPartition, int] = {
             **self.begin,
             **{tp: earliest[tp] for tp in self.added if tp in earliest},
@@ -240,8 +240,8 @@ def _plan(
 
 
 def check_available_now(end: Positions, target: Positions, latest: Positions) -> None:
-    """Whether a batch of Trigger.AvailableNow stays within what there was at its start, and the log still
-    has that. Raises `KafkaConditionError`, whatever failOnDataLoss says: as Spark's connector does."""
+    """Check that a batch of Trigger.AvailableNow ends within the logs as they were at its start, and as they
+    are now. Raises `KafkaConditionError`, also with failOnDataLoss=false, as Spark's connector does."""
     if end.keys() != target.keys():
         raise _mismatch(
             "MISMATCHED_TOPIC_PARTITIONS_BETWEEN_END_OFFSET_AND_PREFETCHED", end, "tpsForPrefetched", target

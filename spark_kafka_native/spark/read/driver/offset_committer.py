@@ -30,7 +30,7 @@ TIMEOUT_MS: Final = 3_000
 
 
 class OffsetCommitter:
-    """What the group was told last. Owned by the one thread of its process."""
+    """Commits at most once in `INTERVAL_S`. Owned by the one thread of its process."""
 
     def __init__(
         self,

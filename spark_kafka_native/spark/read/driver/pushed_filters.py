@@ -33,7 +33,7 @@ class Condition:
     negated: bool = False
 
     def allows(self, found: Any) -> bool:
-        """Whether a row with ``found`` in the column passes."""
+        """True if a row with ``found`` in the column passes."""
         return _COMPARE[self.operator](found, self.value) is not self.negated
 
 
@@ -59,7 +59,7 @@ class PushedFilters:
         return found
 
     def allows(self, topic_partition: TopicPartition) -> bool:
-        """Whether any row of the partition may pass."""
+        """True if any row of the partition may pass."""
         values = {"topic": topic_partition.topic, "partition": topic_partition.partition}
         return all(condition.allows(values[condition.column]) for condition in self.conditions)
 
@@ -77,7 +77,7 @@ def _to_condition(filter_: Any) -> Condition | None:
 
 
 def _is_plain(column: str, value: Any) -> bool:
-    """Whether values are what the column holds: a literal of another type is not worth a guess."""
+    """True if the literals have the type of the column; others are left to Spark."""
     values = value if isinstance(value, tuple | list) else (value,)
     kind = {"topic": str, "partition": int, "offset": int, "timestamp": datetime}[column]
     return all(isinstance(one, kind) and not isinstance(one, bool) for one in values)

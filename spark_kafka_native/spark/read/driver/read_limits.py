@@ -38,8 +38,8 @@ UNKNOWN_BYTES_PER_OFFSET: Final = 1_000.0
 def holds_back(
     limits: MicroBatchLimits, begin: Positions, latest: Positions, waited_ms: float | None
 ) -> bool:
-    """Whether there is too little for a batch. ``waited_ms``: since the last one; None before the first,
-    which never waits. A partition that ``begin`` doesn't have counts from 0, as in Spark's connector.
+    """True if there are too few offsets for a batch. ``waited_ms``: since the last batch; None before the
+    first, which never waits. A partition that ``begin`` doesn't have counts from 0, as in Spark's connector.
     """
     if limits.min_offsets is None or waited_ms is None or waited_ms >= limits.max_delay_ms:
         return False
@@ -101,7 +101,7 @@ _OF_ONE_PARTITION: Final = (CorruptRecordError, EndOfLogError, LogTruncatedError
 
 
 class SizeSampler:
-    """What was seen last of each partition. Owned by the one thread of its process."""
+    """The last known size per offset of each partition. Owned by the one thread of its process."""
 
     def __init__(self, router: Router, config: ConsumerConfig) -> None:
         small = replace(
@@ -135,7 +135,7 @@ class SizeSampler:
     def _sample(
         self, ranges: Mapping[TopicPartition, tuple[int, int]], topic_ids: Mapping[str, UUID]
     ) -> None:
-        """One fetch of all; what is wrong with one partition keeps none of the others from being sampled."""
+        """One fetch of all; an error of one partition does not stop the others from being sampled."""
         left, moved = dict(ranges), set[TopicPartition]()
         while left:
             try:

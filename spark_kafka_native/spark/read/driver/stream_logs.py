@@ -40,13 +40,14 @@ class LogEnds:
     """In hex, where brokers have them."""
 
     def are_behind(self, start: StreamOffset) -> bool:
-        """Whether partitions that ``start`` has are missing, or end before it: of the same topic, for all
-        that is known."""
+        """True if partitions of ``start`` are missing, or end before it. Topics known to have been created
+        again are left out.
+        """
         return any(self.latest.get(tp, -1) < offset for tp, offset in self._same_topics(start).items())
 
     def shorter_than(self, start: StreamOffset) -> dict[TopicPartition, int]:
-        """The positions of ``start`` that are behind the end of their log: of the same topic, for all that is
-        known."""
+        """The positions of ``start`` that are behind the end of their log. Topics known to have been created
+        again are left out."""
         return {
             tp: offset
             for tp, offset in self._same_topics(start).items()
@@ -138,8 +139,10 @@ class StreamLogs:
         return self._past_open_transactions(ends, start)
 
     def _past_open_transactions(self, ends: LogEnds, start: StreamOffset) -> LogEnds:
-        """``ends``, but none before a position that its log has. Who read with read_uncommitted has read
-        what belongs to open transactions: with read_committed, the stream waits there for them to end."""
+        """``ends``, but none before a position that its log has. An earlier run with read_uncommitted may
+        have read records of open transactions: with read_committed, the stream waits there for them to
+        end.
+        """
         shorter = ends.shorter_than(start)
         if not shorter or self._options.consumer.isolation_level is not IsolationLevel.READ_COMMITTED:
             return ends
@@ -164,8 +167,10 @@ class StreamLogs:
 
 
 def _check_all_specified(starting: OffsetLimit, assigned: Collection[TopicPartition]) -> None:
-    """Whether ``startingOffsets`` with offsets names the partitions that there are. Raises `ConfigError` in
-    the words that Spark's own connector has for streams, which are others than for batch reads."""
+    """Check that ``startingOffsets`` with offsets names exactly the existing partitions. Raises
+    `ConfigError` in the words of Spark's own connector for streams, which differ from those for batch
+    reads.
+    """
     if isinstance(starting, Specific) and set(starting.offsets) != set(assigned):
         raise ConfigError(
             "If startingOffsets contains specific offsets, you must specify all TopicPartitions.\n"
@@ -176,8 +181,8 @@ def _check_all_specified(starting: OffsetLimit, assigned: Collection[TopicPartit
 
 
 def _again_if_deleted(ask: Callable[[], T]) -> T:
-    """What ``ask`` finds; once more if a partition went between its question which there are and those about
-    them, so that it is missing like any other."""
+    """The answer of ``ask``; asked again if a partition was deleted between its requests, so that the second
+    answer lacks it."""
     try:
         return ask()
     except (BrokerError, DeadlineExceededError) as error:

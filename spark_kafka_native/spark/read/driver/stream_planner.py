@@ -50,7 +50,7 @@ class StreamPlanner:
         self._quiet_at: tuple[StreamOffset, LogEnds] | None = None
         """Where the last `latest` found nothing to read, and nothing lost."""
         self._held: Positions = {}
-        """Of logs that are shorter than what was read of them."""
+        """Positions beyond the end of their log: the stream waits there."""
         self._has_hinted = False
         self._sampled_at: float | None = None
         self._bytes: float | None = None
@@ -70,13 +70,13 @@ class StreamPlanner:
         return self._initial
 
     def freeze(self) -> None:
-        """Trigger.AvailableNow: what is there at the first `latest` is the target, and nothing after it."""
+        """Trigger.AvailableNow: the ends of the logs at the first `latest` are the target."""
         self._is_available_now = True
 
     def latest(self, start_json: Json, *, limited: bool) -> Json:
         """Where the batch that begins at ``start_json`` ends; ``start_json`` itself if there is none.
 
-        Raises `KafkaConditionError` for what is lost (unless failOnDataLoss is off) before Spark has written
+        Raises `KafkaConditionError` for losses (unless failOnDataLoss is off) before Spark has written
         anything down, so that a restart with other options can go on.
         """
         if self._refusal is not None:
@@ -168,7 +168,7 @@ class StreamPlanner:
 
     def _is_held_back(self, batch: MicroBatch, ends: LogEnds) -> bool:
         if self._is_available_now:
-            return False  # No more will come: what is left is read, however little it is.
+            return False  # The target does not grow: the rest is read, however small it is.
         now = self._clock()
         waited_ms = None if self._admitted_at is None else (now - self._admitted_at) * 1000
         if holds_back(self._options.limits, batch.begin, ends.latest, waited_ms):
@@ -188,8 +188,9 @@ class StreamPlanner:
         return {**ends.latest, **admit(self._options.limits, begin, known, sizes)}
 
     def _past_losses(self, begin: Positions, latest: Positions) -> Positions:
-        """Where the logs begin that have lost what comes next: a limit is about what can be read. With
-        failOnDataLoss, a task is to fail instead."""
+        """The first offsets of logs that have lost the next records: a limit counts readable offsets only.
+        None with failOnDataLoss, where a task is to fail instead.
+        """
         if self._options.read.fail_on_data_loss:
             return {}
         unread = [tp for tp, end in latest.items() if begin.get(tp, end) < end]

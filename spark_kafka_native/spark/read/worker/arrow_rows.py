@@ -95,7 +95,7 @@ class RowLayout:
 SMALL_ROWS: Final = 1_000
 
 SMALL_BYTES: Final = 64 * 1024
-"""What has more rows or bytes goes as it is: joining costs a copy."""
+"""Larger pieces are passed on as they are: joining costs a copy."""
 
 JOINED_ROWS: Final = 10_000
 
@@ -114,7 +114,7 @@ class BatchCoalescer:
         """How far each partition has come with them."""
 
     def add(self, fetched: FetchedRecords) -> bool:
-        """Take ``fetched`` if it is small; False if it is not, and then `take` what is here before it."""
+        """Take ``fetched`` if it is small; False if it is not: then `take` the earlier pieces first."""
         rows = fetched.columns.length
         if rows > SMALL_ROWS or (size := fetched.nbytes) > SMALL_BYTES:
             return False
@@ -127,7 +127,7 @@ class BatchCoalescer:
 
     @property
     def full(self) -> bool:
-        """Whether it is time to `take`."""
+        """True if it is time to `take`."""
         return self._rows >= JOINED_ROWS or self._bytes >= JOINED_BYTES
 
     def take(self) -> list[pa.RecordBatch]:
@@ -163,7 +163,7 @@ class KafkaColumn:
 
     @property
     def _can_fail(self) -> bool:
-        """Whether a record can have a value that the column can't show."""
+        """True if a record can have a value that the column can't show."""
         is_text = pa.types.is_string(self.field.type) and self.name != "topic"
         return is_text or pa.types.is_timestamp(self.field.type) or not self.field.nullable
 
@@ -299,15 +299,15 @@ def _joined(arrays: Iterable[pa.Array]) -> pa.Array:
 
 
 MAX_KEPT_BYTES: Final = 32 * 1024 * 1024
-"""Of all that a process keeps: a million rows of a topic's name can take 249 MB."""
+"""Limit for all arrays of a process: a million rows of a topic's name can take 249 MB."""
 
 _MIN_LENGTH: Final = 1024
 
 _kept: dict[tuple[object, Any], tuple[pa.Array, int]] = {}
-"""With its bytes, by value and type; what was used last is at the end."""
+"""Each array with its size in bytes, by value and type; the most recently used one is last."""
 
 _kept_bytes = 0
-"""Of all of them. Counted along: to ask each array took most of the time of a task over many partitions."""
+"""The sum of their sizes. Computing it anew took most of the time of a task over many partitions."""
 
 
 def constant_array(value: str | int, kind: Any, length: int) -> pa.Array:

@@ -51,9 +51,9 @@ def bind_ranges(
 ) -> Binding:
     """Look up what of ``ranges`` is to be read now. Ranges without any offset are left out.
 
-    A fixed end beyond the end of the log is a loss at once, unless ``ends_are_known``: the leader tells where
-    its log ends, and a wait would not bring back what is gone. So are offsets of topics that are gone or are
-    others by now. Raises the client's errors.
+    A fixed end beyond the end of the log is a loss at once, unless ``ends_are_known``: the leader says where
+    its log ends, and waiting would not bring deleted records back. So are offsets of topics that were
+    deleted, or deleted and created again. Raises the client's errors.
     """
     left = list(ranges)
     losses: list[Loss] = []
@@ -167,9 +167,9 @@ def _list(
 
 
 def _is_expected(planned: OffsetRange, now: LogsNow) -> bool:
-    """Whether the log looks as it did when the range was planned: its end is there, and offsets before it."""
+    """True if the log has the end of the range, and offsets before it, as when the range was planned."""
     if isinstance(planned.start, Earliest) and fixed_offset(planned.end) is None:
-        return True  # whatever there is
+        return True  # any log will do
     tp = planned.topic_partition
     until_offset = _end_offset(planned, now)
     first = first_offset(planned, now.earliest.get(tp, 0))
@@ -182,8 +182,8 @@ def _end_offset(planned: OffsetRange, now: LogsNow) -> int:
 
 
 def _is_missing(metadata: ClusterMetadata, topic_partition: TopicPartition) -> bool:
-    """Whether ``metadata`` say that there is no such partition; a topic that may not be described, or has no
-    leaders yet, may have it.
+    """True if ``metadata`` say that there is no such partition. It may exist in a topic that may not be
+    described, or that has no leaders yet.
     """
     try:
         metadata.partition(topic_partition)
@@ -195,9 +195,9 @@ def _is_missing(metadata: ClusterMetadata, topic_partition: TopicPartition) -> b
 def rebind_ranges(
     router: Router, left: Sequence[BoundRange], error: KafkaError, isolation_level: IsolationLevel
 ) -> Binding:
-    """What of ``left`` can be read after ``error``, and what is lost; ``left`` itself and no loss where the
-    brokers say by now that nothing is wrong. Raises ``error`` if it is not about a loss, and the client's
-    errors.
+    """The part of ``left`` that can be read after ``error``, and the losses; ``left`` itself and no loss
+    if the brokers say by now that nothing is wrong. Raises ``error`` if it is not about a loss, and the
+    client's errors.
     """
     match error:
         case TopicRecreatedError():
@@ -212,7 +212,8 @@ def rebind_ranges(
 
 
 def _truncated(error: LogTruncatedError) -> OffsetsLost:
-    """What was read is gone, and what has its offsets now is not read: a read never goes back."""
+    """Records that were read are gone. Other records that have their offsets now are not read: a read never
+    goes back."""
     return OffsetsLost(
         topic_partition=error.topic_partition,
         from_offset=error.end_offset,
@@ -266,7 +267,7 @@ class BoundRange:
     position: int
     until_offset: int
     is_untouched: bool = True
-    """Whether nothing of it has been read, so that it may be looked up anew."""
+    """True if nothing of it has been read, so that it may be looked up again."""
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -309,7 +310,7 @@ def first_offset(planned: OffsetRange, earliest: int) -> int:
         case Earliest():
             return earliest
         case Inner(offset):
-            # The fixed start of a piece is no wish for what is before earliest by now.
+            # The fixed start of a piece does not ask for offsets before the earliest one.
             return max(offset, earliest)
         case _:
             assert_never(planned.start)
@@ -342,8 +343,8 @@ def move_to_successor(
 
     Nothing if its end is an offset of the former topic, else all. Of a partition that was split one piece has
     the open end, so that the new topic is read once, as it is without a split. The offsets of the former
-    topic (the rest of them, if the range has been ``begun``) are lost. Only a read from whatever is earliest
-    to whatever is latest that has not begun loses nothing: it is about the topic that there is.
+    topic (the rest of them, if the range has been ``begun``) are lost. Only a read from earliest to latest
+    that has not begun loses nothing: it reads the topic that exists.
     """
     is_fixed = fixed_offset(planned.end) is not None
     # What filters said in offsets may have been a time's in the former topic; Spark applies them again.

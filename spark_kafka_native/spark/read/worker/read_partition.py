@@ -67,7 +67,7 @@ def _bind(router: Router, ranges: Sequence[OffsetRange], task: ReadTask) -> Bind
 
 
 def _accept(binding: Binding, policy: DataLossPolicy) -> tuple[BoundRange, ...]:
-    """What is left to read, if its losses do not fail the query."""
+    """The ranges to read, if the losses do not fail the query."""
     for loss in binding.losses:
         policy.report(loss)
     return binding.ranges

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_kafka_native.spark.write.batch_intent import BatchIntent
+from spark_kafka_native.spark.write.commit_markers import BatchIntent
 
 INTENT = BatchIntent(batch_id=7, tasks=3, hash=2**64 - 2, change=1)
 
@@ -15,9 +15,9 @@ INTENT = BatchIntent(batch_id=7, tasks=3, hash=2**64 - 2, change=1)
 def test_an_intent_is_kept_as_it_is() -> None:
     kept = INTENT.offset()
     assert kept.offset == 7
-    assert BatchIntent.of(kept.offset, json.loads(kept.metadata)) == INTENT
+    assert BatchIntent.from_json(kept.offset, json.loads(kept.metadata)) == INTENT
     # As earlier versions have kept it.
-    assert BatchIntent.of(7, {"tasks": 3}) == BatchIntent(batch_id=7, tasks=3)
+    assert BatchIntent.from_json(7, {"tasks": 3}) == BatchIntent(batch_id=7, tasks=3)
 
 
 def test_intents_are_alike_where_the_same_rows_are_in_the_same_tasks() -> None:

@@ -14,14 +14,14 @@ from transaction_cluster import TransactionCluster
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.write import exactly_once
-from spark_kafka_native.spark.write.commit_marker import CommitMarker, ReplayError
-from spark_kafka_native.spark.write.commit_message import KafkaCommitMessage
-from spark_kafka_native.spark.write.exactly_once import BatchTask, write_once
-from spark_kafka_native.spark.write.row_digest import RowDigest
+from spark_kafka_native.spark.write.commit_markers import CommitMarker, ReplayError
 from spark_kafka_native.spark.write.rows import RowColumns
+from spark_kafka_native.spark.write.worker import transactional_task
+from spark_kafka_native.spark.write.worker.row_digest import RowDigest
+from spark_kafka_native.spark.write.worker.transactional_task import BatchTask, write_once
+from spark_kafka_native.spark.write.worker.write_rows import WriteFailedError
 from spark_kafka_native.spark.write.write_options import WriteOptions
-from spark_kafka_native.spark.write.write_task import WriteFailedError
+from spark_kafka_native.spark.write.write_task import KafkaCommitMessage
 
 BATCH = 7
 ROWS = pa.record_batch({"value": pa.array([b"a", b"b"], pa.binary()), "topic": ["t", "t"]})
@@ -65,7 +65,7 @@ def write(cluster: TransactionCluster, patch: pytest.MonkeyPatch, markers: Remem
     quick = {"kafka.retry.backoff.ms": "5", "kafka.linger.ms": "0", "deliveryGuarantee": "exactly-once"}
     options = WriteOptions.parse(OptionValues.parse(client | quick, Scope.WRITE))
     assert options.exactly_once is not None
-    patch.setattr(exactly_once, "find_markers", lambda *_: markers)
+    patch.setattr(transactional_task, "find_markers", lambda *_: markers)
     columns = RowColumns(names=("value", "topic"), topic=None)
     task = BatchTask(query_id="q", batch_id=BATCH, partition=0)
     return write_once(iter([ROWS]), columns, options, options.exactly_once, task)

@@ -7,10 +7,10 @@ from pyspark.sql.types import StructType
 
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.write import transaction_ends
 from spark_kafka_native.spark.write.batch_writer import KafkaBatchWriter
-from spark_kafka_native.spark.write.commit_message import KafkaCommitMessage
+from spark_kafka_native.spark.write.driver import stream_commit
 from spark_kafka_native.spark.write.stream_writer import KafkaStreamWriter
+from spark_kafka_native.spark.write.write_task import KafkaCommitMessage
 
 LINE = "Unknown option 'creatTopics' is ignored; did you mean 'createTopics'?"
 
@@ -64,7 +64,7 @@ def test_each_start_says_that_spark_may_choose_the_number_of_tasks(
     monkeypatch, tmp_path, caplog, is_adaptive
 ):
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
-    monkeypatch.setattr(transaction_ends, "commit_transactions", lambda *_given, **_named: None)
+    monkeypatch.setattr(stream_commit, "commit_transactions", lambda *_given, **_named: None)
     caplog.set_level(logging.INFO)
     given = {"kafka.bootstrap.servers": "a:1", "topic": "t", "deliveryGuarantee": "exactly-once"}
     writer = KafkaStreamWriter(OptionValues.parse(given, Scope.WRITE), StructType().add("value", "string"))

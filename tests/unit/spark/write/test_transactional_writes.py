@@ -21,12 +21,12 @@ from spark_kafka_native.kafka.protocol.api.describe_transactions import (
 )
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.write import exactly_once, whole_job
-from spark_kafka_native.spark.write.exactly_once import BatchTask, write_once
-from spark_kafka_native.spark.write.marker_topic import MarkerTopic
-from spark_kafka_native.spark.write.markers import GroupMarkers
+from spark_kafka_native.spark.write.driver import atomic_write
+from spark_kafka_native.spark.write.driver.atomic_write import begin_atomic, commit_atomic
+from spark_kafka_native.spark.write.marker_store import GroupMarkers, MarkerTopic
 from spark_kafka_native.spark.write.rows import RowColumns
-from spark_kafka_native.spark.write.whole_job import WholeJob
+from spark_kafka_native.spark.write.worker import transactional_task
+from spark_kafka_native.spark.write.worker.transactional_task import BatchTask, write_atomic, write_once
 from spark_kafka_native.spark.write.write_options import WriteOptions
 
 TP = TopicPartition("t", 0)
@@ -71,7 +71,7 @@ def test_a_marker_is_looked_for_a_second_time_only_where_the_first_look_may_have
 
         def add(self, *_arguments: Any) -> None: ...
 
-    monkeypatch.setattr(exactly_once, "find_markers", lambda *_arguments: Markers())
+    monkeypatch.setattr(transactional_task, "find_markers", lambda *_arguments: Markers())
     given = options(cluster, **({} if topic is None else {"topic": topic}))
     assert given.exactly_once is not None
     task = BatchTask(query_id="q", batch_id=0, partition=0)
@@ -99,10 +99,10 @@ def commit_job(cluster: TransactionCluster) -> int:
     """Write and commit one; how often the coordinator was asked for its state."""
     given = options(cluster, topic="t", transactionalIdPrefix="jobs")
     assert given.exactly_once is not None
-    job = WholeJob.begin(router_for(given.client), given, given.exactly_once)
-    message = job.write(iter([ROWS]), RowColumns(names=("value",), topic="t"), given, 0)
+    job = begin_atomic(router_for(given.client), given, given.exactly_once)
+    message = write_atomic(job, iter([ROWS]), RowColumns(names=("value",), topic="t"), given, 0)
     assert not cluster.committed[TP]
-    job.commit([message], given)
+    commit_atomic(job, [message], given)
     assert cluster.committed[TP] == [b"a", b"b"]
     return len(cluster[1].requests(DescribeTransactionsRequest))
 
@@ -117,7 +117,7 @@ def test_a_job_is_committed_once_its_readers_can_see_it(cluster: TransactionClus
 def test_a_job_that_is_committed_does_not_wait_for_ever_for_its_readers(
     cluster: TransactionCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(whole_job, "_VISIBLE_MS", 200)
+    monkeypatch.setattr(atomic_write, "_VISIBLE_MS", 200)
     cluster[1].on(DescribeTransactionsRequest, state("PrepareCommit"))
     assert commit_job(cluster) > 1
 

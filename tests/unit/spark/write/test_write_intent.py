@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from spark_kafka_native.kafka.producer.sending.transaction_requests import OpenTransaction
-from spark_kafka_native.spark.write.commit_marker import CommitMarker
-from spark_kafka_native.spark.write.commit_message import KafkaCommitMessage
-from spark_kafka_native.spark.write.write_intent import intent_of, refusal
+from spark_kafka_native.spark.write.commit_markers import CommitMarker
+from spark_kafka_native.spark.write.driver.resumable_write import intent_of, refusal
+from spark_kafka_native.spark.write.write_task import KafkaCommitMessage
 
 OPEN = OpenTransaction(transactional_id="x", producer_id=1, producer_epoch=0, version=2)
 
@@ -47,9 +47,9 @@ def test_an_intent_is_kept_as_a_marker() -> None:
         replace(INTENT, is_complete=True),
         CommitMarker(batch_id=0, rows=1, hash=2**64 - 1),
     ):
-        assert CommitMarker.from_told(marker.batch_id, marker.told()) == marker
+        assert CommitMarker.from_json(marker.batch_id, marker.to_json()) == marker
     # As those of streams have been kept before there were names.
-    assert CommitMarker(batch_id=0, rows=1, hash=2).told() == {"rows": 1, "hash": "0000000000000002"}
+    assert CommitMarker(batch_id=0, rows=1, hash=2).to_json() == {"rows": 1, "hash": "0000000000000002"}
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ import pyspark
 import pytest
 
 from spark_kafka_native.kafka.errors import ConfigError
-from spark_kafka_native.spark.write.exactly_once import BatchTask
-from spark_kafka_native.spark.write.whole_job import current_partition
+from spark_kafka_native.spark.write.worker.transactional_task import BatchTask, current_partition
 
 BATCH = {"sql.streaming.queryId": "q", "streaming.sql.batchId": "7"}
 

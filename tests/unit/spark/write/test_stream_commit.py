@@ -13,11 +13,10 @@ from spark_kafka_native.kafka.errors import UnsupportedVersionError
 from spark_kafka_native.kafka.producer.sending.transaction_requests import OpenTransaction
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.write import leftovers, transaction_ends
-from spark_kafka_native.spark.write.batch_intent import BatchIntent
-from spark_kafka_native.spark.write.commit_marker import CommitMarker, ReplayError
-from spark_kafka_native.spark.write.commit_message import KafkaCommitMessage, hash_of_tasks
+from spark_kafka_native.spark.write.commit_markers import BatchIntent, CommitMarker, ReplayError
+from spark_kafka_native.spark.write.driver import stream_commit
 from spark_kafka_native.spark.write.write_options import WriteOptions
+from spark_kafka_native.spark.write.write_task import KafkaCommitMessage, hash_of_tasks
 
 OPTIONS = WriteOptions.parse(
     OptionValues.parse(
@@ -61,11 +60,11 @@ class Cluster:
             take_intents=lambda *_: intents, last=lambda name, *_: marker if name in names else None
         )
         router = SimpleNamespace(deadline=lambda _ms: None)
-        patch.setattr(transaction_ends, "router_for", lambda _config: router)
-        patch.setattr(transaction_ends, "find_markers", lambda *_: markers)
-        patch.setattr(transaction_ends, "add_partitions", lambda _r, one, *_: self._check(one))
-        patch.setattr(transaction_ends, "init_producer_id", lambda _r, name, *_: self.fenced.append(name))
-        patch.setattr(transaction_ends, "end_transaction", lambda _r, one, **_: self._end(one))
+        patch.setattr(stream_commit, "router_for", lambda _config: router)
+        patch.setattr(stream_commit, "find_markers", lambda *_: markers)
+        patch.setattr(stream_commit, "add_partitions", lambda _r, one, *_: self._check(one))
+        patch.setattr(stream_commit, "init_producer_id", lambda _r, name, *_: self.fenced.append(name))
+        patch.setattr(stream_commit, "end_transaction", lambda _r, one, **_: self._end(one))
 
     def _check(self, one: OpenTransaction) -> None:
         self.checked.append(one.transactional_id)
@@ -76,7 +75,7 @@ class Cluster:
 
     def commit(self, messages: Sequence[KafkaCommitMessage]) -> None:
         assert OPTIONS.exactly_once is not None
-        transaction_ends.commit_transactions(messages, 7, OPTIONS, OPTIONS.exactly_once, is_first=False)
+        stream_commit.commit_transactions(messages, 7, OPTIONS, OPTIONS.exactly_once, is_first=False)
 
 
 TWO = [written(0), written(1, 2)]
@@ -134,13 +133,13 @@ def test_an_abort_ends_what_is_left_only_where_a_task_has_said_nothing(
 ) -> None:
     found: list[Any] = []
 
-    def end(_router: Any, job: str, tasks: int, known: int, _once: Any) -> None:
+    def end(_router: Any, job: str, _once: Any, *, tasks: int, known: int) -> None:
         found.append((job, tasks, known))
 
     cluster = Cluster(monkeypatch, None, [])
     cluster.kept.append(INTENT)
-    monkeypatch.setattr(transaction_ends, "_end_leftovers", end)
-    transaction_ends.abort_transactions(messages, OPTIONS)
+    monkeypatch.setattr(stream_commit, "abort_abandoned", end)
+    stream_commit.abort_transactions(messages, OPTIONS)
     assert found == ended
 
 
@@ -157,8 +156,10 @@ def test_only_tasks_of_the_same_query_that_no_task_takes_over_are_ended(
         return [SimpleNamespace(transactional_id=name) for name in there]
 
     ended: list[str] = []
-    monkeypatch.setattr(leftovers, "Admin", lambda _router: SimpleNamespace(list_transactions=listed))
-    monkeypatch.setattr(leftovers, "init_producer_id", lambda _r, name, *_: ended.append(name))
+    monkeypatch.setattr(
+        "spark_kafka_native.kafka.admin.Admin", lambda _router: SimpleNamespace(list_transactions=listed)
+    )
+    monkeypatch.setattr(stream_commit, "init_producer_id", lambda _r, name, *_: ended.append(name))
     router: Any = SimpleNamespace(deadline=lambda _ms: None)
-    leftovers.end_leftovers(router, "q", tasks=2, known=5, timeout_ms=1)
+    stream_commit.abort_abandoned(router, "q", OPTIONS.exactly_once, tasks=2, known=5)
     assert sorted(ended) == (["q-2", "q-3"] if is_listed else ["q-2", "q-3", "q-4"])

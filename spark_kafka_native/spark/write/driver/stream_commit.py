@@ -1,4 +1,8 @@
-"""`commit_transactions`: the driver ends what the tasks of a micro-batch have left open, all at once."""
+"""`commit_transactions`: the driver ends what the tasks of a micro-batch have left open, all at once.
+
+A task of a stream ends what an earlier attempt of the same number has left. With fewer tasks, or none, no
+task does so before `transactionTimeout`, and readers with read_committed wait for that: so the driver does.
+"""
 
 from __future__ import annotations
 
@@ -9,33 +13,35 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from ...kafka.cluster.router import Router, router_for
-from ...kafka.errors import KafkaError
-from ...kafka.model import TopicPartition
-from ...kafka.producer.errors import TransactionAbortableError, TransactionFatalError
-from ...kafka.producer.sending.transaction_requests import (
+from ....kafka.cluster.router import Router, router_for
+from ....kafka.errors import KafkaError, UnsupportedVersionError
+from ....kafka.model import TopicPartition
+from ....kafka.producer.errors import TransactionAbortableError, TransactionFatalError
+from ....kafka.producer.sending.transaction_requests import (
     OpenTransaction,
     add_partitions,
     end_transaction,
     init_producer_id,
 )
-from ...kafka.runtime.deadline import Deadline
-from .batch_intent import BatchIntent
-from .commit_marker import ReplayError
-from .commit_message import KafkaCommitMessage, hash_of_tasks
-from .markers import Markers, find_markers
-from .write_options import ExactlyOnce, WriteOptions
+from ....kafka.runtime.deadline import Deadline
+from ..commit_markers import BatchIntent, ReplayError
+from ..marker_store import Markers, find_markers
+from ..write_options import ExactlyOnce, WriteOptions
+from ..write_task import KafkaCommitMessage, hash_of_tasks
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
+
 _AT_ONCE: Final = 16
+
 _ABORT_MS: Final = 15_000
+
 _TOO_OLD: Final = 0.5
 """The share of its timeout after which a transaction is a reason to warn."""
 
 
 class CommitFailedError(KafkaError):
-    """Not all transactions of a micro-batch could be committed: the query stops, and its restart writes what
-    is missing. Of a batch write: nothing is committed."""
+    """Not all transactions of a micro-batch could be committed: the query stops, and its restart writes the
+    missing rows. Of a batch write: nothing is committed."""
 
 
 def commit_transactions(
@@ -74,11 +80,14 @@ def commit_transactions(
         ) from error
     _warn_of_age(batch_id, told, once.transaction_timeout_ms / 1_000)
     if is_first:
-        _end_leftovers(router, told[0].job, intent.tasks, 0 if before is None else before.tasks, once)
+        known = 0 if before is None else before.tasks
+        abort_abandoned(router, told[0].job, once, tasks=intent.tasks, known=known)
 
 
 def abort_transactions(messages: Sequence[object], options: WriteOptions) -> None:
-    """Abort what can be: Spark calls this after a commit that failed, too, and what is committed stays so."""
+    """Abort all open transactions. Spark calls this after a failed commit, too: committed ones stay
+    committed.
+    """
     told = [message for message in messages if isinstance(message, KafkaCommitMessage)]
     open_ = [message.transaction for message in told if message.transaction is not None]
     router = router_for(options.client)
@@ -90,7 +99,7 @@ def abort_transactions(messages: Sequence[object], options: WriteOptions) -> Non
     once = options.exactly_once
     if told and len(told) < len(messages) and once is not None:
         # The query was stopped, or failed: of tasks that were killed nothing is known but their names.
-        _end_leftovers(router, told[0].job, 0, len(messages), once)
+        abort_abandoned(router, told[0].job, once, tasks=0, known=len(messages))
 
 
 def _warn_of_age(batch_id: int, told: Sequence[KafkaCommitMessage], timeout_s: float) -> None:
@@ -105,13 +114,6 @@ def _warn_of_age(batch_id: int, told: Sequence[KafkaCommitMessage], timeout_s: f
             "transactionTimeout",
             batch_id, age_s, timeout_s,
         )  # fmt: skip
-
-
-def _end_leftovers(router: Router, job: str, tasks: int, known: int, once: ExactlyOnce) -> None:
-    # Once in a run: the driver commits each micro-batch in a process that imports what it needs each time.
-    from .leftovers import end_leftovers
-
-    end_leftovers(router, job, tasks=tasks, known=known, timeout_ms=once.transaction_timeout_ms)
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,7 @@ class _Replacing:
                 self._end_others(markers, task, before, intent, where)
 
     def _check_ours(self, message: KafkaCommitMessage) -> None:
-        """That nobody has taken the task's transactional id since: what others had open is over then.
+        """Check that no later task has taken the transactional id: its InitProducerId would have ended ours.
 
         The coordinator says so when a partition is added to the transaction that is in it already.
         """
@@ -190,7 +192,7 @@ class _Replacing:
     ) -> None:
         """Of a task that has nothing to commit now: refuse where its rows are committed."""
         name = f"{self.told[0].job}-{task}"
-        # Ends what the task may have left open, so that nobody commits it any more.
+        # Ends a transaction that the task may have left open, so that no other driver commits it.
         init_producer_id(self.router, name, self.timeout_ms, None, self.deadline)
         marker = markers.last(name, where, self.deadline)
         if marker is not None and marker.batch_id == intent.batch_id:
@@ -214,7 +216,7 @@ def _where(told: Sequence[KafkaCommitMessage], options: WriteOptions) -> TopicPa
 def _end_all(
     transactions: Sequence[OpenTransaction], end: Callable[[OpenTransaction], object]
 ) -> list[tuple[OpenTransaction, KafkaError]]:
-    """``end`` each of them, whatever becomes of the others; those that failed, and why."""
+    """``end`` each of them, also if others fail; returns those that failed, and why."""
 
     def attempt(transaction: OpenTransaction) -> KafkaError | None:
         try:
@@ -228,3 +230,53 @@ def _end_all(
     with ThreadPoolExecutor(min(_AT_ONCE, len(transactions))) as pool:
         ended = list(pool.map(attempt, transactions))
     return [(one, error) for one, error in zip(transactions, ended, strict=True) if error is not None]
+
+
+_END_MS: Final = 15_000
+"""Nothing waits for it but readers, and those no longer than for the transactions' timeout."""
+
+
+def abort_abandoned(router: Router, job: str, once: ExactlyOnce, *, tasks: int, known: int) -> None:
+    """Abort open transactions of the tasks of ``job`` from number ``tasks`` on: those that the brokers list,
+    or all below ``known`` where they can't (before Kafka 3.0).
+
+    A failure is a warning: no row depends on it.
+    """
+    deadline = router.deadline(_END_MS)
+    try:
+        names = _open_names(router, job, tasks, known, deadline)
+        if not names:
+            return
+        with ThreadPoolExecutor(min(_AT_ONCE, len(names))) as pool:
+            list(
+                pool.map(
+                    lambda name: init_producer_id(router, name, once.transaction_timeout_ms, None, deadline),
+                    names,
+                )
+            )
+    except KafkaError as error:
+        _LOG.warning(
+            "transactions that an earlier run of the query may have left open could not be aborted; readers "
+            "with read_committed wait for them until transactionTimeout: %s",
+            error,
+        )
+        return
+    _LOG.info("aborted what was left open: %s", ", ".join(names))
+
+
+def _open_names(router: Router, job: str, tasks: int, known: int, deadline: Deadline) -> list[str]:
+    """The transactional ids of tasks whose transaction is open."""
+    # Late: the driver commits each micro-batch in a process of its own, and this is for the first of a run.
+    from ....kafka.admin import Admin
+
+    try:
+        found = Admin(router).list_transactions(deadline, states=["Ongoing"])
+    except UnsupportedVersionError:
+        return [f"{job}-{task}" for task in range(tasks, known)]
+    lead = f"{job}-"
+    numbers = [
+        one.transactional_id.removeprefix(lead) for one in found if one.transactional_id.startswith(lead)
+    ]
+    return [
+        f"{lead}{task}" for task in sorted(int(one) for one in numbers if one.isdecimal()) if task >= tasks
+    ]

@@ -1,4 +1,4 @@
-"""`RowDigest`: how many rows a task has written, and a hash of them, to tell a replay that is another.
+"""`RowDigest`: how many rows a task has written, and a hash of them, to recognise a replay with other rows.
 
 The order of rows does not count, nor how Spark cuts them into Arrow batches: a shuffle may bring the same
 rows in another order.
@@ -13,10 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ...kafka.records.hashing import Hash, hash_keys
+from ....kafka.records.hashing import Hash, hash_keys
 
 U64 = npt.NDArray[np.uint64]
+
 _NULL = np.uint64(0x6E756C6C)
+
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 
 

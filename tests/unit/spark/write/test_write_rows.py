@@ -10,8 +10,9 @@ from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.errors import DeliveryError, DeliveryStatus, ProducerClosedError
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
-from spark_kafka_native.spark.write import write_task
 from spark_kafka_native.spark.write.rows import RowColumns
+from spark_kafka_native.spark.write.topics import prepare_topic
+from spark_kafka_native.spark.write.worker import write_rows
 
 TP = TopicPartition("t", 0)
 OPTIONS = SimpleNamespace(client=None, producer=None, topic="t")
@@ -43,12 +44,12 @@ class FakeProducer:
 
 def test_rows_that_nobody_confirmed_are_not_committed(monkeypatch):
     producer = FakeProducer(True, False, False)
-    monkeypatch.setattr(write_task, "router_for", lambda _client: None)
-    monkeypatch.setattr(write_task, "settle_worker", lambda: None)
-    monkeypatch.setattr(write_task, "Producer", lambda *_arguments, **_options: producer)
+    monkeypatch.setattr(write_rows, "router_for", lambda _client: None)
+    monkeypatch.setattr(write_rows, "settle_worker", lambda: None)
+    monkeypatch.setattr(write_rows, "Producer", lambda *_arguments, **_options: producer)
     batch = pa.record_batch({"value": ["a", "b", "c"]})
-    with pytest.raises(write_task.WriteFailedError, match="rows 3 to 8 have not all been confirmed"):
-        write_task.write_rows(iter([batch] * 3), COLUMNS, OPTIONS)
+    with pytest.raises(write_rows.WriteFailedError, match="rows 3 to 8 have not all been confirmed"):
+        write_rows.write_rows(iter([batch] * 3), COLUMNS, OPTIONS)
     assert producer.is_closed
 
 
@@ -66,21 +67,21 @@ def test_the_row_that_failed_is_told_before_what_it_led_to(monkeypatch):
         raise ProducerClosedError("it can't go on")
 
     producer.send_columns = send_columns
-    monkeypatch.setattr(write_task, "router_for", lambda _client: None)
-    monkeypatch.setattr(write_task, "settle_worker", lambda: None)
-    monkeypatch.setattr(write_task, "Producer", lambda *_arguments, **_options: producer)
+    monkeypatch.setattr(write_rows, "router_for", lambda _client: None)
+    monkeypatch.setattr(write_rows, "settle_worker", lambda: None)
+    monkeypatch.setattr(write_rows, "Producer", lambda *_arguments, **_options: producer)
     batch = pa.record_batch({"value": ["a", "b", "c"]})
-    with pytest.raises(write_task.WriteFailedError, match=r"row 1 for topic t: .*not written: no"):
-        write_task.write_rows(iter([batch] * 2), COLUMNS, OPTIONS)
+    with pytest.raises(write_rows.WriteFailedError, match=r"row 1 for topic t: .*not written: no"):
+        write_rows.write_rows(iter([batch] * 2), COLUMNS, OPTIONS)
 
 
 def test_rows_for_the_marker_topic_are_refused_before_one_of_them_is_sent():
     producer, once = FakeProducer(), SimpleNamespace(marker_topic="markers")
     options = SimpleNamespace(client=None, producer=None, topic=None, exactly_once=once)
     columns = RowColumns(names=("value", "topic"), topic=None)
-    task = write_task.WriteTask(producer, None, columns, options)
+    task = write_rows.WriteTask(producer, None, columns, options)
     batch = pa.record_batch({"value": ["a", "b"], "topic": ["t", "markers"]})
-    with pytest.raises(write_task.WriteFailedError, match="topic markers, which is the transactionMarkerTop"):
+    with pytest.raises(write_rows.WriteFailedError, match="topic markers, which is the transactionMarkerTop"):
         task.write(batch)
 
 
@@ -94,7 +95,7 @@ def test_zstd_is_refused_before_anything_is_written_where_a_broker_is_too_old_fo
 
         def prepare(codec):
             producer = ProducerConfig.from_properties({"compression.type": codec})
-            write_task.prepare_topic(router, "t", SimpleNamespace(producer=producer, create_topics=False))
+            prepare_topic(router, "t", SimpleNamespace(producer=producer, create_topics=False))
 
         prepare("lz4")
         if refused:

@@ -1,16 +1,15 @@
-"""`write_once`: a write task whose rows count once, whatever dies. Rows in, an open transaction out.
+"""Write tasks whose rows end up in a transaction that stays open: the driver commits it.
 
-The task writes its rows and a commit marker in one transaction and leaves it open; the driver commits it. Any
-doubt becomes a replay of the micro-batch, and the marker tells the replay whether the rows are committed. The
-tasks of a batch write with a name (`named_write`) do the same; what replays it is its user.
+`write_once`, of a stream and of a `ResumableWrite`: the task writes its rows and a commit marker in one
+transaction. Any doubt becomes a replay, and the marker tells the replay if the rows are committed. Why
+nothing is doubled: the marker is read *after* InitProducerId, which ends every earlier transaction of this
+task for good; a task that commits later has taken the transactional id after us, and ours is over then.
 
-Why nothing is doubled: the marker is read *after* InitProducerId, which ends every earlier transaction of
-this task for good; whoever commits later has taken the transactional id after us, and ours is over then.
+`write_atomic`, of an `AtomicWrite`: one task writes the whole job.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,28 +17,27 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 
-from ...kafka.cluster.router import router_for
-from ...kafka.config.client_config import TransactionConfig
-from ...kafka.errors import ConfigError, KafkaError
-from ...kafka.model import TopicPartition
-from ...kafka.producer.transactional_producer import TransactionalProducer
-from ..worker import settle_worker
-from .commit_marker import CommitMarker, ReplayError
-from .commit_message import KafkaCommitMessage
-from .markers import Markers, find_markers
+from ....kafka.cluster.router import router_for
+from ....kafka.config.client_config import TransactionConfig
+from ....kafka.errors import ConfigError
+from ....kafka.model import TopicPartition
+from ....kafka.producer.transactional_producer import TransactionalProducer
+from ...worker import settle_worker
+from ..commit_markers import CommitMarker, ReplayError
+from ..marker_store import Markers, close_producer, find_markers
+from ..rows import RowColumns
+from ..write_options import ExactlyOnce, WriteOptions
+from ..write_task import AtomicWrite, KafkaCommitMessage, ResumableWrite, task_name
 from .row_digest import RowDigest
-from .rows import RowColumns
-from .write_options import ExactlyOnce, WriteOptions
-from .write_task import WriteFailedError, WriteTask
+from .write_rows import WriteFailedError, WriteTask
 
 if TYPE_CHECKING:
     from pyspark import TaskContext
 
-_LOG: Final = logging.getLogger("spark_kafka_native")
+
 _ADAPTIVE: Final = ("spark.sql.adaptive.enabled", "spark.sql.adaptive.streaming.stateless.enabled")
+
 _ADAPTIVE_SINCE: Final = (4, 2)
-_ABORT_S: Final = 5.0
-"""A task that fails tries so long to abort: an open transaction holds up read_committed readers."""
 
 
 class TaskIdentity(Protocol):
@@ -79,7 +77,7 @@ class BatchTask:
     batch_id: int
     partition: int
     is_adaptive: bool = False
-    """Whether Spark may choose the number of tasks of a query that shuffles."""
+    """True if Spark may choose the number of tasks of a query that shuffles."""
 
     @classmethod
     def current(cls) -> BatchTask:
@@ -177,23 +175,15 @@ def refuse_speculation(context: TaskContext) -> None:
 
 
 def _is_adaptive(context: TaskContext) -> bool:
-    """Whether Spark plans the shuffles of a stream without state adaptively, as it does from 4.2 on.
+    """True if Spark plans the shuffles of a stream without state adaptively, as it does from 4.2 on.
 
-    What is not changed from its default does not come to the tasks.
+    Tasks do not get settings that have their default value.
     """
     import pyspark
 
     if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < _ADAPTIVE_SINCE:
         return False
     return not any((context.getLocalProperty(name) or "true").lower() == "false" for name in _ADAPTIVE)
-
-
-def close_producer(producer: TransactionalProducer) -> None:
-    """Abort what is open, and end; a failure of that is no failure of the task."""
-    try:
-        producer.close(timeout=_ABORT_S)
-    except KafkaError as error:
-        _LOG.warning("%r could not be closed: %s", producer, error)
 
 
 def _write(
@@ -244,3 +234,108 @@ def _check_ahead(marker: CommitMarker | None, task: TaskIdentity, name: str) -> 
             f"{marker.batch_id} already. The checkpoint was rolled back or copied, or another query runs on "
             "it (the same query id); start from the newest checkpoint, or with a new one"
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumableTask:
+    """`TaskIdentity` of one partition of the DataFrame."""
+
+    write_id: str
+    job_name: str
+    partition: int
+    batch_id: int = 0
+    is_adaptive: bool = False
+    """Matters for streams only."""
+
+    @property
+    def what(self) -> str:
+        """As `TaskIdentity.what`."""
+        return f"write {self.write_id}"
+
+    def job(self, prefix: str) -> str:  # noqa: ARG002 - it is in the name
+        """As `TaskIdentity.job`."""
+        return self.job_name
+
+    def name(self, prefix: str) -> str:  # noqa: ARG002
+        """As `TaskIdentity.name`."""
+        return task_name(self.job_name, self.partition)
+
+    def other_rows(self, marker: CommitMarker, digest: RowDigest) -> ReplayError:
+        """As `TaskIdentity.other_rows`."""
+        return ReplayError(
+            f"partition {self.partition} of the DataFrame has {digest.rows} rows (hash "
+            f"{digest.hash:016x}), and an earlier run with writeId={self.write_id} has committed "
+            f"{marker.rows} (hash {marker.hash:016x}) of it. Run it with the same input and number of "
+            "partitions as then (rand(), current_timestamp() or a source that has changed make other rows); "
+            "if it is another write, give it another writeId"
+        )
+
+
+def current_partition() -> int:
+    """Of the DataFrame, which the task that this worker runs writes. Raises `ConfigError` where Spark does
+    not say, and where speculation is on."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        raise ConfigError("deliveryGuarantee=exactly-once: Spark does not say which task this is")
+    refuse_speculation(context)
+    return int(context.partitionId())
+
+
+def _refuse_rows(batches: Iterator[pa.RecordBatch], partition: int) -> None:
+    for batch in batches:
+        if batch.num_rows:
+            raise ConfigError(
+                f"deliveryGuarantee=exactly-once: partition {partition} of the DataFrame has rows, and a "
+                "batch write is all or nothing only where one task writes it, as Kafka can't commit the "
+                "transactions of several at once. Nothing of it was written. Write df.repartition(1), which "
+                "leaves what comes before parallel, or df.coalesce(1); or set writeId, with which many tasks "
+                "write each row once, however often the job is run"
+            )
+
+
+def write_atomic(
+    job: AtomicWrite,
+    batches: Iterator[pa.RecordBatch],
+    columns: RowColumns,
+    options: WriteOptions,
+    partition: int,
+) -> KafkaCommitMessage:
+    """On a worker: write all rows of a task; readers with read_committed see them after the commit.
+
+    Only partition 0 of the DataFrame may have rows. That is a rule of the plan, and not of what happens
+    to be empty today. Raises `ConfigError` for a row elsewhere, and as `write_rows`.
+    """
+    settle_worker()
+    if partition:
+        _refuse_rows(batches, partition)
+        return KafkaCommitMessage.skipped_rows("", 0)
+    router = router_for(options.client)
+    settings = TransactionConfig(
+        transactional_id=job.transactional_id, transaction_timeout_ms=job.transaction_timeout_ms
+    )
+    producer = TransactionalProducer(options.client, settings, options.producer, router=router)
+    try:
+        # Fences an earlier attempt of this task, and aborts what it wrote, also where there are no rows.
+        producer.begin()
+        task = WriteTask(producer, router, columns, options)
+        for batch in batches:
+            task.write(batch)
+        task.finish()
+        return KafkaCommitMessage.of(producer.stats(), producer.detach())
+    finally:
+        close_producer(producer)
+
+
+def write_resumable(
+    run: ResumableWrite,
+    batches: Iterator[pa.RecordBatch],
+    columns: RowColumns,
+    options: WriteOptions,
+    partition: int,
+) -> KafkaCommitMessage:
+    """On a worker: write all rows of a task, unless they are committed. Raises as `write_once`."""
+    assert options.exactly_once is not None
+    task = ResumableTask(write_id=run.write_id, job_name=run.transactional_id, partition=partition)
+    return write_once(batches, columns, options, options.exactly_once, task)

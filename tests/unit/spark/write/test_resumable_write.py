@@ -1,4 +1,4 @@
-"""`NamedWrite.begin`: what an earlier run of a write may have left open is ended before the tasks run."""
+"""`begin_resumable`: what an earlier run of a write may have left open is ended before the tasks run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 from spark_kafka_native.kafka.errors import UnsupportedVersionError
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.write import named_write
-from spark_kafka_native.spark.write.commit_marker import CommitMarker
-from spark_kafka_native.spark.write.named_write import NamedWrite
+from spark_kafka_native.spark.write.commit_markers import CommitMarker
+from spark_kafka_native.spark.write.driver import resumable_write
 from spark_kafka_native.spark.write.write_options import WriteOptions
+from spark_kafka_native.spark.write.write_task import ResumableWrite
 
 GIVEN = {
     "kafka.bootstrap.servers": "a:1",
@@ -33,7 +33,7 @@ def begin(
     *,
     open_: list[str] | None = None,
     committed: tuple[int, ...] = (),
-) -> tuple[list[str], NamedWrite]:
+) -> tuple[list[str], ResumableWrite]:
     """The transactional ids that are fenced, and the run. ``open_``: None where no broker lists them."""
     fenced: list[str] = []
     done = {f"{JOB}/{task}" for task in committed}
@@ -52,15 +52,15 @@ def begin(
         return [SimpleNamespace(transactional_id=name) for name in open_]
 
     markers = SimpleNamespace(check=lambda: None, last=last, needs_place=True)
-    patch.setattr(named_write, "find_version", lambda *_: 2)
-    patch.setattr(named_write, "find_markers", lambda *_: markers)
-    patch.setattr(named_write, "init_producer_id", lambda _router, name, *_: fenced.append(name))
-    patch.setattr(named_write, "Admin", lambda _router: SimpleNamespace(list_transactions=listed))
+    patch.setattr(resumable_write, "find_version", lambda *_: 2)
+    patch.setattr(resumable_write, "find_markers", lambda *_: markers)
+    patch.setattr(resumable_write, "init_producer_id", lambda _router, name, *_: fenced.append(name))
+    patch.setattr(resumable_write, "Admin", lambda _router: SimpleNamespace(list_transactions=listed))
     options = WriteOptions.parse(OptionValues.parse(GIVEN, Scope.WRITE))
     assert options.exactly_once is not None
     router: Any = SimpleNamespace(deadline=lambda _ms: None)
-    run = NamedWrite.begin(router, options, options.exactly_once, "nightly")
-    assert run.job == JOB
+    run = resumable_write.begin_resumable(router, options, options.exactly_once, "nightly")
+    assert run.transactional_id == JOB
     return sorted(fenced), run
 
 

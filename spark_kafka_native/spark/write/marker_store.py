@@ -1,0 +1,354 @@
+"""`Markers` and `Intents`: where commit markers and intents are kept. As offsets of consumer groups without
+members (`GroupMarkers`, `GroupIntents`), or as records of a compacted topic, where they never expire
+(`MarkerTopic`, `TopicIntents`): the key of a marker is the transactional id, that of an intent the job's
+name.
+
+A driver takes the transactional id of the query's drivers before it reads the last intent, and writes its own
+in a transaction of that id. So it replaces the one that it has read, or fails: another driver has written one
+in between.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from ...kafka.cluster.router import Router
+from ...kafka.config.client_config import ClientConfig, TransactionConfig
+from ...kafka.error_code import ErrorCode
+from ...kafka.errors import BrokerError, ConfigError, DeadlineExceededError, KafkaError
+from ...kafka.group.committed_offsets import committed_offsets
+from ...kafka.model import GroupMembership, TopicPartition
+from ...kafka.producer.errors import DeliveryError, TransactionAbortableError
+from ...kafka.producer.sending.transaction_requests import (
+    OpenTransaction,
+    add_offsets,
+    commit_offsets_in,
+    end_transaction,
+    find_version,
+    init_producer_id,
+)
+from ...kafka.runtime.deadline import Deadline
+from .commit_markers import BatchIntent, CommitMarker, ReplayError, drivers_name
+from .write_options import WriteOptions
+
+if TYPE_CHECKING:
+    from ...kafka.producer.transactional_producer import TransactionalProducer
+
+
+M = TypeVar("M")
+
+_LOG: Final = logging.getLogger("spark_kafka_native")
+
+
+class Intents(Protocol):
+    """The intents of a query, taken by this driver: an earlier driver can't replace them any more."""
+
+    def last(self, where: TopicPartition | None) -> BatchIntent | None:
+        """The last one."""
+
+    def replace(self, before: BatchIntent | None, intent: BatchIntent, where: TopicPartition) -> None:
+        """This one is there for good when this returns. Raises `TransactionFatalError` where another driver
+        has taken the intents, `TransactionAbortableError` where ``before`` was not the last one: a broker
+        that was deposed has said so."""
+
+    def close(self) -> None:
+        """Not needed any more."""
+
+
+def replaced(before: BatchIntent | None, now: BatchIntent | None) -> TransactionAbortableError:
+    """The answer to `Intents.last` was too old."""
+    return TransactionAbortableError(
+        f"the last intent was said to be {before}, and it is {now}: a broker answered that was deposed"
+    )
+
+
+class GroupIntents:
+    """`Intents` that are offsets of a group."""
+
+    def __init__(self, router: Router, job: str, timeout_ms: int, deadline: Deadline) -> None:
+        self._router = router
+        self._job = job
+        self._deadline = deadline
+        name = drivers_name(job)
+        version = find_version(router, name, 2, deadline)
+        # A fresh epoch for each intent, as the first protocol needs it; the second doesn't mind.
+        identity = init_producer_id(router, name, timeout_ms, None, deadline)
+        self._transaction = OpenTransaction(
+            transactional_id=name,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            version=version,
+        )
+
+    def last(self, where: TopicPartition | None) -> BatchIntent | None:
+        """As `Intents.last`."""
+        return BatchIntent.read(self._router, self._job, where, self._deadline)
+
+    def replace(self, before: BatchIntent | None, intent: BatchIntent, where: TopicPartition) -> None:
+        """As `Intents.replace`."""
+        router, deadline = self._router, self._deadline
+        if self._transaction.version == 1:
+            add_offsets(router, self._transaction, self._job, deadline)
+        group = GroupMembership(group_id=self._job)
+        commit_offsets_in(router, self._transaction, group, {where: intent.offset()}, deadline)
+        # The coordinator that has accepted it knows the intents committed before.
+        if (now := BatchIntent.read_decided(router, self._job, deadline)) != before:
+            end_transaction(router, self._transaction, commit=False, deadline=deadline)
+            raise replaced(before, now)
+        end_transaction(router, self._transaction, commit=True, deadline=deadline)
+        # Coordinators up to Kafka 3.x apply it a moment later. Nothing is committed that it speaks of before
+        # others can see it.
+        committed_offsets(router, self._job, [where], deadline)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+class Markers(Protocol):
+    """What a task commits together with its rows, and what the driver is about to commit."""
+
+    needs_place: bool
+    """True if `last` waits for pending markers only at the partition it is given."""
+
+    def check(self) -> None:
+        """Raises `ConfigError` where markers can't be kept there."""
+
+    def last(
+        self, name: str, where: TopicPartition | None, deadline: Deadline | None = None
+    ) -> CommitMarker | None:
+        """The last marker of a task that was committed, once nothing of it is open any more; see
+        `CommitMarker.read`."""
+
+    def add(
+        self, producer: TransactionalProducer, name: str, marker: CommitMarker, where: TopicPartition
+    ) -> CommitMarker | None:
+        """Put it into the open transaction. ``where`` is a partition that the task has written to, or one of
+        the same topic.
+
+        Returns the last one that was committed, as the broker says that has taken this one in: `last` may
+        have been answered by one that was deposed and did not know it yet."""
+
+    def take_intents(self, job: str, timeout_ms: int, deadline: Deadline) -> Intents:
+        """The intents of a query; an earlier driver can't replace them any more."""
+
+
+def find_markers(router: Router, options: WriteOptions) -> Markers:
+    """Where this write has its markers."""
+    once = options.exactly_once
+    if once is None or once.marker_topic is None:
+        return GroupMarkers(router)
+    return MarkerTopic(router, once.marker_topic, options)
+
+
+class GroupMarkers:
+    """`Markers` that are offsets of consumer groups without members."""
+
+    needs_place = True
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+
+    def check(self) -> None:
+        """Any cluster has groups."""
+
+    def last(
+        self, name: str, where: TopicPartition | None, deadline: Deadline | None = None
+    ) -> CommitMarker | None:
+        """As `Markers.last`."""
+        return CommitMarker.read(self._router, name, where, deadline)
+
+    def add(
+        self, producer: TransactionalProducer, name: str, marker: CommitMarker, where: TopicPartition
+    ) -> CommitMarker | None:
+        """As `Markers.add`."""
+        producer.send_offsets({where: marker.offset()}, name)
+        return CommitMarker.read_decided(self._router, name)
+
+    def take_intents(self, job: str, timeout_ms: int, deadline: Deadline) -> Intents:
+        """As `Markers.take_intents`."""
+        return GroupIntents(self._router, job, timeout_ms, deadline)
+
+
+_ABORT_S: Final = 5.0
+"""How long a failed task tries to abort: an open transaction holds up read_committed readers."""
+
+
+def close_producer(producer: TransactionalProducer) -> None:
+    """Abort an open transaction and close; a failure is logged only."""
+    try:
+        producer.close(timeout=_ABORT_S)
+    except KafkaError as error:
+        _LOG.warning("%r could not be closed: %s", producer, error)
+
+
+_PARTITION: Final = 0
+"""Of a marker topic. Not by the key: it would be another one as soon as the topic has more partitions."""
+
+_checked: set[tuple[ClientConfig, str]] = set()
+"""Of this process."""
+
+
+class MarkerTopic:
+    """`Markers` in partition 0 of a compacted topic."""
+
+    needs_place = False
+
+    def __init__(self, router: Router, topic: str, options: WriteOptions) -> None:
+        self._router = router
+        self._options = options
+        self._place = TopicPartition(topic, _PARTITION)
+        once = options.exactly_once
+        self._scan_ms = None if once is None else once.transaction_timeout_ms
+
+    def check(self) -> None:
+        """Raises `ConfigError` where the topic does not exist, or does not keep its records; asked once in a
+        process."""
+        topic = self._place.topic
+        if (self._router.config, topic) in _checked:
+            return
+        from ...kafka.cluster.configs import describe_topic_configs
+
+        create = "create it with cleanup.policy=compact; one partition is enough"
+        deadline = self._router.deadline(self._options.producer.max_block_ms)
+        try:
+            policy = describe_topic_configs(self._router, [topic], deadline, names=["cleanup.policy"])
+        except BrokerError as error:
+            if error.error_code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            raise ConfigError(f"transactionMarkerTopic: topic {topic} does not exist: {create}") from error
+        found = (policy[topic].get("cleanup.policy") or "unknown").replace(" ", "")
+        if found != "compact":
+            raise ConfigError(
+                f"transactionMarkerTopic: topic {topic} has cleanup.policy={found}, so that markers would be "
+                "deleted that are still needed: set cleanup.policy=compact, without delete"
+            )
+        _checked.add((self._router.config, topic))
+
+    def last(
+        self,
+        name: str,
+        where: TopicPartition | None,  # noqa: ARG002 - all have one place
+        deadline: Deadline | None = None,
+    ) -> CommitMarker | None:
+        """As `Markers.last`."""
+        # A key without a marker is looked for in the whole topic.
+        return self._last(name, _read_marker, deadline or self._router.deadline(self._scan_ms))
+
+    def add(
+        self,
+        producer: TransactionalProducer,
+        name: str,
+        marker: CommitMarker,
+        where: TopicPartition,  # noqa: ARG002
+    ) -> CommitMarker | None:
+        """As `Markers.add`."""
+        value = {"batch": marker.batch_id} | marker.to_json()
+        deadline = self._router.deadline(self._scan_ms)
+        offset = self._write(producer, name, value, deadline)
+        return self._last(name, _read_marker, deadline, offset)
+
+    def take_intents(self, job: str, timeout_ms: int, deadline: Deadline) -> Intents:
+        """As `Markers.take_intents`."""
+        return TopicIntents(self, job, timeout_ms, deadline)
+
+    def last_intent(self, job: str, deadline: Deadline, until: int | None = None) -> BatchIntent | None:
+        """As `Intents.last`; with ``until``, the last one before this offset."""
+        return self._last(
+            job, lambda value: BatchIntent.from_json(int(value["batch"]), value), deadline, until
+        )
+
+    def write_intent(
+        self, producer: TransactionalProducer, job: str, intent: BatchIntent, deadline: Deadline
+    ) -> int:
+        """In a transaction that stays open. Returns its offset."""
+        value = {"batch": intent.batch_id} | intent.to_json()
+        producer.begin(timeout=deadline)
+        return self._write(producer, job, value, deadline)
+
+    def producer(self, transactional_id: str, timeout_ms: int) -> TransactionalProducer:
+        """One that writes there."""
+        from ...kafka.producer.transactional_producer import TransactionalProducer
+
+        settings = TransactionConfig(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
+        return TransactionalProducer(
+            self._router.config, settings, self._options.producer, router=self._router
+        )
+
+    def _write(
+        self, producer: TransactionalProducer, key: str, value: dict[str, Any], deadline: Deadline
+    ) -> int:
+        """A record; its offset, once it is in the log."""
+        sent = producer.send(self._place.topic, json.dumps(value), key=key, partition=_PARTITION)
+        producer.flush(timeout=deadline)
+        try:
+            offset = sent.result(0).offset
+        except DeliveryError as error:
+            raise TransactionAbortableError(f"abort the transaction and begin another: {error}") from error
+        except TimeoutError as error:
+            raise DeadlineExceededError(f"{self._place}: the record of {key} is not confirmed") from error
+        if offset is None:
+            raise KafkaError(f"{self._place}: the leader did not say which offset the record of {key} has")
+        return offset
+
+    def _last(
+        self,
+        key: str,
+        of: Callable[[dict[str, Any]], M],
+        deadline: Deadline,
+        until: int | None = None,
+    ) -> M | None:
+        # Late: the driver commits each micro-batch in a process of its own, which imports what it needs.
+        from ...kafka.consumer.last_committed_value import last_committed_value
+
+        found = last_committed_value(self._router, self._place, key.encode(), deadline, until=until)
+        if found is None:
+            return None
+        try:
+            return of(json.loads(found))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ReplayError(
+                f"topic {self._place.topic} has a record with the key {key} that is no commit marker "
+                f"({found[:100]!r}): somebody else writes there; choose another transactionMarkerTopic"
+            ) from error
+
+
+def _read_marker(value: dict[str, Any]) -> CommitMarker:
+    return CommitMarker.from_json(int(value["batch"]), value)
+
+
+class TopicIntents:
+    """`Intents` that are records of a marker topic."""
+
+    def __init__(self, markers: MarkerTopic, job: str, timeout_ms: int, deadline: Deadline) -> None:
+        self._markers = markers
+        self._job = job
+        self._deadline = deadline
+        self._producer = markers.producer(drivers_name(job), timeout_ms)
+        try:
+            self._producer.initialize(timeout=deadline)
+        except BaseException:
+            self.close()
+            raise
+
+    def last(self, where: TopicPartition | None) -> BatchIntent | None:  # noqa: ARG002 - all have one place
+        """As `Intents.last`."""
+        return self._markers.last_intent(self._job, self._deadline)
+
+    def replace(
+        self,
+        before: BatchIntent | None,
+        intent: BatchIntent,
+        where: TopicPartition,  # noqa: ARG002
+    ) -> None:
+        """As `Intents.replace`."""
+        offset = self._markers.write_intent(self._producer, self._job, intent, self._deadline)
+        if (now := self._markers.last_intent(self._job, self._deadline, offset)) != before:
+            raise replaced(before, now)  # `close` aborts
+        self._producer.commit(timeout=self._deadline)
+
+    def close(self) -> None:
+        """End the producer."""
+        close_producer(self._producer)

@@ -1,0 +1,88 @@
+"""`prepare_topic`: makes sure that a topic exists before rows go to it. The driver does so for the topic
+of an option, workers for topics that rows name.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ...kafka.admin import Admin, NewTopic
+from ...kafka.cluster.router import Router, router_for
+from ...kafka.error_code import ErrorCode
+from ...kafka.errors import BrokerError, ConfigError, KafkaError
+from ...kafka.protocol.api.produce import ProduceRequest
+from ...kafka.runtime.deadline import Deadline
+from .write_options import WriteOptions
+
+ZSTD_SINCE: Final = 7
+"""The version of Produce that carries zstd (Kafka 2.1)."""
+
+_VERSION_CHECK_MS: Final = 3_000
+"""For a connection to one broker before the next is asked."""
+
+
+def prepare_topic(router: Router, topic: str, options: WriteOptions) -> None:
+    """Make sure that ``topic`` exists: create it with ``createTopics``. Raises `ConfigError` if it does
+    not, and the client's error if that is still unknown after ``kafka.max.block.ms``."""
+    deadline = router.deadline(options.producer.max_block_ms)
+    known = router.metadata((topic,), deadline=deadline).topics.get(topic)
+    _check_compression(router, options)
+    if known is not None and not known.error_code:
+        return
+    if known is not None and known.error_code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        raise BrokerError(known.error_code, f"topic {topic}", operation="Describe")
+    if not options.create_topics:
+        _await_topic(router, topic, deadline)
+        return
+    new = NewTopic(
+        name=topic,
+        partitions=options.create_partitions,
+        replication_factor=options.create_replication_factor,
+    )
+    try:
+        Admin(router).create_topics([new])
+    except BrokerError as error:
+        if error.error_code is not ErrorCode.TOPIC_ALREADY_EXISTS:  # another task was faster
+            raise
+        _await_topic(router, topic, deadline)
+
+
+def prepare_fixed_topics(options: WriteOptions) -> None:
+    """`prepare_topic` for what no row names, on a worker, which knows it from the last micro-batch."""
+    for topic in options.fixed_topics:
+        prepare_topic(router_for(options.client), topic, options)
+
+
+def _check_compression(router: Router, options: WriteOptions) -> None:
+    """Refuse zstd where a broker is too old for it (KIP-110), instead of failing with the first batch."""
+    if options.producer.compression_type != "zstd":
+        return
+    for node_id in router.snapshot.brokers:
+        try:
+            connection = router.connection(node_id, router.deadline(_VERSION_CHECK_MS))
+        except KafkaError:
+            continue  # a broker that is down does not prevent the write
+        if connection.version_of(ProduceRequest) < ZSTD_SINCE:
+            raise ConfigError(
+                f"kafka.compression.type=zstd needs Kafka 2.1 or later, and {connection.address} is older: "
+                "choose lz4, snappy or gzip"
+            )
+        return
+
+
+def _await_topic(router: Router, topic: str, deadline: Deadline) -> None:
+    """A topic that was just created takes a moment to reach every broker."""
+    try:
+        router.retry(
+            lambda: router.refresh((topic,), deadline).topic(topic),
+            what=f"asking for topic {topic}",
+            deadline=deadline,
+            topics=(topic,),
+        )
+    except BrokerError as error:
+        if error.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise ConfigError(
+                f"topic {topic} does not exist: create it first, or set createTopics=true "
+                "(with createTopics.partitions and createTopics.replicationFactor)"
+            ) from error
+        raise

@@ -1,0 +1,133 @@
+"""`write_rows`: a write task on a worker. Arrow batches of the task's rows in, a commit message out.
+
+The producer is the task's own, so that a failure of one task does not affect others; the connections are the
+process's, so that the next task starts warm.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from ....kafka.cluster.router import Router, router_for
+from ....kafka.errors import ConfigError, KafkaError
+from ....kafka.producer.delivery import ColumnsDelivery
+from ....kafka.producer.errors import RecordError
+from ....kafka.producer.producer import Producer
+from ...worker import settle_worker
+from ..rows import RowColumns
+from ..topics import prepare_topic
+from ..write_options import WriteOptions
+from ..write_task import KafkaCommitMessage
+
+
+class WriteFailedError(KafkaError):
+    """A task's rows could not be written. Says which, and what the broker said; ``__cause__`` is the
+    client's error."""
+
+
+def write_rows(
+    batches: Iterator[pa.RecordBatch], columns: RowColumns, options: WriteOptions
+) -> KafkaCommitMessage:
+    """Write all rows of a task; everything is in the log when this returns.
+
+    Raises `WriteFailedError` naming the first row that failed, counted from 0 within the task.
+    """
+    settle_worker()
+    router = router_for(options.client)
+    producer = Producer(options.client, options.producer, router=router)
+    try:
+        task = WriteTask(producer, router, columns, options)
+        for batch in batches:
+            task.write(batch)
+        task.finish()
+        return KafkaCommitMessage.of(producer.stats())
+    finally:
+        # After a failure nothing more is delivered: Spark runs the task again, from its first row.
+        producer.close(timeout=0)
+
+
+class WriteTask:
+    """Counts the rows of one task, and keeps the deliveries that are under way."""
+
+    def __init__(
+        self, producer: Producer, router: Router, columns: RowColumns, options: WriteOptions
+    ) -> None:
+        self.producer = producer
+        self.router = router
+        self.columns = columns
+        self._options = options
+        self._rows = 0
+        self._under_way: deque[tuple[int, ColumnsDelivery]] = deque()
+        self._ready_topics: set[str] = set() if options.topic is None else {options.topic}
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take one Arrow batch in; fails for what failed before, too."""
+        if not batch.num_rows:
+            return
+        try:
+            rows = self.columns.select(batch)
+            if self._options.topic is None:
+                self._prepare_topics(rows)
+            delivery = self.producer.send_columns(rows, self._options.topic)
+        except RecordError as error:
+            raise self._failure(error, error.row) from error
+        except KafkaError as error:
+            self._check_under_way()
+            raise self._failure(error, None) from error
+        self._under_way.append((self._rows, delivery))
+        self._rows += batch.num_rows
+        self._check_under_way()
+
+    def finish(self) -> None:
+        """Wait for everything that is under way; fails where the producer leaves some of it open."""
+        self.producer.flush()
+        self._check_under_way()
+        if self._under_way:
+            # Rows that get committed have to be in the log: without a confirmation, fail.
+            raise WriteFailedError(
+                f"{_task_name()}: rows {self._under_way[0][0]} to {self._rows - 1} have not all been "
+                "confirmed, although the producer has nothing in flight any more: some may not be in the log"
+            )
+
+    def _prepare_topics(self, rows: pa.RecordBatch) -> None:
+        topics = set(rows.column("topic").unique().to_pylist()) - self._ready_topics
+        once = self._options.exactly_once
+        if once is not None and once.marker_topic in topics:
+            raise ConfigError(
+                f"a row says topic {once.marker_topic}, which is the transactionMarkerTopic: it must not be "
+                "a topic that rows go to, as their keys would be taken for those of commit markers"
+            )
+        if topics:
+            self.router.metadata(
+                topics, deadline=self.router.deadline(self._options.producer.max_block_ms)
+            )  # of all of them at once
+        for topic in sorted(topics):
+            prepare_topic(self.router, topic, self._options)
+            self._ready_topics.add(topic)
+
+    def _check_under_way(self) -> None:
+        while self._under_way and self._under_way[0][1].done():
+            first_row, delivery = self._under_way.popleft()
+            failed = delivery.first_failure()
+            if failed is not None:
+                row, error = failed
+                self._rows = first_row
+                raise self._failure(error, row) from error
+
+    def _failure(self, error: KafkaError, row: int | None) -> WriteFailedError:
+        if row is None:
+            return WriteFailedError(f"{_task_name()}: {error}")
+        reason = error.reason if isinstance(error, RecordError) else str(error)
+        topic = (error.topic if isinstance(error, RecordError) else None) or self._options.topic
+        where = f"row {self._rows + row}" + (f" for topic {topic}" if topic else "")
+        return WriteFailedError(f"{_task_name()}, {where}: {reason}")
+
+
+def _task_name() -> str:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return "write" if context is None else f"partition {context.partitionId()} of the DataFrame"
