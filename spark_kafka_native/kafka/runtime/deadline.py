@@ -49,7 +49,7 @@ class Wakeup:
             # Last: after an interrupt before this, `is_set` must not claim that the byte was written.
             self._is_set = True
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Update `is_set` after the descriptor was found readable: it is readable before `set` assigns
         `is_set`, and an interrupt may prevent that assignment.
         """
@@ -144,7 +144,7 @@ class Deadline:
         ready = poller.poll(timeout_ms)
         found = [one for one in ready if one[0] != also]
         if len(found) < len(ready):
-            wakeup.look()  # so that `cancelled` is true for a caller that asks why nothing was ready
+            wakeup.refresh()  # so that `cancelled` is true for a caller that asks why nothing was ready
         return found
 
 

@@ -85,7 +85,7 @@ def test_a_cancelled_wait_leaves_the_connection_to_others(wakeup: Wakeup) -> Non
         connection.close()
 
 
-def test_a_handshake_is_called_off(wakeup: Wakeup) -> None:
+def test_a_handshake_is_cancelled(wakeup: Wakeup) -> None:
     """The broker has accepted the connection and does not answer."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         where = f"127.0.0.1:{listener.getsockname()[1]}"

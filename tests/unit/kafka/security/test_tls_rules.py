@@ -1,10 +1,7 @@
-"""TLS against local listeners: trust, client certificates, versions and ciphers, and the error of each
-mistake.
-"""
+"""TLS against local listeners: trust, client certificates, files, and the error of each mistake."""
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import logging
 import os
@@ -13,18 +10,13 @@ import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trustme
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.serialization import pkcs12
-from cryptography.x509 import load_pem_x509_certificate
 from scripted_broker import properties
+from tls_listener import PASSWORD, greet, server, wanting_client
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, SecurityConfig
 from spark_kafka_native.kafka.config.secret import Secret
@@ -35,130 +27,8 @@ from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.kafka.security import config_providers, tls
 from spark_kafka_native.kafka.security.tls import tls_context
 
-PASSWORD = "marked-passphrase"
 DAY = datetime.timedelta(days=1)
 NOW = datetime.datetime.now(datetime.UTC)
-
-
-@pytest.fixture(scope="module")
-def authority() -> trustme.CA:
-    return trustme.CA()
-
-
-@pytest.fixture(scope="module")
-def folder(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("tls")
-    authority.cert_pem.write_to_path(str(made / "ca.pem"))
-    client = authority.issue_cert("client@example.org", common_name="client")
-    chain = b"".join(blob.bytes() for blob in client.cert_chain_pems)
-    key = serialization.load_pem_private_key(client.private_key_pem.bytes(), None)
-    plain = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    locked = serialization.BestAvailableEncryption(PASSWORD.encode())
-    (made / "chain.pem").write_bytes(chain)
-    (made / "key.pem").write_bytes(plain)
-    (made / "both.pem").write_bytes(plain + chain)
-    (made / "locked.pem").write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked) + chain
-    )
-    other = authority.issue_cert("other@example.org")
-    (made / "mismatch.pem").write_bytes(other.private_key_pem.bytes() + chain)
-    (made / "store.p12").write_bytes(
-        pkcs12.serialize_key_and_certificates(
-            b"client",
-            key,
-            load_pem_x509_certificate(chain),
-            None,
-            locked,  # type: ignore[arg-type]
-        )
-    )
-    ca = load_pem_x509_certificate(authority.cert_pem.bytes())
-    (made / "trust.p12").write_bytes(
-        pkcs12.serialize_java_truststore([pkcs12.PKCS12Certificate(ca, b"ca")], locked)
-    )
-    return made
-
-
-class Listener:
-    """A TLS server that sends one byte after each successful handshake."""
-
-    def __init__(self, prepare: Callable[[ssl.SSLContext], Any]) -> None:
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        prepare(self._context)
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.port = self._socket.getsockname()[1]
-        self.clients: list[Any] = []
-        self.server_names: list[str | None] = []
-        self._context.sni_callback = lambda _sock, name, _context: self.server_names.append(name)
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                accepted, _ = self._socket.accept()
-            except OSError:
-                return
-            try:
-                encrypted = self._context.wrap_socket(accepted, server_side=True)
-                self.clients.append(encrypted.getpeercert())
-                encrypted.sendall(b"!")
-                encrypted.recv(1)
-                encrypted.close()
-            except OSError:
-                accepted.close()
-
-    def close(self) -> None:
-        # Closing alone would leave the thread in accept(), on a descriptor that the next socket gets.
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-
-
-@pytest.fixture
-def listen() -> Iterator[Callable[..., Listener]]:
-    made: list[Listener] = []
-
-    def start(prepare: Callable[[ssl.SSLContext], Any]) -> Listener:
-        made.append(Listener(prepare))
-        return made[-1]
-
-    yield start
-    for listener in made:
-        listener.close()
-
-
-def greet(listener: Listener, folder: Path, host: str = "localhost", **changed: Any) -> None:
-    """Connect and read the greeting."""
-    trust = {} if "ssl_truststore_certificates" in changed else {"ssl_truststore_location": folder / "ca.pem"}
-    names = {"security_protocol": "SSL"} | trust | changed
-    names = {name: value for name, value in names.items() if value is not None}
-    config = ClientConfig.from_properties(properties("a:1", **names))
-    limit = Deadline.after_ms(60_000)
-    transport = Transport.connect(host, listener.port, config, limit)
-    try:
-        byte = memoryview(bytearray(1))
-        while not transport.read_into(byte):
-            assert transport.wait(transport.read_waits_for, limit)
-        assert bytes(byte) == b"!"
-    finally:
-        transport.close()
-
-
-def server(authority: trustme.CA, *names: str, **options: Any) -> Callable[[ssl.SSLContext], Any]:
-    def prepare(context: ssl.SSLContext) -> None:
-        authority.issue_cert(*(names or ("localhost", "127.0.0.1")), **options).configure_cert(context)
-
-    return prepare
-
-
-def wanting_client(authority: trustme.CA) -> Callable[[ssl.SSLContext], Any]:
-    def prepare(context: ssl.SSLContext) -> None:
-        server(authority)(context)
-        authority.configure_trust(context)
-        context.verify_mode = ssl.CERT_REQUIRED
-
-    return prepare
 
 
 def test_a_trusted_broker_is_greeted_under_its_name(
@@ -265,44 +135,6 @@ def test_the_defaults_warn_of_nothing() -> None:
     for protocol in ("PLAINTEXT", "SSL"):
         config = ClientConfig.from_properties(properties("a:1", security_protocol=protocol))
         assert config.security.warnings == ()
-
-
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1])
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_broker_that_speaks_only_old_tls_is_refused(
-    listen: Any, authority: trustme.CA, folder: Path, version: ssl.TLSVersion
-) -> None:
-    def prepare(context: ssl.SSLContext) -> None:
-        server(authority)(context)
-        context.minimum_version = context.maximum_version = version
-        context.set_ciphers("ALL:@SECLEVEL=0")
-
-    with pytest.raises(KafkaError, match=r"TLS handshake failed|during the TLS handshake"):
-        greet(listen(prepare), folder)
-
-
-@pytest.mark.parametrize(
-    ("asked", "spoken", "works"),
-    [
-        ("TLSv1.3", "TLSv1_2", False),
-        ("TLSv1.2", "TLSv1_3", False),
-        ("TLSv1.2", "TLSv1_2", True),
-        ("TLSv1.2,TLSv1.3", "TLSv1_3", True),
-    ],
-)
-def test_enabled_protocols_are_obeyed(
-    listen: Any, authority: trustme.CA, folder: Path, asked: str, spoken: str, works: bool
-) -> None:
-    def prepare(context: ssl.SSLContext) -> None:
-        server(authority)(context)
-        context.minimum_version = context.maximum_version = ssl.TLSVersion[spoken]
-
-    listener = listen(prepare)
-    if works:
-        greet(listener, folder, ssl_enabled_protocols=asked)
-        return
-    with pytest.raises(KafkaError, match=r"TLS handshake failed|during the TLS handshake"):
-        greet(listener, folder, ssl_enabled_protocols=asked)
 
 
 IDENTITIES = {
@@ -511,38 +343,6 @@ def test_a_tls_client_on_a_plain_port_gets_the_reason(folder: Path) -> None:
             Transport.connect("127.0.0.1", port, config, Deadline.after_ms(60_000))
 
 
-def test_a_broker_with_no_cipher_in_common_is_refused(
-    listen: Any, authority: trustme.CA, folder: Path
-) -> None:
-    def prepare(context: ssl.SSLContext) -> None:
-        server(authority)(context)
-        context.maximum_version = ssl.TLSVersion.TLSv1_2
-        context.set_ciphers("ECDHE-ECDSA-AES128-SHA:@SECLEVEL=0")
-
-    # Named explicitly: the default ciphers depend on the build of Python.
-    ciphers = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"
-    with pytest.raises(SecurityError, match=r"TLS handshake failed: .*handshake failure"):
-        greet(listen(prepare), folder, ssl_cipher_suites=ciphers)
-
-
-def test_a_key_that_is_too_weak_is_refused(listen: Any, folder: Path, tmp_path: Path) -> None:
-    key = rsa.generate_private_key(65537, 1024)
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    builder = x509.CertificateBuilder(name, name, key.public_key(), 7, NOW - DAY, NOW + DAY)
-    names = x509.SubjectAlternativeName([x509.DNSName("localhost")])
-    certificate = builder.add_extension(names, critical=False).sign(key, hashes.SHA256())
-    pem = serialization.Encoding.PEM
-    plain = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    (tmp_path / "weak.pem").write_bytes(plain + certificate.public_bytes(pem))
-
-    def prepare(context: ssl.SSLContext) -> None:
-        context.set_ciphers("ALL:@SECLEVEL=0")
-        context.load_cert_chain(tmp_path / "weak.pem")
-
-    with pytest.raises(SecurityError, match="key too weak"):
-        greet(listen(prepare), folder, ssl_truststore_location=tmp_path / "weak.pem")
-
-
 def test_a_stream_that_is_cut_without_a_goodbye_is_an_error(
     listen: Any, authority: trustme.CA, folder: Path
 ) -> None:
@@ -570,58 +370,6 @@ def test_a_stream_that_is_cut_without_a_goodbye_is_an_error(
         with pytest.raises(KafkaError, match=r"closed the connection|connection lost while reading"):
             read_on()
         transport.close()
-
-
-@pytest.mark.parametrize(
-    ("suites", "version", "cipher"),
-    [
-        ("ECDHE-ECDSA-AES128-GCM-SHA256", "TLSv1.2", "ECDHE-ECDSA-AES128-GCM-SHA256"),
-        ("TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA384", "TLSv1.2", "ECDHE-ECDSA-AES256-SHA384"),
-        ("TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256", "TLSv1.2", "ECDHE-ECDSA-CHACHA20-POLY1305"),
-        ("TLS_AES_128_GCM_SHA256", "TLSv1.3", None),
-        ("TLS_AES_256_GCM_SHA384,TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "TLSv1.3", None),
-    ],
-)
-def test_chosen_cipher_suites_are_spoken_and_no_others(
-    listen: Any, authority: trustme.CA, folder: Path, suites: str, version: str, cipher: str | None
-) -> None:
-    listener = listen(server(authority, key_type=trustme.KeyType.ECDSA))
-    config = ClientConfig.from_properties(
-        properties(
-            "a:1",
-            security_protocol="SSL",
-            ssl_truststore_location=folder / "ca.pem",
-            ssl_cipher_suites=suites,
-        )
-    )
-    transport = Transport.connect("localhost", listener.port, config, Deadline.after_ms(60_000))
-    spoken: ssl.SSLSocket = transport._socket  # type: ignore[assignment]
-    assert spoken.version() == version
-    assert cipher is None or spoken.cipher()[0] == cipher  # type: ignore[index]
-    transport.close()
-
-
-@pytest.mark.parametrize(
-    ("suites", "versions", "says"),
-    [
-        (
-            "TLS_RSA_WITH_RC4_128_MD5",
-            "TLSv1.2",
-            "TLS_RSA_WITH_RC4_128_MD5 is not a cipher suite that this client has",
-        ),
-        ("ECDHE-RSA-AES128-GCM-SHA256,aNULL", "TLSv1.2", "aNULL is not a cipher suite"),
-        ("ALL:!DH", "TLSv1.2", "must be names of cipher suites"),
-        ("ECDHE-RSA-AES128-GCM-SHA256", "TLSv1.3", "has none for the versions in ssl.enabled.protocols"),
-        ("TLS_AES_128_GCM_SHA256", "TLSv1.2", "has none for the versions in ssl.enabled.protocols"),
-    ],
-)
-def test_cipher_suites_that_can_not_be_chosen_are_named(suites: str, versions: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        tls_context(
-            SecurityConfig.from_properties(
-                {"ssl.cipher.suites": suites, "ssl.enabled.protocols": versions, "security.protocol": "SSL"}
-            )
-        )
 
 
 def test_properties_of_tls_on_an_open_connection_are_warned_of() -> None:
