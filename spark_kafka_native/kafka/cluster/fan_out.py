@@ -34,22 +34,22 @@ def ask_each_broker(
     failures: dict[int, KafkaError] = {}
     bugs: list[BaseException] = []
 
-    def see_through(node_id: int) -> None:
-        with _noted(failures, node_id):
+    def ask_and_read(node_id: int) -> None:
+        with _collecting(failures, node_id):
             read(node_id, ask(node_id, router.connection(node_id, deadline)))
 
     ready = _ready(router, node_ids)
     others = [node for node in node_ids if node not in ready]
-    threads, left = _start(see_through, others, bugs, alone=len(node_ids) == 1)
+    threads, left = _start(ask_and_read, others, bugs, alone=len(node_ids) == 1)
     asked: dict[int, P] = {}
     for node_id, connection in ready.items():
-        with _noted(failures, node_id):
+        with _collecting(failures, node_id):
             asked[node_id] = ask(node_id, connection)
     for node_id, pending in asked.items():
-        with _noted(failures, node_id):
+        with _collecting(failures, node_id):
             read(node_id, pending)
     for node_id in left:
-        see_through(node_id)
+        ask_and_read(node_id)
     for thread in threads:
         thread.join()
     if bugs:
@@ -58,7 +58,7 @@ def ask_each_broker(
 
 
 @contextlib.contextmanager
-def _noted(failures: dict[int, KafkaError], node_id: int) -> Iterator[None]:
+def _collecting(failures: dict[int, KafkaError], node_id: int) -> Iterator[None]:
     try:
         yield
     except KafkaError as error:
@@ -75,7 +75,7 @@ def _ready(router: Router, node_ids: Collection[int]) -> dict[int, Connection]:
 
 
 def _start(
-    see_through: Callable[[int], None], node_ids: list[int], bugs: list[BaseException], *, alone: bool
+    ask_and_read: Callable[[int], None], node_ids: list[int], bugs: list[BaseException], *, alone: bool
 ) -> tuple[list[threading.Thread], list[int]]:
     """The threads, and the brokers without one: a broker that is ``alone`` needs none, and no thread can be
     started while the interpreter ends.
@@ -83,7 +83,7 @@ def _start(
 
     def run(node_id: int) -> None:
         try:
-            see_through(node_id)
+            ask_and_read(node_id)
         except BaseException as error:  # noqa: BLE001 - raised where it is waited for
             bugs.append(error)
 

@@ -41,7 +41,7 @@ SAY_UNKNOWN_MS = 1_500
 """A topic that is unknown for longer is logged: its name may be misspelt."""
 
 
-class GoneTopics:
+class DeletedTopics:
     """Topics that existed, and those that were still missing at the end of a full wait, with its time. Any
     thread may use it.
     """
@@ -51,21 +51,21 @@ class GoneTopics:
         self._noted: dict[str, float] = {}
         self._described: set[str] = set()
 
-    def note(self, topics: Iterable[str]) -> None:
+    def add(self, topics: Iterable[str]) -> None:
         """A full wait for ``topics`` has ended without them."""
         self._noted.update(dict.fromkeys(topics, time.monotonic()))
 
-    def learn(self, metadata: ClusterMetadata) -> None:
+    def update(self, metadata: ClusterMetadata) -> None:
         """Forget the topics that ``metadata`` contains again."""
         self._described.update(name for name, topic in metadata.topics.items() if not topic.error_code)
         for name in self._noted.keys() - unknown_topics(metadata, self._noted):
             self._noted.pop(name, None)
 
-    def have_been(self, topics: Iterable[str]) -> bool:
+    def existed(self, topics: Iterable[str]) -> bool:
         """True if all ``topics`` existed once. A topic that was only requested did not."""
         return self._described.issuperset(topics)
 
-    def include(self, topics: Iterable[str]) -> bool:
+    def contains(self, topics: Iterable[str]) -> bool:
         """True if all ``topics`` are deleted.
 
         The entry expires: a topic that is created again may take a moment to reach every broker.
@@ -78,12 +78,12 @@ class RetryPolicy:
     """Decides about the retries of one operation."""
 
     def __init__(
-        self, topics: Collection[str], metadata: ClusterMetadata, gone: GoneTopics, config: ClientConfig
+        self, topics: Collection[str], metadata: ClusterMetadata, deleted: DeletedTopics, config: ClientConfig
     ) -> None:
         self._topics = topics
-        self._gone = gone
+        self._deleted = deleted
         self._servers = ", ".join(config.bootstrap_servers)
-        self._seen = gone.have_been(topics)
+        self._seen = deleted.existed(topics)
         self._unknown_until = Deadline.after_ms(KNOWN_TOPIC_WAIT_MS if self._seen else NEW_TOPIC_WAIT_MS)
         self._always_unknown = set(topics)
         self._say_unknown_at = Deadline.after_ms(SAY_UNKNOWN_MS)
@@ -139,7 +139,7 @@ class RetryPolicy:
 
     def _wait_for_unknown(self, unknown: set[str]) -> bool:
         self._always_unknown &= unknown
-        if unknown and self._gone.include(unknown):
+        if unknown and self._deleted.contains(unknown):
             return False
         if not self._unknown_until.expired:
             if unknown and self._say_unknown_at.expired and not self._said_unknown:
@@ -149,7 +149,7 @@ class RetryPolicy:
             return True
         # Each task of a read asks anew: one wait in a process is enough for a topic that was deleted.
         if self._seen:
-            self._gone.note(self._always_unknown)
+            self._deleted.add(self._always_unknown)
         return False
 
 

@@ -33,7 +33,7 @@ from ..runtime.retry import Backoff, retry
 from ..runtime.waiting import DeadlineLock
 from .brokers import Brokers
 from .metadata import ClusterMetadata, leader_changes
-from .retry_policy import GoneTopics, RetryPolicy
+from .retry_policy import DeletedTopics, RetryPolicy
 
 R = TypeVar("R", bound=Response)
 T = TypeVar("T")
@@ -70,7 +70,7 @@ class Router:
         self._metadata = ClusterMetadata()
         self._fetched_at: dict[str | None, float] = {}  # by topic; None: all of them
         self.coordinators = Coordinators()
-        self._gone = GoneTopics(self.config.metadata_max_age_ms)
+        self._deleted = DeletedTopics(self.config.metadata_max_age_ms)
 
     def __repr__(self) -> str:
         brokers = len(self._metadata.brokers)
@@ -127,7 +127,7 @@ class Router:
             if wanted is None:
                 self._fetched_at = dict.fromkeys(self._metadata.topics, now)
             self._fetched_at.update(dict.fromkeys([None] if wanted is None else wanted, now))
-            self._gone.learn(self._metadata)
+            self._deleted.update(self._metadata)
             return self._metadata
 
         return self._refreshes.run(ask, deadline, "asking for metadata")
@@ -245,7 +245,7 @@ class Router:
         `RetryPolicy`. After a full wait for a topic, no other operation waits for it while it is unknown.
         """
         limit = deadline or self.deadline()
-        policy = RetryPolicy(topics, self._metadata, self._gone, self.config)
+        policy = RetryPolicy(topics, self._metadata, self._deleted, self.config)
 
         def after_failure(error: KafkaError) -> None:
             self.metrics.count(metric.RETRIES, 1, error_tag(error))

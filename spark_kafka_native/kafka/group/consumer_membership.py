@@ -16,7 +16,7 @@ import dataclasses
 import uuid
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from ..error_code import ErrorCode
@@ -54,6 +54,15 @@ it.
 """
 
 
+class _Report(NamedTuple):
+    """The state of the member in a heartbeat."""
+
+    topics: frozenset[str] = frozenset()
+    owned: frozenset[TopicPartition] = frozenset()
+    settled: bool = False
+    """True if it acknowledges the last assignment."""
+
+
 class ConsumerMembership(Membership):
     """A member that uses the consumer protocol. ``assignor`` is the name of the coordinator's assignor (None:
     its choice).
@@ -73,10 +82,10 @@ class ConsumerMembership(Membership):
         self._looked_for: frozenset[UUID] = frozenset()
         self._target: frozenset[TopicPartition] = frozenset()
         self._send_all = True
-        self._known_topics: frozenset[str] | None = None
-        """The subscription that the coordinator has received; None if it is not known to have any."""
-        self._known_owned: frozenset[TopicPartition] | None = None
-        self._sent: tuple[frozenset[str], frozenset[TopicPartition], bool] = (frozenset(), frozenset(), False)
+        self._sent = _Report()
+        """The last heartbeat."""
+        self._received = _Report()
+        """The last heartbeat that the coordinator has answered."""
         self._acknowledge = False
         """True if the coordinator has to be sent the owned partitions once the last assignment is applied,
         even if it received the same before: it waits for that if it has given a partition and withdrawn it.
@@ -123,9 +132,9 @@ class ConsumerMembership(Membership):
             return Wait(NEVER)
         if self._unnamed() - self._looked_for:
             return FindPartitions(self.topics)
-        news = self._applying is None and (self._known_owned != self.owned or self._is_settled())
+        news = self._applying is None and (self._received.owned != self.owned or self._is_settled())
         due = self._due_after(self._interval_s)
-        if joins or news or self._send_all or self._known_topics != self.topics or now >= due:
+        if joins or news or self._send_all or self._received.topics != self.topics or now >= due:
             return Ask(self._heartbeat())
         return Wait(due)
 
@@ -133,7 +142,7 @@ class ConsumerMembership(Membership):
         # Includes what the caller is about to take: no other member may be given it.
         owned = self.owned if self._applying is None else self.owned | self._applying.assigned
         settled = self._is_settled()
-        self._sent = self.topics, owned, settled
+        self._sent = _Report(self.topics, owned, settled)
         request = ConsumerGroupHeartbeatRequest(
             group_id=self.rules.group_id,
             member_id=self.member_id,
@@ -148,9 +157,9 @@ class ConsumerMembership(Membership):
                 rebalance_timeout_ms=int(self.rules.max_poll_interval_s * 1000),
                 server_assignor=self._assignor,
             )
-        if everything or self._known_topics != self.topics:
+        if everything or self._received.topics != self.topics:
             request = dataclasses.replace(request, subscribed_topic_names=sorted(self.topics))
-        if everything or settled or self._known_owned != owned:
+        if everything or settled or self._received.owned != owned:
             self._in_doubt = True
             request = dataclasses.replace(request, topic_partitions=self._by_topic_id(owned))
         return request
@@ -181,8 +190,8 @@ class ConsumerMembership(Membership):
         interval_s = min(response.heartbeat_interval_ms / 1000, self.rules.session_timeout_s / 3)
         self._interval_s = max(0.1, interval_s)
         self._send_all = self._in_doubt = False
-        self._known_topics, self._known_owned, acknowledged = self._sent
-        self._acknowledge &= not acknowledged
+        self._received = self._sent
+        self._acknowledge &= not self._sent.settled
         self._looked_for = frozenset()
         if response.assignment is not None:
             self._take_in(response.assignment)
@@ -258,7 +267,7 @@ class ConsumerMembership(Membership):
         del renew  # the member id belongs to the consumer as long as it lives
         self.member_epoch = JOIN_EPOCH
         self._assigned_ids, self._target = None, frozenset()
-        self._known_owned, self._known_topics = None, None
+        self._received = _Report()
         self._send_all, self._in_doubt, self._acknowledge = True, False, False
 
 

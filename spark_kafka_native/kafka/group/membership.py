@@ -131,8 +131,8 @@ class Membership(ABC):
         self._retry_at = 0.0
         self._heard_at = now
         self._asked_at = now
-        self._polled_at = now
-        self._polling = False
+        self._away_since: float | None = now
+        """The end of the last poll; None within a poll."""
         self._too_slow = False
         self._doubted = False
 
@@ -140,13 +140,12 @@ class Membership(ABC):
 
     def poll_begins(self) -> None:
         """The caller is in a poll."""
-        self._polling = True
+        self._away_since = None
         self._too_slow = False
 
     def poll_ends(self, now: float) -> None:
         """The caller leaves the poll to process records; the max poll interval begins."""
-        self._polling = False
-        self._polled_at = now
+        self._away_since = now
 
     def begin(self) -> Change | None:
         """The change that the caller has to carry out and then report to `applied`."""
@@ -195,9 +194,8 @@ class Membership(ABC):
         """The next step of the member's thread."""
         if self.failure is not None:
             return Wait(NEVER)
-        late_at = (
-            NEVER if self._polling or self._too_slow else self._polled_at + self.rules.max_poll_interval_s
-        )
+        away_since = None if self._too_slow else self._away_since
+        late_at = NEVER if away_since is None else away_since + self.rules.max_poll_interval_s
         if now >= late_at:  # also if it is not a member: it must not become one without a caller
             return self._leave_as_too_slow()
         if self.identity is not None and now >= self._heard_at + self.rules.session_timeout_s:
