@@ -33,7 +33,7 @@ AREAS = {
         "tests/unit/kafka/records",
         "tests/property/test_records_hostile.py",
         "tests/property/test_records_roundtrip.py",
-        "tests/property/test_small_sets.py",
+        "tests/property/test_decode_record_sets.py",
         "tests/property/test_transactions.py",
     ),
     "kafka/protocol": ("tests/unit/kafka/protocol", "tests/property/test_messages.py"),

@@ -1,4 +1,4 @@
-/* Python objects as memory: what a function holds on to while its loop runs, checked for size. */
+/* Python objects as memory: the buffers that a function holds while its loop runs, checked for size. */
 
 #ifndef KERNEL_BUFFERS_H
 #define KERNEL_BUFFERS_H
@@ -83,7 +83,7 @@ static int hold_sources(Sources *sources, PyObject *sequence)
 
 static inline void copy_bytes(uint8_t *to, int64_t room, const uint8_t *from, int64_t left, int64_t length)
 {
-    /* A copy of fixed size is one or two instructions; it may touch what lies behind as long as that is there. */
+    /* A copy of fixed size is one or two instructions; it may touch the bytes behind if they exist. */
     if (length <= 16 && room >= 16 && left >= 16)
         memcpy(to, from, 16);
     else

@@ -1,4 +1,4 @@
-/* CRC-32C without a second look at the data: what zero bytes behind a part do to its checksum. */
+/* CRC-32C without reading the data again: the effect of the zero bytes behind a part on its checksum. */
 
 #ifndef KERNEL_CRC_H
 #define KERNEL_CRC_H

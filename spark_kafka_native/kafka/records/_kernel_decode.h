@@ -1,4 +1,4 @@
-/* Decoding: the scan of the record chain, and the copy of keys, values and headers to where they stay. */
+/* Decoding: the scan of the record chain, and the copy of keys, values and headers to their final place. */
 
 #ifndef KERNEL_DECODE_H
 #define KERNEL_DECODE_H
@@ -13,13 +13,13 @@ typedef struct {
 
 enum { SAME_TIMESTAMP = 1, DENSE = 2 };
 
-/* scan.ScannedRecords; NULL where not wanted */
+/* scan.ScannedRecords; NULL if not wanted */
 typedef struct {
     int64_t *offset, *timestamp, *key_start, *value_start, *headers_start, *headers_end;
     int32_t *key_length, *value_length, *headers_count;
 } Scanned;
 
-/* Read a length and step over what it measures; `start` and `length` say where that lies. */
+/* Read a length and skip as many bytes; `start` and `length` return their position. */
 static inline const uint8_t *read_span(
     const uint8_t *p, const uint8_t *end, int64_t least, const uint8_t **start, int64_t *length)
 {
@@ -30,7 +30,7 @@ static inline const uint8_t *read_span(
     return *length > 0 ? p + *length : p;
 }
 
-/* Scan one record; returns where it ends, or NULL where it breaks the format. */
+/* Scan one record; returns its end, or NULL if it breaks the format. */
 static inline const uint8_t *scan_record(
     const uint8_t *p, const uint8_t *end, const uint8_t *base, const Batch *batch, int64_t *previous_delta,
     const Scanned *out, int64_t row)
@@ -91,7 +91,7 @@ static void fill_dense(const Batch *batch, const Scanned *out, int64_t row)
     }
 }
 
-/* Returns 1 where all is well; else 0, with the batch, the record and its position in `bad`. */
+/* Returns 1 on success; else 0, with the batch, the record and its position in `bad`. */
 static int scan_batches(const Sources *sources, const Batch *batches, int64_t count, const Scanned *out, int64_t *bad)
 {
     int64_t b, i, row = 0;
@@ -290,7 +290,7 @@ typedef struct {
     int32_t *key_length, *value_length;
 } Headers;
 
-/* Returns -1 where all is well, else the first row whose headers break the format. */
+/* Returns -1 on success, else the first row with headers that break the format. */
 static int64_t scan_header_rows(const Sources *sources, const Runs *runs, const int64_t *starts, const int64_t *limits,
                                 const int32_t *counts, const Headers *out, int64_t capacity)
 {

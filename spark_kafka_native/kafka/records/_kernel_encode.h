@@ -8,7 +8,7 @@
 
 #define MAX_ENCODED_BYTES INT64_C(0x7FFFFFFF) /* batch_length is an int32 */
 
-/* An Arrow column of a binary kind; `offsets` is NULL where the column is absent: all null. */
+/* An Arrow column of a binary kind; `offsets` is NULL if the column is absent: all null. */
 typedef struct {
     const uint8_t *offsets, *data, *validity;
     int64_t data_bytes, rows, bit_offset;
@@ -119,8 +119,8 @@ static int64_t headers_size(const Records *records, int64_t row)
     return size;
 }
 
-/* Write the headers of a row; NULL where they are not what was measured. Whoever owns the columns may write to them
-   meanwhile: what is read here is a second reading, and nothing but `record_end` says how much of it fits. */
+/* Write the headers of a row; NULL if they differ from the measured ones. The owner of the columns may write to them
+   meanwhile: this is a second reading, and only `record_end` limits how much of it fits. */
 static uint8_t *write_headers(const Records *records, int64_t row, uint8_t *p, const uint8_t *record_end, uint8_t *end)
 {
     const Column *key = &records->header_key, *value = &records->header_value;
@@ -144,7 +144,7 @@ static uint8_t *write_headers(const Records *records, int64_t row, uint8_t *p, c
     return p;
 }
 
-/* What a record takes, and its parts. */
+/* The size of a record, and its parts. */
 typedef struct {
     int64_t body, timestamp_delta, key_length, value_length;
     const uint8_t *key, *value;
@@ -172,7 +172,7 @@ static inline int64_t measure(const Records *records, int64_t i, int64_t row, in
     return out->body;
 }
 
-/* Write the records to `out` (NULL: only measure); returns their size or what went wrong. */
+/* Write the records to `out` (NULL: only measure); returns their size or an error. */
 static int64_t encode_rows(const Records *records, uint8_t *out, int64_t capacity, int64_t limit)
 {
     const Column *key = &records->key, *value = &records->value;
