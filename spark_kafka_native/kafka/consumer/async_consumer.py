@@ -1,7 +1,7 @@
 """`AsyncConsumer`: a `Consumer` for asyncio.
 
-What may wait for a broker does so in a thread; records are taken in the event loop and never behind its back,
-so that a cancelled ``await`` loses none.
+Calls that may wait for a broker run in a thread; records are taken in the event loop alone, so that a
+cancelled ``await`` loses none.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ T = TypeVar("T")
 
 
 class AsyncConsumer:
-    """Takes what `Consumer` takes; use it in one event loop.
+    """Takes the arguments of `Consumer`; use it in one event loop.
 
         async with AsyncConsumer("localhost:9092", "orders", start="earliest") as consumer:
             async for record in consumer:
                 print(record.offset, record.value)
 
-    Errors are raised as by `Consumer`. A read that is cancelled has taken nothing: the next one gets what it
-    would have got.
+    Errors are raised as by `Consumer`. A read that is cancelled has taken no records: the next one gets them.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -70,7 +69,7 @@ class AsyncConsumer:
         reader = self._consumer.reader
         for record in reader.rows:
             return record
-        await asyncio.sleep(0)  # others have their turn, however fast records come
+        await asyncio.sleep(0)  # other tasks get their turn, however fast records come
         try:
             while (found := reader.next_record(Deadline.after_ms(0))) is None:
                 if self._consumer.at_end:
@@ -110,12 +109,12 @@ class AsyncConsumer:
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:
-        """Those that are read."""
+        """The partitions that are read."""
         return self._consumer.partitions
 
     @property
     def paused(self) -> tuple[TopicPartition, ...]:
-        """Those that are paused."""
+        """The partitions that are paused."""
         return self._consumer.paused
 
     def position(self, partition: int | TopicPartition | None = None) -> int:
@@ -135,7 +134,7 @@ class AsyncConsumer:
         return self._consumer.metrics()
 
     def work_units(self, capacity: int = 1_000) -> EventStream[WorkUnit]:
-        """As `Consumer.work_units`. `EventStream.drain` does not wait; its other ways of reading do."""
+        """As `Consumer.work_units`. `EventStream.drain` does not wait; its other methods of reading do."""
         return self._consumer.work_units(capacity)
 
     async def close(self) -> None:
@@ -150,9 +149,9 @@ class AsyncConsumer:
         return self._started
 
     async def _wait(self, deadline: Deadline | None) -> bool:
-        """Wait until there may be something to take; False when ``deadline`` comes first."""
+        """Wait until there may be records to take; False when ``deadline`` comes first."""
         self._news.clear()
-        if self._consumer.reader.has_news:  # since before `clear`, which has forgotten it
+        if self._consumer.reader.has_news:  # it came before `clear`, which has erased it
             return True
         left_s = None if deadline is None else deadline.remaining_ms / 1000
         with contextlib.suppress(TimeoutError):
@@ -163,12 +162,12 @@ class AsyncConsumer:
 
 
 def _wake(loop: asyncio.AbstractEventLoop, news: asyncio.Event) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
+    with contextlib.suppress(RuntimeError):  # the loop is closed: no task waits
         loop.call_soon_threadsafe(news.set)
 
 
 def _close_unwanted(loop: asyncio.AbstractEventLoop, built: asyncio.Future[Consumer]) -> None:
-    """Whoever wanted it was cancelled before it was made."""
+    """Close a consumer if `start` was cancelled before it was made."""
     if not built.cancelled() and built.exception() is None:
         close: Callable[[], None] = built.result().close
         loop.run_in_executor(None, close)

@@ -1,6 +1,7 @@
-"""`Background`: what may wait for a broker, in threads of its own, for a loop that must not.
+"""`Background`: work that may wait for a broker, in threads of its own, for a loop that must not wait.
 
-A thread asks; what comes of it is told by `settle`, in the loop's thread: no other touches what the loop has.
+A thread does the work; `settle` passes the outcome on in the loop's thread, so that no other thread changes
+the state of the loop.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from ..runtime.deadline import Deadline, Wakeup
 
 T = TypeVar("T")
 SHARED_WAIT_MS = 100
-"""How long a loop waits at most for connections that others may read from too, while work is under way."""
+"""Limit of a wait for connections that other threads may read from too, while work is under way."""
 
 
 class _Work:
-    """One piece of work, and who is told of its outcome."""
+    """One piece of work, and the function that gets its outcome."""
 
     __slots__ = ("key", "then")
 
@@ -30,15 +31,15 @@ class _Work:
 
 
 class Background:
-    """The work that is under way, one piece for each key: whoever chooses the keys bounds the threads.
+    """The work that is under way, one piece for each key: the choice of keys bounds the number of threads.
 
-    For one thread. ``wakeup`` is set when something has ended; without one, it has its own. In a forked child
-    nothing is under way.
+    Used by one thread. ``wakeup`` is set when work has ended; without one, it has its own. In a forked child
+    no work is under way.
     """
 
     def __init__(self, wakeup: Wakeup | None = None) -> None:
         self.given = wakeup
-        """Whoever gave it may set it too, to be looked after."""
+        """The wakeup of the caller, which may set it for reasons of its own."""
         self._closed = False
         self._start_empty()
 
@@ -51,28 +52,28 @@ class Background:
         self._threads: set[_Work] = set()
 
     def __contains__(self, key: Hashable) -> bool:
-        """Whether that is under way."""
+        """True if that work is under way."""
         return key in self._under_way
 
     @property
     def wakeup(self) -> Wakeup | None:
-        """What to wait for besides sockets; None where nothing is under way that would set it."""
+        """The wakeup to wait for besides sockets; None if no work is under way that would set it."""
         return self.given or (self._own if self._under_way else None)
 
     @property
     def max_wait_ms(self) -> float:
-        """How long to wait for sockets together with `wakeup`: an answer that another thread has read ends no
-        such wait. Whoever gave a wakeup has connections of its own.
+        """How long to wait for sockets together with `wakeup`: an answer that another thread has read does
+        not end such a wait. A caller with a wakeup of its own has connections of its own.
         """
         return SHARED_WAIT_MS if self.given is None and self.wakeup is not None else float("inf")
 
     def deadline(self, timeout_ms: float) -> Deadline:
-        """``timeout_ms`` from now, for work that is under way: it ends with `close`."""
+        """``timeout_ms`` from now, for work under way; `close` ends it."""
         assert self._end is not None, "work that was started has an end"
         return Deadline.after_ms(timeout_ms).with_wakeup(self._end)
 
     def start(self, key: Hashable, work: Callable[[], T], then: Callable[[T | KafkaError], None]) -> None:
-        """Have a thread do ``work``, and `settle` tell ``then`` what it returned, or the `KafkaError` that it
+        """Do ``work`` in a thread; `settle` calls ``then`` with its result or the `KafkaError` that it
         raised. Does nothing while there is work under the same ``key``.
         """
         self._check_process()
@@ -93,20 +94,20 @@ class Background:
             # None can be started while the interpreter ends (3.12 on), or where there are too many.
             self._run(mine, work)
             self.settle()
-        except BaseException:  # an interrupt: nobody knows whether it runs
+        except BaseException:  # an interrupt: the thread may run or not
             self._under_way.pop(key, None)
             raise
 
     def settle(self) -> None:
-        """Tell what has ended. Raises what is no `KafkaError`: a mistake of ours."""
+        """Pass on the outcomes of work that has ended. Raises an error that is no `KafkaError`: a bug."""
         self._check_process()
         if self._closed:
             return
         if self._own is not None:
-            self._own.clear()  # first: what ends after it is seen, or ends the next wait
+            self._own.clear()  # first: work that ends later is seen, or ends the next wait
         while self._ended:
             ended, outcome = self._ended.popleft()
-            # Work that was interrupted as it was started may have its key no more: nobody waits for it.
+            # Work that was interrupted as it was started may have lost its key: no caller waits for it.
             if self._under_way.get(ended.key) is not ended:
                 continue
             del self._under_way[ended.key]
@@ -115,7 +116,7 @@ class Background:
             ended.then(outcome)
 
     def close(self) -> None:
-        """End what is under way, without waiting for it; nobody is told of it."""
+        """Cancel work under way, without waiting for it; its outcome is dropped."""
         self._check_process()
         self._closed = True
         self._under_way.clear()
@@ -127,7 +128,7 @@ class Background:
             self._close_unused()
 
     def _check_process(self) -> None:
-        # The threads are the parent's, and so are the pipes: it would hear what is written to them here.
+        # The threads are the parent's, and so are the pipes: writing to them here would wake the parent.
         if self._process_id != os.getpid():
             self._start_empty()
 
@@ -135,7 +136,7 @@ class Background:
         outcome: object
         try:
             outcome = work()
-        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+        except BaseException as error:  # noqa: BLE001 - `settle` raises it
             outcome = error
         if not self._closed:
             self._ended.append((mine, outcome))
@@ -145,6 +146,6 @@ class Background:
         self._close_unused()
 
     def _close_unused(self) -> None:
-        """Once nobody waits for it any more, be it the last thread or `close` that finds it so."""
+        """Called by `close` and by each thread: the last of them closes the wakeup."""
         if self._closed and not self._threads and self._end is not None:
             self._end.close()

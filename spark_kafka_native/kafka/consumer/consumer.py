@@ -34,7 +34,7 @@ from .reader_config import ReaderConfig
 _LOG = logging.getLogger("spark_kafka_native.consumer")
 
 LOOK_MS = 50
-"""Reading to the end looks so often whether it has come there: markers at the end are no records."""
+"""How often iteration with ``stop_at_end`` checks for the end: markers at the end are no records."""
 
 Start = OffsetLike | Mapping[int, OffsetLike] | Mapping[TopicPartition, OffsetLike]
 
@@ -47,10 +47,10 @@ class Consumer:
     ``partitions`` are those of one topic to read (None: all, and new ones from their beginning, once
     ``metadata.max.age.ms`` has shown them). ``start`` is where to begin: an offset, ``"earliest"``,
     ``"latest"``, a `datetime`, a `timedelta` ago, an `OffsetAt`, or a mapping of partitions to those.
-    ``columns`` are the fields of `RecordColumns` to fill, with ``offset`` always (None: all): what is not
-    read is not decoded. With ``stop_at_end`` iteration ends after what the logs had when it was made
-    (read_committed: up to the last stable offset); newer records may come before that. Making it raises
-    where the end of a partition can't be found out.
+    ``columns`` are the fields of `RecordColumns` to fill, with ``offset`` always (None: all): other fields
+    are not decoded. With ``stop_at_end`` iteration ends after the records that the logs contained when the
+    consumer was made (read_committed: up to the last stable offset); newer records may come before that.
+    Making it raises if the end of a partition cannot be found.
 
         with Consumer("localhost:9092", "orders", start="earliest") as consumer:
             for record in consumer:
@@ -58,17 +58,17 @@ class Consumer:
 
     Making one asks the cluster for partitions and offsets, and raises `BrokerError` (no such topic, not
     authorized), `DeadlineExceededError`, `NetworkError` and their kin. A partition that has no leader then,
-    or whose leader can't be reached, is named in the log, and read (and among `partitions`) once it can be.
-    Records are fetched ahead in a thread (``prefetch_max_bytes``). One thread reads, and another one that
+    or whose leader cannot be reached, is named in the log, and read (and among `partitions`) once it can be.
+    Records are fetched ahead in a thread (``prefetch_max_bytes``). One thread reads, and a second one that
     reads meanwhile gets a `RuntimeError`; others may close, pause, seek and ask at the same time.
 
-    Reading raises errors about one partition when nothing of it is left to hand out; the others can be read
+    Reading raises errors about one partition when it has no records left to hand out; the others can be read
     on. `OffsetOutOfRangeError` (without ``auto_offset_reset``), `LogTruncatedError`, `TopicRecreatedError`
     and `CorruptRecordError` are raised again until `seek` moves that partition or `pause` leaves it alone;
     after other errors the next call tries again.
     """
 
-    def __init__(  # noqa: PLR0913 - what is read of where, by name
+    def __init__(  # noqa: PLR0913 - settings, by name
         self,
         bootstrap: Bootstrap | None = None,
         topic: str | Collection[str] = (),
@@ -109,7 +109,7 @@ class Consumer:
 
     @property
     def reader(self) -> PartitionReader:
-        """What it stands on."""
+        """The reader that fetches and hands out the records."""
         return self._reader
 
     def __repr__(self) -> str:
@@ -144,12 +144,12 @@ class Consumer:
 
     @property
     def stops_at_end(self) -> bool:
-        """Whether ``stop_at_end`` was set."""
+        """True if ``stop_at_end`` was set."""
         return self._ends is not None
 
     @property
     def at_end(self) -> bool:
-        """True if ``stop_at_end`` was set, and everything before those ends was handed out."""
+        """True if ``stop_at_end`` was set and all records before those ends were handed out."""
         read = self._reader.partitions
         return self._ends is not None and all(
             tp in read and self._reader.position(tp) >= end for tp, end in self._ends.items()
@@ -157,7 +157,8 @@ class Consumer:
 
     def poll(self, timeout: float | None = None, max_records: int | None = None) -> list[Record]:
         """The next records: waits for the first, for ``timeout`` seconds (None: for ever), and takes those
-        that are there, up to ``max_records`` (None: ``max_poll_records``). An empty list after the timeout.
+        that are available, up to ``max_records`` (None: ``max_poll_records``). An empty list after the
+        timeout.
         """
         return self._reader.poll(max_records, _deadline(timeout))
 
@@ -169,22 +170,23 @@ class Consumer:
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:
-        """Those that are read."""
+        """The partitions that are read."""
         return tuple(sorted(self._reader.partitions))
 
     @property
     def paused(self) -> tuple[TopicPartition, ...]:
-        """Those that are paused."""
+        """The partitions that are paused."""
         return tuple(sorted(tp for tp, paused in self._reader.partitions.items() if paused))
 
     def seek(
         self, place: OffsetLike, partition: int | TopicPartition | None = None, *, whence: Whence = "offset"
     ) -> None:
-        """Go on reading elsewhere: one partition, or (None) all of them.
+        """Continue reading elsewhere: one partition, or (None) all of them.
 
-        ``place`` is what ``start`` takes. With ``whence`` it is a number of offsets that counts from the
-        ``"start"`` or the ``"end"`` of the log or from the ``"current"`` position, at most to the log's ends:
-        ``seek(-10, whence="end")`` is ten offsets before the end. Raises as making a `Consumer` does.
+        ``place`` takes the same values as ``start``. With ``whence`` it is a number of offsets that counts
+        from the ``"start"`` or the ``"end"`` of the log or from the ``"current"`` position, at most to the
+        log's ends: ``seek(-10, whence="end")`` is ten offsets before the end. Raises as making a `Consumer`
+        does.
         """
         chosen = self._chosen(partition)
         if whence == "offset":
@@ -199,39 +201,39 @@ class Consumer:
                 self._reader.seek(topic_partition, offset)
 
     def position(self, partition: int | TopicPartition | None = None) -> int:
-        """The offset behind the record that was handed out last. ``partition`` may be left out where there is
-        but one.
+        """The offset after the record that was handed out last. ``partition`` may be left out if only one is
+        read.
         """
         return self._reader.position(self._one(partition))
 
     def lag(self, partition: int | TopicPartition | None = None) -> dict[TopicPartition, int]:
         """How many offsets lie between the position and the log's end (read_committed: its last stable
-        offset), for one partition or (None) all, also those that can't be read yet; asks the leaders.
+        offset), for one partition or (None) all, also those that cannot be read yet; asks the leaders.
         """
-        # Left out, they would make whoever reads until there is no lag miss them.
+        # Without them, a caller that reads until there is no lag would miss their records.
         missing = dict(self._missing) if partition is None else {}
         begins = self._resolve(missing) | {tp: self._reader.position(tp) for tp in self._chosen(partition)}
         ends = self._resolve(dict.fromkeys(begins, OffsetAt.LATEST))
         return {tp: max(0, end - begins[tp]) for tp, end in ends.items()}
 
     def pause(self, partition: int | TopicPartition | None = None) -> None:
-        """Hand out nothing of one partition, or (None) of all, until `resume`; what was fetched is kept."""
+        """Hand out nothing of one partition, or (None) of all, until `resume`; fetched records are kept."""
         for topic_partition in self._chosen(partition):
             self._reader.pause(topic_partition)
 
     def resume(self, partition: int | TopicPartition | None = None) -> None:
-        """Go on with what was paused."""
+        """Continue with partitions that were paused."""
         for topic_partition in self._chosen(partition):
             self._reader.resume(topic_partition)
 
     def metrics(self) -> MetricsSnapshot:
-        """What was counted and measured so far: `MetricsSnapshot.since` an earlier one tells the time in
-        between. A ``router`` that is shared counts ``kafka.client.*`` for all who share it."""
+        """The metrics so far; `MetricsSnapshot.since` returns the difference to an earlier snapshot. A shared
+        ``router`` counts ``kafka.client.*`` for all its users."""
         return self._reader.metrics()
 
     def work_units(self, capacity: int = 1_000) -> EventStream[WorkUnit]:
-        """What happens to the ranges of offsets that are fetched, from now on. At most ``capacity`` events
-        wait for whoever reads them, and the oldest are dropped for newer ones."""
+        """Events about the offset ranges that are fetched, from now on. At most ``capacity`` events wait for
+        the reader of the stream; the oldest are dropped for newer ones."""
         return self._reader.work_units.subscribe(capacity)
 
     def close(self) -> None:
@@ -269,7 +271,7 @@ class Consumer:
         return self._router.retry(attempt, what=what, topics=self.topics)
 
     def _begin_at(self, places: Mapping[TopicPartition, int | OffsetAt]) -> dict[TopicPartition, int]:
-        """Where to begin; what can't be found out now is looked up beside reading the others."""
+        """The offsets to begin at; those that are not found now are looked up while the others are read."""
         offsets = {tp: place for tp, place in places.items() if isinstance(place, int)}
         asked = {tp: place for tp, place in places.items() if isinstance(place, OffsetAt)}
         level, limit = self._config.isolation_level, self._router.deadline()
@@ -319,9 +321,9 @@ class Consumer:
 
     def _add_new(self) -> bool:
         """Read partitions that were added to the topics meanwhile, from their beginning, and those that were
-        missing. Returns whether some still are.
+        missing. Returns True if some still are.
         """
-        # One attempt: the thread that fetches waits for it, and there will be another one.
+        # One attempt: a thread of the reader waits for it, and there will be another one.
         limit = self._router.deadline(self._router.config.request_timeout_ms)
         known = self._router.refresh(self.topics, limit).topics
         missing = dict(self._missing)
@@ -346,7 +348,7 @@ class Consumer:
 
 
 def _watch(add_new: weakref.WeakMethod[Callable[[], bool]]) -> Callable[[], bool]:
-    """What the fetching thread calls: it must not keep a consumer alive that nobody holds."""
+    """Wrap the call for the fetching thread, which must not keep an unused consumer alive."""
 
     def watch() -> bool:
         call = add_new()

@@ -1,4 +1,4 @@
-"""`WorkUnit`: what happened to a range of offsets of one partition, on its way through a consumer."""
+"""`WorkUnit`: an event about a range of offsets of one partition, on its way through a consumer."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from .fetched_records import FetchedRecords
 
 
 class WorkStatus(enum.Enum):
-    """How far it has come."""
+    """The stage that the range has reached."""
 
     FETCHED = "fetched"
-    """It waits to be handed out."""
+    """The records wait to be handed out."""
     HANDED_OUT = "handed_out"
-    """The caller has it, or gets it record by record now."""
+    """The caller has the records, or is getting them one by one."""
     GIVEN_BACK = "given_back"
-    """The caller did not get it, or the rest of it, after all: it waits again."""
+    """The caller did not get the records, or the rest of them, after all: they wait again."""
     DROPPED = "dropped"
-    """It will not be handed out: the partition was moved, paused or removed. It may be fetched again."""
+    """The records will not be handed out: the partition was moved, paused or removed. They may be fetched
+    again."""
     COMMITTED = "committed"
-    """The group has it: reading goes on behind it, whoever does."""
+    """The group has committed the range: any member continues after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkUnit:
-    """One for each step. A range may be cut differently from step to step."""
+    """One event for each stage. Ranges may be cut differently from stage to stage."""
 
     topic_partition: TopicPartition
     status: WorkStatus
@@ -36,13 +37,13 @@ class WorkUnit:
     until_offset: int
     """Exclusive."""
     records: int | None
-    """Fewer than offsets, where some are hidden; None where that is not known."""
+    """Fewer than offsets if some are hidden; None if unknown."""
     at: float = field(default_factory=time.time)
     """Seconds since the epoch."""
 
     @classmethod
     def of(cls, fetched: FetchedRecords, status: WorkStatus) -> Self:
-        """A step of ``fetched``."""
+        """The event that ``fetched`` has reached ``status``."""
         return cls(
             topic_partition=fetched.topic_partition,
             status=status,
@@ -53,7 +54,7 @@ class WorkUnit:
 
     @property
     def length(self) -> int:
-        """How many offsets it spans."""
+        """The number of offsets in the range."""
         return self.until_offset - self.from_offset
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`fetch_once`: one fetch of one partition, with all that the leader says about it."""
+"""`fetch_once`: one fetch of one partition, with everything that the leader reports about it."""
 
 from __future__ import annotations
 
@@ -31,23 +31,22 @@ from .partition_state import ENDLESS, PartitionState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedOnce:
-    """What one fetch brought, and what the leader said with it."""
+    """The records of one fetch, and the leader's report about the partition."""
 
     topic_partition: TopicPartition
     from_offset: int
     next_offset: int
-    """Where to go on: behind all that was fetched, hidden records and gaps included."""
+    """Where to continue: after everything that was fetched, hidden records and gaps included."""
     columns: RecordColumns
     valid: npt.NDArray[np.bool_]
-    """For each record, whether its batch has the checksum that it says; not all true only with
-    ``check_crcs=False``."""
+    """For each record, True if the checksum of its batch is right; all are unless ``check_crcs=False``."""
     high_watermark: int
     last_stable_offset: int
-    """-1 where the broker does not say."""
+    """-1 if the broker does not report it."""
     log_start_offset: int
-    """-1 where the broker does not say."""
+    """-1 if the broker does not report it."""
     throttle_time_ms: int
-    """For how long the broker asks to be left alone (KIP-219); the connection sees to that."""
+    """For how long the broker throttles the client (KIP-219); the connection respects it."""
 
 
 def fetch_once(
@@ -57,7 +56,7 @@ def fetch_once(
     config: ConsumerConfig,
     deadline: Deadline | None = None,
 ) -> FetchedOnce:
-    """Ask the leader once for what there is from ``offset`` on, up to ``config.max_partition_fetch_bytes``.
+    """Ask the leader once for the records from ``offset`` on, up to ``config.max_partition_fetch_bytes``.
 
     At the end of the log it waits for ``fetch_min_bytes``, ``fetch_max_wait_ms`` at most, and returns no
     records then. A leader that has moved is asked again, until ``deadline`` (None: the config's time for an
@@ -96,22 +95,22 @@ def fetch_once(
 def ask_leader(
     router: Router, topic_partition: TopicPartition, offset: int, config: ConsumerConfig, deadline: Deadline
 ) -> tuple[FetchResponse, PartitionData]:
-    """One attempt at a fetch: the answer, and what it says of the partition."""
+    """One attempt at a fetch: the answer, and its part about the partition."""
     leader: Leader = router.leader(topic_partition)
     connection = router.connection(leader.node_id, deadline)
     version = connection.version_of(FetchRequest, NAMES_UNTIL if leader.topic_id is None else None)
     state = PartitionState(topic_partition, offset, ENDLESS, config.max_partition_fetch_bytes)
     state.broker.led_by(leader, 0.0)
     request = build_fetch([state], config, "", config.fetch_max_bytes, version)
-    # The broker may wait for records, and that is not its being late.
+    # The broker may wait for records: that is no delay.
     limit_ms = router.config.request_timeout_ms + config.fetch_max_wait_ms
     response = connection.submit(request, version, deadline).result(min(limit_ms, deadline.remaining_ms))
     where = f"fetching {topic_partition} at offset {offset}"
     if response.error_code:
         raise BrokerError(response.error_code, where)
     names = {topic.topic_id: topic.topic for topic in request.topics}
-    for told, data in read_fetch(response, names):
-        if told == topic_partition:
+    for answered, data in read_fetch(response, names):
+        if answered == topic_partition:
             if data.error_code is ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise OffsetOutOfRangeError(topic_partition, offset)
             if data.error_code:
@@ -127,8 +126,7 @@ def decode_answer(
     data: PartitionData,
     config: ConsumerConfig,
 ) -> DecodedRecordSet:
-    """The records of an answer to a fetch at ``offset``. Raises `CorruptRecordError` that names the
-    partition."""
+    """Decode an answer to a fetch at ``offset``. Raises `CorruptRecordError` that names the partition."""
     try:
         decoded = decode_record_set(
             records,
@@ -149,7 +147,7 @@ def decode_answer(
 
 
 def _validity(records: memoryview, columns: RecordColumns, config: ConsumerConfig) -> npt.NDArray[np.bool_]:
-    """Of each record's batch; all of them were checked already unless that is switched off."""
+    """For each record, True if the checksum of its batch is right; all were checked already by default."""
     if config.check_crcs or columns.offset is None or not columns.length:
         return np.ones(columns.length, np.bool_)
     headers = read_batch_headers(records)

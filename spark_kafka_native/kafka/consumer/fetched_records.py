@@ -88,7 +88,7 @@ def group_small_sets(received: Iterable[ReceivedRecords]) -> Iterator[list[Recei
 def decode_group(
     group: Sequence[ReceivedRecords], config: ConsumerConfig, columns: frozenset[str] | None
 ) -> Sequence[DecodedSlice | None]:
-    """Decode a group from the positions of its partitions; None for what has to be decoded alone."""
+    """Decode a group from the positions of its partitions; None for each record set to decode alone."""
     decoded = None
     if len(group) > 1:
         decoded = decode_record_sets(

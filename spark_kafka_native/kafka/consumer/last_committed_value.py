@@ -1,7 +1,7 @@
-"""`last_committed_value`: what a partition says last of a key, among all that is committed.
+"""`last_committed_value`: the last committed value of a key in a partition.
 
-A read_committed reader can't tell: it sees nothing behind the first transaction that is open, whoever's that
-is. This one reads on to the high watermark, and goes by the markers of those producers that wrote the key.
+A read_committed reader cannot find it: it stops at the first open transaction of any producer. This one reads
+on to the high watermark, and goes by the markers of the producers that wrote the key.
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ from .offsets import list_bounds
 
 _FIRST_WINDOW: Final = 256
 _WIDER: Final = 8
-"""The last record of a key is often near the end; where it is not, so many times more is read."""
+"""The last record of a key is often near the end; if it is not, the window grows by this factor."""
 Event = tuple[int, int, bytes | ControlType | None]
 """Offset; producer id, -1 for a record that no transaction wrote; the value of a record, or a marker."""
 
 
 class UndecidedError(KafkaError):
-    """The last record of the key is in a transaction that is still open: whoever reads has to end it
-    first."""
+    """The last record of the key is in a transaction that is still open: the caller has to end it first."""
 
 
 def last_committed_value(
@@ -46,12 +45,12 @@ def last_committed_value(
     *,
     until: int | None = None,
 ) -> bytes | None:
-    """The value of the last record with ``key`` that is committed, or that no transaction wrote; None where
-    there is none.
+    """The value of the last record with ``key`` that is committed, or was written without a transaction; None
+    if there is none.
 
-    With ``until`` only what is before this offset counts, and the leader must have it. It is for those who
-    know that no transaction with this key is open, since InitProducerId has ended it.
-    Raises `UndecidedError` where one is, `BrokerError`, `CorruptRecordError`, `DeadlineExceededError`.
+    With ``until`` only records before this offset count, and the leader must have it: for callers that know
+    that no transaction with this key is open, since InitProducerId has ended it.
+    Raises `UndecidedError` if one is, `BrokerError`, `CorruptRecordError`, `DeadlineExceededError`.
     """
     begin, end = list_bounds(router, [topic_partition], deadline=deadline)[topic_partition]
     end = end if until is None else until
@@ -72,26 +71,26 @@ def last_committed_value(
 
 
 def _decide(events: Iterator[Event]) -> tuple[bytes | None, list[int]]:
-    """The last value that counts, and the offsets of those that are not decided."""
+    """The last value that counts, and the offsets of records in open transactions."""
     last: bytes | None = None
     open_: dict[int, tuple[int, bytes | None]] = {}
-    for offset, producer_id, told in events:
-        if not isinstance(told, ControlType):
+    for offset, producer_id, content in events:
+        if not isinstance(content, ControlType):
             if producer_id < 0:
-                last = told
+                last = content
             else:
-                open_[producer_id] = offset, told
+                open_[producer_id] = offset, content
         elif producer_id in open_:
             _, value = open_.pop(producer_id)
-            last = value if told is ControlType.COMMIT else last
+            last = value if content is ControlType.COMMIT else last
     return last, [offset for offset, _ in open_.values()]
 
 
 def _events(
     router: Router, topic_partition: TopicPartition, key: bytes, span: tuple[int, int], deadline: Deadline
 ) -> Iterator[Event]:
-    """What the log says of ``key`` between two offsets, in order, and how the transactions end of those who
-    wrote it."""
+    """The records with ``key`` between two offsets, in order, with the ends of the transactions that wrote
+    them."""
     config, (position, end) = ConsumerConfig(), span
     writers: set[int] = set()
     while position < end:
@@ -130,7 +129,7 @@ def _read(
     body = partial(read_body, records, headers, max_batch_bytes=config.max_batch_bytes)
     there = headers.has(CONTROL) & headers.has(TRANSACTIONAL)
     there &= (headers.base_offset >= position) & (headers.last_offset < decoded.next_offset)
-    # Of the others there may be millions, and a marker costs 20 us.
+    # There may be millions of other markers, and each costs 20 us to decode.
     there &= np.isin(headers.producer_id, list(writers))
     for index in np.flatnonzero(there).tolist():
         event = read_marker(headers, index, body)

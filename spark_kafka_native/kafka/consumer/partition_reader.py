@@ -28,9 +28,9 @@ from .prefetch_thread import PrefetchThread
 from .reader_config import ReaderConfig
 
 ROWS = 1_024
-"""So many records become Python objects at a time: they are still in the CPU's cache when they are used."""
+"""How many records become Python objects at a time: few enough to stay in the CPU's cache until used."""
 CLOSE_MS = 1_000
-"""`close` waits for the fetching thread so long: it may be waiting for a broker, and ends by itself then."""
+"""How long `close` waits for the fetching thread: if it is waiting for a broker, it ends by itself later."""
 
 
 class SingleReader(Protocol):
@@ -77,32 +77,32 @@ def _name(thread_id: int) -> str:
 
 
 class PartitionReader:
-    """What `Consumer` and a consumer of a group stand on. It knows no group, and asks for no start offset.
+    """The base of `Consumer` and `GroupConsumer`. It knows no group, and asks for no start offset.
 
     Records are fetched ahead in a thread of its own (`PrefetchThread`), bounded to
     `ReaderConfig.prefetch_max_bytes`; each partition comes in order, without loss or duplicate. **Any thread
-    may call any method, also while another one waits in a read**, and none of them waits for a broker but the
-    reads (`read_columns`, `poll`, `next_record`), which wait until their deadline at most. Reading itself is
-    for one thread at a time: another one that reads meanwhile gets a `RuntimeError`.
+    may call any method, also while another one waits in a read.** Only the reads wait (`read_columns`,
+    `poll`, `next_record`), until their deadline at most. Reading itself is for one thread at a time: a
+    second thread that reads meanwhile gets a `RuntimeError`.
 
-    What holds from the moment a call returns:
+    Guarantees from the moment a call returns:
 
     - `remove`, `seek`: no read that begins afterwards returns a record that was fetched for the partition
       before. A read that another thread is in at that moment took its records either before or after.
-    - `pause`: the same, but what was fetched is kept for `resume`.
-    - `position`: the offset behind the record that was handed out last (or behind what is hidden after it:
-      markers, aborted transactions, compaction). It is what to commit for "everything that was read so far
-      is done": with `poll` and iteration it includes what the caller was given last.
+    - `pause`: the same, but the fetched records are kept for `resume`.
+    - `position`: the offset after the record that was handed out last (or after hidden ones that follow it:
+      markers, aborted transactions, compaction). It is the offset to commit once everything that was read so
+      far is processed: with `poll` and iteration it includes the records that the caller got last.
 
-    An error about one partition is raised once nothing of that partition is left to hand out. One that no
-    other attempt mends (`OffsetOutOfRangeError` without ``auto.offset.reset``, `LogTruncatedError`,
+    An error about one partition is raised once no records of that partition are left to hand out. An error
+    that no retry resolves (`OffsetOutOfRangeError` without ``auto.offset.reset``, `LogTruncatedError`,
     `TopicRecreatedError`, `CorruptRecordError`) is raised again, whenever the others have nothing to hand
-    out, until that partition is moved, paused or removed; after others fetching goes on by itself. The rest
-    is read on in any case.
+    out, until that partition is moved, paused or removed; after other errors fetching continues by itself.
+    The other partitions are read on in any case.
 
     ``columns`` names the fields of `RecordColumns` to fill besides ``offset`` (None: all).
     ``watch`` is called beside the fetching thread once per ``metadata.max.age.ms``, to look for new
-    partitions; `SOON_S` later, where it returns that something is missing (``watch_soon``: from the start).
+    partitions; `SOON_S` later if it returns that one is missing (``watch_soon``: from the start).
     """
 
     def __init__(
@@ -119,23 +119,23 @@ class PartitionReader:
         committed = config.isolation_level is IsolationLevel.READ_COMMITTED
         self._shared = PrefetchBuffer(config.prefetch_max_bytes, read_committed=committed)
         self._waited_s = 0.0
-        """How long its reader has waited since there was something last."""
+        """How long the reader has waited since it got records last."""
         self._lock = threading.Lock()
         self._read_by: dict[str, int] = {}
         self._fetched: FetchedRecords | None = None
-        """What is handed out row by row just now."""
+        """The records that are being handed out row by row."""
         self._unpacked = 0
-        """How many of its rows have been in `rows`."""
+        """How many of their rows have been in `rows`."""
         self.rows: Iterator[Record] = iter(())
-        """What iteration takes from; empty once it is closed."""
+        """The rows that iteration takes from; empty once the reader is closed."""
         self._unpacked_rows = self.rows
-        """The same, also then: where reading has come to is known by what is left of it."""
+        """The same, also after `close`: the position follows from the rows that are left in it."""
         columns = None if columns is None else columns | {"offset"}  # positions are counted by it
         prefetching = PrefetchThread(router, config, columns, self._shared, watch)
         prefetching.watch_soon(watch_soon)
         self._router, self._brokers = router, prefetching.brokers
         prefetching.thread.start()
-        # Nothing more: a finalizer may run anywhere, where locks are held too.
+        # No more than this: a finalizer may run anywhere, also while locks are held.
         weakref.finalize(self, setattr, self._shared, "closed", True).atexit = False
         _READERS.add(self)
 
@@ -145,37 +145,37 @@ class PartitionReader:
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """True once it was closed."""
         return self._shared.closed
 
     @property
     def partitions(self) -> dict[TopicPartition, bool]:
-        """Those that are read, and whether each is paused."""
+        """The partitions that are read; True for each that is paused."""
         return self._shared.partitions()
 
     @property
     def recreated(self) -> frozenset[TopicPartition]:
-        """Those whose topic was recreated: their positions are offsets of the former one, until a `seek`."""
+        """Partitions of recreated topics: their positions are offsets of the former topic, until a `seek`."""
         return self._shared.recreated()
 
     def add(self, topic_partition: TopicPartition, offset: int, topic_id: UUID | None = None) -> None:
         """Read a partition too, from ``offset`` on.
 
-        ``topic_id`` is the id that the offset belongs to (`TopicRecreatedError` where the topic has another);
-        without it, that of the first answer. Raises `ValueError` where it is there already.
+        ``topic_id`` is the id that the offset belongs to (`TopicRecreatedError` if the topic has another);
+        without it, that of the first answer. Raises `ValueError` if the partition is being read already.
         """
         self._check_process()
         self._shared.add(topic_partition, offset, topic_id)
 
     def remove(self, topic_partition: TopicPartition) -> int:
-        """Drop a partition and what was fetched of it; returns its `position`."""
+        """Drop a partition and its fetched records; returns its `position`."""
         self._check_process()
         with self._lock:
             self._give_back_rows(topic_partition)
             return self._shared.remove(topic_partition)
 
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Go on from ``offset``; also after an error about the partition."""
+        """Continue from ``offset``; also after an error about the partition."""
         self._check_process()
         with self._lock:
             # Not dropped here: an interrupt before the seek must not let them be skipped.
@@ -183,8 +183,8 @@ class PartitionReader:
             self._shared.seek(topic_partition, offset)
 
     def pause(self, topic_partition: TopicPartition) -> None:
-        """Hand out nothing of a partition until `resume`. What was fetched is kept, as far as
-        ``prefetch_max_bytes`` go for all that are paused.
+        """Hand out no records of a partition until `resume`. Fetched records are kept, up to
+        ``prefetch_max_bytes`` for all paused partitions.
         """
         self._check_process()
         with self._lock:
@@ -192,7 +192,7 @@ class PartitionReader:
             self._shared.pause(topic_partition)
 
     def resume(self, topic_partition: TopicPartition) -> None:
-        """Go on with a partition that was paused, at its position."""
+        """Continue with a partition that was paused, at its position."""
         self._check_process()
         self._shared.resume(topic_partition)
 
@@ -202,14 +202,14 @@ class PartitionReader:
             return self._position(topic_partition, self._shared.position(topic_partition))
 
     def shown_position(self, topic_partition: TopicPartition) -> int:
-        """As `position`, but without the lock, as `metrics`: somewhere in what is handed out just now."""
+        """As `position`, but without the lock, as `metrics`: within the records being handed out."""
         return self._position(topic_partition, self._shared.position(topic_partition))
 
     @single_reader
     def read_columns(self, deadline: Deadline | None = None) -> FetchedRecords | None:
         """The next records of any partition as columns; None when ``deadline`` (None: never) comes first.
 
-        Raises `ConsumerClosedError` when it is closed meanwhile too, and errors as said above.
+        Raises `ConsumerClosedError`, also when it is closed meanwhile, and errors as described above.
         """
         fetched = None
         try:
@@ -222,14 +222,14 @@ class PartitionReader:
                 if fetched is not None or not self._wait(deadline):
                     return fetched
         except BaseException:
-            if fetched is not None:  # an interrupt: nobody gets these
+            if fetched is not None:  # an interrupt: no caller gets these
                 self._shared.give_back(fetched)
             raise
 
     @single_reader
     def poll(self, max_records: int | None = None, deadline: Deadline | None = None) -> list[Record]:
-        """The next records of any partitions: waits for the first, and takes those that are there, up to
-        ``max_records`` (None: ``max.poll.records``). None are there when ``deadline`` comes first.
+        """The next records of any partitions: waits for the first, and takes those that are available, up to
+        ``max_records`` (None: ``max.poll.records``). Empty when ``deadline`` comes first.
         """
         limit = self._config.max_poll_records if max_records is None else max_records
         found: list[Record] = []
@@ -264,19 +264,19 @@ class PartitionReader:
 
     @property
     def registry(self) -> MetricsRegistry:
-        """Where whoever stands on it may count, too."""
+        """The registry of the consumer's metrics, for the metrics of its owner too."""
         return self._shared.metrics
 
     @property
     def work_units(self) -> EventSource[WorkUnit]:
-        """What happens to the ranges that are fetched."""
+        """Events about the offset ranges that are fetched."""
         return self._shared.work_units
 
     def metrics(self, observed: Iterable[Observed] = ()) -> MetricsSnapshot:
-        """What was counted and measured so far, with what was ``observed`` elsewhere.
+        """The metrics so far, with values ``observed`` elsewhere.
 
-        Takes no lock but those of what is counted, which are reentrant: it may be called in a signal's
-        handler, while the thread that the signal has interrupted holds the others.
+        Takes no locks but those of the registry, which are reentrant: it may be called in a signal handler
+        while the interrupted thread holds the others.
         """
         seen = [*observed, *self._shared.observed()]
         for tp, position, end in self._shared.progress():
@@ -288,15 +288,15 @@ class PartitionReader:
 
     @property
     def has_news(self) -> bool:
-        """Whether a read would not have to wait."""
+        """True if a read would not have to wait."""
         return self._shared.has_news
 
     def tell(self, listener: Callable[[], None] | None) -> None:
-        """Have ``listener`` called, by any thread, whenever `has_news` may have become true."""
+        """Call ``listener``, in any thread, whenever `has_news` may have become true."""
         self._shared.listener = listener
 
     def close(self) -> None:
-        """End; a read in another thread raises `ConsumerClosedError`. May be called twice."""
+        """Stop fetching; a read in another thread raises `ConsumerClosedError`. May be called twice."""
         self.rows = iter(())
         if self._process_id != os.getpid():  # the thread is the parent's, and so may be its locks
             self._shared.closed = True
@@ -305,13 +305,13 @@ class PartitionReader:
             self._shared.condition.wait_for(lambda: self._shared.ended, Deadline.after_ms(CLOSE_MS))
 
     def _wait(self, deadline: Deadline | None) -> bool:
-        """Wait for something to hand out; False when ``deadline`` comes first."""
+        """Wait for records or an error; False when ``deadline`` comes first."""
         self._check_open()
         self._shared.check(again=True)
         began = time.monotonic()
         found = self._shared.condition.wait_for(lambda: self._shared.has_news, deadline)
         self._waited_s += time.monotonic() - began
-        if found:  # reads that ended before in vain waited for the same
+        if found:  # the wait of reads that timed out before counts too
             self._shared.metrics.measure(metric.CONSUMER_WAIT, self._waited_s)
             self._waited_s = 0.0
         return found
@@ -331,17 +331,17 @@ class PartitionReader:
             )
 
     def _disown(self) -> None:
-        """This is a forked child: the parent goes on with what was fetched."""
+        """In a forked child: the parent continues with the fetched records."""
         self._lock = threading.Lock()
         self._read_by = {}
         self.rows = iter(())
         self._shared.disown()
 
     # Rows of one `FetchedRecords`, a part of them as Python objects; changed with `_lock` held. An interrupt
-    # comes where something is called, never between plain assignments: that no record is lost hangs on it.
+    # comes at a call, never between plain assignments: no record is lost only because of that.
 
     def _unpack(self) -> bool:
-        """See to it that `rows` has any; False where none are there just now."""
+        """Fill `rows` if it is empty; False if no records are waiting."""
         if operator.length_hint(self.rows):
             return True
         self._check_open()
@@ -362,15 +362,15 @@ class PartitionReader:
 
     @property
     def _half_read(self) -> TopicPartition | None:
-        """The partition of which rows are left to hand out."""
+        """The partition that has rows left to hand out."""
         fetched = self._fetched
         if fetched is None or self._row() == fetched.columns.length:
             return None
         return fetched.topic_partition
 
     def _position(self, topic_partition: TopicPartition, taken_until: int) -> int:
-        """Where the partition is whose records were taken up to ``taken_until``. Without the lock the rows
-        may be those of others by now: then it is somewhere in what was taken last.
+        """The position of a partition whose records were taken up to ``taken_until``. Without the lock the
+        rows may be those of another partition by now: then it is an offset within the records taken last.
         """
         fetched, row = self._fetched, self._row()
         if fetched is None or fetched.topic_partition != topic_partition:
@@ -378,7 +378,7 @@ class PartitionReader:
         return taken_until if row >= fetched.columns.length else _offset_before(fetched, max(0, row))
 
     def _give_back_rows(self, topic_partition: TopicPartition | None = None) -> None:
-        """What is left of the rows goes back to the rest, if it is of that partition (None: of any)."""
+        """Return the rest of the rows to the buffer, if they are of that partition (None: of any)."""
         fetched, row, none = self._fetched, self._row(), iter(())
         if fetched is None or topic_partition not in (None, fetched.topic_partition):
             return
@@ -387,14 +387,14 @@ class PartitionReader:
             rest = replace(fetched, columns=columns, from_offset=_offset_before(fetched, row))
             try:
                 self._shared.give_back(rest)
-            except BaseException:  # an interrupt: before, within or after it
+            except BaseException:  # an interrupt: before, during or after the call
                 self._shared.give_back(rest)
                 self.rows, self._unpacked_rows, self._fetched = none, none, None
                 raise
         self.rows, self._unpacked_rows, self._fetched = none, none, None
 
     def _take_back(self, found: list[Record]) -> None:
-        """An interrupt: nobody gets these."""
+        """After an interrupt: no caller gets these records."""
         first = {record.topic_partition: record.offset for record in reversed(found)}
         for topic_partition, offset in first.items():
             self.seek(topic_partition, offset)

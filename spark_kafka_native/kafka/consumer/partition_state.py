@@ -20,7 +20,7 @@ ENDLESS = (1 << 63) - 1
 
 
 class FetchPosition:
-    """The offsets of one partition: what the caller has, what was received, and what to request next."""
+    """The offsets of one partition: handed to the caller, received, and to request next."""
 
     __slots__ = (
         "_offset_epoch",
@@ -82,7 +82,7 @@ class FetchPosition:
         """The caller gets everything before ``next_offset``."""
         self._offset_epoch = self._received_epoch if next_offset == self.received_until else -1
         self.offset = next_offset
-        # A failure meanwhile (of the request sent ahead) has set it back to before what is handed out now.
+        # A failure of the request that was sent ahead may have set it back to before these records.
         if self.fetch_offset <= next_offset:
             self.fetch_offset, self.last_fetched_epoch = next_offset, self._offset_epoch
 
@@ -107,7 +107,7 @@ class FetchPosition:
         self.invalidate()
 
     def invalidate(self) -> None:
-        """Drop what was received and not handed out."""
+        """Drop records that were received and not handed out."""
         self.moves += 1
         self.rewind()
 
@@ -444,7 +444,7 @@ class PartitionState:
         self.position.seek(offset, until_offset)
 
     def try_again(self) -> None:
-        """Continue at the same position after an error; what is known of the log before it stays known."""
+        """Continue at the same position after an error; the epoch of the log before it stays known."""
         self.error = None
         self.progress.reset()
 

@@ -1,7 +1,7 @@
-"""`PrefetchBuffer`: what was fetched and not yet handed out, and where the reader wants each partition to be.
+"""`PrefetchBuffer`: records that were fetched and not handed out, and the position that the reader wants.
 
-It lies between two threads, the one that fetches and the one that reads. It does no I/O, and nobody waits
-while holding its lock: whatever a caller asks for holds from the moment its call returns.
+It lies between the thread that fetches and the thread that reads. It does no I/O, and no thread waits while
+it holds the lock: a request of the caller is in effect when the call returns.
 """
 
 from __future__ import annotations
@@ -29,44 +29,46 @@ from .consumer_events import WorkStatus, WorkUnit
 from .fetched_records import FetchedRecords
 
 _NEED_SEEK = (OffsetOutOfRangeError, LogTruncatedError, TopicRecreatedError, CorruptRecordError)
-"""Errors that no other attempt mends: they are raised until the caller moves, pauses or removes the
-partition. After any other one, fetching goes on by itself once the caller has been told.
+"""Errors that no retry resolves: they are raised until the caller moves, pauses or removes the partition.
+After any other error fetching continues by itself once the error was raised.
 """
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class BufferedPartition:
-    """A partition as the reader wants it. Guarded by the lock of the `PrefetchBuffer` that it is in."""
+    """The records of one partition that wait for the reader, and what it wants of the partition. Guarded by
+    the lock of its `PrefetchBuffer`.
+    """
 
     topic_partition: TopicPartition
     position: int
     """Everything before it was handed out."""
     start: int
-    """Where fetching was asked to start, last."""
+    """The offset from which fetching was last requested to start."""
     topic_id: UUID | None
     moves: int = 0
-    """Counts how often ``start`` was set: what was fetched before is not handed out."""
+    """Counts changes of ``start``: records fetched before a change are not handed out."""
     tries: int = 0
-    """Counts how often it is to go on after an error."""
+    """Counts requests to continue after an error."""
     paused: bool = False
     error: KafkaError | None = None
-    told: bool = False
-    """Whether ``error`` was raised already."""
+    raised: bool = False
+    """True if ``error`` was raised already."""
     waiting: deque[FetchedRecords] = field(default_factory=deque)
     """Fetched and not handed out."""
     nbytes: int = 0
-    """Of ``waiting``."""
+    """Size of ``waiting``."""
     end: int | None = None
-    """Where the log ended, as the last records told it: of what is committed, where only that is read."""
+    """The end of the log according to the last records: the last stable offset for committed readers."""
 
     @property
     def raisable(self) -> bool:
-        """Whether its error is the next thing that a reader is to hear of it."""
+        """True if it has no records left to hand out, so that its error is due."""
         return not self.waiting and not self.paused
 
 
 class PrefetchBuffer:
-    """Bounded to ``max_bytes`` and what one call of the fetching thread adds."""
+    """Bounded to ``max_bytes``, plus the records that one call of the fetching thread adds."""
 
     def __init__(self, max_bytes: int, *, read_committed: bool = False) -> None:
         self._max_bytes = max_bytes
@@ -74,33 +76,34 @@ class PrefetchBuffer:
         self._lock = threading.Lock()
         self._wanted: dict[TopicPartition, BufferedPartition] = {}
         self._order: deque[BufferedPartition] = deque()
-        """One entry for each in ``waiting`` of a partition that is not paused, in the order they came."""
+        """One entry for each element of ``waiting`` of the partitions that are not paused, in arrival
+        order."""
         self._nbytes = 0
-        """Of those in ``_order``."""
+        """Size of the records in ``_order``."""
         self._broken: list[BufferedPartition] = []
-        """Those that have an error."""
+        """The partitions with an error."""
         self._changed: set[TopicPartition] = set()
         self.wakeup = Wakeup()
-        """Set when the fetching thread has something new to look at."""
+        """Set when the fetching thread has changes to follow."""
         self.condition = LocklessCondition()
         """Readers that wait for records."""
         self.metrics = MetricsRegistry()
-        """What the consumer counts, on both sides."""
+        """The consumer's metrics, of both threads."""
         self.work_units: EventSource[WorkUnit] = EventSource()
         self.listener: Callable[[], None] | None = None
-        """Called, in any thread, whenever a reader may have something to do."""
+        """Called, in any thread, when `has_news` may have become true."""
         self.closed = False
         self.ended = False
-        """Whether the fetching thread has ended."""
+        """True once the fetching thread has ended."""
         self.failure: BaseException | None = None
-        """What ended the fetching thread, if it was a mistake of ours."""
+        """The unexpected error that ended the fetching thread."""
 
     def disown(self) -> None:
-        """This is a forked child: the lock may be held by a thread that is not here."""
+        """In a forked child: the lock may be held by a thread that does not exist here."""
         self._lock = threading.Lock()
 
     def wake_readers(self) -> None:
-        """Let those that wait look again."""
+        """Wake the waiting readers."""
         self.condition.notify_all()
         if self.listener is not None:
             self.listener()
@@ -108,7 +111,7 @@ class PrefetchBuffer:
     # The reader's side.
 
     def add(self, topic_partition: TopicPartition, offset: int, topic_id: UUID | None) -> None:
-        """Fetch a partition too. Raises `ValueError` where it is there already."""
+        """Fetch a partition too. Raises `ValueError` if it is being read already."""
         with self._lock:
             if topic_partition in self._wanted:
                 raise ValueError(f"{topic_partition} is being read already; seek moves it")
@@ -118,25 +121,25 @@ class PrefetchBuffer:
             self._change(topic_partition)
 
     def remove(self, topic_partition: TopicPartition) -> int:
-        """Drop a partition and what was fetched of it; its position."""
+        """Drop a partition and its records; return its position."""
         with self._lock:
             wanted = self._find(topic_partition)
             self._change(topic_partition)
             self._drop_waiting(wanted)
-            self._mend(wanted)
+            self._clear_error(wanted)
             del self._wanted[topic_partition]
             return wanted.position
 
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Go on from ``offset``; drops what was fetched."""
+        """Continue from ``offset``; drops the records that wait."""
         with self._lock:
             self._seek(self._find(topic_partition), offset)
         self.wake_readers()
 
     def pause(self, topic_partition: TopicPartition) -> None:
-        """Hand out nothing of a partition, and fetch no more of it, until `resume`.
+        """Hand out no records of a partition, and fetch no more of it, until `resume`.
 
-        What was fetched is kept where all that is kept so is no more than ``max_bytes``.
+        Its records are kept while those of all paused partitions take no more than ``max_bytes``.
         """
         with self._lock:
             wanted = self._find(topic_partition)
@@ -149,7 +152,7 @@ class PrefetchBuffer:
                 wanted.paused = True
 
     def resume(self, topic_partition: TopicPartition) -> None:
-        """Go on with a partition that was paused, at its position."""
+        """Continue with a partition that was paused, at its position."""
         with self._lock:
             wanted = self._find(topic_partition)
             if wanted.paused:
@@ -164,18 +167,18 @@ class PrefetchBuffer:
         return self._find(topic_partition).position
 
     def partitions(self) -> dict[TopicPartition, bool]:
-        """Those that are read, and whether each is paused."""
+        """The partitions that are read; True for each that is paused."""
         return {tp: wanted.paused for tp, wanted in list(self._wanted.items())}
 
     def recreated(self) -> frozenset[TopicPartition]:
-        """Those that can't be read on because their topic is another one now."""
+        """The partitions that cannot be read on because their topic was recreated."""
         return frozenset(
             one.topic_partition for one in self._broken if isinstance(one.error, TopicRecreatedError)
         )
 
     def observed(self) -> list[Observed]:
-        """What its metrics do not count, but show. Without the lock, as `progress`: a thread that was
-        interrupted may hold it.
+        """The current values of gauges. Without the lock, as `progress`: a thread that was interrupted may
+        hold it.
         """
         known = list(self._wanted.values())
         paused = sum(one.paused for one in known)
@@ -187,14 +190,14 @@ class PrefetchBuffer:
         ]
 
     def progress(self) -> list[tuple[TopicPartition, int, int]]:
-        """Of each partition its position, and where its log ends, as far as records told it: of what is
-        committed, where only that is read.
+        """Each partition that has got records, with its position and the end of its log, as
+        `BufferedPartition.end`.
         """
         known = [(one, one.end) for one in list(self._wanted.values())]
         return [(one.topic_partition, one.position, end) for one, end in known if end is not None]
 
     def take(self) -> FetchedRecords | None:
-        """The next records, which count as handed out; None where there are none just now."""
+        """The next records, which count as handed out; None if none are waiting."""
         wanted = None
         try:
             with self._lock:
@@ -203,28 +206,26 @@ class PrefetchBuffer:
                 wanted = self._order[0]
                 fetched, position = wanted.waiting[0], wanted.position
                 self._take_first(wanted, fetched)
-            self._tell(fetched, WorkStatus.HANDED_OUT)
+            self._emit(fetched, WorkStatus.HANDED_OUT)
         except BaseException:
-            if wanted is not None:  # an interrupt: nobody has got them
+            if wanted is not None:  # an interrupt: no caller has got them
                 with self._lock:
                     self._put_back(wanted, fetched, position)
             raise
         return fetched
 
     def give_back(self, fetched: FetchedRecords) -> None:
-        """The last ones taken, or the rest of them, are not handed out after all. To do it once more changes
-        nothing.
-        """
+        """The records that were taken last, or the rest of them, are not handed out after all. Idempotent."""
         with self._lock:
             wanted = self._find(fetched.topic_partition)
             rest = replace(fetched, next_offset=max(wanted.position, fetched.next_offset))
             self._put_back(wanted, rest, fetched.from_offset)
-        self._tell(rest, WorkStatus.GIVEN_BACK)
+        self._emit(rest, WorkStatus.GIVEN_BACK)
         self.wake_readers()
 
     def check(self, *, again: bool, but: TopicPartition | None = None) -> None:
-        """Raise what is wrong with a partition of which nothing is left to hand out, unless that was told
-        already and this is not ``again``. What another attempt may mend goes on then. Nothing is said of
+        """Raise the error of a partition that has no records left to hand out, unless it was raised already
+        and this is not ``again``. If a retry may resolve it, fetching the partition continues. Skips
         ``but``, of which the caller has records left.
         """
         if not self._broken:
@@ -232,26 +233,26 @@ class PrefetchBuffer:
         with self._lock:
             for wanted in self._broken:
                 error = wanted.error
-                if error is None or not wanted.raisable or (wanted.told and not again):
+                if error is None or not wanted.raisable or (wanted.raised and not again):
                     continue
                 if wanted.topic_partition == but:
                     continue
-                wanted.told = True
+                wanted.raised = True
                 if not isinstance(error, _NEED_SEEK):
-                    self._mend(wanted)
+                    self._clear_error(wanted)
                     wanted.tries += 1
                     self._change(wanted.topic_partition)
                 raise error
 
     @property
     def has_news(self) -> bool:
-        """Whether there is something to hand out or to raise, or both sides end."""
+        """True if there are records to hand out or an error to raise, or both threads end."""
         with self._lock:
             broken = any(wanted.raisable for wanted in self._broken)
             return bool(self._order) or broken or self.closed
 
     def close(self) -> None:
-        """End both sides."""
+        """End both threads."""
         self.closed = True
         self.wakeup.set()
         self.wake_readers()
@@ -260,13 +261,11 @@ class PrefetchBuffer:
 
     @property
     def full(self) -> bool:
-        """Whether so much waits that nothing more is to be fetched."""
+        """True if nothing more is to be fetched for now."""
         return self._nbytes >= self._max_bytes
 
     def changes(self) -> Iterator[tuple[TopicPartition, BufferedPartition | None]]:
-        """The partitions that were added, removed or changed since the last call; None for those that are
-        gone.
-        """
+        """The partitions that were added, removed or changed since the last call; None for removed ones."""
         while self._changed:
             with self._lock:
                 topic_partition = self._changed.pop()
@@ -274,16 +273,17 @@ class PrefetchBuffer:
             yield topic_partition, wanted
 
     def wish(self, wanted: BufferedPartition) -> tuple[int, int, int, bool]:
-        """Where a partition is to start, the counts of its moves and tries, whether it is to be fetched."""
+        """The wanted start of a partition, the counts of its moves and tries, and True if it is to be
+        fetched."""
         with self._lock:
             held = wanted.paused or wanted.error is not None
             return wanted.start, wanted.moves, wanted.tries, not held
 
     def put(self, wanted: BufferedPartition, moves: int, fetched: FetchedRecords) -> None:
-        """Add records of a partition, fetched since it was moved the ``moves``-th time; nothing where it was
-        moved or removed meanwhile.
+        """Add records of a partition, fetched since its ``moves``-th move; drops them if it was moved or
+        removed meanwhile.
         """
-        if not fetched.columns.length:  # nothing bounds the number of those
+        if not fetched.columns.length:  # nothing would bound the number of these
             self.skip(wanted, moves, fetched.next_offset)
             return
         with self._lock:
@@ -294,15 +294,15 @@ class PrefetchBuffer:
                 wanted.end = min(wanted.end, fetched.last_stable_offset)
             wanted.waiting.append(fetched)
             wanted.nbytes += fetched.nbytes
-            # While it can't be handed out yet: events come in the order of what they tell.
-            self._tell(fetched, WorkStatus.FETCHED)
+            # Before it can be handed out: events come in the order of what happened.
+            self._emit(fetched, WorkStatus.FETCHED)
             if not wanted.paused:
                 self._order.append(wanted)
                 self._nbytes += fetched.nbytes
         self.wake_readers()
 
     def skip(self, wanted: BufferedPartition, moves: int, offset: int) -> None:
-        """There is nothing to hand out between what was put last and ``offset``."""
+        """There are no records between those that were put last and ``offset``."""
         with self._lock:
             if not self._is_current(wanted, moves):
                 return
@@ -312,11 +312,11 @@ class PrefetchBuffer:
                 wanted.position = offset
 
     def broke(self, wanted: BufferedPartition, moves: int, error: KafkaError) -> None:
-        """Nothing more can be read of a partition as it stands."""
+        """Nothing more can be read of a partition until its error is resolved."""
         with self._lock:
             if self._is_current(wanted, moves):
-                self._mend(wanted)
-                wanted.error, wanted.told = error, False
+                self._clear_error(wanted)
+                wanted.error, wanted.raised = error, False
                 self._broken.append(wanted)
         self.wake_readers()
 
@@ -325,7 +325,7 @@ class PrefetchBuffer:
         self.failure = error
         self.close()
 
-    def _tell(self, fetched: FetchedRecords, status: WorkStatus) -> None:
+    def _emit(self, fetched: FetchedRecords, status: WorkStatus) -> None:
         if self.work_units.listening:
             self.work_units.emit(WorkUnit.of(fetched, status))
 
@@ -340,7 +340,7 @@ class PrefetchBuffer:
             self.wakeup.set()
 
     def _put_back(self, wanted: BufferedPartition, fetched: FetchedRecords, position: int) -> None:
-        """Whatever state an interrupt has left it in, ``fetched`` is what is handed out next."""
+        """Make ``fetched`` the next records to hand out, whatever state an interrupt has left."""
         if wanted.waiting and wanted.waiting[0].from_offset == fetched.from_offset:
             wanted.waiting.popleft()
         wanted.waiting.appendleft(fetched)
@@ -365,15 +365,15 @@ class PrefetchBuffer:
         self._drop_waiting(wanted)
         wanted.position = wanted.start = offset
         wanted.moves += 1
-        self._mend(wanted)
+        self._clear_error(wanted)
 
-    def _mend(self, wanted: BufferedPartition) -> None:
+    def _clear_error(self, wanted: BufferedPartition) -> None:
         wanted.error = None
         self._broken = [one for one in self._broken if one is not wanted]
 
     def _drop_waiting(self, wanted: BufferedPartition) -> None:
         for fetched in wanted.waiting:
-            self._tell(fetched, WorkStatus.DROPPED)
+            self._emit(fetched, WorkStatus.DROPPED)
         nothing: deque[FetchedRecords] = deque()
         if not wanted.paused:
             self._leave_order(wanted)

@@ -1,8 +1,8 @@
 """`PrefetchThread`: the thread that fetches ahead of a reader, into a `PrefetchBuffer`.
 
 It alone uses the `FetchRun`, and connections of its own: a fetch that waits for records at the end of a log
-holds up nobody else's request. Whatever takes long (a broker that does not answer, a leader that is being
-elected) takes long in its `Background`, while the reader's calls keep their deadlines.
+delays no other request. Slow work (a broker that does not answer, a leader that is being elected) runs in its
+`Background`, while the reader's calls keep their deadlines.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from .reader_config import ReaderConfig
 
 _LOG = logging.getLogger("spark_kafka_native.consumer")
 IDLE_MS = 1_000
-"""How long it waits when nothing is to be fetched; whoever changes that wakes it."""
+"""How long it waits when nothing is to be fetched; a change wakes it."""
 SOON_S = 1.0
-"""How often a partition is looked for that can't be read yet."""
+"""The interval of looking for a partition that cannot be read yet."""
 REFUSALS_IN_DOUBT = 5
-"""So often in a row a refusal is asked again that the leader's own bounds contradict, which may be new."""
+"""How often in a row to retry a refusal that contradicts the leader's own bounds, which may be newer."""
 
 
 class _ResetError(OffsetOutOfRangeError):
-    """An offset that is out of range, and where the reset policy goes on."""
+    """An offset that is out of range, and where the reset policy continues."""
 
     def __init__(self, error: OffsetOutOfRangeError, go_on_at: int) -> None:
         super().__init__(*error.args)
@@ -48,7 +48,7 @@ class _ResetError(OffsetOutOfRangeError):
 
 
 class _OwnConnections:
-    """To the brokers that ``router`` knows of."""
+    """Connections of one consumer to the brokers that ``router`` knows."""
 
     def __init__(self, router: Router, brokers: Brokers) -> None:
         self._router = router
@@ -63,14 +63,14 @@ class _OwnConnections:
 
 @dataclass(slots=True, eq=False)
 class _Fetched:
-    """A partition as the run has it."""
+    """A partition as the `FetchRun` has it."""
 
     wanted: BufferedPartition
     moves: int
     tries: int
     active: bool = True
     recreated: bool = False
-    """Whether it was told that the topic is another one: only as a new partition it can be read on."""
+    """True if the topic was recreated: the partition can be read on only as a new one."""
     doubts: int = 0
 
 
@@ -104,14 +104,14 @@ class PrefetchThread:
         shared = self._shared
         try:
             while True:
-                shared.wakeup.clear()  # first: what comes after it is seen, or ends the next wait
+                shared.wakeup.clear()  # first: a later change is seen, or ends the next wait
                 if shared.closed:
                     break
                 self._run.settle()
                 self._follow()
                 self._fetch()
-                self._look_around()
-        except BaseException as error:  # noqa: BLE001 - the reader must hear of a bug, whatever it is
+                self._watch_metadata()
+        except BaseException as error:  # noqa: BLE001 - the reader must get any bug
             _LOG.exception("the thread that fetches ahead failed")
             shared.fail(error)
         finally:
@@ -123,7 +123,7 @@ class PrefetchThread:
             shared.wake_readers()
 
     def _follow(self) -> None:
-        """Do what the reader wants."""
+        """Follow the changes that the reader has requested."""
         for topic_partition, wanted in self._shared.changes():
             known = self._fetched.get(topic_partition)
             if known is not None and known.wanted is not wanted:
@@ -176,12 +176,12 @@ class PrefetchThread:
         self._metrics.measure(metric.CONSUME_BATCH_RECORDS, records)
 
     def _judge(self, error: KafkaError) -> None:
-        """An error about one partition: the reset policy mends it, or the reader hears of it."""
-        # An error about others than it is raised for may say why there are no bounds to tell.
+        """Resolve an error about one partition by the reset policy, or hand it to the reader."""
+        # The error may be that of asking for bounds: the partition is the first broken one.
         topic_partition = next(iter(self._run.broken()), None)
         if topic_partition is None:
             raise error
-        if isinstance(error, OffsetOutOfRangeError) and self._mended(error):
+        if isinstance(error, OffsetOutOfRangeError) and self._resolved(error):
             return
         known = self._fetched[topic_partition]
         known.active, known.recreated = False, isinstance(error, TopicRecreatedError)
@@ -192,21 +192,21 @@ class PrefetchThread:
     def _with_reset(
         self, router: Router, error: OffsetOutOfRangeError, deadline: Deadline
     ) -> OffsetOutOfRangeError:
-        """The error with the leader's bounds, and with where the reset policy goes on, if it is to. In the
-        background.
+        """The error with the leader's bounds, and with the offset where the reset policy continues, if it
+        does. Runs in the background.
         """
-        told, tp = with_bounds(router, error, deadline), error.topic_partition
+        bounded, tp = with_bounds(router, error, deadline), error.topic_partition
         known, place = self._fetched.get(tp), self._config.auto_offset_reset.place(time.time() * 1000)
-        in_doubt = known is not None and known.doubts < REFUSALS_IN_DOUBT and _is_contradicted(told)
+        in_doubt = known is not None and known.doubts < REFUSALS_IN_DOUBT and _is_contradicted(bounded)
         if place is None or in_doubt:
-            return told
+            return bounded
         return _ResetError(
-            told, resolve_offsets(router, {tp: place}, self._config.isolation_level, deadline)[tp]
+            bounded, resolve_offsets(router, {tp: place}, self._config.isolation_level, deadline)[tp]
         )
 
-    def _mended(self, error: OffsetOutOfRangeError) -> bool:
-        """Whether the partition goes on: the leader's own bounds contradict its refusal, or the reset policy
-        says from where.
+    def _resolved(self, error: OffsetOutOfRangeError) -> bool:
+        """True if the partition continues: the leader's own bounds contradict its refusal, or the reset
+        policy names an offset.
         """
         tp, known = error.topic_partition, self._fetched[error.topic_partition]
         if _is_contradicted(error):
@@ -225,8 +225,8 @@ class PrefetchThread:
         self._shared.skip(known.wanted, known.moves, offset)
         return True
 
-    def _look_around(self) -> None:
-        """Have done what is due once per ``metadata.max.age.ms``; a failure is tried again next time."""
+    def _watch_metadata(self) -> None:
+        """Call ``watch`` once per ``metadata.max.age.ms``; a failure is retried at the next interval."""
         if self._watch is None or time.monotonic() < self._watch_at:
             return
         self._watch_at = time.monotonic() + self._router.config.metadata_max_age_ms / 1000
@@ -239,12 +239,12 @@ class PrefetchThread:
             self.watch_soon(outcome)
 
     def watch_soon(self, missing: bool) -> None:
-        """Look around soon where a partition is ``missing``."""
+        """Call ``watch`` again soon if a partition is ``missing``."""
         if missing:
             self._watch_at = min(self._watch_at, time.monotonic() + SOON_S)
 
 
 def _is_contradicted(error: OffsetOutOfRangeError) -> bool:
-    """Whether the bounds that the leader tells have the offset that it has refused."""
+    """True if the bounds that the leader reports contain the offset that it has refused."""
     low, high = error.log_start_offset, error.high_watermark
     return low is not None and high is not None and low <= error.offset <= high
