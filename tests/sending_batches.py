@@ -23,6 +23,7 @@ from spark_kafka_native.kafka.producer.sending.loop_timer import LoopTimer
 from spark_kafka_native.kafka.producer.sending.partition_queue import PartitionQueues, SendingRules
 from spark_kafka_native.kafka.producer.settling.completion import BatchCompletion
 from spark_kafka_native.kafka.producer.settling.failures import Failures
+from spark_kafka_native.kafka.producer.settling.spilling import Spilling
 from spark_kafka_native.kafka.producer.spill_folder import SpilledBatch, SpillFolder
 from spark_kafka_native.kafka.producer.stats import StatsRecorder
 from spark_kafka_native.kafka.records.batch import HEADER
@@ -90,11 +91,12 @@ class SendingHalf:
         )
         self.stats = StatsRecorder()
         self.timer = LoopTimer(clock)
-        self.completion = BatchCompletion(memory, self.stats, folder, None, False, Waiters())
+        self.spilling = Spilling(folder)
+        self.completion = BatchCompletion(memory, self.stats, self.spilling, None, False, Waiters())
         self.topics = Topics({}, self.router, config, memory, nothing, nothing)
         self.queues = PartitionQueues(SendingRules.of(config, client), ProducerId())
         self.failures = Failures(
-            self.topics, self.queues, self.completion, self.timer, config.delivery_timeout_ms
+            self.topics, self.queues, self.completion, self.spilling, self.timer, config.delivery_timeout_ms
         )
         self.lookups = BackgroundLookups(self.router, self.topics, self.queues, self.timer, wake=lambda: None)
 

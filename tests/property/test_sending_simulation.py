@@ -16,9 +16,9 @@ from sending_batches import TP, encode, numbers
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, NetworkError
-from spark_kafka_native.kafka.producer.accumulating.batch import Batch
+from spark_kafka_native.kafka.producer.accumulating.batch import Batch, ProducerIdentity
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus
-from spark_kafka_native.kafka.producer.sending.idempotence import ProducerId, ProducerIdentity
+from spark_kafka_native.kafka.producer.sending.idempotence import ProducerId
 from spark_kafka_native.kafka.producer.sending.partition_queue import (
     NeedProducerId,
     PartitionQueue,

@@ -52,6 +52,7 @@ from .sending.transaction import Transaction
 from .settling.completion import Acknowledgement, BatchCompletion, OnError, Undelivered
 from .settling.oversized import OverLimit
 from .settling.resending import Replay
+from .settling.spilling import Spilling
 from .spill_folder import SpillFolder
 from .stats import AcknowledgedOffsets, ProducerStats, StatsRecorder
 
@@ -118,8 +119,9 @@ class Producer:
             raise
 
     def _start(self, on_error: OnError | None) -> None:
+        spilling = Spilling(self._spill)
         self._completion = BatchCompletion(
-            self._memory, self._stats, self._spill, on_error, self._config.keep_undelivered, self._waiters
+            self._memory, self._stats, spilling, on_error, self._config.keep_undelivered, self._waiters
         )
         self._over_limit = OverLimit(
             self._config, self._buffers, self._encoder, self._memory, self._completion, self._stats
@@ -138,8 +140,8 @@ class Producer:
             self._config,
             topics=self._topics,
             memory=self._memory,
-            encoder=self._encoder,
             completion=self._completion,
+            spilling=spilling,
             over_limit=self._over_limit,
             replay=self._replay,
             stats=self._stats,

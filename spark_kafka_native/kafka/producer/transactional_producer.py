@@ -19,6 +19,7 @@ from ..error_code import ErrorCode
 from ..errors import BrokerError, ConfigError, DeadlineExceededError, KafkaError
 from ..model import GroupMembership, OffsetToCommit, TopicPartition
 from ..runtime.deadline import Deadline, Timeout
+from .accumulating.batch import ProducerIdentity
 from .accumulating.partitioner import PartitionFunction
 from .accumulating.records_in import Columns, RecordHeaders, Sendable
 from .delivery import ColumnsDelivery, Delivery
@@ -29,7 +30,7 @@ from .errors import (
     TransactionStateError,
 )
 from .producer import Producer
-from .sending.idempotence import ProducerId, ProducerIdentity
+from .sending.idempotence import ProducerId
 from .sending.transaction import Event, State, Transaction
 from .sending.transaction_requests import (
     OpenTransaction,

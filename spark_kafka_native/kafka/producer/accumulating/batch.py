@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,14 +23,18 @@ from ...records.decode import decode_record_set
 from ...records.encode import encode_record_batch, record_sizes
 from ..delivery import DeliveryBlock, Outcome, Rows
 from ..errors import DeliveryStatus, RecordError
-
-if TYPE_CHECKING:
-    from ..sending.idempotence import ProducerIdentity
-    from ..spill_folder import SpilledBatch
+from ..spill_folder import SpilledBatch
 
 _MAX_FRAME_BYTES = 22
 """Bytes of a record beyond key and value when each of its lengths and deltas is as long as it can be, the
 timestamp's delta (up to 5 of them for 12 days) included; records without headers only."""
+
+
+class ProducerIdentity(NamedTuple):
+    """What InitProducerId answered, with an epoch that this client may have raised since."""
+
+    producer_id: int
+    producer_epoch: int
 
 
 class Part(NamedTuple):
@@ -127,6 +131,13 @@ class Batch:
         """Whether its records have ended before, as kept in the spill folder: nobody is told again."""
         self.failure: RecordError | None = None
         """Why its records could not be encoded: they are given up in their turn, and nobody else's."""
+
+    @classmethod
+    def from_folder(cls, entry: SpilledBatch, order: tuple[int, ...]) -> Batch:
+        """A batch of the spill folder, which holds its bytes until it is sent."""
+        batch = cls(entry.topic_partition, b"", entry.records, 0, [], time.monotonic(), -1, order)
+        batch.spilled = entry
+        return batch
 
     @property
     def undelivered_status(self) -> DeliveryStatus:

@@ -19,9 +19,10 @@ from ...network.connection import Connection
 from ...protocol.api.init_producer_id import InitProducerIdRequest
 from ...runtime.deadline import Deadline
 from ...runtime.retry import Backoff
+from ..accumulating.batch import ProducerIdentity
 from ..accumulating.topics import Topics
 from ..errors import TransactionAbortableError
-from .idempotence import ProducerId, ProducerIdentity
+from .idempotence import ProducerId
 from .loop_timer import LoopTimer
 from .partition_queue import PartitionQueues
 from .produce_requests import CHANNEL, BrokerConnection

@@ -9,7 +9,7 @@ from ...errors import BrokerError, KafkaError
 from ...runtime.log_throttle import LogThrottle
 from ..accumulating.batch import Batch
 from ..accumulating.topics import Topics
-from ..settling.completion import BatchCompletion
+from ..settling.spilling import Spilling
 from ..spill_folder import SpillError
 from .background_lookups import BackgroundLookups
 from .loop_timer import LoopTimer
@@ -33,14 +33,14 @@ class Dispatcher:
         queues: PartitionQueues,
         connections: ProduceConnections,
         lookups: BackgroundLookups,
-        completion: BatchCompletion,
+        spilling: Spilling,
         timer: LoopTimer,
     ) -> None:
         self._topics = topics
         self._queues = queues
         self._connections = connections
         self._lookups = lookups
-        self._completion = completion
+        self._spilling = spilling
         self._timer = timer
 
     def prepare(self, topic: str, now: float) -> None:
@@ -148,7 +148,7 @@ class Dispatcher:
     def _keep_numbers(self, batch: Batch) -> None:
         """If its answer is lost, the next to replay a spilled batch must do so with its new numbers."""
         try:
-            self._completion.respill(batch, [batch])
+            self._spilling.replace(batch, [batch])
         except SpillError as error:
             _LOG.warning("%s: may be written twice if this producer dies: %s", batch.topic_partition, error)
 

@@ -7,24 +7,16 @@ No I/O: InitProducerId is asked elsewhere. The sender's thread owns all of it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import numpy as np
 
 from ...records.batch import HEADER
 from ...records.encode import set_producer
-from ..accumulating.batch import Batch
+from ..accumulating.batch import Batch, ProducerIdentity
 
 MAX_EPOCH = 2**15 - 2
 """Java's last usable epoch is Short.MAX_VALUE - 1; beyond it a new producer id is asked for."""
 MAX_SEQUENCE = 2**31 - 1
-
-
-class ProducerIdentity(NamedTuple):
-    """What InitProducerId answered, with an epoch that this client may have raised since."""
-
-    producer_id: int
-    producer_epoch: int
 
 
 class ProducerId:

@@ -25,11 +25,10 @@ from ...error_code import ErrorCode
 from ...errors import BrokerError, KafkaError
 from ...model import Acks, TopicPartition
 from ...runtime.retry import Backoff
-from ..accumulating.batch import Batch
+from ..accumulating.batch import Batch, ProducerIdentity
 from .idempotence import (
     PartitionSequence,
     ProducerId,
-    ProducerIdentity,
     clear_numbers,
     forget_numbers,
     read_numbers,
@@ -380,6 +379,10 @@ class PartitionQueue:
         first = next((batch.last_error for batch in [*self._in_flight, *self._waiting]), None)
         if not (isinstance(first, BrokerError) and first.error_code in UNKNOWN_TOPIC):
             self._unknown_since = None
+
+    def restart_timeout(self, batch: Batch, now: float) -> None:
+        """The delivery timeout of ``batch`` counts from ``now`` on."""
+        batch.created_at = now
 
     def held_up(self, cause: KafkaError) -> None:
         """Nothing can be sent for now; if the first batch is given up, its error says ``cause``."""

@@ -19,7 +19,7 @@ from ...config.client_config import ProducerConfig
 from ...errors import KafkaError
 from ...network.transport import READ, wait_for_streams
 from ...runtime.deadline import Deadline, Wakeup
-from ..accumulating.batch import Batch, BatchEncoder
+from ..accumulating.batch import Batch
 from ..accumulating.memory import BufferMemory
 from ..accumulating.topics import Topics
 from ..delivery import Waiters
@@ -28,6 +28,7 @@ from ..settling.completion import BatchCompletion
 from ..settling.failures import OVERTAKING, Failures
 from ..settling.oversized import OverLimit, OversizedBatches
 from ..settling.resending import Healing, Replay
+from ..settling.spilling import Spilling
 from ..stats import StatsRecorder
 from .background_lookups import BackgroundLookups, TransactionPartitions
 from .dispatcher import Dispatcher
@@ -58,8 +59,8 @@ class SenderLoop:
         *,
         topics: Topics,
         memory: BufferMemory,
-        encoder: BatchEncoder,
         completion: BatchCompletion,
+        spilling: Spilling,
         over_limit: OverLimit,
         replay: Replay,
         stats: StatsRecorder,
@@ -70,13 +71,16 @@ class SenderLoop:
         transactional_id = None if transaction is None else transaction.transactional_id
         producer_id = ProducerId(transactional_id) if config.idempotent else None
         self.inbox = inbox
+        self.spilling = spilling
         self.timer = timer = LoopTimer()
         self.queues = queues = PartitionQueues(
             SendingRules.of(config, router.config), producer_id, transaction
         )
         self.connections = ProduceConnections(router, config, stats, timer, transaction)
         self.lookups = BackgroundLookups(router, topics, queues, timer, wake)
-        self.failures = Failures(topics, queues, completion, timer, config.delivery_timeout_ms, transaction)
+        self.failures = Failures(
+            topics, queues, completion, spilling, timer, config.delivery_timeout_ms, transaction
+        )
         self.linger = Linger(config, topics, queues, memory, completion.waiters, timer)
         self._topics = topics
         self._completion = completion
@@ -84,9 +88,11 @@ class SenderLoop:
         self._added = None
         if transaction is not None and producer_id is not None:
             self._added = TransactionPartitions(transaction, producer_id, router, self.lookups)
-        self._oversized = OversizedBatches(topics, queues, completion, encoder, self.failures, over_limit)
-        self._healing = Healing(queues, completion, timer, replay, router.config.retry_backoff_max_ms)
-        self._dispatcher = Dispatcher(topics, queues, self.connections, self.lookups, completion, timer)
+        self._oversized = OversizedBatches(topics, queues, completion, spilling, self.failures, over_limit)
+        self._healing = Healing(
+            queues, completion, spilling, timer, replay, router.config.retry_backoff_max_ms
+        )
+        self._dispatcher = Dispatcher(topics, queues, self.connections, self.lookups, spilling, timer)
 
     def turn(self, new_topics: deque[str], closing: bool) -> None:
         """Do what there is to do now; afterwards `timer` says when there will be more."""

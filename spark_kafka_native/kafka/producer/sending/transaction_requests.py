@@ -39,8 +39,8 @@ from ...protocol.api.transactions import (
 )
 from ...protocol.message import Request, Response
 from ...runtime.deadline import Deadline
+from ..accumulating.batch import ProducerIdentity
 from ..errors import TransactionAbortableError, TransactionFatalError
-from .idempotence import ProducerIdentity
 from .transaction import Meaning, is_open, judge_answer
 
 R = TypeVar("R", bound=Response)

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from ...error_code import ErrorCode
-from ...errors import BrokerError
 from ...model import TopicPartition
 from ...observe import catalogue as metric
 from ...observe.events import EventSource
@@ -22,28 +20,14 @@ from ...records.columns import RecordColumns
 from ..accumulating.batch import Batch, read_records
 from ..accumulating.memory import BufferMemory
 from ..delivery import DeliveryBlock, Outcome, Rows, Waiters
-from ..errors import DeliveryError, DeliveryStatus, RecordError
-from ..spill_folder import NewEntry, SpilledBatch, SpillError, SpillFolder
+from ..errors import DeliveryError, DeliveryStatus
 from ..stats import StatsRecorder
-from .backlogs import Backlogs
+from .spilling import Spilling
 
 _LOG = logging.getLogger("spark_kafka_native")
 
 OnError = Callable[[TopicPartition, RecordColumns, DeliveryError, bool], None]
 """``on_error(topic_partition, records, error, retriable)``, in the sender's thread."""
-
-_REFUSED_FOR_CONTENT = frozenset(
-    {
-        ErrorCode.MESSAGE_TOO_LARGE,
-        ErrorCode.RECORD_LIST_TOO_LARGE,
-        ErrorCode.INVALID_RECORD,
-        ErrorCode.INVALID_TIMESTAMP,
-        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-        ErrorCode.CORRUPT_MESSAGE,
-    }
-)
-"""The same bytes would be refused again for ever: not worth spilling."""
 
 
 class Undelivered(NamedTuple):
@@ -61,7 +45,7 @@ class BatchCompletion:
         self,
         memory: BufferMemory,
         stats: StatsRecorder,
-        spill: SpillFolder | None,
+        spilling: Spilling,
         on_error: OnError | None,
         keep_undelivered: bool,
         waiters: Waiters,
@@ -71,19 +55,12 @@ class BatchCompletion:
         """Batches that have not ended, in the order in which they came. Only the sender's thread writes to
         it; others copy it, which is one step."""
         self.undelivered: deque[Undelivered] = deque()
-        self.backlogs = Backlogs()
-        """What is in the spill folder and will be sent again."""
         self.acknowledgements: EventSource[Acknowledgement] = EventSource()
         self._memory = memory
         self._stats = stats
-        self._spill = spill
+        self._spilling = spilling
         self._on_error = on_error
         self._keep = keep_undelivered
-
-    @property
-    def spills(self) -> bool:
-        """Whether there is a spill folder."""
-        return self._spill is not None
 
     def disown(self) -> None:
         """In a forked child: the parent's events are not its own, and their locks may be held for ever."""
@@ -102,28 +79,11 @@ class BatchCompletion:
         self.incomplete.pop(batch, None)
         self._stats.metrics.count(metric.SPLITS)
 
-    def respill(self, batch: Batch, into: Iterable[Batch]) -> None:
-        """``into`` (its halves, or itself under new numbers) takes the place of ``batch`` in the spill
-        folder, if it is there. Raises `SpillError`: the folder is then unchanged.
-
-        Before any of them is sent: whoever replays them must do so as they were sent.
-        """
-        old, batches = batch.spilled, list(into)
-        if old is None or self._spill is None:
-            return
-        entries = [NewEntry(old[0], old.topic_id, b.records, True, old.reason, b.data) for b in batches]
-        for one, spilled in zip(batches, self._spill.replace(old, entries), strict=True):
-            one.spilled = spilled
-
     def replace_by_letter(self, batch: Batch, letter: Batch, topic_id: UUID | None) -> None:
         """``letter`` is sent instead of ``batch``, a single record in the spill folder, and takes its place
         there. Raises `SpillError`: nothing has changed then.
         """
-        old = batch.spilled
-        assert old is not None
-        assert self._spill is not None
-        entry = NewEntry(letter.topic_partition, topic_id, 1, False, old.reason, letter.data)
-        letter.spilled = self._spill.replace(old, [entry])[0]
+        self._spilling.replace_by_letter(batch, letter, topic_id)
         letter.told = batch.told
         batch.children = [letter]
         self.expect(batch.children)
@@ -132,8 +92,7 @@ class BatchCompletion:
     def ended_by_choice(self, batch: Batch, error: DeliveryError) -> None:
         """The only record of ``batch`` was skipped, or has a dead letter, whose end this is: what goes wrong
         with that one is counted and handed back as its own."""
-        if batch.spilled is not None and self._spill is not None:
-            self._spill.delivered(batch.spilled)
+        self._spilling.ended(batch)
         self._end(batch, Outcome(topic_partition=error.topic_partition, status=error.status, error=error))
 
     def delivered(
@@ -145,8 +104,7 @@ class BatchCompletion:
             self._delivered_late(batch, base_offset)
             return
         self._stats.delivered(where, batch.records, len(batch.data), base_offset)
-        if batch.spilled is not None and self._spill is not None:
-            self._spill.delivered(batch.spilled)
+        self._spilling.ended(batch)
         self._end(
             batch,
             Outcome(
@@ -169,12 +127,15 @@ class BatchCompletion:
         """``batches`` of one partition, in order, were not delivered. Returns whether any is in the spill
         folder."""
         batches = [batch for batch in batches if not batch.ended]
-        spilled = self._spill_batches(batches, reason, cause, topic_id)
-        in_folder = False
+        spilled = self._spilling.keep(batches, reason, cause, topic_id)
+        if spilled:
+            records = sum(entry.records for entry in spilled.values())
+            self._stats.metrics.count(metric.SPILLED_RECORDS, records)
+        keeps, in_folder = self._spilling.keeps(cause), False
         for batch in batches:
             entry = spilled.get(batch, batch.spilled)
-            if entry is not None and self.keeps(cause):
-                self.backlogs.add(batch, entry)
+            if entry is not None and keeps:
+                self._spilling.add(batch, entry)
                 in_folder = True
             error = DeliveryError(
                 batch.topic_partition,
@@ -186,7 +147,7 @@ class BatchCompletion:
             )
             error.__cause__ = cause
             # Its owner has heard that it will be sent again: that it will not is no detail.
-            refused = batch.told and not self.keeps(cause)
+            refused = batch.told and not keeps
             _LOG.log(logging.ERROR if refused else logging.DEBUG, "%s", error)
             if not batch.told:
                 self._stats.failed(error)
@@ -206,35 +167,10 @@ class BatchCompletion:
         self._stats.failed(error)
         block.report(rows, 0, Outcome(topic_partition=nowhere, status=status, error=error))
 
-    def keeps(self, cause: BaseException | None) -> bool:
-        """Whether what is given up for ``cause`` goes to the spill folder."""
-        if self._spill is None or isinstance(cause, RecordError):
-            return False
-        return not (isinstance(cause, BrokerError) and cause.error_code in _REFUSED_FOR_CONTENT)
-
-    def _spill_batches(
-        self, batches: list[Batch], reason: str, cause: BaseException | None, topic_id: UUID | None
-    ) -> dict[Batch, SpilledBatch]:
-        """Those of ``batches`` that are in the folder now and were not before, with their entries."""
-        new = [batch for batch in batches if batch.spilled is None]
-        if self._spill is None or not self.keeps(cause) or not new:
-            return {}
-        entries = [
-            NewEntry(b.topic_partition, topic_id, b.records, b.indefinite, reason, b.data) for b in new
-        ]
-        try:
-            kept = self._spill.keep(entries)
-        except SpillError as error:
-            _LOG.error("%s: undelivered records are lost", error)
-            return {}
-        self._stats.metrics.count(metric.SPILLED_RECORDS, sum(entry.records for entry in entries))
-        return dict(zip(new, kept, strict=True))
-
     def _delivered_late(self, batch: Batch, base_offset: int | None) -> None:
         """``batch`` was given up while it was under way, and is in the log: the folder need not keep it."""
-        entry = self.backlogs.remove(batch)
-        if entry is not None and self._spill is not None:
-            self._spill.delivered(entry)
+        entry = self._spilling.delivered_late(batch)
+        if entry is not None:
             self._stats.delivered(batch.topic_partition, batch.records, entry.length, base_offset)
             status = DeliveryStatus.PERSISTED
             self._emit(

@@ -12,6 +12,7 @@ from ..sending.loop_timer import LoopTimer
 from ..sending.partition_queue import PartitionQueue, PartitionQueues
 from ..sending.transaction import Transaction
 from .completion import BatchCompletion
+from .spilling import Spilling
 
 _LOG = logging.getLogger("spark_kafka_native")
 OVERTAKING = "an earlier batch of the partition is in the spill folder and must not be overtaken"
@@ -22,11 +23,12 @@ EXPIRY_S = 0.05
 class Failures:
     """Called by the sender's thread."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - who all hear of a batch that is given up
         self,
         topics: Topics,
         queues: PartitionQueues,
         completion: BatchCompletion,
+        spilling: Spilling,
         timer: LoopTimer,
         delivery_timeout_ms: int,
         transaction: Transaction | None = None,
@@ -34,6 +36,7 @@ class Failures:
         self._topics = topics
         self._queues = queues
         self._completion = completion
+        self._spilling = spilling
         self._timer = timer
         self._timeout_ms = delivery_timeout_ms
         self._transaction = transaction
@@ -55,7 +58,7 @@ class Failures:
                 self._settle(queue, some, why, cause, retriable)
 
         taken_along: list[Batch] = []
-        if self._completion.keeps(cause):
+        if self._spilling.keeps(cause):
             # One may be given up before those in front of it, or between them: the folder has an order too.
             # What comes from there has its place in it.
             ahead = (b for b in queue.spillable(batches) if b.order < batches[-1].order)
@@ -99,7 +102,7 @@ class Failures:
             for place, batch in enumerate(queue.unended()):
                 if place and batch.spilled is not None:
                     # It takes no memory, and long may stand in front of it: its time begins with its turn.
-                    batch.created_at = now
+                    queue.restart_timeout(batch, now)
                 if batch.created_at + allowed_s > now:
                     soonest = min(soonest, batch.created_at + allowed_s)
                     continue

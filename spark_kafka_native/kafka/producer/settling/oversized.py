@@ -1,4 +1,5 @@
-"""`OverLimit`: records over a limit that are not to fail: skipped, or handed to the dead-letter topic.
+"""Records over a limit. `OversizedBatches` splits batches down to a single record; that record fails, or is
+skipped or handed to the dead-letter topic, as `OverLimit` says.
 
 A dead letter is a record like any other of its topic: it is batched, retried, spilled and counted. The
 sender's thread takes room for it beyond the caps of the buffer memory, so that it never waits for what only
@@ -43,6 +44,7 @@ from ..spill_folder import SpillError
 from ..stats import StatsRecorder
 from .completion import BatchCompletion
 from .failures import Failures
+from .spilling import Spilling
 
 _LOG = logging.getLogger("spark_kafka_native.producer")
 PREFIX = "__producer.errors."
@@ -70,7 +72,7 @@ class OverLimit:
         self._stats = stats
         self._topic = config.dead_letter_topic or ""
         self._writer = DeadLetterWriter(self._topic, config, encoder, buffers)
-        self._encoder = encoder
+        self.encoder = encoder
         self._throttled_log = LogThrottle(_LOG)
 
     @property
@@ -108,7 +110,7 @@ class OverLimit:
         records = zip(places, part.columns.records(part.topic), causes, strict=True)
         columns = concat_columns(
             [self._writer.write(_meant_for(where, record), cause) for where, record, cause in records],
-            self._encoder.clock_ms(),
+            self.encoder.clock_ms(),
         )
 
         def settle(row: int, place: int, outcome: Outcome) -> None:
@@ -216,97 +218,6 @@ class OverLimit:
         return error
 
 
-def _places(part: TopicColumns) -> list[TopicPartition]:
-    given = [-1] * part.columns.length if part.partition is None else part.partition.tolist()
-    return [TopicPartition(part.topic, partition) for partition in given]
-
-
-def _meant_for(where: TopicPartition, record: Record) -> Record:
-    return record._replace(partition=where.partition)
-
-
-def _rows(part: TopicColumns) -> list[int]:
-    """Their numbers in what was handed over."""
-    return list(range(part.columns.length)) if part.rows is None else part.rows.tolist()
-
-
-def _report(block: DeliveryBlock, row: int, error: DeliveryError) -> None:
-    outcome = Outcome(topic_partition=error.topic_partition, status=error.status, error=error)
-    block.report(np.array([row]), 0, outcome)
-
-
-class OversizedBatches:
-    """Batches over a limit of their topic: split, or, down to a single record, failed or set apart. Called by
-    the sender's thread."""
-
-    def __init__(
-        self,
-        topics: Topics,
-        queues: PartitionQueues,
-        completion: BatchCompletion,
-        encoder: BatchEncoder,
-        failures: Failures,
-        over_limit: OverLimit,
-    ) -> None:
-        self._topics = topics
-        self._queues = queues
-        self._completion = completion
-        self._encoder = encoder
-        self._failures = failures
-        self._over_limit = over_limit
-
-    def split(self, batch: Batch) -> None:
-        """Put two halves in the place of ``batch``, which waits in its queue and was never accepted.
-
-        A single record is given up, or set apart: the error has its size, the limit and where it came from.
-        """
-        topic = batch.topic_partition.topic
-        queue, limit = self._queues.of(batch.topic_partition), self._topics.max_bytes(topic)
-        if batch.records == 1:
-            name = "the topic's max.message.bytes"
-            self.too_large(batch, RecordTooLargeError.of(topic, _row(batch), len(batch.data), limit, name))
-            return
-        try:
-            halves = split_batch(batch, self._encoder)
-            queue.take_over(batch, halves)
-            self._completion.respill(batch, halves)
-        except SpillError as error:  # the folder still has it unchanged
-            why = f"it is too large, and its halves can't be kept: {error}"
-            self._failures.fail([batch], why, error)
-            return
-        except Exception as error:  # noqa: BLE001 - records that can't be read again are this batch's trouble, not the sender's
-            hint = f"its records can't be read to split it: {error}"
-            cause = BrokerError(ErrorCode.MESSAGE_TOO_LARGE, f"Produce to {batch.topic_partition}", hint)
-            self._failures.fail([batch], str(cause), cause, retriable=False)
-            return
-        queue.replace(batch, halves)
-        self._completion.replace(batch, halves)
-        for half in halves:
-            if 0 < limit < len(half.data):
-                self.split(half)
-
-    def too_large(self, batch: Batch, cause: KafkaError) -> None:
-        """``batch`` is a single record over a limit: it fails, is skipped, or leaves a dead letter."""
-        over = self._over_limit
-        if not over.applies(batch.topic_partition.topic):
-            self._failures.fail([batch], str(cause), cause, retriable=False)
-            return
-        queue = self._queues.of(batch.topic_partition)
-        if over.skips:
-            queue.given_up([batch])
-            over.skip_batch(batch, cause)
-            return
-        try:
-            over.write_letter_of(batch, cause)
-        except SpillError as error:  # the folder still has the record
-            self._failures.fail([batch], f"{cause}; its dead letter can't be kept: {error}", error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is this record's trouble, not the sender's
-            why = f"{cause}; it has no dead letter either: {error}"
-            self._failures.fail([batch], why, cause, retriable=False)
-        else:
-            queue.given_up([batch])
-
-
 class DeadLetterBlock(DeliveryBlock):
     """Dead letters handed over together: ``settle(row, place in its batch, outcome)`` is called for each."""
 
@@ -376,6 +287,78 @@ class DeadLetterWriter:
         return min(memory, self._config.max_request_size or memory)
 
 
+class OversizedBatches:
+    """Batches over a limit of their topic: split, or, down to a single record, failed or set apart. Called by
+    the sender's thread."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        queues: PartitionQueues,
+        completion: BatchCompletion,
+        spilling: Spilling,
+        failures: Failures,
+        over_limit: OverLimit,
+    ) -> None:
+        self._topics = topics
+        self._queues = queues
+        self._completion = completion
+        self._spilling = spilling
+        self._failures = failures
+        self._over_limit = over_limit
+
+    def split(self, batch: Batch) -> None:
+        """Put two halves in the place of ``batch``, which waits in its queue and was never accepted.
+
+        A single record is given up, or set apart: the error has its size, the limit and where it came from.
+        """
+        topic = batch.topic_partition.topic
+        queue, limit = self._queues.of(batch.topic_partition), self._topics.max_bytes(topic)
+        if batch.records == 1:
+            name = "the topic's max.message.bytes"
+            self.too_large(batch, RecordTooLargeError.of(topic, _row(batch), len(batch.data), limit, name))
+            return
+        try:
+            halves = split_batch(batch, self._over_limit.encoder)
+            queue.take_over(batch, halves)
+            self._spilling.replace(batch, halves)
+        except SpillError as error:  # the folder still has it unchanged
+            why = f"it is too large, and its halves can't be kept: {error}"
+            self._failures.fail([batch], why, error)
+            return
+        except Exception as error:  # noqa: BLE001 - records that can't be read again are this batch's trouble, not the sender's
+            hint = f"its records can't be read to split it: {error}"
+            cause = BrokerError(ErrorCode.MESSAGE_TOO_LARGE, f"Produce to {batch.topic_partition}", hint)
+            self._failures.fail([batch], str(cause), cause, retriable=False)
+            return
+        queue.replace(batch, halves)
+        self._completion.replace(batch, halves)
+        for half in halves:
+            if 0 < limit < len(half.data):
+                self.split(half)
+
+    def too_large(self, batch: Batch, cause: KafkaError) -> None:
+        """``batch`` is a single record over a limit: it fails, is skipped, or leaves a dead letter."""
+        over = self._over_limit
+        if not over.applies(batch.topic_partition.topic):
+            self._failures.fail([batch], str(cause), cause, retriable=False)
+            return
+        queue = self._queues.of(batch.topic_partition)
+        if over.skips:
+            queue.given_up([batch])
+            over.skip_batch(batch, cause)
+            return
+        try:
+            over.write_letter_of(batch, cause)
+        except SpillError as error:  # the folder still has the record
+            self._failures.fail([batch], f"{cause}; its dead letter can't be kept: {error}", error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this record's trouble, not the sender's
+            why = f"{cause}; it has no dead letter either: {error}"
+            self._failures.fail([batch], why, cause, retriable=False)
+        else:
+            queue.given_up([batch])
+
+
 def single_record(columns: RecordColumns, topic: str, partition: int) -> Record:
     """The only one of ``columns``. Raises `ProtocolError` where there are others."""
     if columns.length != 1:
@@ -416,3 +399,22 @@ def _row(batch: Batch) -> int | None:
     if not batch.parts:
         return None
     return int(batch.parts[0].rows[0]) + batch.parts[0].first_row
+
+
+def _places(part: TopicColumns) -> list[TopicPartition]:
+    given = [-1] * part.columns.length if part.partition is None else part.partition.tolist()
+    return [TopicPartition(part.topic, partition) for partition in given]
+
+
+def _meant_for(where: TopicPartition, record: Record) -> Record:
+    return record._replace(partition=where.partition)
+
+
+def _rows(part: TopicColumns) -> list[int]:
+    """Their numbers in what was handed over."""
+    return list(range(part.columns.length)) if part.rows is None else part.rows.tolist()
+
+
+def _report(block: DeliveryBlock, row: int, error: DeliveryError) -> None:
+    outcome = Outcome(topic_partition=error.topic_partition, status=error.status, error=error)
+    block.report(np.array([row]), 0, outcome)

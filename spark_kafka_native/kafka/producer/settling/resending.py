@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 
 from ...errors import KafkaError
@@ -19,8 +18,8 @@ from ..delivery import Waiters
 from ..sending.loop_timer import LoopTimer
 from ..sending.partition_queue import PartitionQueues
 from ..spill_folder import SpilledBatch, SpillError
-from .backlogs import Backlog
 from .completion import BatchCompletion
+from .spilling import Backlog, Spilling
 
 _LOG = logging.getLogger("spark_kafka_native")
 MAX_INTERVAL_MS = 30_000
@@ -117,9 +116,7 @@ class Replay:
             if index >= count:
                 rest.append((place, entry))
                 continue
-            batch = Batch(entry.topic_partition, b"", entry.records, 0, [], time.monotonic(), -1, (0, place))
-            batch.spilled = entry
-            batches.append(batch)
+            batches.append(Batch.from_folder(entry, (0, place)))
         if rest:
             self._fail(buffer.topic, f"the topic has {count} partitions only", rest)
         # Nothing is called between these two: the batches are here or there.
@@ -160,12 +157,14 @@ class Healing:
         self,
         queues: PartitionQueues,
         completion: BatchCompletion,
+        spilling: Spilling,
         timer: LoopTimer,
         replay: Replay,
         first_ms: int,
     ) -> None:
         self._queues = queues
         self._completion = completion
+        self._spilling = spilling
         self._timer = timer
         self._replay = replay
         self._backoff = Backoff(first_ms=first_ms, max_ms=max(first_ms, MAX_INTERVAL_MS))
@@ -178,15 +177,15 @@ class Healing:
         sequence numbers nobody would recognise the next one."""
         return any(
             backlog.probe is not None and backlog.probe in self._queues.of(where).in_flight
-            for where, backlog in self._completion.backlogs.by_partition.items()
+            for where, backlog in self._spilling.backlogs.items()
         )
 
     def turn(self, now: float) -> None:
         """Try what is due, and look at what has become of what was tried."""
-        if not self._completion.spills:
+        if not self._spilling.enabled:
             return
         self._retry_replay(now)
-        for where, backlog in list(self._completion.backlogs.by_partition.items()):
+        for where, backlog in list(self._spilling.backlogs.items()):
             queue = self._queues.of(where)
             if backlog.probe is not None:
                 self._judge(backlog, backlog.probe, now)
@@ -229,7 +228,7 @@ class Healing:
 
     def _resume(self, backlog: Backlog, where: TopicPartition, now: float) -> None:
         """What is left is sent, and what comes from now on waits behind it."""
-        del self._completion.backlogs.by_partition[where]
+        del self._spilling.backlogs[where]
         _LOG.info("spill folder: %s takes records again, %d batches follow", where, len(backlog.batches))
         self._completion.expect(backlog.batches)
         for batch in backlog.batches:
@@ -237,8 +236,7 @@ class Healing:
         self._queues.of(where).resumed()
 
     def _send(self, batch: Batch, now: float) -> None:
-        batch.created_at = now
-        self._queues.add(batch)
+        self._queues.add(batch).restart_timeout(batch, now)
 
     def _interval_s(self, failures: int) -> float:
         return self._backoff.delay_ms(failures) / 1000

@@ -23,9 +23,9 @@ from spark_kafka_native.kafka.errors import (
     NetworkError,
     SecurityError,
 )
+from spark_kafka_native.kafka.producer.accumulating.batch import ProducerIdentity
 from spark_kafka_native.kafka.producer.errors import ProducerClosedError
 from spark_kafka_native.kafka.producer.sending import background_lookups, sender
-from spark_kafka_native.kafka.producer.sending.idempotence import ProducerIdentity
 from spark_kafka_native.kafka.protocol.api.configs import DescribeConfigsRequest
 from spark_kafka_native.kafka.protocol.api.init_producer_id import InitProducerIdResponse
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest

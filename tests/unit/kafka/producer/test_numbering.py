@@ -14,12 +14,13 @@ from spark_kafka_native.kafka.errors import (
     ConfigError,
 )
 from spark_kafka_native.kafka.model import Acks
+from spark_kafka_native.kafka.producer.accumulating.batch import ProducerIdentity
 from spark_kafka_native.kafka.producer.errors import (
     DeliveryError,
     DeliveryStatus,
     ProducerClosedError,
 )
-from spark_kafka_native.kafka.producer.sending.idempotence import MAX_EPOCH, ProducerIdentity
+from spark_kafka_native.kafka.producer.sending.idempotence import MAX_EPOCH
 from spark_kafka_native.kafka.protocol.api.init_producer_id import (
     InitProducerIdRequest,
     InitProducerIdResponse,

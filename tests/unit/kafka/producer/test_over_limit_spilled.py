@@ -110,7 +110,7 @@ def test_a_dead_letter_does_not_overtake_one_that_may_be_in_the_log(cluster, tmp
     cluster.script(DEAD, LOST_ANSWER, DENIED)
     client = {"retry.backoff.ms": "20", "retry.backoff.max.ms": "3000"}  # it is tried again late
     with producing(cluster, client=client, spill_dir=str(tmp_path), close_ms=60_000, **LETTERS) as producer:
-        wait_until(lambda: DEAD in producer._completion.backlogs.by_partition)
+        wait_until(lambda: DEAD in producer._sender.loop.spilling.backlogs)
         cluster.scripts[TP].clear()
         wait_until(lambda: is_empty(tmp_path))
     assert cluster.values(DEAD) == [b"0" + LARGE, b"1" + LARGE]

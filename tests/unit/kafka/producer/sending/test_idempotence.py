@@ -6,13 +6,12 @@ import pytest
 from sending_batches import batch, encode, numbers
 
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.producer.accumulating.batch import Batch
+from spark_kafka_native.kafka.producer.accumulating.batch import Batch, ProducerIdentity
 from spark_kafka_native.kafka.producer.sending.idempotence import (
     MAX_EPOCH,
     MAX_SEQUENCE,
     PartitionSequence,
     ProducerId,
-    ProducerIdentity,
     advance,
     clear_numbers,
     forget_numbers,

@@ -10,8 +10,8 @@ from sending_batches import TP, batch, encode, numbers, spilled
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, NetworkError
-from spark_kafka_native.kafka.producer.accumulating.batch import Batch
-from spark_kafka_native.kafka.producer.sending.idempotence import MAX_EPOCH, ProducerId, ProducerIdentity
+from spark_kafka_native.kafka.producer.accumulating.batch import Batch, ProducerIdentity
+from spark_kafka_native.kafka.producer.sending.idempotence import MAX_EPOCH, ProducerId
 from spark_kafka_native.kafka.producer.sending.partition_queue import (
     TRANSITIONS,
     Event,

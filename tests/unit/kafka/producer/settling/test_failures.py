@@ -7,8 +7,8 @@ from sending_batches import TP, SendingHalf, batch, spilled
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, NetworkError, SecurityError
+from spark_kafka_native.kafka.producer.accumulating.batch import ProducerIdentity
 from spark_kafka_native.kafka.producer.errors import ProducerClosedError
-from spark_kafka_native.kafka.producer.sending.idempotence import ProducerIdentity
 from spark_kafka_native.kafka.producer.settling.failures import OVERTAKING
 from spark_kafka_native.kafka.producer.spill_folder import SpillFolder
 
@@ -114,7 +114,7 @@ def test_what_comes_behind_one_of_the_folder_does_not_overtake_it(failing, tmp_p
     failing.failures.fail([first], "refused", LOST)
     assert failing.told == [(1, "refused"), (2, OVERTAKING), (3, OVERTAKING)]
     assert failing.partition.idle
-    again = failing.half.completion.backlogs.by_partition[TP].batches
+    again = failing.half.spilling.backlogs[TP].batches
     assert [(one.order, one.told, one.records) for one in again] == [
         (one.order, True, one.records) for one in (first, second, late)
     ]

@@ -8,8 +8,8 @@ import pytest
 from sending_batches import TP, SendingHalf, batch, numbers
 
 from spark_kafka_native.kafka.errors import NetworkError
+from spark_kafka_native.kafka.producer.accumulating.batch import ProducerIdentity
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus
-from spark_kafka_native.kafka.producer.sending.idempotence import ProducerIdentity
 from spark_kafka_native.kafka.producer.settling.failures import OVERTAKING
 from spark_kafka_native.kafka.producer.settling.resending import Healing
 from spark_kafka_native.kafka.producer.spill_folder import SpillFolder
@@ -23,7 +23,9 @@ class World:
         self.half = half = SendingHalf(folder)
         self.partition = half.queues.of(TP)
         nothing_left = SimpleNamespace(retry=lambda: False)
-        self.healing = Healing(half.queues, half.completion, half.timer, nothing_left, first_ms=1_000)
+        self.healing = Healing(
+            half.queues, half.completion, half.spilling, half.timer, nothing_left, first_ms=1_000
+        )
 
     def add(self, *orders):
         return [self.half.wait_in(batch(order), self.ends) for order in orders]
@@ -41,7 +43,7 @@ class World:
 
     @property
     def left(self):
-        return [one.order for b in self.half.completion.backlogs.by_partition.values() for one in b.batches]
+        return [one.order for b in self.half.spilling.backlogs.values() for one in b.batches]
 
 
 @pytest.fixture
@@ -64,7 +66,7 @@ def test_the_first_is_tried_and_then_all_others_follow_in_order(world):
     world.deliver(world.partition.waiting[0])
     assert world.turn(3) == [(2,), (3,), (4,)]
     assert not world.partition.spilling
-    assert world.half.completion.backlogs.by_partition == {}
+    assert world.half.spilling.backlogs == {}
     assert [one.created_at for one in world.partition.waiting] == [3, 3, 3]
 
 
