@@ -1,4 +1,4 @@
-"""What became of records that were handed over: `Delivery` for one, `ColumnsDelivery` for a column of them.
+"""The outcome of records that were handed over: `Delivery` for one, `ColumnsDelivery` for a column of them.
 
 Both look into a `DeliveryBlock`, to which the sender reports whole batches: nothing is done per record until
 a caller asks for one.
@@ -40,7 +40,7 @@ class RecordMetadata:
     timestamp_ms: int
     """The record's own (CreateTime) or the broker's (LogAppendTime)."""
     status: DeliveryStatus
-    """PERSISTED; with acks=0 POSSIBLY_PERSISTED, as nobody confirms anything."""
+    """PERSISTED; with acks=0 POSSIBLY_PERSISTED, as no broker confirms anything."""
 
     @property
     def topic(self) -> str:
@@ -133,7 +133,7 @@ class DeliveryBlock:
 
     @property
     def done(self) -> bool:
-        """Whether every record has ended."""
+        """True if every record has ended."""
         return self._left == 0
 
     @property
@@ -193,7 +193,7 @@ class Delivery:
         self._row = row
 
     def done(self) -> bool:
-        """Whether the record has ended, well or not."""
+        """True if the record has ended, well or not."""
         return self._block.find(self._row) is not None
 
     @property
@@ -243,7 +243,7 @@ class Delivery:
                 ended.set_result(None)
 
         def tell(_: Delivery) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
+            with contextlib.suppress(RuntimeError):  # the loop is closed: no task waits
                 loop.call_soon_threadsafe(end)
 
         self.add_done_callback(tell)
@@ -311,7 +311,7 @@ class ColumnsDelivery:
         return f"<ColumnsDelivery {len(status)} records, {left} under way, {failed} failed>"
 
     def done(self) -> bool:
-        """Whether every record has ended, well or not."""
+        """True if every record has ended, well or not."""
         return self._block.done
 
     def result(self, timeout: float | None = None) -> DeliveredColumns:
@@ -335,7 +335,7 @@ class ColumnsDelivery:
     def first_failure(self) -> tuple[int, DeliveryError] | None:
         """The first row that is known not to have been delivered, and why; None while there is none.
 
-        What was skipped or dead-lettered, as the producer was told to, is no failure.
+        Records that were skipped or dead-lettered, as configured, are no failure.
         """
         ends = [(int(rows[0]), outcome.error) for rows, _, outcome in self._block.segments]
         failed = [(row, error) for row, error in ends if error is not None and not error.by_choice]
@@ -397,18 +397,18 @@ def words_of(error: Exception) -> str:
 
 
 class Waiters(LocklessCondition):
-    """Who waits for the sender."""
+    """The threads that wait for the sender; in a forked child they raise, as it is not there."""
 
     def __init__(self, metrics: MetricsRegistry | None = None) -> None:
         super().__init__()
         self.metrics = metrics or MetricsRegistry()
         self.lock = threading.RLock()
-        """Guards what deliveries know, all of them: nobody holds it for long."""
+        """Guards the state of all deliveries: it is never held for long."""
         self._process_id = os.getpid()
 
     @property
     def forked(self) -> bool:
-        """Whether this is a process forked from the producer's: nothing ends there any more."""
+        """True if this is a process forked from the producer's: nothing ends there any more."""
         return os.getpid() != self._process_id
 
     def check_process(self) -> None:

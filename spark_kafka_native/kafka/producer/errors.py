@@ -45,8 +45,8 @@ class TransactionFatalError(KafkaError):
     """The producer is at its end: another one took its transactional id, its transaction expired, or it may
     not go on. Make a new one.
 
-    ``possibly_committed``: the answer to an earlier attempt at committing was lost, and nobody can tell any
-    more what came of it.
+    ``possibly_committed``: the answer to an earlier attempt at committing was lost, and its outcome can't be
+    found out any more.
     """
 
     def __init__(self, message: str, possibly_committed: bool = False) -> None:
@@ -112,7 +112,7 @@ class DeliveryError(KafkaError):
     """
 
     by_choice: ClassVar[bool] = False
-    """Whether the producer's configuration asked for this end: `RecordSkippedError`, `DeadLetteredError`."""
+    """True if the producer's configuration asked for this end: `RecordSkippedError`, `DeadLetteredError`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""`LiveProducers`: the producers of this process that are not closed, and what becomes of them when it ends
+"""`LiveProducers`: the producers of this process that are not closed, and their end when it ends
 or forks."""
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class LiveProducers:
         self._close_with_child()
 
     def _close_with_child(self) -> None:
-        """A child that `multiprocessing` has forked ends without what is registered with atexit."""
+        """A child that `multiprocessing` has forked ends without the calls that are registered with
+        atexit."""
         if self._ends_with == os.getpid() or "multiprocessing.process" not in sys.modules:
             return
         from multiprocessing import process, util
@@ -63,7 +64,7 @@ class LiveProducers:
         self._live.discard(producer)
 
     def close_all(self) -> None:
-        """Records that were sent and not flushed must not vanish with the interpreter; what is lost is
+        """Records that were sent and not flushed must not vanish with the interpreter; losses are
         logged."""
         for producer in list(self._live):
             before = producer.stats()

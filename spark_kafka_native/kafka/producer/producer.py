@@ -134,6 +134,19 @@ class Producer:
         self._topics = Topics(
             self._buffers, self._router, self._config, self._memory, self._build_buffer, self._replay.post
         )
+        self._sender = self._build_sender(inbox, spilling)
+        self._checks = RecordChecks(
+            self._topics,
+            self._config.buffer_memory,
+            explicit=self._explicit,
+            sets_apart=self._over_limit.applies,
+            dead_letter_topic=self._config.dead_letter_topic,
+        )
+        self._sender.start()
+        LIVE.add(self)
+        self._replay.start(self._open_for_replay)
+
+    def _build_sender(self, inbox: deque[Batch], spilling: Spilling) -> Sender:
         wakeup = Wakeup()
         loop = SenderLoop(
             self._router,
@@ -149,17 +162,7 @@ class Producer:
             inbox=inbox,
             wake=wakeup.set,
         )
-        self._sender = Sender(loop, wakeup, self._topics, self._waiters, self._release)
-        self._checks = RecordChecks(
-            self._topics,
-            self._config.buffer_memory,
-            explicit=self._explicit,
-            sets_apart=self._over_limit.applies,
-            dead_letter_topic=self._config.dead_letter_topic,
-        )
-        self._sender.start()
-        LIVE.add(self)
-        self._replay.start(self._open_for_replay)
+        return Sender(loop, wakeup, self._topics, self._waiters, self._release)
 
     def send(  # noqa: C901, PLR0913 - a call per record costs more than the record; a record has six parts
         self,
@@ -261,7 +264,7 @@ class Producer:
 
     def flush(self, timeout: Timeout = None) -> None:
         """Wait until everything sent before has ended, well or not (its `Delivery` and ``on_error`` say
-        which); what is replayed from the spill folder included.
+        which); records replayed from the spill folder included.
 
         Raises `DeadlineExceededError` when ``timeout`` (seconds, or a `Deadline`; None: no limit) runs out
         first, `SpillError` where records from the spill folder can't be sent, `ProducerClosedError` in a
@@ -305,7 +308,7 @@ class Producer:
 
     def metrics(self) -> MetricsSnapshot:
         """What was counted and measured so far: `MetricsSnapshot.since` an earlier one tells the time in
-        between. A ``router`` that is shared counts ``kafka.client.*`` for all who share it."""
+        between. A ``router`` that is shared counts ``kafka.client.*`` for all its clients."""
         records, size = self._buffered()
         batches = len(self._sender.inbox) + len(self._completion.incomplete)
         own = [
@@ -317,7 +320,7 @@ class Producer:
         return self._stats.metrics.snapshot([*own, *self._router.observed()], [self._router.metrics])
 
     def acknowledgements(self, capacity: int = 1_000) -> EventStream[Acknowledgement]:
-        """How each batch ends, from now on. At most ``capacity`` wait for whoever reads them, and the oldest
+        """How each batch ends, from now on. At most ``capacity`` wait to be read, and the oldest
         are dropped for newer ones."""
         return self._completion.acknowledgements.subscribe(capacity)
 
@@ -334,7 +337,7 @@ class Producer:
 
     @property
     def closed(self) -> bool:
-        """Whether no more records are taken: `close` was called, the producer failed for good, or the process
+        """True if no more records are taken: `close` was called, the producer failed for good, or the process
         was forked from its own."""
         return self._waiters.forked or self._topics.closed or not self._sender.running
 
@@ -359,11 +362,11 @@ class Producer:
             self._spill.forget()
 
     def __repr__(self) -> str:
-        told = self.stats()
+        stats = self.stats()
         state = "running" if self._sender.running else "ended"
         return (
-            f"<Producer to {','.join(self._router.config.bootstrap_servers)}, {state}: {told.records} "
-            f"records delivered, {told.failed_records} failed, {told.buffered_records} under way>"
+            f"<Producer to {','.join(self._router.config.bootstrap_servers)}, {state}: {stats.records} "
+            f"records delivered, {stats.failed_records} failed, {stats.buffered_records} under way>"
         )
 
     def __enter__(self) -> Self:
@@ -490,7 +493,7 @@ class Producer:
         self._sender.hurry()
 
     def _flush(self, deadline: Deadline | None) -> bool:
-        """Whether everything that was there at first has ended; False when ``deadline`` came before."""
+        """True once all records that were there at first have ended; False if ``deadline`` passed before."""
         if not self._replay.wait(deadline):
             return False
         self._replay.retry()  # a topic that failed then may have recovered

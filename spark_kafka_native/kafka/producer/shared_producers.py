@@ -1,5 +1,4 @@
-"""`producer_for`: one producer per process for all who ask with the same settings, as connections and buffers
-are shared so."""
+"""`producer_for`: one producer per process and settings, so that callers share connections and buffers."""
 
 from __future__ import annotations
 
@@ -24,8 +23,8 @@ def producer_for(
     """The producer of this process for these settings (as `Producer` takes them) and this ``name``; made when
     it is first asked for, or when the last one was closed. After a fork each process has its own.
 
-    Nobody needs to close it: what was sent is delivered when the process ends. Whoever closes it does so
-    for everybody; `Producer.flush` is what a user of a shared one wants.
+    It does not have to be closed: all records are delivered when the process ends. Closing it closes it
+    for all callers; use `Producer.flush`.
     """
     configs = configs_from(bootstrap, settings, producer or ProducerConfig)
     key = (os.getpid(), name, *configs)

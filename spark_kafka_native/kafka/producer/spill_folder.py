@@ -51,7 +51,7 @@ class SpilledBatch(NamedTuple):
     topic_id: UUID | None
     records: int
     possibly_persisted: bool
-    """Whether an attempt was made whose outcome nobody knows. Its numbering lets the broker recognise it."""
+    """True if an attempt was made whose outcome is not known. Its numbering lets the broker recognise it."""
     reason: str
     file: Path
     number: int
@@ -60,7 +60,7 @@ class SpilledBatch(NamedTuple):
     place: tuple[int, ...]
     """Where it is in the order: its file and number, or the place of what it replaces and which part."""
     completes: bool
-    """Whether it is the last of those that replace another."""
+    """True if it is the last of those that replace another."""
 
     def read(self) -> bytearray:
         """The record batch. Its checksum was right when the folder was opened; brokers check it again."""
@@ -174,7 +174,7 @@ class SpillFolder:
             self._lock.close()
 
     def forget(self) -> None:
-        """In a forked child: let go of what is the parent's, without taking it from the parent."""
+        """In a forked child: release the parent's lock and file, without taking them from the parent."""
         self._lock.close()
         if self._writing is not None:
             self._writing.close()
@@ -308,7 +308,7 @@ def _encode(entry: NewEntry) -> tuple[bytes, bytes, bytes | bytearray | memoryvi
 
 
 def _read_entries(path: Path) -> tuple[list[SpilledBatch], str | None]:
-    """The entries of a file, and what is wrong with it beyond a torn tail. One batch at a time is in memory:
+    """The entries of a file, and its damage beyond a torn tail. One batch at a time is in memory:
     a folder may be larger than that."""
     found, damaged = list[SpilledBatch](), None
     with path.open("rb") as stream:
@@ -336,19 +336,19 @@ def _read_entries(path: Path) -> tuple[list[SpilledBatch], str | None]:
 
 
 def _read_meta(meta: bytes, path: Path, number: int, start: int, length: int) -> SpilledBatch:
-    told = json.loads(meta)
+    fields = json.loads(meta)
     return SpilledBatch(
-        topic_partition=TopicPartition(told["topic"], told["partition"]),
-        topic_id=None if told["topic_id"] is None else UUID(told["topic_id"]),
-        records=told["records"],
-        possibly_persisted=told["possibly_persisted"],
-        reason=told["reason"],
+        topic_partition=TopicPartition(fields["topic"], fields["partition"]),
+        topic_id=None if fields["topic_id"] is None else UUID(fields["topic_id"]),
+        records=fields["records"],
+        possibly_persisted=fields["possibly_persisted"],
+        reason=fields["reason"],
         file=path,
         number=number,
         start=start,
         length=length,
-        place=tuple(told.get("place", (int(path.stem), number))),
-        completes=told.get("completes", False),
+        place=tuple(fields.get("place", (int(path.stem), number))),
+        completes=fields.get("completes", False),
     )
 
 

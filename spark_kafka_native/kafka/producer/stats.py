@@ -112,7 +112,7 @@ class StatsRecorder:
                 row[3] = max(row[3], base_offset + records - 1)
 
     def offsets(self) -> AcknowledgedOffsets:
-        """As far as brokers told offsets."""
+        """As far as brokers have reported offsets."""
         with self.metrics.lock:
             behind = {where: row[3] + 1 for where, row in list(self._partitions.items()) if row[3] >= 0}
         return AcknowledgedOffsets(sum=sum(behind.values()), partitions=behind)

@@ -31,7 +31,7 @@ from .errors import (
 )
 from .producer import Producer
 from .sending.idempotence import ProducerId
-from .sending.transaction import Event, State, Transaction
+from .sending.transaction import State, Transaction, TransactionEvent
 from .sending.transaction_requests import (
     OpenTransaction,
     add_offsets,
@@ -55,7 +55,7 @@ class TransactionalProducer(Producer):
 
     ``transaction`` is the transactional id, or a `TransactionConfig`; without it, ``transactional.id`` of a
     mapping counts, or the keyword ``transactional_id``. The rest is as `Producer` has it. The
-    first transaction fences whoever had the same ``transactional_id`` before. Records are sent as they
+    first transaction fences the last producer with the same ``transactional_id``. Records are sent as they
     come; `commit` delivers the rest and makes all of them visible, and raises where any of them failed. Of
     what may be raised, `TransactionAbortableError` says: `abort`, and do it again;
     `TransactionFatalError`: this producer is at its end; `DeadlineExceededError` of `commit`: call it again,
@@ -76,8 +76,8 @@ class TransactionalProducer(Producer):
         router: Router | None = None,
         **settings: Any,
     ) -> None:
-        who = _transaction(transaction, bootstrap, settings)
-        config, how, transaction = configs_from(bootstrap, settings, producer or ProducerConfig, who)
+        wanted = _transaction(transaction, bootstrap, settings)
+        config, how, transaction = configs_from(bootstrap, settings, producer or ProducerConfig, wanted)
         if not how.idempotent:
             raise ConfigError(
                 "a transactional producer needs acks=all, retries and enable.idempotence (the defaults)"
@@ -106,8 +106,8 @@ class TransactionalProducer(Producer):
         return self._transaction.state
 
     def initialize(self, timeout: Timeout = None) -> None:
-        """Take the transactional id: whoever had it is fenced, and its open transaction aborted. The first
-        `begin` does it; earlier is for those who read what the last one committed before they begin.
+        """Take the transactional id: the last producer that had it is fenced, and its open transaction
+        aborted. The first `begin` does it; call it earlier to read what that one has committed first.
 
         Raises `ConfigError` (a transaction timeout over the broker's maximum), `TransactionFatalError`,
         `BrokerError`, `DeadlineExceededError`.
@@ -217,25 +217,25 @@ class TransactionalProducer(Producer):
     ) -> None:
         """Commit a group's offsets with the transaction: those of the next records to read.
 
-        ``group`` says who the member is (KIP-447), or only the group's name where it has no members. With
-        `GroupConsumer.group_metadata`, the offsets must be of partitions that the consumer has and not
-        beyond what it handed out (`CommitFailedError`); in any other case nobody checks that: the coordinator
-        looks at the member and its generation only. Raises `TransactionAbortableError` (the member was
-        fenced, an ACL is missing), `TransactionFatalError`, `DeadlineExceededError`; the transaction can only
-        be aborted then.
+        ``group`` identifies the member (KIP-447), or only the group's name where it has no members. With
+        `GroupConsumer.group_metadata`, the offsets must be of partitions that the consumer has and not beyond
+        what it handed out (`CommitFailedError`); in any other case that is not checked: the coordinator looks
+        at the member and its generation only. Raises `TransactionAbortableError` (the member was fenced, an
+        ACL is missing), `TransactionFatalError`, `DeadlineExceededError`; the transaction can only be aborted
+        then.
         """
         member = GroupMembership(group_id=group) if isinstance(group, str) else group
-        told = {
+        positions = {
             tp: OffsetToCommit(offset=one) if isinstance(one, int) else one for tp, one in offsets.items()
         }
         self._check_caller("send_offsets()")
         deadline = self._deadline(timeout)
         with self._holding(self._calls, "send_offsets", deadline):
             self._require_open("send_offsets")
-            if not told:
+            if not positions:
                 return
             try:
-                member.check({tp: one.offset for tp, one in told.items()})
+                member.check({tp: one.offset for tp, one in positions.items()})
             except KafkaError as error:
                 self._transaction.failed(error)
                 raise
@@ -245,7 +245,7 @@ class TransactionalProducer(Producer):
             def send() -> None:
                 if transaction.version == 1:
                     add_offsets(self._router, transaction, member.group_id, deadline)
-                commit_offsets_in(self._router, transaction, member, told, deadline)
+                commit_offsets_in(self._router, transaction, member, positions, deadline)
 
             try:
                 self._guarded(send)
@@ -268,7 +268,7 @@ class TransactionalProducer(Producer):
         self._check_caller("commit()")
         deadline = self._deadline(timeout)
         with self._holding(self._calls, "commit", deadline):
-            self._deliver("commit", deadline, Event.FLUSHED)
+            self._deliver("commit", deadline, TransactionEvent.FLUSHED)
             self._end(commit=True, deadline=deadline)
 
     def abort(self, timeout: Timeout = None) -> None:
@@ -277,7 +277,7 @@ class TransactionalProducer(Producer):
         deadline = self._deadline(timeout)
         with self._holding(self._calls, "abort", deadline):
             with self._holding(self._gate, "abort", deadline):
-                self._transaction.move(Event.ABORT)
+                self._transaction.move(TransactionEvent.ABORT)
             # What is in flight must not arrive after the transaction has ended.
             if not (self._flush(deadline) and self._waiters.wait_for(lambda: self._sender.quiet, deadline)):
                 raise DeadlineExceededError("abort: some records are still under way; call it again")
@@ -287,15 +287,16 @@ class TransactionalProducer(Producer):
                 self._end(commit=False, deadline=deadline)
 
     def detach(self, timeout: Timeout = None) -> OpenTransaction | None:
-        """Deliver what was sent and give the transaction away: whoever has what this returns ends it with
-        `end_transaction`, before the transaction timeout. None if nothing was sent: there is nothing to end.
+        """Deliver what was sent and give the transaction away: any process ends it with the returned value
+        and `end_transaction`, before the transaction timeout. None if nothing was sent: there is nothing to
+        end.
 
         The producer can only be closed afterwards. Raises as `commit`.
         """
         self._check_caller("detach()")
         deadline = self._deadline(timeout)
         with self._holding(self._calls, "detach", deadline):
-            self._deliver("detach", deadline, Event.DETACHED)
+            self._deliver("detach", deadline, TransactionEvent.DETACHED)
             return self._open_transaction() if self._transaction.touched else None
 
     @contextmanager
@@ -349,7 +350,7 @@ class TransactionalProducer(Producer):
         )
 
     def _raise_failure(self, what: str) -> None:
-        """Raise what has gone wrong, if anything has."""
+        """Raise the failure of the transaction or the producer, if there is one."""
         state, failure = self._transaction.state, self._transaction.failure
         name = f"transactional id {self._settings.transactional_id}"
         if state is State.ABORTABLE:
@@ -361,7 +362,7 @@ class TransactionalProducer(Producer):
             raise TransactionFatalError(f"{name}: can't {what}: {failure}", possibly) from failure
 
     def _check_caller(self, what: str) -> None:
-        """Before any lock: whoever has it may be waiting for the thread of the callback that calls, or be in
+        """Before any lock: its holder may be waiting for the thread of the callback that calls, or be in
         another process."""
         self._waiters.check_process()
         self._raise_if_callback(what)
@@ -381,19 +382,19 @@ class TransactionalProducer(Producer):
             with suppress(RuntimeError):  # it was not got; an interrupt may have kept us from hearing of it
                 lock.release()
 
-    def _deliver(self, what: str, deadline: Deadline, then: Event) -> None:
+    def _deliver(self, what: str, deadline: Deadline, then: TransactionEvent) -> None:
         """Wait until all records are in the log, and make the move."""
         with self._holding(self._gate, what, deadline):
             self._raise_failure(what)
-            if self._transaction.move(Event.COMMIT) is State.COMMITTING:
-                if then is not Event.FLUSHED:
+            if self._transaction.move(TransactionEvent.COMMIT) is State.COMMITTING:
+                if then is not TransactionEvent.FLUSHED:
                     self._transaction.move(then)  # which can't be any more
                 return
         if not self._flush(deadline):
             raise DeadlineExceededError(f"{what}: some records are still under way; call it again, or abort")
         if self._transaction.state is State.FLUSHING:
             delivered = self._stats.delivered_records - self._delivered_before
-            if delivered != self._taken:  # whatever the reason is that nobody said so
+            if delivered != self._taken:  # no matter why no failure was reported
                 lost = KafkaError(f"{self._taken} records were sent, and {delivered} were confirmed")
                 self._transaction.failed(lost, uncertain=True)
         self._raise_failure(what)
@@ -416,7 +417,7 @@ class TransactionalProducer(Producer):
                     asked_before=asked_before,
                 )
             )
-        transaction.move(Event.COMMITTED if commit else Event.ABORTED)
+        transaction.move(TransactionEvent.COMMITTED if commit else TransactionEvent.ABORTED)
         transaction.commit_asked = False
         if identity is not None:
             self._take_identity(identity)
@@ -438,13 +439,13 @@ class TransactionalProducer(Producer):
             ended.__cause__ = cause
             self._die(ended)
             return
-        self._transaction.move(Event.ABORTED)
+        self._transaction.move(TransactionEvent.ABORTED)
 
     def _renew(self, identity: ProducerIdentity | None, deadline: Deadline) -> None:
         """A fresh epoch from the coordinator."""
         fresh = self._guarded(lambda: self._init(identity, deadline))
         self._take_identity(fresh)
-        self._transaction.move(Event.INITIALIZED)
+        self._transaction.move(TransactionEvent.INITIALIZED)
 
     def _init(self, identity: ProducerIdentity | None, deadline: Deadline) -> ProducerIdentity:
         settings = self._settings
@@ -521,5 +522,5 @@ def _transaction(
 
 
 def _as_kafka_error(error: BaseException) -> KafkaError:
-    """What a transaction is told that failed."""
+    """``error`` as the failure of a transaction."""
     return error if isinstance(error, KafkaError) else KafkaError(repr(error))

@@ -65,9 +65,9 @@ class Batch:
     """Encoded once; from its first sending on its bytes never change, as the broker recognises a retry by
     them.
 
-    The sender's thread owns it once it was handed over. `PartitionQueue` alone writes to what is about
-    sending it (identity, base_sequence, attempts, indefinite, last_error), `BatchCompletion` to what is about
-    its end.
+    The sender's thread owns it once it was handed over. `PartitionQueue` alone writes the state of
+    its sending (identity, base_sequence, attempts, indefinite, last_error, created_at), `BatchCompletion` and
+    `Spilling` that of its end.
     """
 
     __slots__ = (
@@ -86,9 +86,9 @@ class Batch:
         "parts",
         "records",
         "reported",
+        "reported_before",
         "reserved",
         "spilled",
-        "told",
         "topic_partition",
     )
 
@@ -119,18 +119,19 @@ class Batch:
         self.identity: ProducerIdentity | None = None
         self.base_sequence = -1
         self.indefinite = False
-        """Whether an attempt was made whose outcome is not known."""
+        """True if an attempt was made whose outcome is not known."""
         self.ended = False
         self.reported = False
-        """Whether everybody was told: only then may a flush return."""
+        """True once the end of its records was reported: only then may a flush return."""
         self.children: list[Batch] = []
         """What it was split into."""
         self.last_error: Exception | None = None
         self.spilled: SpilledBatch | None = None
-        self.told = False
-        """Whether its records have ended before, as kept in the spill folder: nobody is told again."""
+        self.reported_before = False
+        """True if the end of its records was reported before, as kept in the spill folder: it is reported
+        once."""
         self.failure: RecordError | None = None
-        """Why its records could not be encoded: they are given up in their turn, and nobody else's."""
+        """Why its records could not be encoded: they alone are given up, in their turn."""
 
     @classmethod
     def from_folder(cls, entry: SpilledBatch, order: tuple[int, ...]) -> Batch:
@@ -146,13 +147,13 @@ class Batch:
 
     @property
     def complete(self) -> bool:
-        """Whether all of its records have ended, those of its splits included."""
+        """True if all of its records have ended, those of its splits included."""
         if self.children:
             return all(child.complete for child in self.children)
         return self.reported
 
     def report(self, outcome: Outcome) -> None:
-        """Tell whoever handed the records over."""
+        """Report the end to the calls that handed the records over."""
         first = 0
         for part in self.parts:
             part.block.report(part.rows + part.first_row if part.first_row else part.rows, first, outcome)
@@ -230,7 +231,7 @@ class BatchEncoder:
 
     @property
     def compresses(self) -> bool:
-        """Whether a batch can come out smaller than its records."""
+        """True if a batch can come out smaller than its records."""
         return self.codec is not Codec.NONE
 
     def encode(
@@ -272,7 +273,7 @@ def max_record_sizes(columns: RecordColumns) -> Rows:
 
 
 def _is_spread(timestamps: npt.NDArray[np.int64] | None) -> bool:
-    """Whether a delta may take more than 4 bytes."""
+    """True if a delta may take more than 4 bytes."""
     if timestamps is None or not len(timestamps):
         return False
     return int(timestamps.max()) - int(timestamps.min()) >= 1 << 27

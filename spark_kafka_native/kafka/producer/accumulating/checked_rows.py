@@ -92,7 +92,7 @@ class RecordChecks:
 
     def partition(self, buffer: TopicBuffer, partition: Any) -> int | None:
         """``partition`` as an int; None is the partitioner's choice. Raises `RecordError` for one that the
-        topic does not have, TypeError for what is no whole number.
+        topic does not have, TypeError if it is no whole number.
         """
         chosen = None if partition is None else check_partition(partition)
         if chosen is None or not 0 <= chosen < buffer.targets.count:

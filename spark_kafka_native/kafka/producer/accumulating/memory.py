@@ -29,7 +29,7 @@ class Room:
 
 
 class _Waiter:
-    """Somebody in line for room."""
+    """A thread in line for room."""
 
     __slots__ = ("nap", "records", "size")
 
@@ -40,7 +40,7 @@ class _Waiter:
 
 
 class BufferMemory:
-    """Two counters with caps. Any thread reserves, first come first served; whoever ends a batch releases."""
+    """Two counters with caps. Any thread reserves, first come first served; the end of a batch releases."""
 
     def __init__(self, max_bytes: int, max_records: int, metrics: MetricsRegistry | None = None) -> None:
         self._metrics = metrics or MetricsRegistry()
@@ -62,11 +62,11 @@ class BufferMemory:
 
     @property
     def waiting(self) -> bool:
-        """Whether any thread is waiting for room: batches should then go out as they are."""
+        """True if any thread is waiting for room: batches should then go out as they are."""
         return bool(self._line)
 
     def lacks(self, size: int, records: int) -> bool:
-        """Whether a reservation of this size would have to wait at this moment."""
+        """True if a reservation of this size would have to wait at this moment."""
         return bool(self._line) or not self._fits(size, records)
 
     def reserve(self, room: Room, size: int, records: int, wait_ms: float) -> None:
@@ -98,7 +98,7 @@ class BufferMemory:
             self._wake_first()
 
     def give_back(self, room: Room) -> None:
-        """Give back what is left in ``room``; harmless when nothing is."""
+        """Give back the rest of ``room``; harmless when it is empty."""
         with self.lock:
             self._bytes -= room.size
             self._records -= room.records

@@ -111,7 +111,7 @@ class BatchLimits(NamedTuple):
         return cls(size=max(1, size), records=batch_records, direct=max(1, min(size, batch_size // 8)))
 
     def full(self, queue: WaitingRows, more: int) -> bool:
-        """Whether ``more`` rows fill the batch by their number."""
+        """True if ``more`` rows fill the batch by their number."""
         return queue.chunk_records + more >= self.records
 
 

@@ -155,7 +155,7 @@ class LeastBytesPartitioner(Partitioner):
 
 
 class HashPartitioner(Partitioner):
-    """By the hash of the key; what has no key goes to ``spread``.
+    """By the hash of the key; records without a key go to ``spread``.
 
     ``place`` turns uint32 hashes and a count into partitions as the client that is imitated does.
     """
@@ -323,7 +323,7 @@ def _build_hash_partitioner(name: str, run_bytes: int) -> HashPartitioner:
         case "fnv1a":
             return HashPartitioner(Hash.FNV1A, place_absolute, sticky)
         case "crc32":
-            # As lua-resty-kafka: an empty key is a key, and what has none goes round.
+            # As lua-resty-kafka: an empty key is a key, and records without one go round.
             return HashPartitioner(Hash.CRC32, place_unsigned, RoundRobinPartitioner())
         case _:
             # librdkafka's consistent_random spreads empty keys as it spreads null ones.
@@ -331,7 +331,7 @@ def _build_hash_partitioner(name: str, run_bytes: int) -> HashPartitioner:
 
 
 def _pour(levels: npt.NDArray[np.int64], amount: int) -> npt.NDArray[np.int64]:
-    """How much each of the ascending ``levels`` gets of ``amount`` so that what is filled ends level;
+    """How much each of the ascending ``levels`` gets of ``amount`` so that all that get any end level;
     int64[n]."""
     count = np.arange(1, len(levels) + 1)
     # The level when the first k steps share everything; k is right as long as it reaches step k.

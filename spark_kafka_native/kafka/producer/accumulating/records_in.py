@@ -384,7 +384,7 @@ def columns_of(records: Iterable[Sendable], now_ms: int) -> RecordColumns:
     """``records`` in their order; one without a timestamp gets ``now_ms`` where others have one.
 
     A Record's topic, partition and offset say where it came from, not where it goes. Raises `RecordError`
-    with the row of what is no record.
+    with the row of an item that is no record.
     """
     keys: list[bytes | None] = []
     values: list[bytes | None] = []

@@ -1,12 +1,12 @@
 """`TopicBuffer`: records of one topic on their way from the caller into batches, in the order of the calls.
 
 There are two ways in: columns, and single records, which wait until there are enough for a column. One lock
-keeps the order; it is held while batches are encoded, and never while somebody waits for room in the buffer.
+keeps the order; it is held while batches are encoded, and never while a caller waits for room in the buffer.
 
 An interrupt (Ctrl-C) may end any call of the main thread between any two steps. So whatever moves rows is a
 `_Move`: it notes how everything was before it touches it, collects the batches that it makes, and hands them
-to the sender in one step at its end. Whoever takes the lock after an unfinished move first puts everything
-back.
+to the sender in one step at its end. The next thread that takes the lock after an unfinished move first puts
+everything back.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class TopicBuffer:
         self._single: SingleRecords | None = None
         self._move: _Move | None = None
         self._closing: Closing | None = None
-        """For the next one who takes the lock."""
+        """For the next thread that takes the lock."""
         self._asked: Closing | None = None
         """The sender's own note of it."""
         self._config = config
@@ -127,7 +127,7 @@ class TopicBuffer:
         return self._clock() - self._limited_at
 
     def may_exceed(self, sizes: Rows) -> bool:
-        """Whether a record may be over the topic's limit; ``sizes`` are those of `max_record_sizes`. What
+        """True if a record may be over the topic's limit; ``sizes`` are those of `max_record_sizes`. What
         can't be compressed grows a little."""
         largest = (
             self.max_bytes - BATCH_OVERHEAD_BYTES - (self.max_bytes // 64 if self._encoder.compresses else 0)
@@ -154,7 +154,7 @@ class TopicBuffer:
         for row in np.flatnonzero(sizes > limit - BATCH_OVERHEAD_BYTES).tolist():
             size = int(sizes[row]) + BATCH_OVERHEAD_BYTES
             if not self._encoder.compresses:
-                # The sizes are upper bounds, a few bytes too high: look closer at what is near the limit.
+                # The sizes are upper bounds, a few bytes too high: look closer at those near the limit.
                 size = len(self._encoder.encode(columns, np.array([row]), 0))
             if size > limit:
                 name = "max.request.size" if limit == own else "the topic's max.message.bytes"
@@ -281,9 +281,9 @@ class TopicBuffer:
         """Called by the sender's thread: close the single records, and the chunks of the queues that are
         ``due``. Returns ``now``.
 
-        None while somebody appends: the sender must not queue up behind a busy caller, and where many append
-        it might never find the lock free. The next one who appends closes them first, and the next call with
-        the same ``reason`` returns the ``now`` of this one.
+        None while a caller appends: the sender must not queue up behind a busy caller, and where many append
+        it might never find the lock free. The next caller that appends closes them first, and the next call
+        with the same ``reason`` returns the ``now`` of this one.
         """
         asked, self._asked = self._asked, None
         if asked is not None and asked.reason != reason:
@@ -301,7 +301,7 @@ class TopicBuffer:
         return now
 
     def holds_since(self, moment: float) -> bool:
-        """Whether a record that came up to ``moment`` still waits for its batch to fill."""
+        """True if a record that came up to ``moment`` still waits for its batch to fill."""
         since = self.waiting_since
         return since is not None and since <= moment
 
@@ -440,8 +440,8 @@ class TopicBuffer:
         origin: Origin,
         since: float,
     ) -> None:
-        """Copy what is left over out of ``columns``, for all partitions at once: nothing keeps the rest
-        alive."""
+        """Copy the rows that are left over out of ``columns``, for all partitions at once: nothing keeps the
+        rest alive."""
         kept = take_columns(columns, np.concatenate([rows for _, rows, _ in held]))
         start = 0
         if self.waiting_since is None:
@@ -482,7 +482,7 @@ class _Move:
         self.room_size = room_size
         self.waiting_since = waiting_since
         self.live = True
-        """Whether the call that began it has not ended."""
+        """True if the call that began it has not ended."""
         self.touched: dict[WaitingRows, SavedRows] = {}
         self.closed: list[Batch] = []
 

@@ -43,7 +43,7 @@ LIMIT_PATIENCE_MS = 5_000
 
 
 class Topics:
-    """Guarded by a lock of its own; ``buffers`` is only ever added to, and may be read by anybody."""
+    """Guarded by a lock of its own; ``buffers`` is only ever added to, and any thread may read it."""
 
     def __init__(
         self,
@@ -108,13 +108,14 @@ class Topics:
         """Open the buffers of those ``names`` that have none yet; returns these.
 
         Waits up to ``max.block.ms`` for topics that are missing and brokers that are away. Raises
-        `RecordError` for what is no topic name, `BrokerError` or `DeadlineExceededError` for a topic that
+        `RecordError` for an invalid topic name, `BrokerError` or `DeadlineExceededError` for a topic that
         can't be described, `ProducerClosedError`.
         """
         missing = [name for name in dict.fromkeys(names) if name not in self.buffers]
         letters = self._config.dead_letter_topic
         if missing and letters and letters not in self.buffers:
-            # Before any record that may need it, and by those who may wait: the sender's thread may not.
+            # Before any record that may need it, and by a caller, which may wait: the sender's thread may
+            # not.
             missing = [letters, *(name for name in missing if name != letters)]
         if not for_replay:
             self.raise_if_closed()
@@ -141,7 +142,7 @@ class Topics:
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
+        """True if `close` was called."""
         return self._closed is not None
 
     def raise_if_closed(self) -> None:
@@ -176,7 +177,8 @@ class Topics:
             finally:
                 self._reading_limits = False
 
-        # In a thread of its own: who leads a partition must not wait for a broker that does not answer this.
+        # In a thread of its own: the leaders of partitions must not wait for a broker that does not answer
+        # this.
         try:
             threading.Thread(target=read, name="kafka-producer-limits", daemon=True).start()
         except RuntimeError:  # none can be started while the interpreter ends
@@ -219,10 +221,11 @@ class Topics:
 
         def ask() -> None:
             left = [name for name in names if name not in found]
-            told = self._router.metadata(left, refresh=create, deadline=deadline, create=create)
-            found.update({name: told.topics[name] for name in left if _is_described(told.topics.get(name))})
+            metadata = self._router.metadata(left, refresh=create, deadline=deadline, create=create)
+            described = {name for name in left if _is_described(metadata.topics.get(name))}
+            found.update({name: metadata.topics[name] for name in described})
             for name in left:
-                if not told.topic(name).partitions:
+                if not metadata.topic(name).partitions:
                     raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {name}")
 
         self._router.retry(ask, what=f"asking for {_list(names)}", deadline=deadline, topics=names)
@@ -234,12 +237,12 @@ class Topics:
                 if topic.name in self.buffers:
                     continue
                 if not for_replay:
-                    self.raise_if_closed()  # whoever closes looks at the topics there are then
+                    self.raise_if_closed()  # `close` looks at the topics that there are then
                 buffer = self._build_buffer(topic.name)
                 with buffer.lock:
                     buffer.closed = self._closed is not None
                     buffer.describe(topic.topic_id, _targets_of(topic), limit)
-                    # Under its lock from here on: no record may get in front of what is replayed.
+                    # Under its lock from here on: no record may get in front of replayed ones.
                     self.buffers[topic.name] = buffer
                     self._grown(buffer)
             yield topic.name

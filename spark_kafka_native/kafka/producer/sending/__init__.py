@@ -1,1 +1,1 @@
-"""From encoded batches to the brokers' answers: what is sent when, and what an answer means."""
+"""From encoded batches to the brokers' answers: when batches are sent, and what an answer means."""

@@ -90,7 +90,7 @@ class BackgroundLookups:
         self.start(ask, f"connect-{broker.node_id}")
 
     def unreachable(self, broker: BrokerConnection, error: KafkaError) -> None:
-        """``broker`` can't be used: wait, then look up who leads its partitions now."""
+        """``broker`` can't be used: wait, then look up the leaders of its partitions."""
         broker.not_before = self._timer.clock() + self._delay_s(broker.failures)
         broker.failures += 1
         self._timer.by(broker.not_before)
@@ -101,7 +101,7 @@ class BackgroundLookups:
                 self.refresh(queue.topic_partition.topic)
 
     def refresh(self, topic: str) -> None:
-        """Ask how many partitions the topic has and who leads them, at the next `ask_metadata`."""
+        """Ask for the topic's partitions and their leaders, at the next `ask_metadata`."""
         if topic not in self._asking_metadata:
             self._wanted[topic] = None
 
@@ -139,7 +139,7 @@ class BackgroundLookups:
             try:
                 router.refresh(topics, Deadline.after_ms(router.config.request_timeout_ms))
                 self._topics.refreshed(topics)
-            except Exception as failure:  # noqa: BLE001 - else nobody would ask about these topics again
+            except Exception as failure:  # noqa: BLE001 - else these topics would never be asked about again
                 error = as_kafka_error(failure)
             return lambda: self._refreshed(topics, error)
 
@@ -168,7 +168,7 @@ class BackgroundLookups:
                 response = router.send_any(request)
                 if response.error_code:
                     raise BrokerError(response.error_code, "InitProducerId", operation="IdempotentWrite")
-            except Exception as error:  # noqa: BLE001 - else nobody would ask for an identity again
+            except Exception as error:  # noqa: BLE001 - else an identity would never be asked for again
                 failure = as_kafka_error(error)
                 return lambda: self._not_identified(failure)
             identity = ProducerIdentity(response.producer_id, response.producer_epoch)
@@ -312,7 +312,7 @@ def _is_final(error: KafkaError) -> bool:
 
 
 def is_known(metadata: ClusterMetadata, topic: str) -> bool:
-    """Whether ``metadata`` describe the topic, without an error."""
+    """True if ``metadata`` describe the topic, without an error."""
     found = metadata.topics.get(topic)
     return found is not None and not found.error_code
 

@@ -29,7 +29,7 @@ class ProducerId:
 
     @property
     def may_bump_epoch(self) -> bool:
-        """Whether this client may raise its epoch by itself.
+        """True if this client may raise its epoch by itself.
 
         The epoch of a transactional producer is its coordinator's: raised in the middle of a transaction, it
         would leave out of the commit what was written before (librdkafka 1.8.2 lost records so).
@@ -63,7 +63,7 @@ class PartitionSequence:
         self.identity = identity
         self.next_sequence = 0
         self.confirmed = False
-        """Whether the broker confirmed a batch of this identity. Until then one batch at a time is in
+        """True once the broker has confirmed a batch of this identity. Until then one batch at a time is in
         flight: a broker without any state of a producer accepts whatever sequence comes first, a second
         batch before a failed first too."""
         self.gap = False

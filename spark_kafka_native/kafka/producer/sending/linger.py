@@ -46,8 +46,8 @@ class Linger:
         self._hurry = object()
 
     def close_due(self, now: float, closing: bool) -> None:
-        """Make batches of what has waited long enough; of everything while the producer is ``closing``, while
-        a caller waits for room, and after `hurry`."""
+        """Close the batches that have waited long enough; all of them while the producer is ``closing``,
+        while a caller waits for room, and after `hurry`."""
         wanted, room_wanted = self._hurry, self._memory.waiting
         hurry = wanted is not self._hurried or room_wanted or closing
 

@@ -1,9 +1,9 @@
 """`PartitionQueue`: the batches of one partition, their order, and what may be sent next. Sans-IO.
 
-No thread, clock, socket or lock: the sender's thread tells it what has happened (`sent`, `answered`,
-`lost`, `given_up`, `refreshed` ...) and asks what may be sent (`next`). Whoever calls does what is
-returned; nobody else writes to what is kept here, nor to a batch's numbers, attempts, last error and
-whether it may be in the log.
+No thread, clock, socket or lock: the sender's thread reports events (`sent`, `answered`, `lost`, `given_up`,
+`refreshed` ...) and asks for the next batch (`next`); it acts on the values that these return. Only this
+module writes to the state that is kept here, and to a batch's numbers, attempts, last error and whether it
+may be in the log.
 
 It lives as long as the producer: a client that forgets a partition's sequence numbers while a restarting
 broker denies the topic starts again at 0, and the broker drops its new records as duplicates of the old
@@ -60,7 +60,7 @@ class SendingRules:
 
     retries: int
     pipelined: bool
-    """Whether batches without sequence numbers may follow each other: only where no broker answers, as a
+    """True if batches without sequence numbers may follow each other: only where no broker answers, as a
     retry, or the halves of one that was refused for its size, could be overtaken."""
     delay_s: Callable[[int], float]
     """How long to wait after this many failures in a row."""
@@ -68,8 +68,8 @@ class SendingRules:
     """How long a topic that was there may be unknown (a broker may be restarting) before it counts as
     deleted."""
     sets_apart: bool = False
-    """Whether a single record over a limit does not fail: it is looked for in whatever is refused for its
-    size."""
+    """True if a single record over a limit does not fail: it is looked for in every batch that is refused
+    for its size."""
 
     @classmethod
     def of(cls, config: ProducerConfig, client: ClientConfig) -> SendingRules:
@@ -127,7 +127,7 @@ class Phase(enum.Enum):
     RENUMBERING = "as DRAINING, and then they get new numbers: the broker refuses the ones they have"
 
 
-class Event(enum.Enum):
+class QueueEvent(enum.Enum):
     """What moves a partition from one phase to another."""
 
     PUT_BACK = "a batch came back and is to be sent again"
@@ -138,20 +138,20 @@ class Event(enum.Enum):
 
 
 TRANSITIONS = {
-    (Phase.OPEN, Event.PUT_BACK): Phase.DRAINING,
-    (Phase.OPEN, Event.NUMBERS_REFUSED): Phase.RENUMBERING,
-    (Phase.OPEN, Event.DRAINED): Phase.OPEN,
-    (Phase.OPEN, Event.NUMBERED_ANEW): Phase.OPEN,
-    (Phase.OPEN, Event.SPILLED): Phase.OPEN,
-    (Phase.DRAINING, Event.PUT_BACK): Phase.DRAINING,
-    (Phase.DRAINING, Event.NUMBERS_REFUSED): Phase.RENUMBERING,
-    (Phase.DRAINING, Event.DRAINED): Phase.OPEN,
-    (Phase.DRAINING, Event.SPILLED): Phase.OPEN,
-    (Phase.RENUMBERING, Event.PUT_BACK): Phase.RENUMBERING,
-    (Phase.RENUMBERING, Event.NUMBERS_REFUSED): Phase.RENUMBERING,
-    (Phase.RENUMBERING, Event.DRAINED): Phase.RENUMBERING,
-    (Phase.RENUMBERING, Event.NUMBERED_ANEW): Phase.OPEN,
-    (Phase.RENUMBERING, Event.SPILLED): Phase.OPEN,
+    (Phase.OPEN, QueueEvent.PUT_BACK): Phase.DRAINING,
+    (Phase.OPEN, QueueEvent.NUMBERS_REFUSED): Phase.RENUMBERING,
+    (Phase.OPEN, QueueEvent.DRAINED): Phase.OPEN,
+    (Phase.OPEN, QueueEvent.NUMBERED_ANEW): Phase.OPEN,
+    (Phase.OPEN, QueueEvent.SPILLED): Phase.OPEN,
+    (Phase.DRAINING, QueueEvent.PUT_BACK): Phase.DRAINING,
+    (Phase.DRAINING, QueueEvent.NUMBERS_REFUSED): Phase.RENUMBERING,
+    (Phase.DRAINING, QueueEvent.DRAINED): Phase.OPEN,
+    (Phase.DRAINING, QueueEvent.SPILLED): Phase.OPEN,
+    (Phase.RENUMBERING, QueueEvent.PUT_BACK): Phase.RENUMBERING,
+    (Phase.RENUMBERING, QueueEvent.NUMBERS_REFUSED): Phase.RENUMBERING,
+    (Phase.RENUMBERING, QueueEvent.DRAINED): Phase.RENUMBERING,
+    (Phase.RENUMBERING, QueueEvent.NUMBERED_ANEW): Phase.OPEN,
+    (Phase.RENUMBERING, QueueEvent.SPILLED): Phase.OPEN,
 }
 """What is not in here can't happen; a KeyError would be a bug, and would end the producer loudly."""
 
@@ -190,7 +190,7 @@ class PartitionQueue:
 
     @property
     def spilling(self) -> bool:
-        """Whether an earlier batch is in the spill folder: what comes later must not overtake it.
+        """True if an earlier batch is in the spill folder: what comes later must not overtake it.
 
         What waits then stands before all that was spilled later: batches that were in flight without numbers,
         and those of the folder that are sent again. Each goes alone.
@@ -199,7 +199,7 @@ class PartitionQueue:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to send and nothing to wait for."""
+        """True if there is nothing to send and nothing to wait for."""
         return not self._waiting and not self._in_flight
 
     def unended(self, but: Collection[Batch] = ()) -> list[Batch]:
@@ -306,11 +306,11 @@ class PartitionQueue:
                 self._put_back(batch, None)
                 return FATAL
             case Retry(renumber=True):
-                self._put_back(batch, Event.NUMBERS_REFUSED)
+                self._put_back(batch, QueueEvent.NUMBERS_REFUSED)
             case Retry():
                 return self._try_again(batch, code, now) or verdict
             case Split():
-                self._put_back(batch, Event.PUT_BACK)
+                self._put_back(batch, QueueEvent.PUT_BACK)
             case Failed():
                 self._put_back(batch, None)  # its caller gives it up
             case _:
@@ -337,7 +337,7 @@ class PartitionQueue:
 
     def spilled(self) -> None:
         """Some that were given up went to the spill folder."""
-        self._move(Event.SPILLED)
+        self._move(QueueEvent.SPILLED)
         self._spilling = True
 
     def resumed(self) -> None:
@@ -345,7 +345,7 @@ class PartitionQueue:
         self._spilling = False
 
     def take_over(self, batch: Batch, halves: Sequence[Batch]) -> None:
-        """``halves`` are to be sent instead of ``batch``, with its numbers and what is known about it."""
+        """``halves`` are to be sent instead of ``batch``, with its numbers and its attempts."""
         share_numbers(batch, halves)
         for half in halves:
             half.attempts = batch.attempts
@@ -364,8 +364,8 @@ class PartitionQueue:
         return self._not_before
 
     def denied(self, code: ErrorCode, now: float) -> bool:
-        """Metadata or a broker said ``code`` of the topic; whether they have denied it for so long that it
-        must be gone.
+        """Metadata or a broker said ``code`` of the topic. True once they have denied it longer than a
+        restarting broker does: it must be gone.
         """
         if code not in UNKNOWN_TOPIC:
             self._unknown_since = None
@@ -423,7 +423,7 @@ class PartitionQueue:
         return [other for other in self._sequences.values() if other.identity == identity]
 
     def _may_follow(self, batch: Batch, sequence: PartitionSequence) -> bool:
-        """Whether ``batch`` may be sent while others are in flight.
+        """True if ``batch`` may be sent while others are in flight.
 
         Not while one is sent again (and while one waits for that, nothing is: see `Phase`): a broker
         remembers the last five batches only, and if new ones got in front of one that it may have, it would
@@ -437,7 +437,7 @@ class PartitionQueue:
     def _send_unnumbered(self, batch: Batch) -> Send:
         if self._phase is Phase.RENUMBERING:
             clear_numbers(batch)
-            self._move(Event.NUMBERED_ANEW)
+            self._move(QueueEvent.NUMBERED_ANEW)
         return Send(batch, numbered=False)
 
     def _send_numbered(self, batch: Batch, sequence: PartitionSequence, producer_id: ProducerId) -> Step:
@@ -446,7 +446,7 @@ class PartitionQueue:
             if identity is None:
                 return NeedProducerId()
             sequence.restart(identity)
-            self._move(Event.NUMBERED_ANEW)
+            self._move(QueueEvent.NUMBERED_ANEW)
             for other in self._waiting:
                 # Another spilled one may be in the log, and has to come with the numbers that it had.
                 if other is batch or other.spilled is None:
@@ -460,13 +460,13 @@ class PartitionQueue:
         return not self._in_flight and all(batch.identity is None for batch in self._waiting)
 
     def _is_head(self, batch: Batch) -> bool:
-        """Whether no earlier batch is unconfirmed."""
+        """True if no earlier batch is unconfirmed."""
         return self._in_flight[0] is batch and not (self._waiting and self._waiting[0].order < batch.order)
 
     def _came_back(self, batch: Batch) -> None:
         self._in_flight.remove(batch)
         if not self._in_flight:
-            self._move(Event.DRAINED)
+            self._move(QueueEvent.DRAINED)
 
     def _confirm(self, batch: Batch) -> None:
         self._failures = 0
@@ -490,12 +490,12 @@ class PartitionQueue:
         if code is not None and self.denied(code, now):
             self._put_back(batch, None)
             return GONE
-        self._put_back(batch, Event.PUT_BACK)
+        self._put_back(batch, QueueEvent.PUT_BACK)
         if self._waiting[0] is batch:  # those behind it only come back because of it
             self._back_off(now)
         return None
 
-    def _put_back(self, batch: Batch, event: Event | None) -> None:
+    def _put_back(self, batch: Batch, event: QueueEvent | None) -> None:
         """``batch`` goes to its old place."""
         place = 0
         while place < len(self._waiting) and self._waiting[place].order < batch.order:
@@ -504,13 +504,13 @@ class PartitionQueue:
         if event is not None:
             self._move(event)
             if not self._in_flight:
-                self._move(Event.DRAINED)
+                self._move(QueueEvent.DRAINED)
 
     def _back_off(self, now: float) -> None:
         self._not_before = now + self._rules.delay_s(self._failures)
         self._failures += 1
 
-    def _move(self, event: Event) -> None:
+    def _move(self, event: QueueEvent) -> None:
         self._phase = TRANSITIONS[self._phase, event]
 
 

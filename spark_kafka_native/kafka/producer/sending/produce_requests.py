@@ -55,15 +55,15 @@ class InFlightRequest:
 
     def match(self, response: ProduceResponse) -> dict[Batch, PartitionProduceResponse]:
         """What ``response`` says of each batch; one that it does not mention is missing."""
-        told: dict[tuple[object, int], PartitionProduceResponse] = {}
+        answers: dict[tuple[object, int], PartitionProduceResponse] = {}
         for topic in response.responses:
             for partition in topic.partition_responses:
                 # The first entry counts: an answer that names a partition twice must not settle it twice.
-                told.setdefault((topic.topic_id if self.by_id else topic.name, partition.index), partition)
+                answers.setdefault((topic.topic_id if self.by_id else topic.name, partition.index), partition)
         matched = {}
         for batch in self.batches:
             name, index = batch.topic_partition
-            found = told.get((self.topic_ids[name] if self.by_id else name, index))
+            found = answers.get((self.topic_ids[name] if self.by_id else name, index))
             if found is not None:
                 matched[batch] = found
         return matched
@@ -77,7 +77,7 @@ class ConnectionKey(NamedTuple):
 
 
 class BrokerConnection:
-    """The sender's thread owns it. The connection may be replaced; what is in flight goes with it."""
+    """The sender's thread owns it. The connection may be replaced; the requests in flight go with it."""
 
     def __init__(self, node_id: int, number: int = 0) -> None:
         self.node_id = node_id
@@ -90,7 +90,7 @@ class BrokerConnection:
         self.last_answer_at = 0.0
 
     def has_room(self, max_in_flight: int) -> bool:
-        """Whether one more request may be sent while fewer than ``max_in_flight`` are unanswered.
+        """True if one more request may be sent while fewer than ``max_in_flight`` are unanswered.
 
         Not while one waits for room in the socket: a broker that does not read holds up its own records only,
         and one request at most is kept for it.
@@ -174,8 +174,8 @@ ProduceAnswer = Written | Answered | Unanswered
 
 
 class ProduceConnections:
-    """The connections of one producer to the brokers that it writes to, and what is in flight on them. The
-    sender's thread owns them."""
+    """The connections of one producer to the brokers that it writes to, and the requests in flight on them.
+    The sender's thread owns them."""
 
     def __init__(
         self,

@@ -38,7 +38,7 @@ from .loop_timer import LoopTimer
 from .partition_queue import PartitionQueues, SendingRules
 from .produce_requests import Answered, ProduceAnswer, ProduceConnections, Unanswered, Written
 from .transaction import Transaction
-from .verdict import Delivered, Failed, Retry, Scope, Split
+from .verdict import Delivered, Failed, FailureScope, Retry, Split
 
 _LOG = logging.getLogger("spark_kafka_native")
 
@@ -85,7 +85,7 @@ class SenderLoop:
         self._topics = topics
         self._completion = completion
         self._transaction = transaction
-        self._added = None
+        self._added: TransactionPartitions | None = None
         if transaction is not None and producer_id is not None:
             self._added = TransactionPartitions(transaction, producer_id, router, self.lookups)
         self._oversized = OversizedBatches(topics, queues, completion, spilling, self.failures, over_limit)
@@ -129,7 +129,7 @@ class SenderLoop:
         return not (waiting or self.inbox or self._completion.incomplete or self._healing.in_flight)
 
     def end(self) -> None:
-        """Nothing is accepted any more, and what is here is given up."""
+        """Accept nothing more, and give up all batches that have not ended."""
         fatal = self.failures.fatal
         reason = str(fatal) if fatal else "the producer was closed before they could be delivered"
         try:
@@ -194,21 +194,21 @@ class SenderLoop:
                 assert_never(verdict)
 
     def _delivered(self, answer: Answered, duplicate: bool) -> None:
-        told = answer.response
-        known = not duplicate and told.base_offset >= 0
+        response = answer.response
+        known = not duplicate and response.base_offset >= 0
         self._completion.delivered(
             answer.batch,
             DeliveryStatus.PERSISTED,
-            told.base_offset if known else None,
-            told.log_append_time_ms if told.log_append_time_ms >= 0 else None,
+            response.base_offset if known else None,
+            response.log_append_time_ms if response.log_append_time_ms >= 0 else None,
         )
 
     def _give_up(self, verdict: Failed, batch: Batch, cause: KafkaError) -> None:
         failures = self.failures
         match verdict:
-            case Failed(scope=Scope.PRODUCER):
+            case Failed(scope=FailureScope.PRODUCER):
                 failures.fail_for_good(cause)
-            case Failed(scope=Scope.WAITING):
+            case Failed(scope=FailureScope.WAITING):
                 waiting = list(self.queues.of(batch.topic_partition).waiting)
                 failures.fail(waiting, str(cause), cause, retriable=False)
             case Failed(exhausted=True):
@@ -313,7 +313,7 @@ class Sender:
                 self.loop.end()
             finally:
                 self.wakeup.close()
-                # by the thread that has used it: whatever ends it, and whoever waits for it or does not
+                # By the thread that has used it, no matter how it ends and if a caller waits for it.
                 self._release()
                 self._ended = True
                 self._waiters.notify_all()

@@ -43,7 +43,7 @@ class State(enum.Enum):
     FATAL = "at its end: make a new producer"
 
 
-class Event(enum.Enum):
+class TransactionEvent(enum.Enum):
     """What moves it."""
 
     INITIALIZED = "initialize"
@@ -59,33 +59,33 @@ class Event(enum.Enum):
 
 
 TRANSITIONS = {
-    (State.NEW, Event.INITIALIZED): State.READY,
-    (State.READY, Event.INITIALIZED): State.READY,
-    (State.READY, Event.BEGIN): State.OPEN,
-    (State.READY, Event.FAILED): State.READY,
-    (State.OPEN, Event.FAILED): State.ABORTABLE,
-    (State.OPEN, Event.COMMIT): State.FLUSHING,
-    (State.OPEN, Event.ABORT): State.ABORTING,
-    (State.FLUSHING, Event.COMMIT): State.FLUSHING,
-    (State.FLUSHING, Event.FAILED): State.ABORTABLE,
-    (State.FLUSHING, Event.ABORT): State.ABORTING,
-    (State.FLUSHING, Event.FLUSHED): State.COMMITTING,
-    (State.FLUSHING, Event.DETACHED): State.DETACHED,
+    (State.NEW, TransactionEvent.INITIALIZED): State.READY,
+    (State.READY, TransactionEvent.INITIALIZED): State.READY,
+    (State.READY, TransactionEvent.BEGIN): State.OPEN,
+    (State.READY, TransactionEvent.FAILED): State.READY,
+    (State.OPEN, TransactionEvent.FAILED): State.ABORTABLE,
+    (State.OPEN, TransactionEvent.COMMIT): State.FLUSHING,
+    (State.OPEN, TransactionEvent.ABORT): State.ABORTING,
+    (State.FLUSHING, TransactionEvent.COMMIT): State.FLUSHING,
+    (State.FLUSHING, TransactionEvent.FAILED): State.ABORTABLE,
+    (State.FLUSHING, TransactionEvent.ABORT): State.ABORTING,
+    (State.FLUSHING, TransactionEvent.FLUSHED): State.COMMITTING,
+    (State.FLUSHING, TransactionEvent.DETACHED): State.DETACHED,
     # The coordinator may be committing: nothing but asking again can tell, and no abort is possible.
-    (State.COMMITTING, Event.COMMIT): State.COMMITTING,
-    (State.COMMITTING, Event.COMMITTED): State.READY,
-    (State.COMMITTING, Event.FAILED): State.ABORTABLE,
-    (State.ABORTABLE, Event.FAILED): State.ABORTABLE,
-    (State.ABORTABLE, Event.ABORT): State.ABORTING,
-    (State.ABORTING, Event.FAILED): State.ABORTING,
-    (State.ABORTING, Event.ABORT): State.ABORTING,
-    (State.ABORTING, Event.ABORTED): State.READY,
-    (State.DETACHED, Event.FAILED): State.DETACHED,
-    **{(state, Event.FATAL): State.FATAL for state in State},
+    (State.COMMITTING, TransactionEvent.COMMIT): State.COMMITTING,
+    (State.COMMITTING, TransactionEvent.COMMITTED): State.READY,
+    (State.COMMITTING, TransactionEvent.FAILED): State.ABORTABLE,
+    (State.ABORTABLE, TransactionEvent.FAILED): State.ABORTABLE,
+    (State.ABORTABLE, TransactionEvent.ABORT): State.ABORTING,
+    (State.ABORTING, TransactionEvent.FAILED): State.ABORTING,
+    (State.ABORTING, TransactionEvent.ABORT): State.ABORTING,
+    (State.ABORTING, TransactionEvent.ABORTED): State.READY,
+    (State.DETACHED, TransactionEvent.FAILED): State.DETACHED,
+    **{(state, TransactionEvent.FATAL): State.FATAL for state in State},
     # The coordinator has ended it, whatever has ended the producer meanwhile.
-    (State.FATAL, Event.COMMITTED): State.FATAL,
-    (State.FATAL, Event.ABORTED): State.FATAL,
-    (State.FATAL, Event.FAILED): State.FATAL,
+    (State.FATAL, TransactionEvent.COMMITTED): State.FATAL,
+    (State.FATAL, TransactionEvent.ABORTED): State.FATAL,
+    (State.FATAL, TransactionEvent.FAILED): State.FATAL,
 }
 """What is not in here can't be done then: `TransactionStateError`."""
 
@@ -141,7 +141,7 @@ _WITHOUT_EFFECT = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDI
 
 
 def is_open(code: ErrorCode) -> bool:
-    """Whether a request that was answered with ``code`` may have been applied nevertheless: a coordinator
+    """True if a request that was answered with ``code`` may have been applied nevertheless: a coordinator
     that loses its partition, or waits for its replicas in vain, may have written the decision to its log."""
     return code in _RETRIED | {ErrorCode.UNKNOWN_SERVER_ERROR} and code not in _WITHOUT_EFFECT
 
@@ -168,13 +168,13 @@ class Transaction:
         self.failure: KafkaError | None = None
         """Why it can only be aborted, or why the producer has ended."""
         self.touched = False
-        """Whether a broker may know of it: only then is there something to end."""
+        """True if a broker may know of it: only then is there something to end."""
         self.uncertain = False
-        """Whether something of it may still arrive at a broker."""
+        """True if something of it may still arrive at a broker."""
         self.commit_asked = False
-        """Whether the coordinator may have been told to commit it, and its answer is not known."""
+        """True if the coordinator may have been told to commit it, and its answer is not known."""
         self.epoch_used = False
-        """Whether the next transaction needs a fresh epoch."""
+        """True if the next transaction needs a fresh epoch."""
         self.lock = threading.RLock()
         self._state = State.NEW
         self._added: set[TopicPartition] = set()
@@ -188,7 +188,7 @@ class Transaction:
         """Where the producer stands."""
         return self._state
 
-    def move(self, event: Event) -> State:
+    def move(self, event: TransactionEvent) -> State:
         """Make the move; returns the new state. Raises `TransactionStateError` for what can't be now."""
         with self.lock:
             return self._move(event)
@@ -196,7 +196,7 @@ class Transaction:
     def begin(self, version: int) -> None:
         """A transaction begins, in this version of the protocol."""
         with self.lock:
-            self._move(Event.BEGIN)
+            self._move(TransactionEvent.BEGIN)
             self.version = version
             self.failure = None
             self.touched = self.uncertain = self.commit_asked = False
@@ -209,7 +209,7 @@ class Transaction:
         ``uncertain``: it may be written after all, or still arrive.
         """
         with self.lock:
-            self._move(Event.FAILED)
+            self._move(TransactionEvent.FAILED)
             self.failure = self.failure or error
             self.uncertain = self.uncertain or uncertain
 
@@ -217,23 +217,23 @@ class Transaction:
         """The producer has ended, for ``error``."""
         with self.lock:
             if self._state is not State.FATAL:
-                self._move(Event.FATAL)
+                self._move(TransactionEvent.FATAL)
                 self.failure = error
 
     # For the sender.
 
     @property
     def sending(self) -> bool:
-        """Whether batches may be sent."""
+        """True if batches may be sent."""
         return self._state in (State.OPEN, State.FLUSHING)
 
     @property
     def discarding(self) -> bool:
-        """Whether batches that wait are to be given up: their transaction will be aborted."""
+        """True if batches that wait are to be given up: their transaction will be aborted."""
         return self._state in (State.ABORTABLE, State.ABORTING)
 
     def admits(self, topic_partition: TopicPartition) -> bool:
-        """Whether a batch may be sent to ``topic_partition`` now. If it has to be added first, that is noted
+        """True if a batch may be sent to ``topic_partition`` now. If it has to be added first, that is noted
         for `take_wanted`."""
         if not self.sending:
             return False
@@ -257,7 +257,7 @@ class Transaction:
         self._added.update(topic_partitions)
         self._wanted.difference_update(topic_partitions)
 
-    def _move(self, event: Event) -> State:
+    def _move(self, event: TransactionEvent) -> State:
         # The handler of a signal may move it between any two calls: looked up is what is assigned.
         before = found = None
         while before is not self._state:

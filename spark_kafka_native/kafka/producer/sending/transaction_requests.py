@@ -86,8 +86,8 @@ def init_producer_id(
     identity: ProducerIdentity | None,
     deadline: Deadline,
 ) -> ProducerIdentity:
-    """A fresh identity. Without ``identity`` whoever had the transactional id is fenced, and its open
-    transaction aborted; with it that is only done to a producer that nobody has fenced (KIP-360).
+    """A fresh identity. Without ``identity`` the last producer with the transactional id is fenced,
+    and its open transaction aborted; with it, only if that producer is not fenced itself (KIP-360).
 
     Raises `ConfigError` for a transaction timeout over the broker's maximum, `TransactionFatalError`.
     """
@@ -133,13 +133,13 @@ def add_partitions(
     )
 
     def read(response: AddPartitionsToTxnResponse) -> None:
-        told = {
+        codes = {
             TopicPartition(topic.name, one.partition_index): one.partition_error_code
             for topic in response.results_by_topic_v3_and_below
             for one in topic.results_by_partition
         }
         where = f"AddPartitionsToTxn for {key}"
-        _check_all(AddPartitionsToTxnRequest, told, topic_partitions, where, "Write")
+        _check_all(AddPartitionsToTxnRequest, codes, topic_partitions, where, "Write")
 
     _ask(router, key, request, read, deadline)
 
@@ -194,13 +194,13 @@ def commit_offsets_in(
     )
 
     def read(response: TxnOffsetCommitResponse) -> None:
-        told = {
+        codes = {
             TopicPartition(topic.name, one.partition_index): one.error_code
             for topic in response.topics
             for one in topic.partitions
         }
         where = f"TxnOffsetCommit to {key} for transactional id {transaction.transactional_id}"
-        _check_all(TxnOffsetCommitRequest, told, offsets, where, "Read")
+        _check_all(TxnOffsetCommitRequest, codes, offsets, where, "Read")
 
     at_most = LAST_TXN_OFFSET_COMMIT_OF_VERSION_1 if transaction.version == 1 else None
     _ask(router, key, request, read, deadline, at_most=at_most)
@@ -276,7 +276,7 @@ def _ask(  # noqa: PLR0913 - of a helper that all of them share
 
 def _check_all(
     request: type[Request[Any]],
-    told: Mapping[TopicPartition, ErrorCode],
+    codes: Mapping[TopicPartition, ErrorCode],
     wanted: Collection[TopicPartition],
     where: str,
     operation: str,
@@ -285,7 +285,7 @@ def _check_all(
     order = [Meaning.FATAL, Meaning.ABORTABLE, Meaning.RETRY, Meaning.DONE]
     # Of those refused together, the one that says why: the others were merely not attempted.
     ranked = sorted(
-        ((told[tp], tp) for tp in wanted if tp in told),
+        ((codes[tp], tp) for tp in wanted if tp in codes),
         key=lambda one: (
             order.index(judge_answer(request, one[0])),
             one[0] is ErrorCode.OPERATION_NOT_ATTEMPTED,
@@ -293,7 +293,7 @@ def _check_all(
     )
     for code, tp in ranked[:1]:
         _check(request, code, f"{where}, {tp}", operation)
-    missing = [tp for tp in wanted if tp not in told]
+    missing = [tp for tp in wanted if tp not in codes]
     if missing:
         raise IncompleteResponseError(f"{where}: the answer says nothing of {missing[0]}")
 
@@ -321,10 +321,10 @@ def _check(
 
 
 def _max_timeout_ms(router: Router, key: CoordinatorKey, deadline: Deadline) -> str:
-    """What the broker allows; it may not tell just anybody."""
+    """What the broker allows; describing its configuration takes an ACL."""
     name = "transaction.max.timeout.ms"
     try:
-        told = describe_broker_configs(router, find_coordinator(router, key, deadline), deadline)
+        configs = describe_broker_configs(router, find_coordinator(router, key, deadline), deadline)
     except KafkaError:
         return "unknown: it takes an ACL for DescribeConfigs on the cluster"
-    return told.get(name) or "unknown"
+    return configs.get(name) or "unknown"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ...error_code import ErrorCode
 
 
-class Scope(enum.Enum):
+class FailureScope(enum.Enum):
     """How much is given up."""
 
     BATCH = "the batch"
@@ -48,7 +48,7 @@ class Split:
 class Failed:
     """Given up: sending the same again would be refused again, or might duplicate it."""
 
-    scope: Scope = Scope.BATCH
+    scope: FailureScope = FailureScope.BATCH
     oversized: bool = False
     """It is a single record over a limit: `over_limit` says what becomes of it."""
     exhausted: bool = False
@@ -62,7 +62,7 @@ DELIVERED, DUPLICATE = Delivered(), Delivered(duplicate=True)
 RETRY, REFRESH, RENUMBER = Retry(), Retry(refresh=True), Retry(renumber=True)
 SPLIT = Split()
 FAIL, OVERSIZED, EXHAUSTED = Failed(), Failed(oversized=True), Failed(exhausted=True)
-GONE, FATAL = Failed(Scope.WAITING), Failed(Scope.PRODUCER)
+GONE, FATAL = Failed(FailureScope.WAITING), Failed(FailureScope.PRODUCER)
 
 _INDEFINITE = frozenset(
     {
@@ -93,8 +93,8 @@ _OUT_OF_SEQUENCE = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.
 
 
 def is_indefinite(error_code: ErrorCode) -> bool:
-    """Whether the batch may be in the log although the broker said ``error_code``: nobody knows that of one
-    that a newer broker has made up.
+    """True if the batch may be in the log although the broker said ``error_code``: that is not known of a
+    code that a newer broker has added.
     """
     return error_code in _INDEFINITE or not error_code.known
 

@@ -1,1 +1,1 @@
-"""How a batch ends: delivered, given up, spilled or split, and who hears of it."""
+"""How a batch ends: delivered, given up, spilled or split; and how its end is reported."""

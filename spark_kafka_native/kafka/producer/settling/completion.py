@@ -1,4 +1,4 @@
-"""`BatchCompletion`: the end of a batch, good or bad, exactly once: what is reported, counted and kept.
+"""`BatchCompletion`: the end of a batch, good or bad, exactly once: reported, counted and kept.
 
 The sender's thread calls it; flush and the callers of `Producer.undelivered` look at it from outside.
 """
@@ -74,7 +74,7 @@ class BatchCompletion:
         """``batch`` was split: its halves end in its place."""
         batch.children = list(halves)
         for half in batch.children:
-            half.told = batch.told
+            half.reported_before = batch.reported_before
         self.expect(batch.children)
         self.incomplete.pop(batch, None)
         self._stats.metrics.count(metric.SPLITS)
@@ -84,7 +84,7 @@ class BatchCompletion:
         there. Raises `SpillError`: nothing has changed then.
         """
         self._spilling.replace_by_letter(batch, letter, topic_id)
-        letter.told = batch.told
+        letter.reported_before = batch.reported_before
         batch.children = [letter]
         self.expect(batch.children)
         self.incomplete.pop(batch, None)
@@ -147,9 +147,9 @@ class BatchCompletion:
             )
             error.__cause__ = cause
             # Its owner has heard that it will be sent again: that it will not is no detail.
-            refused = batch.told and not keeps
+            refused = batch.reported_before and not keeps
             _LOG.log(logging.ERROR if refused else logging.DEBUG, "%s", error)
-            if not batch.told:
+            if not batch.reported_before:
                 self._stats.failed(error)
                 self._hand_back(batch, error)
             self._end(
@@ -159,7 +159,7 @@ class BatchCompletion:
         return in_folder
 
     def refuse(self, topic: str, block: DeliveryBlock, rows: Rows, cause: Exception) -> None:
-        """``rows`` of ``block`` never got into a batch. Called by whoever hands them over."""
+        """``rows`` of ``block`` never got into a batch. Called by the thread that hands them over."""
         nowhere = TopicPartition(topic, -1)
         status = DeliveryStatus.NOT_PERSISTED
         error = DeliveryError(nowhere, len(rows), status, str(cause), True)
@@ -232,7 +232,7 @@ class Acknowledgement:
     bytes: int
     """Of the batch as it went over the wire; 0 where it lay in the spill folder."""
     base_offset: int | None
-    """Of its first record; None where no broker told one."""
+    """Of its first record; None where no broker reported one."""
     error: str | None
     """Why it was not delivered; None where it was."""
     seconds: float

@@ -23,7 +23,7 @@ EXPIRY_S = 0.05
 class Failures:
     """Called by the sender's thread."""
 
-    def __init__(  # noqa: PLR0913 - who all hear of a batch that is given up
+    def __init__(  # noqa: PLR0913 - all that a batch that is given up concerns
         self,
         topics: Topics,
         queues: PartitionQueues,
@@ -47,8 +47,8 @@ class Failures:
     def fail(
         self, batches: list[Batch], reason: str, cause: BaseException | None, *, retriable: bool = True
     ) -> None:
-        """Give up ``batches`` of one partition, in order; what is spilled takes along all of its partition
-        that has not ended."""
+        """Give up ``batches`` of one partition, in order; with them go all batches of the partition that they
+        would overtake in the spill folder, or that would overtake them."""
         if not batches:
             return
         queue = self._queues.of(batches[0].topic_partition)
@@ -114,7 +114,7 @@ class Failures:
         self._timer.by(self._expire_at)
 
     def discard(self) -> None:
-        """Give up all that waits, as its transaction is aborted; what is in flight is waited for."""
+        """Give up all batches that wait, as their transaction is aborted; those in flight are waited for."""
         transaction = self._transaction
         assert transaction is not None
         why = f"its transaction is aborted: {transaction.failure or 'abort() was called'}"

@@ -77,11 +77,11 @@ class OverLimit:
 
     @property
     def skips(self) -> bool:
-        """Whether such records are left out."""
+        """True if such records are left out."""
         return self._config.over_limit == "skip"
 
     def applies(self, topic: str) -> bool:
-        """Whether a record of ``topic`` that is over a limit does not fail."""
+        """True if a record of ``topic`` that is over a limit does not fail."""
         return self._config.over_limit != "fail" and topic != self._topic
 
     # In a caller's thread.
@@ -114,9 +114,9 @@ class OverLimit:
         )
 
         def settle(row: int, place: int, outcome: Outcome) -> None:
-            # Without `part`: nobody counts the memory of the records themselves.
-            told = self._told(places[row], DeliveryStatus.NOT_PERSISTED, causes[row], outcome, place)
-            _report(block, rows[row], told)
+            # Without `part`: the memory of the records themselves is not counted.
+            error = self._error_of(places[row], DeliveryStatus.NOT_PERSISTED, causes[row], outcome, place)
+            _report(block, rows[row], error)
 
         buffer = self._buffers[self._topic]
         letters = TopicColumns(
@@ -131,7 +131,7 @@ class OverLimit:
     # In the sender's thread.
 
     def skip_batch(self, batch: Batch, cause: Exception) -> None:
-        """The only record of ``batch``, which nobody sends any more, is left out."""
+        """The only record of ``batch``, which is not sent any more, is left out."""
         error = self._skipped(batch.topic_partition, batch.undelivered_status, cause)
         self._completion.ended_by_choice(batch, error)
 
@@ -155,7 +155,7 @@ class OverLimit:
         def settle(_row: int, place: int, outcome: Outcome) -> None:
             if batch.ended:
                 return
-            error = self._told(batch.topic_partition, batch.undelivered_status, cause, outcome, place)
+            error = self._error_of(batch.topic_partition, batch.undelivered_status, cause, outcome, place)
             self._completion.ended_by_choice(batch, error)
 
         block = DeadLetterBlock(1, self._completion.waiters, settle)
@@ -172,10 +172,10 @@ class OverLimit:
         self, buffer: TopicBuffer, letter: RecordColumns, partition: int, batch: Batch, cause: Exception
     ) -> None:
         """As for halves: the dead letter takes the place of ``batch`` in the spill folder before it is sent,
-        so that whoever replays it sends the same. Its owner has heard long ago how the record ended."""
+        so that a replay sends the same. The end of the record was reported long ago."""
 
         def settle(_row: int, place: int, outcome: Outcome) -> None:
-            self._told(batch.topic_partition, batch.undelivered_status, cause, outcome, place)
+            self._error_of(batch.topic_partition, batch.undelivered_status, cause, outcome, place)
 
         block = DeadLetterBlock(1, self._completion.waiters, settle)
         buffer.append_alone(
@@ -185,7 +185,7 @@ class OverLimit:
             lambda own: self._completion.replace_by_letter(batch, own, buffer.topic_id),
         )
 
-    # What is told.
+    # The errors, and their metrics.
 
     def _skipped(self, where: TopicPartition, status: DeliveryStatus, cause: Exception) -> RecordSkippedError:
         error = RecordSkippedError(where, 1, status, f"it was skipped: {cause}", retriable=False)
@@ -194,7 +194,7 @@ class OverLimit:
         self._throttled_log.warning(("skipped", where.topic), "a record over a limit is skipped: %s", error)
         return error
 
-    def _told(
+    def _error_of(
         self,
         where: TopicPartition,
         status: DeliveryStatus,
@@ -264,11 +264,11 @@ class DeadLetterWriter:
         return self._with_headers(record, record.value[:room], cause)
 
     def _with_headers(self, record: Record, value: bytes | None, cause: Exception) -> RecordColumns:
-        told = _headers(record, value, cause)
+        added = _headers(record, value, cause)
         timestamp_ms = record.timestamp_ms
         if timestamp_ms == NO_TIMESTAMP_MS:
             timestamp_ms = self._encoder.clock_ms()
-        return one_row(record.key, value, [*record.headers, *told], timestamp_ms)
+        return one_row(record.key, value, [*record.headers, *added], timestamp_ms)
 
     def _fits(self, letter: RecordColumns) -> bool:
         size = _size(letter)
@@ -377,17 +377,17 @@ def partitions_of(given: Partitions, partitions: int) -> Partitions:
 
 
 def _headers(record: Record, value: bytes | None, cause: Exception) -> RecordHeaders:
-    told: dict[str, object] = {"topic": record.topic}
+    fields: dict[str, object] = {"topic": record.topic}
     if record.partition >= 0:
-        told["partition"] = record.partition
-    told["exception"] = type(cause).__name__
-    told["message"] = str(cause)[:MAX_REASON_CHARACTERS]
+        fields["partition"] = record.partition
+    fields["exception"] = type(cause).__name__
+    fields["message"] = str(cause)[:MAX_REASON_CHARACTERS]
     if isinstance(cause, RecordTooLargeError):
-        told |= {"record.size": cause.size, "limit": cause.limit, "limit.name": cause.limit_name}
+        fields |= {"record.size": cause.size, "limit": cause.limit, "limit.name": cause.limit_name}
     if record.value is not None:
-        told["value.size"] = len(record.value)
-        told["value.truncated"] = "false" if value is None or len(value) == len(record.value) else "true"
-    return [(PREFIX + name, str(content).encode()) for name, content in told.items()]
+        fields["value.size"] = len(record.value)
+        fields["value.truncated"] = "false" if value is None or len(value) == len(record.value) else "true"
+    return [(PREFIX + name, str(content).encode()) for name, content in fields.items()]
 
 
 def _size(letter: RecordColumns) -> int:

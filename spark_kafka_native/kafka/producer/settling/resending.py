@@ -78,7 +78,7 @@ class Replay:
 
     @property
     def left(self) -> bool:
-        """Whether there are batches that were not handed over."""
+        """True if there are batches that were not handed over."""
         return any(self._left.values())
 
     @property
@@ -173,15 +173,15 @@ class Healing:
 
     @property
     def in_flight(self) -> bool:
-        """Whether a try has been sent and not answered: a producer that ends waits for it, as without
-        sequence numbers nobody would recognise the next one."""
+        """True if a try has been sent and not answered: a producer that ends waits for it, as without
+        sequence numbers no broker would recognise the next one."""
         return any(
             backlog.probe is not None and backlog.probe in self._queues.of(where).in_flight
             for where, backlog in self._spilling.backlogs.items()
         )
 
     def turn(self, now: float) -> None:
-        """Try what is due, and look at what has become of what was tried."""
+        """Try the batches that are due, and look at the outcome of those that were tried."""
         if not self._spilling.enabled:
             return
         self._retry_replay(now)

@@ -92,7 +92,7 @@ class Spilling:
         """``given_up`` is ``entry`` of the folder now, and will be sent again."""
         backlog = self.backlogs.setdefault(given_up.topic_partition, Backlog())
         insort(backlog.batches, _again(given_up, entry), key=lambda batch: batch.order)
-        backlog.refused = backlog.refused or given_up.told
+        backlog.refused = backlog.refused or given_up.reported_before
 
     def replace(self, batch: Batch, into: Iterable[Batch]) -> None:
         """``into`` (its halves, or itself under new numbers) takes the place of ``batch`` in the folder, if
@@ -135,12 +135,12 @@ class Spilling:
 
 
 def _again(given_up: Batch, entry: SpilledBatch) -> Batch:
-    """The batch as it will be sent again: with its place, its numbers and what is known about it.
+    """The batch as it will be sent again: with its place, its numbers and what its attempts have shown.
 
     The numbers of ``entry`` itself may be older, where the folder could not take the new ones.
     """
     batch = Batch.from_folder(entry, given_up.order)
-    batch.told = True
+    batch.reported_before = True
     batch.identity, batch.base_sequence = given_up.identity, given_up.base_sequence
     batch.indefinite = given_up.indefinite
     return batch

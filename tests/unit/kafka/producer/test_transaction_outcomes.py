@@ -27,7 +27,7 @@ from spark_kafka_native.kafka.producer.errors import (
     TransactionFatalError,
     TransactionStateError,
 )
-from spark_kafka_native.kafka.producer.sending.transaction import Event, State
+from spark_kafka_native.kafka.producer.sending.transaction import State, TransactionEvent
 from spark_kafka_native.kafka.producer.transactional_producer import TransactionalProducer
 from spark_kafka_native.kafka.protocol.api.init_producer_id import (
     InitProducerIdRequest,
@@ -137,7 +137,7 @@ def test_an_interrupt_at_the_end_of_a_transaction_leaves_one_that_can_be_ended_a
 
         def interrupted(*arguments: Any) -> Any:
             result = real(*arguments)
-            if step != "moved" or arguments[0] in (Event.COMMITTED, Event.ABORTED):
+            if step != "moved" or arguments[0] in (TransactionEvent.COMMITTED, TransactionEvent.ABORTED):
                 monkeypatch.undo()
                 raise KeyboardInterrupt
             return result

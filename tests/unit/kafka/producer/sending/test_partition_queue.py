@@ -14,11 +14,11 @@ from spark_kafka_native.kafka.producer.accumulating.batch import Batch, Producer
 from spark_kafka_native.kafka.producer.sending.idempotence import MAX_EPOCH, ProducerId
 from spark_kafka_native.kafka.producer.sending.partition_queue import (
     TRANSITIONS,
-    Event,
     Load,
     NeedProducerId,
     PartitionQueue,
     Phase,
+    QueueEvent,
     Send,
     SendingRules,
 )
@@ -657,20 +657,20 @@ class TestSplits:
 
 class TestTransitions:
     def test_every_phase_has_a_next_one_for_every_event_that_can_come(self) -> None:
-        missing = {(phase, event) for phase in Phase for event in Event} - set(TRANSITIONS)
+        missing = {(phase, event) for phase in Phase for event in QueueEvent} - set(TRANSITIONS)
         assert missing == {
             # Numbers start anew only where nothing is in flight, and a draining partition opens then.
-            (Phase.DRAINING, Event.NUMBERED_ANEW),
+            (Phase.DRAINING, QueueEvent.NUMBERED_ANEW),
         }
 
     def test_only_new_numbers_and_the_spill_folder_end_renumbering(self) -> None:
         leaving = {key: to for key, to in TRANSITIONS.items() if key[0] is not to}
         assert leaving == {
-            (Phase.OPEN, Event.PUT_BACK): Phase.DRAINING,
-            (Phase.OPEN, Event.NUMBERS_REFUSED): Phase.RENUMBERING,
-            (Phase.DRAINING, Event.NUMBERS_REFUSED): Phase.RENUMBERING,
-            (Phase.DRAINING, Event.DRAINED): Phase.OPEN,
-            (Phase.DRAINING, Event.SPILLED): Phase.OPEN,
-            (Phase.RENUMBERING, Event.NUMBERED_ANEW): Phase.OPEN,
-            (Phase.RENUMBERING, Event.SPILLED): Phase.OPEN,
+            (Phase.OPEN, QueueEvent.PUT_BACK): Phase.DRAINING,
+            (Phase.OPEN, QueueEvent.NUMBERS_REFUSED): Phase.RENUMBERING,
+            (Phase.DRAINING, QueueEvent.NUMBERS_REFUSED): Phase.RENUMBERING,
+            (Phase.DRAINING, QueueEvent.DRAINED): Phase.OPEN,
+            (Phase.DRAINING, QueueEvent.SPILLED): Phase.OPEN,
+            (Phase.RENUMBERING, QueueEvent.NUMBERED_ANEW): Phase.OPEN,
+            (Phase.RENUMBERING, QueueEvent.SPILLED): Phase.OPEN,
         }

@@ -9,10 +9,10 @@ from spark_kafka_native.kafka.errors import KafkaError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.errors import TransactionStateError
 from spark_kafka_native.kafka.producer.sending.transaction import (
-    Event,
     Meaning,
     State,
     Transaction,
+    TransactionEvent,
     judge_answer,
 )
 from spark_kafka_native.kafka.protocol.api.init_producer_id import InitProducerIdRequest
@@ -32,16 +32,26 @@ ALL = (
     TxnOffsetCommitRequest,
     EndTxnRequest,
 )
-WAYS: dict[str, list[Event]] = {
+WAYS: dict[str, list[TransactionEvent]] = {
     "NEW": [],
-    "READY": [Event.INITIALIZED],
-    "OPEN": [Event.INITIALIZED, Event.BEGIN],
-    "FLUSHING": [Event.INITIALIZED, Event.BEGIN, Event.COMMIT],
-    "COMMITTING": [Event.INITIALIZED, Event.BEGIN, Event.COMMIT, Event.FLUSHED],
-    "ABORTABLE": [Event.INITIALIZED, Event.BEGIN, Event.FAILED],
-    "ABORTING": [Event.INITIALIZED, Event.BEGIN, Event.ABORT],
-    "DETACHED": [Event.INITIALIZED, Event.BEGIN, Event.COMMIT, Event.DETACHED],
-    "FATAL": [Event.FATAL],
+    "READY": [TransactionEvent.INITIALIZED],
+    "OPEN": [TransactionEvent.INITIALIZED, TransactionEvent.BEGIN],
+    "FLUSHING": [TransactionEvent.INITIALIZED, TransactionEvent.BEGIN, TransactionEvent.COMMIT],
+    "COMMITTING": [
+        TransactionEvent.INITIALIZED,
+        TransactionEvent.BEGIN,
+        TransactionEvent.COMMIT,
+        TransactionEvent.FLUSHED,
+    ],
+    "ABORTABLE": [TransactionEvent.INITIALIZED, TransactionEvent.BEGIN, TransactionEvent.FAILED],
+    "ABORTING": [TransactionEvent.INITIALIZED, TransactionEvent.BEGIN, TransactionEvent.ABORT],
+    "DETACHED": [
+        TransactionEvent.INITIALIZED,
+        TransactionEvent.BEGIN,
+        TransactionEvent.COMMIT,
+        TransactionEvent.DETACHED,
+    ],
+    "FATAL": [TransactionEvent.FATAL],
 }
 TABLE = """
              INITIALIZED BEGIN FAILED    COMMIT     FLUSHED    COMMITTED ABORT    ABORTED DETACHED FATAL
@@ -69,7 +79,7 @@ def in_state(state: str) -> Transaction:
 
 def test_the_table_has_every_state_and_event() -> None:
     assert [row[0] for row in _ROWS] == [state.name for state in State]
-    assert sorted(_HEAD) == sorted(event.name for event in Event)
+    assert sorted(_HEAD) == sorted(event.name for event in TransactionEvent)
 
 
 @pytest.mark.parametrize(("state", "event", "expected"), CELLS)
@@ -77,10 +87,10 @@ def test_moves(state: str, event: str, expected: str) -> None:
     transaction = in_state(state)
     if expected == "-":
         with pytest.raises(TransactionStateError, match=r"orders-1: can't .*; the producer is"):
-            transaction.move(Event[event])
+            transaction.move(TransactionEvent[event])
         assert transaction.state is State[state]
     else:
-        assert transaction.move(Event[event]) is State[expected]
+        assert transaction.move(TransactionEvent[event]) is State[expected]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +168,7 @@ def test_what_was_added_to_one_transaction_is_not_in_the_next() -> None:
     transaction = in_state("READY")
     transaction.begin(1)
     transaction.added([TP])
-    for event in (Event.COMMIT, Event.FLUSHED, Event.COMMITTED):
+    for event in (TransactionEvent.COMMIT, TransactionEvent.FLUSHED, TransactionEvent.COMMITTED):
         transaction.move(event)
     transaction.begin(1)
 
@@ -182,8 +192,8 @@ def test_the_first_failure_counts_and_uncertainty_stays_until_the_next() -> None
     transaction.failed(KafkaError("second"))
     assert (str(transaction.failure), transaction.uncertain) == ("first", True)
     with pytest.raises(TransactionStateError, match=r"can't commit.*only be aborted: first"):
-        transaction.move(Event.COMMIT)
-    transaction.move(Event.ABORT)
-    transaction.move(Event.ABORTED)
+        transaction.move(TransactionEvent.COMMIT)
+    transaction.move(TransactionEvent.ABORT)
+    transaction.move(TransactionEvent.ABORTED)
     transaction.begin(2)
     assert (transaction.failure, transaction.uncertain) == (None, False)

@@ -115,7 +115,7 @@ def test_what_comes_behind_one_of_the_folder_does_not_overtake_it(failing, tmp_p
     assert failing.told == [(1, "refused"), (2, OVERTAKING), (3, OVERTAKING)]
     assert failing.partition.idle
     again = failing.half.spilling.backlogs[TP].batches
-    assert [(one.order, one.told, one.records) for one in again] == [
+    assert [(one.order, one.reported_before, one.records) for one in again] == [
         (one.order, True, one.records) for one in (first, second, late)
     ]
     assert failing.kept(tmp_path) == [data]
