@@ -160,7 +160,7 @@ def _entered(name: str, f: Field[Any], value: Any, allowed: tuple[type, ...]) ->
         return parse(text)
     except ValueError as error:
         problem = "must be a whole number" if parse is int else str(error)
-        # else the message already contains the value
+        # Else the message already contains the value.
         found = f", not {value!r}" if problem.startswith("must") else ""
         raise ConfigError(f"{name} {problem}{found}") from None
 
@@ -177,7 +177,7 @@ def _as_text(value: Any, allowed: tuple[type, ...]) -> str | None:
     if isinstance(value, bool | bytes) or value is None or bool in allowed or str in allowed:
         return None
     try:
-        # includes numpy's integers, and integer enums, which properties spell as numbers
+        # Includes numpy's integers, and integer enums, which properties spell as numbers.
         return str(operator.index(value))
     except TypeError:
         return None

@@ -11,7 +11,6 @@ import time
 from typing import Any, TypeVar
 
 from ..config.client_config import ClientConfig, split_address
-from ..config.security_config import SecurityConfig
 from ..errors import HandshakeClosedError, KafkaError, NetworkError
 from ..protocol.message import Request, Response
 from ..protocol.session import Session
@@ -73,21 +72,11 @@ class Connection(RequestPipeline):
         _LOG.debug("connected to %s", connection.address)
         return connection
 
-    def __repr__(self) -> str:
-        state = f"{self.in_flight} in flight" if self._death is None else f"closed ({self._death})"
-        return f"<Connection to {self.address}: {state}>"
-
     def _shake_hands(self, deadline: Deadline) -> None:
         began = time.monotonic()
         self.negotiated = shake_hands(self, self._config, deadline)
-        self._session.max_frame_length = self._config.max_response_bytes
-        self._served = False
+        self.begin_service(self._config.max_response_bytes)
         self.session_lifetime = SessionLifetime.starting(began, self.negotiated.session_lifetime_ms)
-
-    @property
-    def muted_ms(self) -> float:
-        """Milliseconds for which the broker asked this client to send nothing (KIP-219)."""
-        return self._throttle.muted_ms
 
     @property
     def renewal_due(self) -> bool:
@@ -132,37 +121,20 @@ class Connection(RequestPipeline):
     def submit(
         self, request: Request[R], version: int | None = None, deadline: Deadline | None = None
     ) -> PendingResponse[R]:
-        """Write ``request`` now and return without waiting for its response. Waits only while the broker
-        mutes this client, and not at all if that would last beyond ``deadline``.
-
-        Raises the error that ended the connection, or `NetworkError` (muted for too long), if nothing was
-        written. Once a byte may have been sent, the error is in the `PendingResponse` instead: only then may
-        the broker have applied the request.
-        """
-        self._throttle.wait(deadline)
-        pending = self._enqueue(request, self.version_of(type(request)) if version is None else version)
-        self._write_all()
-        return pending
+        """As `RequestPipeline.submit`; by default in the highest version that both sides support."""
+        return super().submit(
+            request, self.version_of(type(request)) if version is None else version, deadline
+        )
 
     def post(self, request: Request[R], version: int | None = None) -> PendingResponse[R]:
-        """As `submit`, but never waits: later calls of `poll` write what the system does not take now.
-
-        For one thread that serves several connections: it waits for their `waits_for`, and posts nothing more
-        while a connection `has_unwritten` bytes (that limits them) or its broker mutes this client.
-        """
-        pending = self._enqueue(request, self.version_of(type(request)) if version is None else version)
-        self._push()
-        return pending
+        """As `RequestPipeline.post`; by default in the highest version that both sides support."""
+        return super().post(request, self.version_of(type(request)) if version is None else version)
 
     def alive(self) -> bool:
         """True if a request may be sent here: the connection is open, not closed by an idle broker, and not
         idle for too long.
         """
-        if not self._in_flight and not self.closed:
-            if (time.monotonic() - self._used_at) * 1000 > self._config.connections_max_idle_ms:
-                self.close()
-            else:
-                self.poll()
+        self.poll_idle(self._config.connections_max_idle_ms)
         return not self.closed
 
     def retire(self, deadline: Deadline) -> None:
@@ -173,38 +145,26 @@ class Connection(RequestPipeline):
         """
         with self.lock:
             self.retired = True
-        self._write_all()
-        while (last := self._last_in_flight()) is not None:
-            if not self.wait_for(last, deadline):
-                raise NetworkError(
-                    f"{self.address}: the SASL session ends, but {last.what} is not answered yet"
-                )
+        if (missing := self.drain(deadline)) is not None:
+            raise NetworkError(
+                f"{self.address}: the SASL session ends, but {missing.what} is not answered yet"
+            )
         self.close()
 
-    def _last_in_flight(self) -> PendingResponse[Any] | None:
-        with self.lock:
-            return self._in_flight[-1] if self._in_flight else None
-
-    def _raise_if_dead(self) -> None:
-        super()._raise_if_dead()
+    def _raise_if_unusable(self) -> None:
+        super()._raise_if_unusable()
         if self.retired or self.session_lifetime.expired:
             raise NetworkError(
                 f"{self.address}: the SASL session of this connection ends; another one takes over"
             )
 
-    def _explained(self, error: KafkaError) -> KafkaError:
-        served = self._served or not self._in_flight or not self.negotiated.api_versions
-        return error if served else _explained_hang_up(error, self._config.security)
-
-
-def _explained_hang_up(error: KafkaError, security: SecurityConfig) -> KafkaError:
-    """``error`` of the first request after the handshake, with its likely cause: a SASL listener answers
-    ApiVersions without authentication, and closes the connection at the next request of a client that does
-    not authenticate.
-    """
-    if type(error) is not NetworkError or security.uses_sasl:
-        return error
-    return HandshakeClosedError(
-        f"{error} at the first request; does that port want SASL (security.protocol=SASL_"
-        f"{'SSL' if security.encrypted else 'PLAINTEXT'})?"
-    )
+    def _explain_hang_up(self, error: KafkaError) -> KafkaError:
+        security = self._config.security
+        if type(error) is not NetworkError or security.uses_sasl or not self.negotiated.api_versions:
+            return error
+        # A SASL listener answers ApiVersions without authentication, and closes the connection at the next
+        # request of a client that does not authenticate.
+        return HandshakeClosedError(
+            f"{error} at the first request; does that port want SASL (security.protocol=SASL_"
+            f"{'SSL' if security.encrypted else 'PLAINTEXT'})?"
+        )

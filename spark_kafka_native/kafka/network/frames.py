@@ -72,10 +72,11 @@ class FrameReader:
     reader.
     """
 
-    def __init__(self, stream: Stream, frame_length: Callable[[bytes], int], buffers: FrameBuffers) -> None:
+    def __init__(self, stream: Stream, frame_length: Callable[[bytes], int]) -> None:
         self._stream = stream
         self._frame_length = frame_length
-        self._buffers = buffers
+        self.buffers = FrameBuffers()
+        """The memory that large frames are read into."""
         self._prefix = bytearray(4)
         self._target = memoryview(self._prefix)
         self._filled = 0
@@ -97,5 +98,5 @@ class FrameReader:
                 frame, self._target = self._target, memoryview(self._prefix)
                 self._in_frame = False
                 return frame
-            self._target = self._buffers.take(self._frame_length(bytes(self._prefix)))
+            self._target = self.buffers.take(self._frame_length(bytes(self._prefix)))
             self._in_frame = True

@@ -21,7 +21,10 @@ class Carrier(Protocol):
     """The part of a connection that a `PendingResponse` needs."""
 
     request_timeout_ms: int
-    buffers: FrameBuffers
+
+    @property
+    def buffers(self) -> FrameBuffers:
+        """The memory of large responses."""
 
     @property
     def closed(self) -> bool:

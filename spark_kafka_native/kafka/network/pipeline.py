@@ -57,8 +57,7 @@ class RequestPipeline:
     def __init__(self, transport: Transport, session: Session, request_timeout_ms: int) -> None:
         self._transport = transport
         self._session = session
-        self.buffers = FrameBuffers()
-        self._frames = FrameReader(transport, session.frame_length, self.buffers)
+        self._frames = FrameReader(transport, session.frame_length)
         self._in_flight: deque[PendingResponse[Any]] = deque()
         self._unwritten = WriteQueue(transport)
         # Guards the three attributes below, `_in_flight` and `_unwritten`. Re-entrant: a signal handler may
@@ -76,10 +75,19 @@ class RequestPipeline:
         self.metrics: MetricsRegistry | None = None
         """Where to count; set by `Brokers` after the handshake."""
 
+    def __repr__(self) -> str:
+        state = f"{self.in_flight} in flight" if self._death is None else f"closed ({self._death})"
+        return f"<{type(self).__name__} to {self.address}: {state}>"
+
     @property
     def address(self) -> str:
         """``host:port`` as given to `Transport.connect`."""
         return self._transport.address
+
+    @property
+    def buffers(self) -> FrameBuffers:
+        """The memory of large responses."""
+        return self._frames.buffers
 
     @property
     def closed(self) -> bool:
@@ -90,6 +98,11 @@ class RequestPipeline:
     def in_flight(self) -> int:
         """The number of requests sent and not answered."""
         return len(self._in_flight)
+
+    @property
+    def muted_ms(self) -> float:
+        """Milliseconds for which the broker asked this client to send nothing (KIP-219)."""
+        return self._throttle.muted_ms
 
     @property
     def waits_for(self) -> int:
@@ -105,6 +118,36 @@ class RequestPipeline:
     def fileno(self) -> int:
         """The socket's file descriptor, for a caller that waits on several."""
         return self._transport.fileno()
+
+    def begin_service(self, max_frame_length: int) -> None:
+        """Called once the handshake is done: responses may now have ``max_frame_length``."""
+        self._session.max_frame_length = max_frame_length
+        self._served = False
+
+    def submit(
+        self, request: Request[R], version: int, deadline: Deadline | None = None
+    ) -> PendingResponse[R]:
+        """Write ``request`` now and return without waiting for its response. Waits only while the broker
+        mutes this client, and not at all if that would last beyond ``deadline``.
+
+        Raises the error that ended the connection, or `NetworkError` (muted for too long), if nothing was
+        written. Once a byte may have been sent, the error is in the `PendingResponse` instead: only then may
+        the broker have applied the request.
+        """
+        self._throttle.wait(deadline)
+        pending = self._enqueue(request, version)
+        self._write_all()
+        return pending
+
+    def post(self, request: Request[R], version: int) -> PendingResponse[R]:
+        """As `submit`, but never waits: later calls of `poll` write what the system does not take now.
+
+        For one thread that serves several connections: it waits for their `waits_for`, and posts nothing more
+        while a connection `has_unwritten` bytes (that limits them) or its broker mutes this client.
+        """
+        pending = self._enqueue(request, version)
+        self._push()
+        return pending
 
     def wait_for(self, pending: PendingResponse[Any], deadline: Deadline) -> bool:
         """Read until ``pending`` is done; False if ``deadline`` passed first."""
@@ -129,6 +172,25 @@ class RequestPipeline:
         self._push()
         self._read(self._become_reader, self._read_arrived)
 
+    def poll_idle(self, max_idle_ms: float) -> None:
+        """Unless requests are in flight, find out if the broker has closed the connection, and close it if it
+        was idle for longer than ``max_idle_ms``.
+        """
+        if self._in_flight or self.closed:
+            return
+        if (time.monotonic() - self._used_at) * 1000 > max_idle_ms:
+            self.close()
+        else:
+            self.poll()
+
+    def drain(self, deadline: Deadline) -> PendingResponse[Any] | None:
+        """Write everything and wait for the responses in flight. Returns a missing one at ``deadline``."""
+        self._write_all()
+        while (last := self._last_in_flight()) is not None:
+            if not self.wait_for(last, deadline):
+                return last
+        return None
+
     def close(self) -> None:
         """Close the socket; waiting threads get a `NetworkError`."""
         self._die(NetworkError(f"{self.address}: the connection was closed by this client"), expected=True)
@@ -149,10 +211,14 @@ class RequestPipeline:
         self._death = NetworkError(f"{self.address}: the connection belongs to the parent process")
         self._transport.forget()
 
+    def _last_in_flight(self) -> PendingResponse[Any] | None:
+        with self.lock:
+            return self._in_flight[-1] if self._in_flight else None
+
     def _enqueue(self, request: Request[R], version: int) -> PendingResponse[R]:
         try:
             with self.lock:
-                self._raise_if_dead()
+                self._raise_if_unusable()
                 correlation_id, buffers = self._session.send(request, version)
                 api = request.api_name()
                 what = f"{api} v{version} to {self.address}"
@@ -160,14 +226,14 @@ class RequestPipeline:
                 if request.answered:
                     self._in_flight.append(pending)
                 self._unwritten.add(buffers, pending, request.answered)
-                self._raise_if_dead()  # a signal handler may have closed it meanwhile
+                self._raise_if_unusable()  # a signal handler may have closed it meanwhile
             if self.metrics is not None:
                 self.metrics.count(metric.REQUESTS, 1, api)
                 self.metrics.count(metric.BYTES_SENT, sum(map(len, buffers)), api)
         except Exception:
             raise
-        # else a thread could wait for the response to a request that was never sent
         except BaseException as error:
+            # Else a thread could wait for the response to a request that was never sent.
             self._die_of_interrupt(error)
             raise
         self._used_at = pending.sent_at
@@ -322,13 +388,16 @@ class RequestPipeline:
         if throttle_time_ms > 0:
             metrics.measure(metric.THROTTLE_DURATION, throttle_time_ms / 1000)
 
-    def _raise_if_dead(self) -> None:
+    def _raise_if_unusable(self) -> None:
         """Called with the lock held."""
         if self._death is not None:
             raise own_copy(self._death)
 
     def _explained(self, error: KafkaError) -> KafkaError:
-        """The error that waiting threads get for ``error``; `Connection` adds its likely cause."""
+        return error if self._served or not self._in_flight else self._explain_hang_up(error)
+
+    def _explain_hang_up(self, error: KafkaError) -> KafkaError:
+        """``error`` of the first request after the handshake; `Connection` adds its likely cause."""
         return error
 
     def _die(self, error: KafkaError, *, expected: bool = False) -> None:

@@ -183,7 +183,7 @@ class _Collected:
         return observe
 
     def _values(self, name: str, metric: Metric, *, interval: bool) -> list[tuple[MetricKey, Value]]:
-        # a reader may run on in a forked child, where the client does not
+        # A reader may run on in a forked child, where the client does not.
         if self._process_id != os.getpid():
             return []
         with self._lock:
@@ -245,7 +245,7 @@ class JsonLines:
         self._owns_file = isinstance(to, str | os.PathLike)
         # The thread closes it, once everything is written.
         self._file = Path(to).open("a", encoding="utf-8") if isinstance(to, str | os.PathLike) else to  # noqa: SIM115
-        self._told_dropped = 0
+        self._reported_dropped = 0
         self._process_id = os.getpid()
         self._thread = threading.Thread(target=self._work, name="kafka-json-lines", daemon=True)
         self._thread.start()
@@ -269,14 +269,14 @@ class JsonLines:
     def _work(self) -> None:
         for event in self._stream:
             self._write(event.to_dict())
-            if (dropped := self._stream.dropped) > self._told_dropped:
-                self._write({"event": "dropped", "count": dropped - self._told_dropped})
-                self._told_dropped = dropped
+            if (dropped := self._stream.dropped) > self._reported_dropped:
+                self._write({"event": "dropped", "count": dropped - self._reported_dropped})
+                self._reported_dropped = dropped
             if not len(self._stream):
                 self._flush()
         self._flush()
         if self._owns_file:
-            # a full disk: the rest of the buffer cannot be written here either
+            # A full disk: the rest of the buffer cannot be written here either.
             with contextlib.suppress(OSError):
                 self._file.close()
 

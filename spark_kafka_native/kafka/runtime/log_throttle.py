@@ -25,37 +25,37 @@ class LogThrottle:
         self._log = log
         self._interval_s = interval_s
         self._clock = clock
-        self._said: OrderedDict[Hashable, tuple[float, int]] = OrderedDict()
+        self._logged: OrderedDict[Hashable, tuple[float, int]] = OrderedDict()
         self._new_since = float("-inf")
         self._new = 0
 
     @property
     def kinds(self) -> int:
         """The number of remembered kinds."""
-        return len(self._said)
+        return len(self._logged)
 
     def info(self, kind: Hashable, message: str, *arguments: object) -> None:
         """Log ``message % arguments`` at INFO, unless a line of this ``kind`` was logged within the interval.
         The next line says how many were left out.
         """
-        self._say(logging.INFO, kind, message, arguments)
+        self._log_line(logging.INFO, kind, message, arguments)
 
     def warning(self, kind: Hashable, message: str, *arguments: object) -> None:
         """As `info`, at WARNING."""
-        self._say(logging.WARNING, kind, message, arguments)
+        self._log_line(logging.WARNING, kind, message, arguments)
 
-    def _say(self, level: int, kind: Hashable, message: str, arguments: tuple[object, ...]) -> None:
+    def _log_line(self, level: int, kind: Hashable, message: str, arguments: tuple[object, ...]) -> None:
         if not self._log.isEnabledFor(level):
             return
         now = self._clock()
         kind = self._kind(kind, now)
-        said_at, left_out = self._said.get(kind, (float("-inf"), 0))
-        if now - said_at < self._interval_s:
-            self._said[kind] = said_at, left_out + 1
+        logged_at, left_out = self._logged.get(kind, (float("-inf"), 0))
+        if now - logged_at < self._interval_s:
+            self._logged[kind] = logged_at, left_out + 1
             return
-        self._said[kind] = now, 0
-        while len(self._said) > MAX_KINDS:
-            self._said.popitem(last=False)
+        self._logged[kind] = now, 0
+        while len(self._logged) > MAX_KINDS:
+            self._logged.popitem(last=False)
         more = f" ({left_out} more like it since the last line)" if left_out else ""
         self._log.log(level, message + more, *arguments)
 
@@ -63,7 +63,7 @@ class LogThrottle:
         """``kind``, or a common kind if there were so many new kinds that each would be forgotten before it
         recurs.
         """
-        if kind in self._said:
+        if kind in self._logged:
             return kind
         if now - self._new_since >= self._interval_s:
             self._new_since, self._new = now, 0

@@ -89,8 +89,8 @@ class Lookups:
         except RuntimeError:
             # No thread can start while the interpreter exits (Python 3.12), or if there are too many.
             self._run(key, lookup)
-        # it is unknown whether the thread runs, and other callers may wait for it
         except BaseException as interrupt:
+            # It is unknown whether the thread runs, and other callers may wait for it.
             lookup.failure = OSError(f"interrupted by {interrupt!r}")
             self._end(key, lookup)
             raise
