@@ -44,11 +44,14 @@ class _Lookup:
 
 
 class Lookups:
-    """The lookups in progress in a process. Any thread may use it."""
+    """The lookups in progress in a process. Any thread may use it.
+
+    It has no lock: a signal handler may interrupt a thread in here and close a client whose own threads need
+    to look up a name for that. Each change is a single operation on a dict.
+    """
 
     def __init__(self, max_lookups: int = MAX_LOOKUPS) -> None:
         self._max_lookups = max_lookups
-        self._lock = threading.Lock()
         self._under_way: dict[Hashable, _Lookup] = {}
         self._condition = LocklessCondition()
 
@@ -77,14 +80,12 @@ class Lookups:
         """The lookup for ``key``, started if necessary; empty while too many are in progress."""
         lookup = _Lookup(question)
         try:
-            # Within the try: an interrupt while the lock is released would leave a lookup that no thread
-            # runs.
-            with self._lock:
-                if (found := self._under_way.get(key)) is not None:
-                    return [found]
-                if len(self._under_way) >= self._max_lookups:
-                    return []
-                self._under_way[key] = lookup
+            # Several threads that ask at once may exceed the maximum by their number.
+            if key not in self._under_way and len(self._under_way) >= self._max_lookups:
+                return []
+            # Within the try: an interrupt after this would leave a lookup that no thread runs.
+            if (found := self._under_way.setdefault(key, lookup)) is not lookup:
+                return [found]
             threading.Thread(target=self._run, args=(key, lookup), name="kafka-lookup", daemon=True).start()
         except RuntimeError:
             # No thread can start while the interpreter exits (Python 3.12), or if there are too many.
@@ -105,9 +106,8 @@ class Lookups:
             self._end(key, lookup)
 
     def _end(self, key: Hashable, lookup: _Lookup) -> None:
-        with self._lock:
-            if self._under_way.get(key) is lookup:
-                del self._under_way[key]
+        if self._under_way.get(key) is lookup:
+            self._under_way.pop(key, None)
         lookup.done = True
         self._condition.notify_all()
 
@@ -209,7 +209,7 @@ def _interleaved(found: list[AddressInfo]) -> list[AddressInfo]:
 
 def _after_fork() -> None:
     global _lookups
-    _lookups = Lookups()  # its threads are the parent's, and its lock may have been held
+    _lookups = Lookups()  # its threads are the parent's
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from closing_at_any_step import run_at
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import NetworkError, UnreachableError
@@ -177,19 +178,47 @@ def test_an_interrupt_at_the_start_blocks_no_other_thread(monkeypatch: pytest.Mo
 def test_an_interrupt_as_it_is_recorded_blocks_no_other_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     lookups = Lookups(max_lookups=1)
 
-    class Lock:
-        """Ctrl-C just as the lock is released."""
+    class Interrupted(dict[Any, Any]):
+        """Ctrl-C just after it is there."""
 
-        def __enter__(self) -> None: ...
-
-        def __exit__(self, *_: object) -> None:
-            monkeypatch.undo()
+        def setdefault(self, key: Any, value: Any = None) -> Any:
+            self[key] = value
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(lookups, "_lock", Lock())
-    with pytest.raises(KeyboardInterrupt):
-        lookups.ask("key", lambda: [1], Deadline.after_ms(SOON))
+    with monkeypatch.context() as patched:
+        under_way = Interrupted()
+        patched.setattr(lookups, "_under_way", under_way)
+        with pytest.raises(KeyboardInterrupt):
+            lookups.ask("key", lambda: [1], Deadline.after_ms(SOON))
+        assert not under_way
     assert lookups.ask("key", lambda: [2], Deadline.after_ms(1_000)) == [2]
+
+
+def test_the_handler_of_a_signal_may_wait_for_a_lookup_of_another_thread_wherever_it_comes() -> None:
+    """As when it closes a client whose own threads have to connect for that."""
+    lookups, steps = Lookups(), []
+
+    def ask(key: str) -> None:
+        assert lookups.ask(key, lambda: [1], Deadline.after_ms(SOON)) == [1]
+
+    def handler() -> None:
+        thread = threading.Thread(target=ask, args=("other",), daemon=True)
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive()
+
+    def at_every_step() -> None:
+        step = 0
+        while run_at(step, handler, lambda: ask("key")):
+            step += 1
+        steps.append(step)
+
+    # In a thread of its own, so that one that waits for itself fails the test and does not hang it.
+    main = threading.Thread(target=at_every_step, daemon=True)
+    main.start()
+    main.join(60)
+    assert steps
+    assert steps[0] > 10
 
 
 def test_a_child_of_a_fork_asks_anew(stuck: Stuck, monkeypatch: pytest.MonkeyPatch) -> None:
