@@ -55,9 +55,12 @@ class KafkaBatchReader(DataSourceReader):  # type: ignore[misc]
         # Spark keeps the process in which it plans: the next plan starts connected, too.
         settle_worker()
         from .driver.batch_plan import plan_batch
+        from .driver.cluster_view import view_cluster
         from .driver.pushed_filters import PushedFilters
 
-        tasks = plan_batch(router_for(self._options.client), self._options, self._filters or PushedFilters())
+        filters = self._filters or PushedFilters()
+        view = view_cluster(router_for(self._options.client), self._options, filters)
+        tasks = plan_batch(view, self._options, filters)
         _warn_of_open_bounds(tasks)
         # Spark calls read(None) if there is no partition at all, and a read of no ranges yields nothing.
         return [KafkaInputPartition(ranges=task) for task in tasks] or [KafkaInputPartition(ranges=())]

@@ -1,95 +1,204 @@
-"""`plan_batch`: a batch read -> its tasks. Runs on the driver, once for each ``load()``."""
+"""`plan_batch`: a `ClusterView` -> the tasks of a batch read. Pure: it asks nothing.
+
+Where a read starts and ends, as the options say it, becomes bounds (`resolve_start`, `resolve_end`); a bound
+that is looked up when the task runs stays one.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, assert_never
 
-from ....kafka.cluster.router import Router
-from ....kafka.model import IsolationLevel, OffsetAt, TopicPartition
+from ....kafka.errors import ConfigError
+from ....kafka.model import TopicPartition
 from ...conditions import KafkaConditionError
-from ..offset_limits import AtTimestamp, AtTimestamps, Committed
-from ..offset_range import At, EndBound, FirstAtOrAfter, Latest, OffsetRange, StartBound
-from ..read_options import ReadOptions
-from .offset_reader import (
-    AssignedPartition,
-    ListedOffsets,
-    find_partitions,
-    list_earliest_and_latest,
-    list_latest,
-    list_offsets_at,
-    offset_now,
-    resolve_end,
-    resolve_start,
+from ..offset_limits import (
+    AtTimestamp,
+    AtTimestamps,
+    Committed,
+    LatestMinus,
+    PartitionOffset,
+    Specific,
+    format_topic_partitions,
 )
+from ..offset_range import (
+    At,
+    Earliest,
+    EndBound,
+    FirstAtOrAfter,
+    Latest,
+    OffsetRange,
+    StartBound,
+    fixed_offset,
+)
+from ..read_options import ReadOptions
+from .cluster_view import ClusterView, time_of
 from .pushed_filters import PushedFilters
 from .range_calculator import PlannedRange, describe_small_tasks, form_tasks
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
 
+_OFFSETS_MISMATCH: Final = "KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED"
+
+_TIMES_MISMATCH: Final = "KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED"
+
 Cut = tuple[int, int | None]
 """Offsets that pushed filters leave: from (inclusive) and until (exclusive, None for no bound)."""
 
 
-def plan_batch(router: Router, options: ReadOptions, filters: PushedFilters) -> list[tuple[OffsetRange, ...]]:
-    """The ranges of each task. Every offset between the limits is in exactly one of them."""
-    assigned = find_partitions(router, options)
-    bounds = list_earliest_and_latest(router, assigned, options.consumer.isolation_level)
-    listed = bounds.latest
-    starts = resolve_start(router, options, assigned, bounds)
-    ends = resolve_end(router, options, assigned)
-    if isinstance(options.starting, Committed | AtTimestamp | AtTimestamps):
-        # Looked up after the ends were listed, these may be behind them by now if records arrive.
-        bounds = replace(bounds, latest=list_latest(router, assigned, options.consumer.isolation_level))
-    if isinstance(options.starting, Committed):
-        ends |= _ends_of_unstable(router, options, starts, ends, bounds)
-    wanted = {tp: partition for tp, partition in assigned.items() if filters.allows(tp)}
-    cuts = _resolve_cuts(router, options, filters, wanted, bounds)
-    planned = [
-        _plan_range(tp, partition, (starts[tp], ends[tp]), bounds, cuts[tp])
-        for tp, partition in wanted.items()
-    ]
+def plan_batch(
+    view: ClusterView, options: ReadOptions, filters: PushedFilters
+) -> list[tuple[OffsetRange, ...]]:
+    """The ranges of each task. Every offset between the limits is in exactly one of them.
+
+    Raises `KafkaConditionError` and `ConfigError` for limits that do not fit the cluster.
+    """
+    starts, ends = resolve_start(view, options), resolve_end(view, options)
+    ends |= _ends_of_unstable(view, starts, ends)
+    cuts = _cut(view, filters)
+    planned = [_plan_range(view, tp, (starts[tp], ends[tp]), cut) for tp, cut in cuts.items()]
     if options.bind_at_load:
-        planned = [_bind(one, listed) for one in planned]
-    tasks = form_tasks(planned, options, {tp: partition.leader for tp, partition in assigned.items()})
+        planned = [_bind(one, view.latest_before) for one in planned]
+    tasks = form_tasks(planned, options, {tp: one.leader for tp, one in view.partitions.items()})
     if (hint := describe_small_tasks(tasks)) is not None:
         _LOG.warning("%s", hint)
     return [tuple(piece.shipped for piece in task) for task in tasks]
 
 
+def resolve_start(view: ClusterView, options: ReadOptions) -> dict[TopicPartition, StartBound]:
+    """Where each partition starts; only `Earliest` stays to be looked up when the job runs."""
+    limit, latest = options.starting, view.latest_before
+    match limit:
+        case Earliest():
+            return dict.fromkeys(view.partitions, Earliest())
+        case Latest():
+            return {tp: At(latest[tp]) for tp in view.partitions}
+        case LatestMinus(count):
+            return {tp: At(max(latest[tp] - count, view.earliest[tp])) for tp in view.partitions}
+        case Specific(offsets):
+            _check_assigned(offsets, view.partitions, _OFFSETS_MISMATCH, "start")
+            return {
+                tp: At(latest[tp]) if isinstance(bound, Latest) else bound for tp, bound in offsets.items()
+            }
+        case Committed():
+            return _start_at_committed(view, options)
+        case AtTimestamp() | AtTimestamps():
+            return _start_at_times(view, options, limit)
+        case _:
+            assert_never(limit)
+
+
+def resolve_end(view: ClusterView, options: ReadOptions) -> dict[TopicPartition, EndBound]:
+    """Where each partition ends. `Latest` stays to be looked up when the job runs, and so does a time that no
+    record has reached yet: one that is too late may arrive after the planning, and must not be read then.
+    """
+    limit = options.ending
+    match limit:
+        case Specific(offsets):
+            _check_assigned(offsets, view.partitions, _OFFSETS_MISMATCH, "end")
+            return {tp: _end_of(bound) for tp, bound in offsets.items()}
+        case AtTimestamp() | AtTimestamps():
+            _check_times(limit, view.partitions, "end")
+            return {
+                tp: FirstAtOrAfter(time_of(limit, tp)) if offset is None else At(offset)
+                for tp, offset in view.ending.items()
+            }
+        case Latest() | Earliest() | LatestMinus() | Committed():
+            return dict.fromkeys(view.partitions, Latest())
+        case _:
+            assert_never(limit)
+
+
+def offset_now(bound: StartBound | EndBound, topic_partition: TopicPartition, view: ClusterView) -> int:
+    """The offset of ``bound`` at the time of the view."""
+    if (offset := fixed_offset(bound)) is not None:
+        return offset
+    return (view.earliest if isinstance(bound, Earliest) else view.latest)[topic_partition]
+
+
+def _end_of(bound: PartitionOffset) -> EndBound:
+    if isinstance(bound, Earliest):
+        raise ConfigError("an ending offset can't be earliest")  # refused with Spark's words before
+    return bound
+
+
 def _ends_of_unstable(
-    router: Router,
-    options: ReadOptions,
+    view: ClusterView,
     starts: Mapping[TopicPartition, StartBound],
     ends: Mapping[TopicPartition, EndBound],
-    bounds: ListedOffsets,
 ) -> dict[TopicPartition, EndBound]:
-    """With read_committed: the ends of partitions in which the group is ahead of the last stable offset. It
-    may have read with read_uncommitted before; what it has not read belongs to open transactions, and nothing
-    is read of it."""
-    if options.consumer.isolation_level is not IsolationLevel.READ_COMMITTED:
-        return {}
-    ahead = {
-        tp: start.offset
+    """The ends of partitions in which the group is ahead of the last stable offset. It may have read with
+    read_uncommitted before: the rest belongs to open transactions, and nothing of it is read."""
+    return {
+        tp: At(start.offset)
         for tp, start in starts.items()
-        if isinstance(start, At) and start.offset > bounds.latest[tp] and isinstance(ends[tp], Latest)
+        if isinstance(start, At) and isinstance(ends[tp], Latest) and tp in view.log_ends
+        if view.latest[tp] < start.offset <= view.log_ends[tp]
     }
-    log_ends = list_latest(router, ahead, IsolationLevel.READ_UNCOMMITTED)
-    return {tp: At(offset) for tp, offset in ahead.items() if offset <= log_ends[tp]}
+
+
+def _start_at_committed(view: ClusterView, options: ReadOptions) -> dict[TopicPartition, StartBound]:
+    missing = [topic_partition for topic_partition, offset in view.committed.items() if offset is None]
+    if missing and options.committed_fallback == "error":
+        raise ConfigError(
+            f"Group {options.group_id} has committed no offset for {format_topic_partitions(missing)}; "
+            "set committedOffsetsFallback to earliest or latest to start there instead"
+        )
+    at_latest, latest = options.committed_fallback == "latest", view.latest_before
+    return {
+        tp: At(offset) if offset is not None else At(latest[tp]) if at_latest else Earliest()
+        for tp, offset in view.committed.items()
+    }
+
+
+def _start_at_times(
+    view: ClusterView, options: ReadOptions, limit: AtTimestamp | AtTimestamps
+) -> dict[TopicPartition, StartBound]:
+    _check_times(limit, view.partitions, "start")
+    for topic_partition, offset in view.starting.items():
+        if offset is None and options.timestamp_strategy == "error":
+            time_ms = time_of(limit, topic_partition)
+            raise ConfigError(
+                f"No offset matched from request of topic-partition {topic_partition} and timestamp "
+                f"{time_ms}."
+            )
+    return {
+        tp: At(view.latest_before[tp] if offset is None else offset) for tp, offset in view.starting.items()
+    }
+
+
+def _check_times(
+    limit: AtTimestamp | AtTimestamps, partitions: Collection[TopicPartition], position: str
+) -> None:
+    if isinstance(limit, AtTimestamps):
+        _check_assigned(limit.timestamps_ms, partitions, _TIMES_MISMATCH, position)
+
+
+def _check_assigned(
+    specified: Mapping[TopicPartition, object],
+    assigned: Collection[TopicPartition],
+    condition: str,
+    position: str,
+) -> None:
+    if set(specified) != set(assigned):
+        raise KafkaConditionError(
+            condition,
+            {
+                "position": position,
+                "specifiedPartitions": format_topic_partitions(specified),
+                "assignedPartitions": format_topic_partitions(assigned),
+            },
+        )
 
 
 def _plan_range(
-    topic_partition: TopicPartition,
-    partition: AssignedPartition,
-    limits: tuple[StartBound, EndBound],
-    bounds: ListedOffsets,
-    cut: Cut,
+    view: ClusterView, topic_partition: TopicPartition, limits: tuple[StartBound, EndBound], cut: Cut
 ) -> PlannedRange:
     start, end = limits
-    from_now = offset_now(start, topic_partition, bounds)
-    until_now = offset_now(end, topic_partition, bounds)
+    from_now = offset_now(start, topic_partition, view)
+    until_now = offset_now(end, topic_partition, view)
     if from_now > until_now:
         raise KafkaConditionError(
             "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
@@ -108,7 +217,7 @@ def _plan_range(
         end=end,
         floor=floor,
         ceiling=ceiling,
-        topic_id=partition.topic_id,
+        topic_id=view.partitions[topic_partition].topic_id,
     )
     cut_from = max(from_now, floor)
     cut_until = until_now if ceiling is None else min(until_now, ceiling)
@@ -126,26 +235,15 @@ def _bind(planned: PlannedRange, listed: Mapping[TopicPartition, int]) -> Planne
     return replace(planned, shipped=shipped, until_offset=until_offset)
 
 
-def _resolve_cuts(
-    router: Router,
-    options: ReadOptions,
-    filters: PushedFilters,
-    wanted: Mapping[TopicPartition, AssignedPartition],
-    bounds: ListedOffsets,
-) -> dict[TopicPartition, Cut]:
-    """Offsets and the earliest time of the filters as offsets of each partition.
+def _cut(view: ClusterView, filters: PushedFilters) -> dict[TopicPartition, Cut]:
+    """The partitions that the filters allow, with the offsets that they leave of each.
 
     The first record at or after a time has only earlier ones before it, so that a lower bound always prunes.
     After it there may be earlier ones again, and no answer of a broker rules that out.
     """
-    cuts: dict[TopicPartition, Cut] = dict.fromkeys(wanted, (filters.from_offset, filters.until_offset))
-    if filters.from_timestamp_ms is not None and filters.from_timestamp_ms > 0:
-        places = dict.fromkeys(wanted, OffsetAt.timestamp(filters.from_timestamp_ms))
-        found = list_offsets_at(router, places, options.consumer.isolation_level)
-        # No record that late: none before the end that was listed *earlier* can be, while later ones may
-        # arrive.
-        cuts = {
-            tp: (max(cut[0], bounds.latest[tp] if (at := found[tp]) is None else at), cut[1])
-            for tp, cut in cuts.items()
-        }
-    return cuts
+    cuts: dict[TopicPartition, Cut] = {
+        tp: (filters.from_offset, filters.until_offset) for tp in view.partitions if filters.allows(tp)
+    }
+    # No record that late: none before `latest` can be, as it was listed *earlier*. Later ones may arrive.
+    found = {tp: view.latest[tp] if at is None else at for tp, at in view.filtered.items()}
+    return {tp: (max(cut[0], found.get(tp, 0)), cut[1]) for tp, cut in cuts.items()}

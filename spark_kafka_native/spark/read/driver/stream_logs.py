@@ -16,15 +16,9 @@ from ....kafka.runtime.retry import Backoff, retry
 from ..data_loss import is_about_missing_partition
 from ..offset_limits import OffsetLimit, Specific, format_topic_partitions
 from ..read_options import ReadOptions
+from .batch_plan import offset_now, resolve_start
+from .cluster_view import find_partitions, list_latest, list_offsets_at, view_start
 from .micro_batch import Positions, StreamOffset
-from .offset_reader import (
-    find_partitions,
-    list_earliest_and_latest,
-    list_latest,
-    list_offsets_at,
-    offset_now,
-    resolve_start,
-)
 from .read_limits import SizeSampler
 
 T = TypeVar("T")
@@ -82,12 +76,11 @@ class StreamLogs:
         return _again_if_deleted(self._find_start)
 
     def _find_start(self) -> StreamOffset:
-        assigned = find_partitions(self._router, self._options)
-        _check_all_specified(self._options.starting, assigned)
-        bounds = list_earliest_and_latest(self._router, assigned, self._options.consumer.isolation_level)
-        starts = resolve_start(self._router, self._options, assigned, bounds)
-        positions = {tp: offset_now(start, tp, bounds) for tp, start in starts.items()}
-        ids = {tp.topic: one.topic_id for tp, one in assigned.items() if one.topic_id is not None}
+        view = view_start(self._router, self._options)
+        _check_all_specified(self._options.starting, view.partitions)
+        starts = resolve_start(view, self._options)
+        positions = {tp: offset_now(start, tp, view) for tp, start in starts.items()}
+        ids = {tp.topic: one.topic_id for tp, one in view.partitions.items() if one.topic_id is not None}
         return StreamOffset(positions=positions, topic_ids=ids, start=positions)
 
     def find_ends(self, start: StreamOffset) -> LogEnds:

@@ -14,6 +14,7 @@ from spark_kafka_native.spark.conditions import KafkaConditionError
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.read.driver.batch_plan import plan_batch
+from spark_kafka_native.spark.read.driver.cluster_view import AssignedPartition, ClusterView, view_cluster
 from spark_kafka_native.spark.read.driver.pushed_filters import PushedFilters
 from spark_kafka_native.spark.read.offset_range import (
     At,
@@ -46,7 +47,8 @@ def plan(cluster):
         names = {name.replace("__", "."): value for name, value in given.items()}
         base = {"kafka.bootstrap.servers": "h:1", "subscribe": "a"}
         options = ReadOptions.for_batch(OptionValues.parse(base | names, Scope.READ), now_ms=1_000_000)
-        return plan_batch(router, options, PushedFilters.from_filters(filters))
+        pushed = PushedFilters.from_filters(filters)
+        return plan_batch(view_cluster(router, options, pushed), options, pushed)
 
     yield plan
     router.close()
@@ -230,3 +232,19 @@ def test_a_group_that_is_ahead_of_the_log_is_refused_with_read_committed_too(clu
         KafkaConditionError, match="start offset 45 is greater than the resolved end offset 42"
     ):
         plan(**given)
+
+
+def test_a_plan_depends_on_the_view_alone():
+    one = AssignedPartition(leader=1, topic_id=None)
+    view = ClusterView(
+        partitions={A0: one, A1: one},
+        earliest={A0: 10, A1: 0},
+        latest_before={A0: 50, A1: 20},
+        latest={A0: 60, A1: 20},
+        starting={A0: 55, A1: None},
+    )
+    given = {"kafka.bootstrap.servers": "h:1", "subscribe": "a", "startingTimestamp": "500"}
+    lenient = given | {"startingOffsetsByTimestampStrategy": "latest"}
+    options = ReadOptions.for_batch(OptionValues.parse(lenient, Scope.READ), now_ms=1_000_000)
+    tasks = plan_batch(view, options, PushedFilters())
+    assert shown(tasks) == [["a-0 [55, latest)"], ["a-1 [20, latest)"]]

@@ -14,19 +14,26 @@ from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.spark.conditions import KafkaConditionError
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.read.driver.offset_reader import (
-    ListedOffsets,
+from spark_kafka_native.spark.read.driver.batch_plan import resolve_end, resolve_start
+from spark_kafka_native.spark.read.driver.cluster_view import (
+    AssignedPartition,
+    ClusterView,
     find_partitions,
-    list_earliest_and_latest,
-    resolve_end,
-    resolve_start,
+    view_cluster,
 )
+from spark_kafka_native.spark.read.driver.pushed_filters import PushedFilters
 from spark_kafka_native.spark.read.offset_range import At, Earliest, FirstAtOrAfter, Latest
 from spark_kafka_native.spark.read.read_options import ReadOptions
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
-BOUNDS = ListedOffsets(earliest={A0: 10, A1: 0}, latest={A0: 100, A1: 3})
 BOTH = (A0, A1)
+EARLIEST, LATEST = {A0: 10, A1: 0}, {A0: 100, A1: 3}
+VIEW = ClusterView(
+    partitions=dict.fromkeys(BOTH, AssignedPartition(leader=1, topic_id=None)),
+    earliest=EARLIEST,
+    latest_before=LATEST,
+    latest=LATEST,
+)
 
 
 def options_of(**given):
@@ -42,8 +49,8 @@ def cluster():
     with PlanningCluster() as cluster:
         cluster.create("a", 2)
         for tp in BOTH:
-            cluster.logs[tp].log_start_offset = BOUNDS.earliest[tp]
-            cluster.logs[tp].end_offset = BOUNDS.latest[tp]
+            cluster.logs[tp].log_start_offset = EARLIEST[tp]
+            cluster.logs[tp].end_offset = LATEST[tp]
         yield cluster
 
 
@@ -52,6 +59,14 @@ def router(cluster):
     router = Router(ClientConfig.from_properties(properties(cluster.bootstrap_servers)))
     yield router
     router.close()
+
+
+def start_of(router, options):
+    return resolve_start(view_cluster(router, options, PushedFilters()), options)
+
+
+def end_of(router, options):
+    return resolve_end(view_cluster(router, options, PushedFilters()), options)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +79,7 @@ def router(cluster):
     ],
 )
 def test_a_start_that_needs_no_lookup(given, expected):
-    assert resolve_start(None, options_of(**given), BOTH, BOUNDS) == expected
+    assert resolve_start(VIEW, options_of(**given)) == expected
 
 
 @pytest.mark.parametrize(
@@ -75,7 +90,7 @@ def test_a_start_that_needs_no_lookup(given, expected):
     ],
 )
 def test_an_end_that_needs_no_lookup(given, expected):
-    assert resolve_end(None, options_of(**given), BOTH) == expected
+    assert resolve_end(VIEW, options_of(**given)) == expected
 
 
 @pytest.mark.parametrize(
@@ -88,19 +103,19 @@ def test_an_end_that_needs_no_lookup(given, expected):
 def test_a_stream_that_starts_at_the_end_starts_at_the_one_of_now(limit, expected):
     given = {"kafka.bootstrap.servers": "h:1", "subscribe": "a", "startingOffsets": limit}
     options = ReadOptions.for_stream(OptionValues.parse(given, Scope.STREAM), now_ms=1_000_000)
-    assert resolve_start(None, options, BOTH, BOUNDS) == expected
+    assert resolve_start(VIEW, options) == expected
 
 
 def test_offsets_and_times_are_for_exactly_the_partitions_that_are_read():
     one, condition = '{"a":{"0":5}}', "KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED"
     with pytest.raises(KafkaConditionError, match=rf"{condition}.*Specified: \[a-0\] Assigned: \[a-0, a-1\]"):
-        resolve_start(None, options_of(startingOffsets=one), BOTH, BOUNDS)
+        resolve_start(VIEW, options_of(startingOffsets=one))
     with pytest.raises(KafkaConditionError, match=condition):
-        resolve_end(None, options_of(endingOffsets=one), BOTH)
+        resolve_end(VIEW, options_of(endingOffsets=one))
     with pytest.raises(KafkaConditionError, match="for Kafka timestamp based start offsets don't match"):
-        resolve_start(None, options_of(startingOffsetsByTimestamp=one), BOTH, BOUNDS)
+        resolve_start(VIEW, options_of(startingOffsetsByTimestamp=one))
     with pytest.raises(KafkaConditionError, match="for Kafka timestamp based end offsets don't match"):
-        resolve_end(None, options_of(endingOffsetsByTimestamp=one), BOTH)
+        resolve_end(VIEW, options_of(endingOffsetsByTimestamp=one))
 
 
 @pytest.mark.parametrize(
@@ -110,44 +125,48 @@ def test_committed_offset_0_is_one_and_none_is_what_the_fallback_says(cluster, r
     cluster.committed = {A0: 0}
     given = {} if fallback is None else {"committedOffsetsFallback": fallback}
     options = options_of(startingOffsets="committed", kafka__group__id="g", **given)
-    assert resolve_start(router, options, BOTH, BOUNDS) == {A0: At(0), A1: expected}
+    assert start_of(router, options) == {A0: At(0), A1: expected}
 
 
 def test_a_group_without_an_offset_can_be_an_error(cluster, router):
     given = {"startingOffsets": "committed", "kafka__group__id": "g", "committedOffsetsFallback": "error"}
     cluster.committed = {A0: 0}
     with pytest.raises(ConfigError, match=r"Group g has committed no offset for \[a-1\]"):
-        resolve_start(router, options_of(**given), BOTH, BOUNDS)
+        start_of(router, options_of(**given))
     cluster.committed = {A0: 0, A1: 2}
-    assert resolve_start(router, options_of(**given), BOTH, BOUNDS) == {A0: At(0), A1: At(2)}
+    assert start_of(router, options_of(**given)) == {A0: At(0), A1: At(2)}
 
 
 def test_a_starting_time_is_an_offset_an_error_or_the_end_listed_before(cluster, router):
     cluster.times = {A0: [(40, 50), (60, 70)], A1: [(40, 0)]}
-    found = resolve_start(router, options_of(startingTimestamp="40"), BOTH, BOUNDS)
+    found = start_of(router, options_of(startingTimestamp="40"))
     assert found == {A0: At(50), A1: At(0)}
     each = options_of(startingOffsetsByTimestamp='{"a":{"0":41,"1":7}}')
-    assert resolve_start(router, each, BOTH, BOUNDS) == {A0: At(70), A1: At(0)}
+    assert start_of(router, each) == {A0: At(70), A1: At(0)}
     with pytest.raises(ConfigError, match=r"No offset matched .* topic-partition a-1 and timestamp 60\."):
-        resolve_start(router, options_of(startingTimestamp="60"), BOTH, BOUNDS)
+        start_of(router, options_of(startingTimestamp="60"))
     lenient = options_of(startingTimestamp="60", startingOffsetsByTimestampStrategy="latest")
-    cluster.logs[A1].end_offset = 9
-    assert resolve_start(router, lenient, BOTH, BOUNDS) == {A0: At(70), A1: At(3)}
+
+    def grow():
+        cluster.logs[A1].end_offset = 9
+
+    cluster.on_lookup = grow
+    assert start_of(router, lenient) == {A0: At(70), A1: At(3)}
 
 
 def test_an_ending_time_that_no_record_has_reached_stays_a_time(cluster, router):
     cluster.times = {A0: [(40, 0)]}
-    assert resolve_end(router, options_of(endingTimestamp="40"), BOTH) == {A0: At(0), A1: FirstAtOrAfter(40)}
+    assert end_of(router, options_of(endingTimestamp="40")) == {A0: At(0), A1: FirstAtOrAfter(40)}
     each = options_of(endingOffsetsByTimestamp='{"a":{"0":41,"1":7}}')
-    assert resolve_end(router, each, BOTH) == {A0: FirstAtOrAfter(41), A1: FirstAtOrAfter(7)}
+    assert end_of(router, each) == {A0: FirstAtOrAfter(41), A1: FirstAtOrAfter(7)}
 
 
 def test_latest_is_the_last_stable_offset_where_only_committed_records_are_read(cluster, router):
     cluster.logs[A0].last_stable_offset = 42
-    read = options_of().consumer.isolation_level
-    assert list_earliest_and_latest(router, BOTH, read) == BOUNDS
-    committed = options_of(kafka__isolation__level="read_committed").consumer.isolation_level
-    assert list_earliest_and_latest(router, BOTH, committed).latest == {A0: 42, A1: 3}
+    view = view_cluster(router, options_of(), PushedFilters())
+    assert (view.earliest, view.latest_before, view.latest) == (EARLIEST, LATEST, LATEST)
+    committed = options_of(kafka__isolation__level="read_committed")
+    assert view_cluster(router, committed, PushedFilters()).latest == {A0: 42, A1: 3}
 
 
 def test_partitions_of_each_kind_of_subscription(cluster, router):
@@ -204,5 +223,5 @@ def test_a_topic_that_appears_a_moment_later_is_found(cluster, router):
         return cluster.metadata(request, version)
 
     cluster[1].on(MetadataRequest, appears)
-    retried = {"fetchOffset__numRetries": "3", "fetchOffset__retryIntervalMs": "10"}
+    retried = {"fetchOffset__numRetries": "3", "fetchOffset__retryIntervalMs": "50"}
     assert list(find_partitions(router, options_of(subscribe="late", **retried)))
