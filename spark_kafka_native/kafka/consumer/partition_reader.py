@@ -116,8 +116,8 @@ class PartitionReader:
     ) -> None:
         self._process_id = os.getpid()
         self._config = config
-        committed = config.isolation_level is IsolationLevel.READ_COMMITTED
-        self._shared = PrefetchBuffer(config.prefetch_max_bytes, read_committed=committed)
+        self.buffer = PrefetchBuffer(config.prefetch_max_bytes)
+        """The records that were fetched ahead; shared with the fetching thread."""
         self._waited_s = 0.0
         """How long the reader has waited since it got records last."""
         self._lock = threading.Lock()
@@ -131,32 +131,32 @@ class PartitionReader:
         self._unpacked_rows = self.rows
         """The same, also after `close`: the position follows from the rows that are left in it."""
         columns = None if columns is None else columns | {"offset"}  # positions are counted by it
-        prefetching = PrefetchThread(router, config, columns, self._shared, watch)
+        prefetching = PrefetchThread(router, config, columns, self.buffer, watch)
         prefetching.watch_soon(watch_soon)
         self._router, self._brokers = router, prefetching.brokers
         prefetching.thread.start()
         # No more than this: a finalizer may run anywhere, also while locks are held.
-        weakref.finalize(self, setattr, self._shared, "closed", True).atexit = False
+        weakref.finalize(self, setattr, self.buffer, "closed", True).atexit = False
         _READERS.add(self)
 
     def __repr__(self) -> str:
         state = " (closed)" if self.closed else ""
-        return f"<PartitionReader of {len(self._shared.partitions())} partitions{state}>"
+        return f"<PartitionReader of {len(self.buffer.partitions())} partitions{state}>"
 
     @property
     def closed(self) -> bool:
         """True once it was closed."""
-        return self._shared.closed
+        return self.buffer.closed
 
     @property
     def partitions(self) -> dict[TopicPartition, bool]:
         """The partitions that are read; True for each that is paused."""
-        return self._shared.partitions()
+        return self.buffer.partitions()
 
     @property
     def recreated(self) -> frozenset[TopicPartition]:
         """Partitions of recreated topics: their positions are offsets of the former topic, until a `seek`."""
-        return self._shared.recreated()
+        return self.buffer.recreated()
 
     def add(self, topic_partition: TopicPartition, offset: int, topic_id: UUID | None = None) -> None:
         """Read a partition too, from ``offset`` on.
@@ -165,14 +165,14 @@ class PartitionReader:
         without it, that of the first answer. Raises `ValueError` if the partition is being read already.
         """
         self._check_process()
-        self._shared.add(topic_partition, offset, topic_id)
+        self.buffer.add(topic_partition, offset, topic_id)
 
     def remove(self, topic_partition: TopicPartition) -> int:
         """Drop a partition and its fetched records; returns its `position`."""
         self._check_process()
         with self._lock:
             self._give_back_rows(topic_partition)
-            return self._shared.remove(topic_partition)
+            return self.buffer.remove(topic_partition)
 
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
         """Continue from ``offset``; also after an error about the partition."""
@@ -180,7 +180,7 @@ class PartitionReader:
         with self._lock:
             # Not dropped here: an interrupt before the seek must not let them be skipped.
             self._give_back_rows(topic_partition)
-            self._shared.seek(topic_partition, offset)
+            self.buffer.seek(topic_partition, offset)
 
     def pause(self, topic_partition: TopicPartition) -> None:
         """Hand out no records of a partition until `resume`. Fetched records are kept, up to
@@ -189,21 +189,21 @@ class PartitionReader:
         self._check_process()
         with self._lock:
             self._give_back_rows(topic_partition)
-            self._shared.pause(topic_partition)
+            self.buffer.pause(topic_partition)
 
     def resume(self, topic_partition: TopicPartition) -> None:
         """Continue with a partition that was paused, at its position."""
         self._check_process()
-        self._shared.resume(topic_partition)
+        self.buffer.resume(topic_partition)
 
     def position(self, topic_partition: TopicPartition) -> int:
         """The offset before which everything was handed out."""
         with self._lock:
-            return self._position(topic_partition, self._shared.position(topic_partition))
+            return self._position(topic_partition, self.buffer.position(topic_partition))
 
     def shown_position(self, topic_partition: TopicPartition) -> int:
         """As `position`, but without the lock, as `metrics`: within the records being handed out."""
-        return self._position(topic_partition, self._shared.position(topic_partition))
+        return self._position(topic_partition, self.buffer.position(topic_partition))
 
     @single_reader
     def read_columns(self, deadline: Deadline | None = None) -> FetchedRecords | None:
@@ -217,13 +217,13 @@ class PartitionReader:
                 with self._lock:
                     self._give_back_rows()
                     self._check_open()
-                    self._shared.check(again=False)
-                    fetched = self._shared.take()
+                    self.buffer.check(again=False)
+                    fetched = self.buffer.take()
                 if fetched is not None or not self._wait(deadline):
                     return fetched
         except BaseException:
             if fetched is not None:  # an interrupt: no caller gets these
-                self._shared.give_back(fetched)
+                self.buffer.give_back(fetched)
             raise
 
     @single_reader
@@ -235,7 +235,7 @@ class PartitionReader:
         found: list[Record] = []
         try:
             while True:
-                self._shared.check(again=False, but=self._half_read)
+                self.buffer.check(again=False, but=self._half_read)
                 with self._lock:
                     while len(found) < limit and self._unpack():
                         found.extend(islice(self.rows, limit - len(found)))
@@ -256,7 +256,7 @@ class PartitionReader:
         while True:
             for record in self.rows:
                 return record
-            self._shared.check(again=False, but=self._half_read)
+            self.buffer.check(again=False, but=self._half_read)
             with self._lock:
                 more = self._unpack()
             if not more and not self._wait(deadline):
@@ -265,12 +265,12 @@ class PartitionReader:
     @property
     def registry(self) -> MetricsRegistry:
         """The registry of the consumer's metrics, for the metrics of its owner too."""
-        return self._shared.metrics
+        return self.buffer.metrics
 
     @property
     def work_units(self) -> EventSource[WorkUnit]:
         """Events about the offset ranges that are fetched."""
-        return self._shared.work_units
+        return self.buffer.work_units
 
     def metrics(self, observed: Iterable[Observed] = ()) -> MetricsSnapshot:
         """The metrics so far, with values ``observed`` elsewhere.
@@ -278,50 +278,51 @@ class PartitionReader:
         Takes no locks but those of the registry, which are reentrant: it may be called in a signal handler
         while the interrupted thread holds the others.
         """
-        seen = [*observed, *self._shared.observed()]
-        for tp, position, end in self._shared.progress():
+        seen = [*observed, *self.buffer.observed()]
+        committed = self._config.isolation_level is IsolationLevel.READ_COMMITTED
+        for tp, position, end in self.buffer.progress(read_committed=committed):
             lag = max(0, end - self._position(tp, position))
             seen.append(Observed(metric.LAG, lag, (tp.topic, str(tp.partition))))
         for brokers in (self._brokers, self._router):
             seen += brokers.observed()
-        return self._shared.metrics.snapshot(seen, [self._router.metrics])
+        return self.buffer.metrics.snapshot(seen, [self._router.metrics])
 
     @property
     def has_news(self) -> bool:
         """True if a read would not have to wait."""
-        return self._shared.has_news
+        return self.buffer.has_news
 
     def tell(self, listener: Callable[[], None] | None) -> None:
         """Call ``listener``, in any thread, whenever `has_news` may have become true."""
-        self._shared.listener = listener
+        self.buffer.listener = listener
 
     def close(self) -> None:
         """Stop fetching; a read in another thread raises `ConsumerClosedError`. May be called twice."""
         self.rows = iter(())
         if self._process_id != os.getpid():  # the thread is the parent's, and so may be its locks
-            self._shared.closed = True
+            self.buffer.closed = True
         else:
-            self._shared.close()
-            self._shared.condition.wait_for(lambda: self._shared.ended, Deadline.after_ms(CLOSE_MS))
+            self.buffer.close()
+            self.buffer.condition.wait_for(lambda: self.buffer.ended, Deadline.after_ms(CLOSE_MS))
 
     def _wait(self, deadline: Deadline | None) -> bool:
         """Wait for records or an error; False when ``deadline`` comes first."""
         self._check_open()
-        self._shared.check(again=True)
+        self.buffer.check(again=True)
         began = time.monotonic()
-        found = self._shared.condition.wait_for(lambda: self._shared.has_news, deadline)
+        found = self.buffer.condition.wait_for(lambda: self.buffer.has_news, deadline)
         self._waited_s += time.monotonic() - began
         if found:  # the wait of reads that timed out before counts too
-            self._shared.metrics.measure(metric.CONSUMER_WAIT, self._waited_s)
+            self.buffer.metrics.measure(metric.CONSUMER_WAIT, self._waited_s)
             self._waited_s = 0.0
         return found
 
     def _check_open(self) -> None:
         self._check_process()
-        failure = self._shared.failure
+        failure = self.buffer.failure
         if failure is not None:
             raise ConsumerClosedError(f"the thread that fetches failed: {failure!r}") from failure
-        if self._shared.closed:
+        if self.buffer.closed:
             raise ConsumerClosedError("the consumer is closed")
 
     def _check_process(self) -> None:
@@ -335,7 +336,7 @@ class PartitionReader:
         self._lock = threading.Lock()
         self._read_by = {}
         self.rows = iter(())
-        self._shared.disown()
+        self.buffer.disown()
 
     # Rows of one `FetchedRecords`, a part of them as Python objects; changed with `_lock` held. An interrupt
     # comes at a call, never between plain assignments: no record is lost only because of that.
@@ -347,7 +348,7 @@ class PartitionReader:
         self._check_open()
         if self._fetched is None or self._unpacked == self._fetched.columns.length:
             self._fetched = None
-            self._fetched, self._unpacked = self._shared.take(), 0
+            self._fetched, self._unpacked = self.buffer.take(), 0
         if self._fetched is None:
             return False
         end = min(self._unpacked + ROWS, self._fetched.columns.length)
@@ -386,9 +387,9 @@ class PartitionReader:
             columns = fetched.columns.slice(row, length)
             rest = replace(fetched, columns=columns, from_offset=_offset_before(fetched, row))
             try:
-                self._shared.give_back(rest)
+                self.buffer.give_back(rest)
             except BaseException:  # an interrupt: before, during or after the call
-                self._shared.give_back(rest)
+                self.buffer.give_back(rest)
                 self.rows, self._unpacked_rows, self._fetched = none, none, None
                 raise
         self.rows, self._unpacked_rows, self._fetched = none, none, None

@@ -58,8 +58,8 @@ class BufferedPartition:
     """Fetched and not handed out."""
     nbytes: int = 0
     """Size of ``waiting``."""
-    end: int | None = None
-    """The end of the log according to the last records: the last stable offset for committed readers."""
+    log_end: tuple[int, int] | None = None
+    """High watermark and last stable offset (-1: not reported) according to the last records."""
 
     @property
     def raisable(self) -> bool:
@@ -70,15 +70,14 @@ class BufferedPartition:
 class PrefetchBuffer:
     """Bounded to ``max_bytes``, plus the records that one call of the fetching thread adds."""
 
-    def __init__(self, max_bytes: int, *, read_committed: bool = False) -> None:
+    def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self.read_committed = read_committed
         self._lock = threading.Lock()
         self._wanted: dict[TopicPartition, BufferedPartition] = {}
         self._order: deque[BufferedPartition] = deque()
         """One entry for each element of ``waiting`` of the partitions that are not paused, in arrival
         order."""
-        self._nbytes = 0
+        self.nbytes = 0
         """Size of the records in ``_order``."""
         self._broken: list[BufferedPartition] = []
         """The partitions with an error."""
@@ -123,7 +122,7 @@ class PrefetchBuffer:
     def remove(self, topic_partition: TopicPartition) -> int:
         """Drop a partition and its records; return its position."""
         with self._lock:
-            wanted = self._find(topic_partition)
+            wanted = self.partition(topic_partition)
             self._change(topic_partition)
             self._drop_waiting(wanted)
             self._clear_error(wanted)
@@ -133,7 +132,7 @@ class PrefetchBuffer:
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
         """Continue from ``offset``; drops the records that wait."""
         with self._lock:
-            self._seek(self._find(topic_partition), offset)
+            self._seek(self.partition(topic_partition), offset)
         self.wake_readers()
 
     def pause(self, topic_partition: TopicPartition) -> None:
@@ -142,7 +141,7 @@ class PrefetchBuffer:
         Its records are kept while those of all paused partitions take no more than ``max_bytes``.
         """
         with self._lock:
-            wanted = self._find(topic_partition)
+            wanted = self.partition(topic_partition)
             if not wanted.paused:
                 self._change(topic_partition)
                 kept = sum(one.nbytes for one in self._wanted.values() if one.paused)
@@ -154,17 +153,29 @@ class PrefetchBuffer:
     def resume(self, topic_partition: TopicPartition) -> None:
         """Continue with a partition that was paused, at its position."""
         with self._lock:
-            wanted = self._find(topic_partition)
+            wanted = self.partition(topic_partition)
             if wanted.paused:
                 self._change(topic_partition)
                 order = self._order + deque([wanted] * len(wanted.waiting))
-                self._order, self._nbytes = order, self._nbytes + wanted.nbytes
+                self._order, self.nbytes = order, self.nbytes + wanted.nbytes
                 wanted.paused = False
         self.wake_readers()
 
     def position(self, topic_partition: TopicPartition) -> int:
         """The offset before which everything was handed out."""
-        return self._find(topic_partition).position
+        return self.partition(topic_partition).position
+
+    def partition(self, topic_partition: TopicPartition) -> BufferedPartition:
+        """The records of a partition that wait. Raises `ValueError` if it is not being read."""
+        try:
+            return self._wanted[topic_partition]
+        except KeyError:
+            raise ValueError(f"{topic_partition} is not being read") from None
+
+    @property
+    def broken(self) -> list[TopicPartition]:
+        """The partitions that have an error."""
+        return [one.topic_partition for one in self._broken]
 
     def partitions(self) -> dict[TopicPartition, bool]:
         """The partitions that are read; True for each that is paused."""
@@ -189,12 +200,17 @@ class PrefetchBuffer:
             Observed(metric.PARTITIONS, paused, ("paused",)),
         ]
 
-    def progress(self) -> list[tuple[TopicPartition, int, int]]:
-        """Each partition that has got records, with its position and the end of its log, as
-        `BufferedPartition.end`.
+    def progress(self, *, read_committed: bool) -> list[tuple[TopicPartition, int, int]]:
+        """Each partition that has got records, with its position and the end of its log: the last stable
+        offset if only committed records are read.
         """
-        known = [(one, one.end) for one in list(self._wanted.values())]
-        return [(one.topic_partition, one.position, end) for one, end in known if end is not None]
+        found = []
+        for one in list(self._wanted.values()):
+            if (log_end := one.log_end) is not None:
+                end, stable = log_end
+                end = min(end, stable) if read_committed and stable >= 0 else end
+                found.append((one.topic_partition, one.position, end))
+        return found
 
     def take(self) -> FetchedRecords | None:
         """The next records, which count as handed out; None if none are waiting."""
@@ -217,7 +233,7 @@ class PrefetchBuffer:
     def give_back(self, fetched: FetchedRecords) -> None:
         """The records that were taken last, or the rest of them, are not handed out after all. Idempotent."""
         with self._lock:
-            wanted = self._find(fetched.topic_partition)
+            wanted = self.partition(fetched.topic_partition)
             rest = replace(fetched, next_offset=max(wanted.position, fetched.next_offset))
             self._put_back(wanted, rest, fetched.from_offset)
         self._emit(rest, WorkStatus.GIVEN_BACK)
@@ -262,7 +278,7 @@ class PrefetchBuffer:
     @property
     def full(self) -> bool:
         """True if nothing more is to be fetched for now."""
-        return self._nbytes >= self._max_bytes
+        return self.nbytes >= self._max_bytes
 
     def changes(self) -> Iterator[tuple[TopicPartition, BufferedPartition | None]]:
         """The partitions that were added, removed or changed since the last call; None for removed ones."""
@@ -289,16 +305,14 @@ class PrefetchBuffer:
         with self._lock:
             if not self._is_current(wanted, moves):
                 return
-            wanted.end = fetched.high_watermark
-            if self.read_committed and fetched.last_stable_offset >= 0:
-                wanted.end = min(wanted.end, fetched.last_stable_offset)
+            wanted.log_end = fetched.high_watermark, fetched.last_stable_offset
             wanted.waiting.append(fetched)
             wanted.nbytes += fetched.nbytes
             # Before it can be handed out: events come in the order of what happened.
             self._emit(fetched, WorkStatus.FETCHED)
             if not wanted.paused:
                 self._order.append(wanted)
-                self._nbytes += fetched.nbytes
+                self.nbytes += fetched.nbytes
         self.wake_readers()
 
     def skip(self, wanted: BufferedPartition, moves: int, offset: int) -> None:
@@ -333,7 +347,7 @@ class PrefetchBuffer:
         was_full = self.full
         wanted.position = fetched.next_offset
         wanted.nbytes -= fetched.nbytes
-        self._nbytes -= fetched.nbytes
+        self.nbytes -= fetched.nbytes
         wanted.waiting.popleft()
         self._order.popleft()
         if was_full and not self.full:
@@ -349,16 +363,10 @@ class PrefetchBuffer:
         others = [one for one in self._order if one is not wanted]
         mine = [] if wanted.paused else [wanted] * len(wanted.waiting)
         self._order = deque([*mine, *others])
-        self._nbytes = sum(one.nbytes for one in self._wanted.values() if not one.paused)
+        self.nbytes = sum(one.nbytes for one in self._wanted.values() if not one.paused)
 
     def _is_current(self, wanted: BufferedPartition, moves: int) -> bool:
         return wanted.moves == moves and self._wanted.get(wanted.topic_partition) is wanted
-
-    def _find(self, topic_partition: TopicPartition) -> BufferedPartition:
-        try:
-            return self._wanted[topic_partition]
-        except KeyError:
-            raise ValueError(f"{topic_partition} is not being read") from None
 
     def _seek(self, wanted: BufferedPartition, offset: int) -> None:
         self._change(wanted.topic_partition)
@@ -382,7 +390,7 @@ class PrefetchBuffer:
     def _leave_order(self, wanted: BufferedPartition) -> None:
         if wanted.waiting:
             order = deque(one for one in self._order if one is not wanted)
-            self._order, self._nbytes = order, self._nbytes - wanted.nbytes
+            self._order, self.nbytes = order, self.nbytes - wanted.nbytes
 
     def _change(self, topic_partition: TopicPartition) -> None:
         self._changed.add(topic_partition)

@@ -82,30 +82,30 @@ class PrefetchThread:
         router: Router,
         config: ReaderConfig,
         columns: frozenset[str] | None,
-        shared: PrefetchBuffer,
+        buffer: PrefetchBuffer,
         watch: Callable[[], bool] | None,
     ) -> None:
         self._router = router
         self._config = config
-        self._shared = shared
-        self._metrics = shared.metrics
-        self.brokers = Brokers(router.config, metrics=shared.metrics)
+        self._buffer = buffer
+        self._metrics = buffer.metrics
+        self.brokers = Brokers(router.config, metrics=buffer.metrics)
         """Connections of its own."""
-        self._background = Background(shared.wakeup)
+        self._background = Background(buffer.wakeup)
         connections = _OwnConnections(router, self.brokers)
         lookups = FetchLookups(router, connections, self._background, self._with_reset)
-        self._run = FetchRun(router, config, columns, lookups=lookups, metrics=shared.metrics)
+        self._run = FetchRun(router, config, columns, lookups=lookups, metrics=buffer.metrics)
         self._fetched: dict[TopicPartition, _Fetched] = {}
         self._watch = watch
         self._watch_at = time.monotonic() + router.config.metadata_max_age_ms / 1000
         self.thread = threading.Thread(target=self._work, name="kafka-reader", daemon=True)
 
     def _work(self) -> None:
-        shared = self._shared
+        buffer = self._buffer
         try:
             while True:
-                shared.wakeup.clear()  # first: a later change is seen, or ends the next wait
-                if shared.closed:
+                buffer.wakeup.clear()  # first: a later change is seen, or ends the next wait
+                if buffer.closed:
                     break
                 self._run.settle()
                 self._follow()
@@ -113,18 +113,18 @@ class PrefetchThread:
                 self._watch_metadata()
         except BaseException as error:  # noqa: BLE001 - the reader must get any bug
             _LOG.exception("the thread that fetches ahead failed")
-            shared.fail(error)
+            buffer.fail(error)
         finally:
             self._run.close()
             self.brokers.close()
-            shared.wakeup.close()
-            shared.work_units.close()
-            shared.ended = True
-            shared.wake_readers()
+            buffer.wakeup.close()
+            buffer.work_units.close()
+            buffer.ended = True
+            buffer.wake_readers()
 
     def _follow(self) -> None:
         """Follow the changes that the reader has requested."""
-        for topic_partition, wanted in self._shared.changes():
+        for topic_partition, wanted in self._buffer.changes():
             known = self._fetched.get(topic_partition)
             if known is not None and known.wanted is not wanted:
                 self._run.remove(topic_partition)
@@ -136,7 +136,7 @@ class PrefetchThread:
     def _adjust(
         self, topic_partition: TopicPartition, wanted: BufferedPartition, known: _Fetched | None
     ) -> None:
-        start, moves, tries, active = self._shared.wish(wanted)
+        start, moves, tries, active = self._buffer.wish(wanted)
         if known is None:
             known = self._fetched[topic_partition] = _Fetched(wanted, moves, tries)
             self._run.add(topic_partition, start, topic_id=wanted.topic_id)
@@ -154,9 +154,9 @@ class PrefetchThread:
             known.active = active
 
     def _fetch(self) -> None:
-        shared = self._shared
-        if shared.full or not any(one.active for one in self._fetched.values()):
-            wait_for_streams([(shared.wakeup.fileno(), READ)], Deadline.after_ms(IDLE_MS))
+        buffer = self._buffer
+        if buffer.full or not any(one.active for one in self._fetched.values()):
+            wait_for_streams([(buffer.wakeup.fileno(), READ)], Deadline.after_ms(IDLE_MS))
             return
         try:
             fetched = self._run.next(Deadline.after_ms(IDLE_MS))
@@ -167,7 +167,7 @@ class PrefetchThread:
             known = self._fetched[fetched.topic_partition]
             known.doubts = 0
             self._count(fetched)
-            shared.put(known.wanted, known.moves, fetched)
+            buffer.put(known.wanted, known.moves, fetched)
 
     def _count(self, fetched: FetchedRecords) -> None:
         topic, records = fetched.topic_partition.topic, fetched.columns.length
@@ -187,7 +187,7 @@ class PrefetchThread:
         known.active, known.recreated = False, isinstance(error, TopicRecreatedError)
         self._run.pause(topic_partition)
         self._metrics.count(metric.CONSUMER_ERRORS, 1, error_tag(error))
-        self._shared.broke(known.wanted, known.moves, error)
+        self._buffer.broke(known.wanted, known.moves, error)
 
     def _with_reset(
         self, router: Router, error: OffsetOutOfRangeError, deadline: Deadline
@@ -222,7 +222,7 @@ class PrefetchThread:
         )
         self._metrics.count(metric.OFFSET_RESETS)
         self._run.seek(tp, offset)
-        self._shared.skip(known.wanted, known.moves, offset)
+        self._buffer.skip(known.wanted, known.moves, offset)
         return True
 
     def _watch_metadata(self) -> None:

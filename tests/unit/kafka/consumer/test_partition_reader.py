@@ -112,7 +112,7 @@ def eventually(holds: Callable[[], bool]) -> None:
 
 def prefetched(reader: PartitionReader, tp: TopicPartition, count: int) -> None:
     """Wait until so many records of ``tp`` were fetched ahead."""
-    wanted = reader._shared._wanted[tp]
+    wanted = reader.buffer.partition(tp)
     eventually(lambda: sum(one.columns.length for one in list(wanted.waiting)) >= count)
 
 
@@ -252,7 +252,7 @@ def test_no_more_is_fetched_ahead_than_the_limit(cluster: ScriptedCluster, start
     reader = start((tp, 0), prefetch_max_bytes=1, max_partition_fetch_bytes=1)
     prefetched(reader, tp, 1)
     time.sleep(0.1)
-    assert len(reader._shared._wanted[tp].waiting) == 1
+    assert len(reader.buffer.partition(tp).waiting) == 1
     assert len(cluster[1].requests(FetchRequest)) <= 3
     assert take(reader, 300) == list(range(300))
 
@@ -285,7 +285,7 @@ def test_an_error_of_one_partition_is_heard_of_while_others_have_records(
     cluster.logs[one].log_start_offset = 10
     reader = start((one, 3), (two, 0))
     prefetched(reader, two, 500)
-    eventually(lambda: bool(reader._shared._broken))
+    eventually(lambda: bool(reader.buffer.broken))
     with pytest.raises(OffsetOutOfRangeError):
         reader.poll(5, soon())
     assert len(reader.poll(5, soon())) == 5
@@ -311,7 +311,7 @@ def test_a_reset_throws_away_nothing_that_was_fetched_before(cluster: ScriptedCl
     prefetched(reader, tp, 20)
     cluster.logs[tp].append([b"%d" % offset for offset in range(20, 25)])
     cluster.logs[tp].log_start_offset = 24
-    eventually(lambda: reader._shared._wanted[tp].waiting[-1].next_offset >= 25)
+    eventually(lambda: reader.buffer.partition(tp).waiting[-1].next_offset >= 25)
     assert take(reader, 20) == list(range(20))
 
 
@@ -423,7 +423,7 @@ def test_close_ends_a_read_that_another_thread_waits_in(cluster: ScriptedCluster
 
     thread = threading.Thread(target=read)
     thread.start()
-    eventually(lambda: reader._shared.condition.waiting > 0)
+    eventually(lambda: reader.buffer.condition.waiting > 0)
     reader.close()
     reader.close()
     thread.join(60)
@@ -431,7 +431,7 @@ def test_close_ends_a_read_that_another_thread_waits_in(cluster: ScriptedCluster
     with pytest.raises(ConsumerClosedError):
         reader.next_record()
     assert repr(reader) == "<PartitionReader of 1 partitions (closed)>"
-    eventually(lambda: reader._shared.ended)
+    eventually(lambda: reader.buffer.ended)
 
 
 def test_reads_keep_their_deadline_while_no_broker_answers(cluster: ScriptedCluster, start: Start) -> None:
@@ -462,13 +462,13 @@ def test_an_interrupt_while_it_waits_or_unpacks_loses_nothing(
     signal.signal(signal.SIGINT, before)
     reader.seek(tp, 0)
     prefetched(reader, tp, 20)
-    taken = reader._shared._take_first
+    taken = reader.buffer._take_first
 
     def interrupted(*args: Any) -> None:
         taken(*args)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(reader._shared, "_take_first", interrupted)
+    monkeypatch.setattr(reader.buffer, "_take_first", interrupted)
     for read in (reader.read_columns, reader.next_record, lambda: reader.poll(50, soon())):
         with pytest.raises(KeyboardInterrupt):
             read()  # type: ignore[operator]
@@ -509,7 +509,7 @@ def test_a_reader_that_nobody_holds_ends(cluster: ScriptedCluster, monkeypatch: 
     monkeypatch.setattr(prefetch_thread, "IDLE_MS", 10)
     router = Router(ClientConfig.from_properties(properties(cluster.bootstrap_servers)))
     reader = PartitionReader(router, ReaderConfig())
-    shared = reader._shared
+    shared = reader.buffer
     del reader
     eventually(lambda: shared.ended)
 
@@ -585,7 +585,7 @@ def test_an_error_comes_behind_all_rows_of_its_partition(
     prefetched(reader, tp, 20)
     found = _offsets(reader.poll(limit, soon()))
     cluster.topic_ids["orders"] = uuid.uuid4()
-    eventually(lambda: bool(reader._shared._broken))
+    eventually(lambda: bool(reader.buffer.broken))
     with contextlib.suppress(TopicRecreatedError):
         while len(found) < 30:
             found += _offsets(reader.next_record(soon()) if limit == 1 else reader.poll(limit, soon()))
@@ -630,9 +630,9 @@ def test_why_there_are_no_bounds_is_told_of_the_partition_it_is_about(
     cluster[1].on(ListOffsetsRequest, _denied(cluster))
     asked = len(cluster[1].requests(ListOffsetsRequest))
     reader.add(two, 3)
-    eventually(lambda: len(reader._shared._broken) == 2)
+    eventually(lambda: len(reader.buffer.broken) == 2)
     time.sleep(0.1)
-    assert len(reader._shared._broken) == 2
+    assert len(reader.buffer.broken) == 2
     assert len(cluster[1].requests(ListOffsetsRequest)) == asked + 1
     reader.seek(one, 10)
     with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
@@ -677,7 +677,7 @@ def test_interrupts_at_any_moment_lose_and_double_nothing(
                 found += _offsets(more)
             assert found == list(range(15)), (calls.index(call), moment)
             assert reader.position(tp) == 15
-            assert reader._shared._nbytes == 0
+            assert reader.buffer.nbytes == 0
             if not was_interrupted:
                 break
 
@@ -719,7 +719,7 @@ def test_what_is_kept_of_paused_partitions_is_bounded(cluster: ScriptedCluster, 
         reader.add(tp, 0)
         prefetched(reader, tp, 20)
         reader.pause(tp)
-    assert sum(one.nbytes for one in reader._shared._wanted.values()) <= 1000
+    assert sum(reader.buffer.partition(tp).nbytes for tp in reader.partitions) <= 1000
     for tp in tps:
         reader.resume(tp)
         assert take(reader, 20) == list(range(20))
@@ -729,7 +729,7 @@ def test_a_forked_child_reads_nothing_and_is_told_why(cluster: ScriptedCluster) 
     fill(cluster)
     with Consumer(cluster.bootstrap_servers, "orders", fetch_max_wait_ms=20) as consumer:
         assert next(consumer).offset == 0
-        with consumer.reader._lock, consumer.reader._shared._lock:  # as other threads may
+        with consumer.reader._lock, consumer.reader.buffer._lock:  # as other threads may
             child = os.fork()
         if not child:
             told = consumer.position() == 1
@@ -784,7 +784,7 @@ def test_reads_that_end_in_vain_are_one_wait_together(cluster: ScriptedCluster, 
     found: list[Any] = []
     waiting = threading.Thread(target=lambda: found.extend(reader.poll(1, soon())))
     waiting.start()
-    eventually(lambda: reader._shared.condition.waiting > 0)
+    eventually(lambda: reader.buffer.condition.waiting > 0)
     reader.add(tp, 0)
     waiting.join(60)
     assert len(found) == 1
@@ -812,7 +812,7 @@ def test_metrics_in_the_handler_of_a_signal_wait_for_no_lock(cluster: ScriptedCl
 
     def interrupted() -> None:
         """As the handler finds it: the locks are those of the very thread that it runs in."""
-        with reader._lock, reader._shared._lock, reader.registry.lock, reader._router.metrics.lock:
+        with reader._lock, reader.buffer._lock, reader.registry.lock, reader._router.metrics.lock:
             found.append(reader.metrics())
 
     thread = threading.Thread(target=interrupted, daemon=True)
@@ -828,7 +828,7 @@ def test_metrics_wait_for_no_thread_that_waits_for_the_interrupted_one(
     reader = start((tp, 0))
     assert take(reader, 1) == [0]
     found: list[Any] = []
-    with held_by_another_thread(reader._lock), held_by_another_thread(reader._shared._lock):
+    with held_by_another_thread(reader._lock), held_by_another_thread(reader.buffer._lock):
         thread = threading.Thread(target=lambda: found.append(reader.metrics()), daemon=True)
         thread.start()
         thread.join(60)

@@ -44,11 +44,11 @@ def shared() -> PrefetchBuffer:
 
 
 def wanted(shared: PrefetchBuffer) -> BufferedPartition:
-    return shared._wanted[TP]
+    return shared.partition(TP)
 
 
-def ends(shared: PrefetchBuffer) -> dict[TopicPartition, int]:
-    return {tp: end for tp, _, end in shared.progress()}
+def ends(shared: PrefetchBuffer, *, read_committed: bool) -> dict[TopicPartition, int]:
+    return {tp: end for tp, _, end in shared.progress(read_committed=read_committed)}
 
 
 def test_what_comes_during_a_pause_waits_for_its_end(shared: PrefetchBuffer) -> None:
@@ -79,10 +79,10 @@ def test_each_step_of_a_range_is_told_in_order(shared: PrefetchBuffer) -> None:
 
 @pytest.mark.parametrize(("read_committed", "end"), [(False, 100), (True, 7)])
 def test_the_end_is_that_of_what_can_be_read(read_committed: bool, end: int) -> None:
-    shared = PrefetchBuffer(max_bytes=1_000, read_committed=read_committed)
+    shared = PrefetchBuffer(max_bytes=1_000)
     shared.add(TP, 0, None)
     shared.put(wanted(shared), 0, replace(records(0, 5), last_stable_offset=7))
-    assert ends(shared) == {TP: end}
+    assert ends(shared, read_committed=read_committed) == {TP: end}
 
 
 def test_what_was_fetched_before_a_move_is_dropped_when_it_comes_after(shared: PrefetchBuffer) -> None:
@@ -151,10 +151,10 @@ def test_how_much_waits_is_told(shared: PrefetchBuffer) -> None:
 
 @pytest.mark.parametrize(("read_committed", "end"), [(False, 100), (True, 60)])
 def test_the_end_is_that_of_what_may_be_read(read_committed: bool, end: int) -> None:
-    shared = PrefetchBuffer(1_000, read_committed=read_committed)
+    shared = PrefetchBuffer(1_000)
     shared.add(TP, 0, None)
-    assert ends(shared) == {}
+    assert ends(shared, read_committed=read_committed) == {}
     shared.put(wanted(shared), 0, replace(records(0, 5), last_stable_offset=60))
-    assert ends(shared) == {TP: end}
+    assert ends(shared, read_committed=read_committed) == {TP: end}
     shared.remove(TP)
-    assert ends(shared) == {}
+    assert ends(shared, read_committed=read_committed) == {}

@@ -103,7 +103,7 @@ def prefetch(consumer: GroupConsumer, *tps: TopicPartition) -> None:
             high_watermark=3,
             last_stable_offset=3,
         )
-        shared = parts_of(consumer).reader._shared
+        shared = parts_of(consumer).reader.buffer
         shared.put(shared._wanted[tp], shared._wanted[tp].moves, fetched)
 
 
