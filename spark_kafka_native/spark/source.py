@@ -9,10 +9,9 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from .notice import prefix_log_lines
 from .options.option import Scope
 from .options.option_values import OptionValues
-from .short_errors import ShortErrors
+from .user_messages import HideTracebacks, prefix_log_lines
 
 
 class KafkaDataSource(DataSource):  # type: ignore[misc]
@@ -24,7 +23,7 @@ class KafkaDataSource(DataSource):  # type: ignore[misc]
         """What ``format(...)`` takes."""
         return "pykafka"
 
-    @ShortErrors()
+    @HideTracebacks()
     def schema(self) -> StructType:
         """Kafka's columns; ``headers`` only with ``includeHeaders``. Not asked for where the user gives a
         schema."""
@@ -34,7 +33,7 @@ class KafkaDataSource(DataSource):  # type: ignore[misc]
         # Batch or stream is not known yet: errors common to both are raised here, at load().
         return full_schema(check_general(self._values(Scope.READ)).include_headers)
 
-    @ShortErrors()
+    @HideTracebacks()
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read of the columns in ``schema``. Raises `ConfigError` for options that can't be."""
         from .read.batch_reader import FilteringKafkaBatchReader, KafkaBatchReader
@@ -57,14 +56,14 @@ class KafkaDataSource(DataSource):  # type: ignore[misc]
         except KafkaError as error:
             return RefusedStreamReader(error)
 
-    @ShortErrors()
+    @HideTracebacks()
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """A batch write of rows with ``schema``."""
         from .write.batch_writer import KafkaBatchWriter
 
         return KafkaBatchWriter(self._values(Scope.WRITE), schema, overwrite=overwrite)
 
-    @ShortErrors()
+    @HideTracebacks()
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802, ARG002
         """A streaming write of rows with ``schema``; complete mode appends its result anew each time."""
         from .write.stream_writer import KafkaStreamWriter

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from .notice import prefix_log_lines
+from .user_messages import prefix_log_lines
 
 _FDS: Final = Path("/proc/self/fd")
 _QUICKACK: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)

@@ -15,8 +15,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter
 from pyspark.sql.types import StructType
 
 from ...kafka.cluster.router import router_for
-from ..notice import advise, note_once
-from ..short_errors import ShortErrors
+from ..user_messages import HideTracebacks, advise, note_once
 from ..worker import settle_worker
 from .offset_range import OffsetRange, fixed_offset
 from .read_options import ReadOptions
@@ -45,7 +44,7 @@ class KafkaBatchReader(DataSourceReader):  # type: ignore[misc]
         self._filters: PushedFilters | None = None
         self._task = ReadTask.of(options, schema)
 
-    @ShortErrors()
+    @HideTracebacks()
     def partitions(self) -> list[KafkaInputPartition]:
         """The tasks. Asks the cluster; raises `KafkaConditionError`, `ConfigError` and the client's
         errors."""
@@ -69,7 +68,7 @@ class KafkaBatchReader(DataSourceReader):  # type: ignore[misc]
         """The records of a task, on a worker."""
         from .worker.read_partition import read_partition
 
-        with ShortErrors():
+        with HideTracebacks():
             yield from read_partition(partition, self._task)
 
     def __getstate__(self) -> dict[str, Any]:

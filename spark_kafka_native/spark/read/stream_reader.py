@@ -17,8 +17,7 @@ from pyspark.sql.types import StructType
 
 from ...kafka.cluster.router import router_for
 from ...kafka.errors import KafkaError
-from ..notice import advise
-from ..short_errors import ShortErrors
+from ..user_messages import HideTracebacks, advise
 from .read_options import StreamOptions
 from .read_task import KafkaInputPartition, ReadTask
 
@@ -82,7 +81,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
         return OffsetCommitter(commit, group_id=read.group_id)
 
-    @ShortErrors()
+    @HideTracebacks()
     def initialOffset(self) -> Json:  # noqa: N802
         """Where a new stream starts. Asked for more than once, and again after a crash of the first batch."""
         return self._planner.initial()
@@ -93,12 +92,12 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         limits = self._options.limits
         return ReadMaxRows(limits.max_offsets or 2**63 - 1) if limits.any else ReadAllAvailable()
 
-    @ShortErrors()
+    @HideTracebacks()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """The ends of the logs at the query's first question are where it ends."""
         self._planner.freeze()
 
-    @ShortErrors()
+    @HideTracebacks()
     def latestOffset(self, start: Json | None = None, limit: Any = None) -> Json:  # noqa: N802
         """Where the next batch ends; ``start`` if there is nothing to read. PySpark 4.1 gives no arguments:
         the last planned end is the start then, and the batch has no limit."""
@@ -109,12 +108,12 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         self._commit_to_group(start, is_idle=end is start)
         return end
 
-    @ShortErrors()
+    @HideTracebacks()
     def reportLatestOffset(self) -> Json | None:  # noqa: N802
         """The ends of the logs, for ``StreamingQueryProgress``."""
         return self._planner.report()
 
-    @ShortErrors()
+    @HideTracebacks()
     def partitions(self, start: Json, end: Json) -> list[KafkaInputPartition]:
         """The tasks of a batch."""
         self._last_end = end
@@ -124,10 +123,10 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         """The records of a task, on a worker."""
         from .worker.read_partition import read_partition
 
-        with ShortErrors():
+        with HideTracebacks():
             yield from read_partition(partition, self._task)
 
-    @ShortErrors()
+    @HideTracebacks()
     def commit(self, end: Json) -> None:
         """A batch is completed. Spark says so when it logs the next one: a batch later than it asks for that
         one's end, and of the last one never."""
@@ -161,7 +160,7 @@ class RefusedStreamReader(KafkaStreamReader):
     def _planner(self) -> StreamPlanner:
         raise self._error
 
-    @ShortErrors()
+    @HideTracebacks()
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         """Asked before anything else."""
         raise self._error

@@ -12,9 +12,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from ...kafka.errors import ConfigError
-from ..notice import advise, prefix_log_lines
 from ..options.option_values import OptionValues
-from ..short_errors import ShortErrors
+from ..user_messages import HideTracebacks, advise, prefix_log_lines
 from .rows import RowColumns
 from .write_options import ExactlyOnce, WriteOptions
 from .write_task import AtomicWrite, KafkaCommitMessage, ResumableWrite
@@ -51,7 +50,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
             )
         self._job = self._prepare()
 
-    @ShortErrors()
+    @HideTracebacks()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of a task, on a worker."""
         if self._job is not None:
@@ -65,7 +64,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
         return write_rows(iterator, self._columns, self._options)
 
-    @ShortErrors()
+    @HideTracebacks()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All tasks have written everything; say so, in one line and, with ``summaryPath``, in a file."""
         prefix_log_lines()
@@ -84,7 +83,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         if self._options.summary_path is not None:
             summary.save(self._options.summary_path, **self._named(messages))
 
-    @ShortErrors()
+    @HideTracebacks()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Without a transaction nothing can be taken back: what failed tasks wrote stays in the topics."""
         prefix_log_lines()

@@ -1,7 +1,7 @@
 """`KafkaStreamWriter`: ``df.writeStream.format("pykafka")``, at least once, or exactly once.
 
 Spark makes a new one for each micro-batch, and another one, in another process, to commit it: nothing lives
-longer but the connections of the workers. All that a task has to tell goes into its commit message.
+longer but the connections of the workers. Everything that a task reports goes into its commit message.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from ...kafka.errors import ConfigError
-from ..notice import advise, note_once, prefix_log_lines, tell
 from ..options.option_values import OptionValues
-from ..short_errors import ShortErrors
+from ..user_messages import HideTracebacks, advise, inform, note_once, prefix_log_lines
 from .rows import RowColumns
 from .write_options import WriteOptions
 from .write_task import KafkaCommitMessage
@@ -50,7 +49,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         )
         self._warnings = (*self._options.warnings, *warnings)
 
-    @ShortErrors()
+    @HideTracebacks()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of a task, on a worker: all of them are in the log when this returns."""
         from .topics import prepare_fixed_topics
@@ -67,7 +66,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         prepare_fixed_topics(self._options)
         return _with_run(write_rows(iterator, self._columns, self._options))
 
-    @ShortErrors()
+    @HideTracebacks()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """All tasks of a micro-batch have written everything; say so."""
         prefix_log_lines()
@@ -81,7 +80,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
 
             is_first = _is_first_of_run("ended", messages) is not False
             if is_first and any(isinstance(one, KafkaCommitMessage) and one.is_adaptive for one in messages):
-                tell(_ADAPTIVE)
+                inform(_ADAPTIVE)
             commit_transactions(messages, batchId, self._options, once, is_first=is_first)
         from .driver.write_summary import WriteSummary
 
@@ -90,7 +89,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         if self._options.summary_path is not None:
             summary.save(self._options.summary_path, batchId=batchId)
 
-    @ShortErrors()
+    @HideTracebacks()
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Without transactions nothing can be taken back: what the tasks wrote stays, and Spark writes the
         batch again."""

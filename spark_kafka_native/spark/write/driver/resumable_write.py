@@ -33,7 +33,7 @@ from ....kafka.producer.sending.transaction_requests import (
 )
 from ....kafka.producer.transactional_producer import TransactionalProducer
 from ....kafka.runtime.deadline import Deadline
-from ...notice import tell
+from ...user_messages import inform
 from ..commit_markers import CommitMarker, ReplayError
 from ..marker_store import Markers, close_producer, find_markers
 from ..write_options import ExactlyOnce, WriteOptions
@@ -157,7 +157,7 @@ def _announce(run: ResumableWrite, told: Sequence[KafkaCommitMessage], once: Exa
     did = f"{before} of its {rows} rows were committed before, and not written again"
     if rows and before == rows:
         did = f"all of its {rows} rows were committed before: nothing was written"
-    tell(f"write {run.write_id} is complete; {did}. It is remembered until {kept}")
+    inform(f"write {run.write_id} is complete; {did}. It is remembered until {kept}")
 
 
 class _Intent:
@@ -266,7 +266,7 @@ def _find_void(
 ) -> int | None:
     """The revision of ``before`` if none of its tasks is committed; they are fenced. Says what there is."""
     if before.is_complete:
-        tell(
+        inform(
             f"write {write_id} was completed by an earlier run: its {before.rows} rows are compared with "
             "those of this run, and not written again"
         )
@@ -280,7 +280,7 @@ def _find_void(
     if not done:
         return before.batch_id
     rows = sum(one.rows for one in done)
-    tell(
+    inform(
         f"write {write_id} was begun by an earlier run, which has committed {rows} of its {before.rows} rows "
         f"in {len(done)} of its {before.tasks} tasks: this run writes the rest"
     )

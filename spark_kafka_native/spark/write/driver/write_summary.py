@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ...notice import tell
+from ...user_messages import inform
 from ..write_task import KafkaCommitMessage, PartitionRow
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
@@ -69,7 +69,7 @@ class WriteSummary:
 
     def announce(self, lead: str = "") -> None:
         """Tell the user, in one line."""
-        tell(f"{lead}{self}")
+        inform(f"{lead}{self}")
 
     def as_json(self) -> dict[str, Any]:
         """As `WriteSummary.save` writes it."""

@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from spark_kafka_native.kafka.records import kernel
-from spark_kafka_native.spark.notice import advise, prefix_log_lines, tell
+from spark_kafka_native.spark.user_messages import advise, inform, prefix_log_lines
 
 
 @pytest.fixture
@@ -81,9 +81,9 @@ def unconfigured(monkeypatch):
 
 def test_a_line_is_printed_where_logging_is_not_configured(unconfigured, capsys):
     unconfigured()
-    tell("wrote 3 records")
+    inform("wrote 3 records")
     prefix_log_lines()
-    tell("wrote 4 records")
+    inform("wrote 4 records")
     assert capsys.readouterr().err == "pykafka: wrote 3 records\npykafka: wrote 4 records\n"
 
 

@@ -1,5 +1,7 @@
-"""What the data source says in Spark's processes: `prefix_log_lines`; `tell`, a line that is no warning;
-`note_once` and `advise`, for lines logged once in a session."""
+"""What users see of the data source in Spark's processes: log lines with a prefix (`prefix_log_lines`,
+`inform`), advice that is given once in a session (`note_once`, `advise`), and errors without the frames
+that led to them (`HideTracebacks`).
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,15 @@ import logging
 import os
 import socket
 import sys
+from contextlib import ContextDecorator
 from pathlib import Path
+from types import TracebackType
 from typing import Final
 
+from ..kafka.errors import KafkaError
+
 _LOG: Final = logging.getLogger("spark_kafka_native")
+
 _SOCKETS: Final = (
     "Spark speaks TCP with its Python workers. With spark.python.unix.domain.socket.enabled=true (or the "
     "environment variable PYSPARK_UDS_MODE=true) before the session starts, reads are up to half as "
@@ -35,7 +42,7 @@ def prefix_log_lines() -> None:
         _LOG.addHandler(handler)
 
 
-def tell(line: str) -> None:
+def inform(line: str) -> None:
     """Log ``line`` at INFO; print it where logging is not configured."""
     if logging.getLogger().handlers or _LOG.isEnabledFor(logging.INFO):
         _LOG.info("%s", line)
@@ -64,7 +71,7 @@ def note_once(what: str) -> bool | None:
 def advise() -> None:
     """Say once in a session what would make it faster: the compiled kernel, and sockets of the other kind."""
     _warn_without_kernel()
-    _tell_about_sockets()
+    _advise_sockets()
 
 
 def _warn_without_kernel() -> None:
@@ -76,8 +83,37 @@ def _warn_without_kernel() -> None:
         _LOG.warning(_NO_KERNEL, kernel.ENVIRONMENT_VARIABLE)
 
 
-def _tell_about_sockets() -> None:
+def _advise_sockets() -> None:
     """Say once in a session what Spark's other kind of sockets would bring, where it could have it."""
     is_on = os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED", "").lower() == "true"
     if not is_on and hasattr(socket, "AF_UNIX") and note_once("told-about-sockets"):
-        tell(_SOCKETS)
+        inform(_SOCKETS)
+
+
+TRACEBACKS: Final = "PYKAFKA_TRACEBACKS"
+"""Set to ``true`` in the environment of driver and executors, errors come with all their frames."""
+
+_HIDE: Final = "SPARK_HIDE_TRACEBACK"
+"""PySpark's own switch. It looks at it when it formats an error, and ends the process right after that."""
+
+
+class HideTracebacks(ContextDecorator):
+    """Around everything that Spark calls: a `KafkaError` that leaves it, and so the process, is shown as its
+    one sentence. Other exceptions, which are defects, keep their frames."""
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
+    ) -> None:
+        if isinstance(error, KafkaError) and _is_process_of_spark():
+            _LOG.debug("%s", error, exc_info=error)
+            if os.environ.get(TRACEBACKS, "").lower() != "true":
+                os.environ[_HIDE] = "true"
+
+
+def _is_process_of_spark() -> bool:
+    """True if PySpark's worker or planner is the program, and not one that builds sessions or runs tests."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and spec.name.startswith("pyspark.")

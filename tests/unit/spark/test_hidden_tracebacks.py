@@ -11,7 +11,7 @@ from pyspark.util import handle_worker_exception
 from spark_kafka_native import KafkaDataSource
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.spark.read.stream_reader import RefusedStreamReader
-from spark_kafka_native.spark.short_errors import TRACEBACKS, ShortErrors
+from spark_kafka_native.spark.user_messages import TRACEBACKS, HideTracebacks
 
 HIDE = "SPARK_HIDE_TRACEBACK"
 
@@ -22,7 +22,7 @@ def shown(monkeypatch):
     monkeypatch.setenv(HIDE, "")  # so that it is put back
     worker = SimpleNamespace(__spec__=SimpleNamespace(name="pyspark.daemon"))
 
-    @ShortErrors()
+    @HideTracebacks()
     def fail(error):
         raise error from OSError("the cause")
 
