@@ -58,8 +58,12 @@ def _cluster(admin: Admin, arguments: argparse.Namespace) -> None:
     ]
     disks = _disks(admin) if arguments.disks else None
     if arguments.json:
-        told = {"cluster_id": cluster.cluster_id, "controller_id": cluster.controller_id, "brokers": brokers}
-        print_json(told if disks is None else told | {"disks": disks})
+        described = {
+            "cluster_id": cluster.cluster_id,
+            "controller_id": cluster.controller_id,
+            "brokers": brokers,
+        }
+        print_json(described if disks is None else described | {"disks": disks})
         return
     if on_terminal():
         print(bold(f"Cluster {printable(cluster.cluster_id or '')}"))
@@ -91,10 +95,10 @@ def _disks(admin: Admin) -> list[dict[str, Any]]:
 def _topics(admin: Admin, arguments: argparse.Namespace) -> None:
     from ..kafka.admin.configs import ConfigResource, ConfigSource
 
-    told: list[dict[str, Any]] = []
+    described: list[dict[str, Any]] = []
     for name, topic in admin.describe_topics(topics_matching(admin.router, given_topics(arguments))).items():
         entries = admin.describe_configs(ConfigResource.topic(name)).values()
-        told.append(
+        described.append(
             {
                 "topic": name,
                 "topic_id": None if topic.topic_id is None else str(topic.topic_id),
@@ -114,12 +118,12 @@ def _topics(admin: Admin, arguments: argparse.Namespace) -> None:
             }
         )
     if arguments.json:
-        print_json(told)
+        print_json(described)
         return
-    for topic_told in told:
+    for row in described:
         if on_terminal():
-            settings = ", ".join(f"{name}={value}" for name, value in topic_told["settings"].items())
-            heading = f"{topic_told['topic']}  id {topic_told['topic_id']}"
+            settings = ", ".join(f"{name}={value}" for name, value in row["settings"].items())
+            heading = f"{row['topic']}  id {row['topic_id']}"
             print(bold(printable(heading)) + (f"  {printable(settings)}" if settings else ""))
         columns = ("topic", "partition", "leader", "leader_epoch", "replicas", "in_sync")
-        print_rows(columns, topic_told["partitions"], as_json=False)
+        print_rows(columns, row["partitions"], as_json=False)

@@ -111,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
         producer.close(timeout=_LAST_CHANCE_S)
         note(f"Ended early: {counts.confirmed} of the {counts.sent} records sent are confirmed.")
         raise
-    return _tell(arguments, counts, problem)
+    return _report(arguments, counts, problem)
 
 
 def _check_usage(arguments: argparse.Namespace) -> None:
@@ -129,17 +129,17 @@ def _check_usage(arguments: argparse.Namespace) -> None:
         arguments.properties = [*arguments.properties, ("compression.type", arguments.compression)]
 
 
-def _tell(arguments: argparse.Namespace, counts: _Counts, problem: str) -> int:
+def _report(arguments: argparse.Namespace, counts: _Counts, problem: str) -> int:
     failed = counts.sent - counts.confirmed
     if arguments.json:
-        told = {
+        result = {
             "topic": arguments.topic,
             "confirmed": counts.confirmed,
             "failed": failed,
             "error": problem or counts.first_error or None,
         }
         with contextlib.suppress(BrokenPipeError):  # the records are written nevertheless
-            print_json(told)
+            print_json(result)
     else:
         note(f"{counts.confirmed} records are in {arguments.topic}.")
     if failed:
@@ -221,13 +221,13 @@ def record_from_json(
 ) -> _NewRecord:
     """Parse one line of ``--input json``, as `tail --json` prints it. Raises `InputError`."""
     try:
-        told = json.loads(data)
-        _check_members(told, "record")
-        own = tuple(_json_header(one) for one in told.get("headers") or ())
-        timestamp_ms = told.get("timestamp_ms")
+        parsed = json.loads(data)
+        _check_members(parsed, "record")
+        own = tuple(_json_header(one) for one in parsed.get("headers") or ())
+        timestamp_ms = parsed.get("timestamp_ms")
         return _NewRecord(
-            _json_bytes(told, "key"),
-            _json_bytes(told, "value"),
+            _json_bytes(parsed, "key"),
+            _json_bytes(parsed, "value"),
             arguments.partition,
             arguments.timestamp if timestamp_ms is None else int(timestamp_ms),
             own + headers,
@@ -254,10 +254,10 @@ def _check_members(given: Any, what: str) -> None:
         raise ValueError(f'"{both[0]}" and "{both[0]}_base64" contradict each other')
 
 
-def _json_bytes(told: dict[str, Any], name: str) -> bytes | None:
-    if (encoded := told.get(f"{name}_base64")) is not None:
+def _json_bytes(parsed: dict[str, Any], name: str) -> bytes | None:
+    if (encoded := parsed.get(f"{name}_base64")) is not None:
         return base64.b64decode(encoded, validate=True)
-    value = told.get(name)
+    value = parsed.get(name)
     if value is None or isinstance(value, str):
         return None if value is None else value.encode()
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
@@ -312,7 +312,9 @@ def _split(file: BinaryIO, delimiter: bytes) -> Iterator[bytes]:
 
 
 def _unescaped(arguments: argparse.Namespace, text: str) -> bytes:
-    told = {r"\n": b"\n", r"\t": b"\t", r"\0": b"\0", r"\r\n": b"\r\n", r"\r": b"\r"}.get(text, text.encode())
-    if not told:
+    delimiter = {r"\n": b"\n", r"\t": b"\t", r"\0": b"\0", r"\r\n": b"\r\n", r"\r": b"\r"}.get(
+        text, text.encode()
+    )
+    if not delimiter:
         wrong_usage(arguments, "a delimiter and a separator must not be empty")
-    return told
+    return delimiter

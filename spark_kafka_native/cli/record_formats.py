@@ -67,18 +67,18 @@ def json_line(record: ShownRecord) -> bytes:
     """Return one JSON object, which `produce` can read; bytes that are not UTF-8 are base64 (see
     `json_bytes`).
     """
-    told: dict[str, Any] = {
+    shown: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
         "timestamp_ms": record.timestamp_ms if record.timestamp_ms >= 0 else None,
     }
-    told |= json_bytes("key", record.key) | json_bytes("value", record.value)
+    shown |= json_bytes("key", record.key) | json_bytes("value", record.value)
     if record.headers:
-        told["headers"] = [{"name": name} | json_bytes("value", value) for name, value in record.headers]
+        shown["headers"] = [{"name": name} | json_bytes("value", value) for name, value in record.headers]
     import json
 
-    return json.dumps(told).encode() + b"\n"
+    return json.dumps(shown).encode() + b"\n"
 
 
 def json_bytes(name: str, data: bytes | None) -> dict[str, str | None]:

@@ -86,6 +86,6 @@ def _offsets(
         wrong_usage(arguments, f"--shift-by: group {arguments.group} has committed nothing for {missing[0]}")
     offsets = {}
     for tp in wanted:
-        there = OffsetSpec(shift=max(0, before[tp] + arguments.shift_by))
-        offsets.update(resolve_offset_spec(admin.router, [tp], there))
+        spec = OffsetSpec(shift=max(0, before[tp] + arguments.shift_by))
+        offsets.update(resolve_offset_spec(admin.router, [tp], spec))
     return offsets

@@ -242,8 +242,8 @@ def test_records_for_people() -> None:
     line = record_formats.text_line(RECORD)
     assert line == b"t-1@2  2023-11-14T22:13:20.123Z  \\xff  null  #  h=\\x1b  n=null\n"
     assert record_formats.text_line(RECORD._replace(timestamp_ms=2**62)).startswith(b"t-1@2  @4611686")
-    told = json.loads(record_formats.json_line(RECORD._replace(timestamp_ms=-1)))
-    assert (told["timestamp_ms"], told["key_base64"], told["value"]) == (None, "/w==", None)
+    shown = json.loads(record_formats.json_line(RECORD._replace(timestamp_ms=-1)))
+    assert (shown["timestamp_ms"], shown["key_base64"], shown["value"]) == (None, "/w==", None)
     assert b"  null" in record_formats.hex_line(RECORD)
     assert record_formats.hex_line(RECORD._replace(value=bytes(range(32, 50)))).count(b"\n") == 3
 

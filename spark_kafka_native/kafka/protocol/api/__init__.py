@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 from typing import Any
 
 from ..message import Request
@@ -16,6 +14,9 @@ def all_requests() -> dict[int, type[Request[Any]]]:
 
     Imports every module of this package, which takes tens of milliseconds and which a client does not need.
     """
+    import importlib  # late, both: a client does not need them
+    import pkgutil
+
     found: dict[int, type[Request[Any]]] = {}
     for module in pkgutil.iter_modules(__path__):
         declared = vars(importlib.import_module(f"{__name__}.{module.name}"))
