@@ -443,7 +443,7 @@ for i in range(100_000):
 def test_sigkill_loses_nothing_that_was_kept(cluster, tmp_path):
     script = textwrap.dedent(
         KILLED.format(
-            paths=[str(Path(__file__).parents[4])],
+            paths=[str(Path(__file__).parents[5])],
             properties=dict(properties(cluster.bootstrap_servers)),
             folder=str(tmp_path),
         )

@@ -172,7 +172,7 @@ def test_a_producer_whose_disk_is_full_for_a_while(tmp_path):
     with ProduceCluster() as cluster:
         cluster.create("t")
         script = SCRIPT.format(
-            paths=[str(Path(__file__).parents[4])],
+            paths=[str(Path(__file__).parents[5])],
             properties=dict(properties(cluster.bootstrap_servers)),
             folder=str(tmp_path),
         )
