@@ -7,15 +7,19 @@ from types import SimpleNamespace
 import pytest
 from produce_cluster import ProduceCluster
 from scripted_broker import properties
+from sending_batches import SendingHalf, batch
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
+from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.network.connection import Connection
+from spark_kafka_native.kafka.producer.accumulating.batch import Batch, ProducerIdentity
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus
 from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.producer.sending.dispatcher import Dispatcher
 from spark_kafka_native.kafka.producer.sending.produce_requests import BrokerConnection
+from spark_kafka_native.kafka.producer.spill_folder import NewEntry, SpillFolder
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
@@ -112,3 +116,55 @@ def test_when_a_connection_is_used_and_when_another_is_wanted(
     )
     reached = Dispatcher(topics, None, None, lookups, None, None)._is_usable(broker, 0.0)
     assert (reached, connected) == (expected == "use", [broker] if expected == "connect" else [])
+
+
+class OneBroker:
+    """A broker that leads all partitions of ``t``, and takes every request."""
+
+    def __init__(self):
+        self.broker = BrokerConnection(1)
+        self.broker.connection = SimpleNamespace(
+            closed=False,
+            muted_ms=0.0,
+            address="h:1",
+            renewal_due=False,
+            alive=lambda: True,
+            has_unwritten=False,
+        )
+        leads = SimpleNamespace(leader=1)
+        topic = SimpleNamespace(error_code=ErrorCode.NONE, partitions={0: leads, 1: leads})
+        brokers = {1: SimpleNamespace(host="h", port=1)}
+        self.topics = SimpleNamespace(
+            metadata=SimpleNamespace(topics={"t": topic}, brokers=brokers), topic_id=lambda _topic: None
+        )
+        self.requests = []
+        self.connections = SimpleNamespace(
+            of=lambda _node_id, _partition: self.broker, post=self.post, max_in_flight=5, max_bytes=1 << 20
+        )
+
+    def post(self, broker, batches, _topic_ids, _now):
+        self.requests.append(batches)
+        broker.in_flight.append(batches)
+
+
+def test_a_spilled_batch_that_is_unreadable_is_given_up_once_and_holds_up_no_other_partition(tmp_path):
+    half, one = SendingHalf(), OneBroker()
+    half.queues.producer_id.received(ProducerIdentity(7, 0))
+    folder = SpillFolder(str(tmp_path))
+    (entry,) = folder.keep([NewEntry(TopicPartition("t", 0), None, 1, False, "why", batch(1).data)])
+    entry.file.unlink()
+    lost, follows, other = Batch.from_folder(entry, (0, 1)), batch(2), batch(1)
+    other.topic_partition = TopicPartition("t", 1)
+    for waiting in (lost, follows, other):
+        half.queues.add(waiting)
+    dispatcher = Dispatcher(one.topics, half.queues, one.connections, None, half.spilling, half.timer)
+    (given_up,) = dispatcher.send(0.0)
+    assert (given_up.batches, given_up.retriable) == ([lost], True)
+    assert "it can't be read from the spill folder" in given_up.reason
+    assert one.requests == [[other]]
+    # The next of its partition is sent once the loop has ended that one, and not before.
+    half.failures.fail(given_up.batches, given_up.reason, given_up.cause)
+    one.broker.in_flight.clear()
+    assert dispatcher.send(0.0) == []
+    assert one.requests == [[other], [follows]]
+    folder.close()
