@@ -402,9 +402,13 @@ class Commits:
         self.progress = progress
         self._reader = reader
         self._touched: set[TopicPartition] = set()
+        """Partitions with records that were handed out. Without automatic commits these four stay empty."""
         self._starts: dict[TopicPartition, int] = {}
+        """Start offsets to commit, of partitions in which nothing was committed."""
         self._asked: dict[TopicPartition, int] = {}
+        """The offsets of the last automatic commit, so that it is not repeated."""
         self._last: dict[TopicPartition, int] = {}
+        """Where the last read began in each partition: records from there on are not done yet."""
         self.due = time.monotonic() + self._interval_s
         """When the next automatic commit is due, by the monotonic clock."""
 

@@ -203,3 +203,24 @@ def test_a_position_that_went_back_takes_the_commits_back() -> None:
     assert world.progress.ahead({A0: 10}) == {A0: 10}
     world.hand_out(A0, 10, 12)
     assert world.back() == {A0: 12}
+
+
+def test_a_partition_that_was_taken_away_is_committed_anew_when_it_comes_back() -> None:
+    """Another member may have gone back in between."""
+    world = World()
+    world.hand_out(A0, 0, 30)
+    assert world.back() == {A0: 30}
+    world.commits.drop([A0])
+    assert world.back() is None
+    world.hand_out(A0, 2, 4)
+    assert world.back() == {A0: 4}
+
+
+def test_what_will_be_read_again_is_not_committed() -> None:
+    world = World()
+    world.progress.begin(A0, 0, None)
+    world.hand_out(A0, 0, 3)
+    world.commits.restart([A0])
+    assert world.back() is None
+    with pytest.raises(CommitFailedError, match="not assigned"):
+        world.progress.check({A0: 3})

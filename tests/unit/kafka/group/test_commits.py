@@ -285,3 +285,22 @@ def test_where_the_log_ended_at_the_start_is_committed(group: ScriptedGroup) -> 
             assert not until.expired
             assert consumer.read(0.05) is None
     assert group.committed == {A0: 3, A1: 0}
+
+
+def test_a_commit_that_is_tried_again_ends_before_close_takes_back_what_was_read_last(
+    group: ScriptedGroup,
+) -> None:
+    servers, commits = group.cluster.bootstrap_servers, []
+
+    def work() -> None:
+        with GroupConsumer(servers, "a", "g", enable_auto_commit=False, retry_backoff_ms=300) as consumer:
+            record = consumer.fetch_record(WITHIN_S)
+            assert record is not None
+            group.commit_refusals.append(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            commits.append(consumer.commit_async(record))
+            raise ZeroDivisionError  # the record counts as not done, but was committed explicitly
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+    commits[0].result(WITHIN_S)
+    assert group.committed == {A0: 1}

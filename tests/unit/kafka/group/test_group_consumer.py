@@ -183,6 +183,28 @@ def test_close_in_on_revoked_ends_it(make: Make) -> None:
     assert calls == [[A0], [A0, A1]]
 
 
+def test_a_consumer_that_is_closed_in_on_revoked_is_assigned_nothing(make: Make) -> None:
+    calls: list[list[TopicPartition]] = []
+    consumer = make(
+        A0, on_revoked=lambda consumer, _: consumer.close(), on_assigned=lambda _, found: calls.append(found)
+    )
+    parts_of(consumer).rebalance.carry_out(Change(revoked=frozenset([A0]), assigned=frozenset([A1])))
+    assert calls == []
+
+
+def test_a_partition_that_comes_back_is_committed_though_its_offset_was_committed_before(make: Make) -> None:
+    """Another member may have gone back in between."""
+    consumer = make(A0)
+    parts, found = parts_of(consumer), asked(consumer)
+    for _ in range(2):
+        hand_out(consumer, 0)
+        parts.commits.commit_now(Deadline.after_ms(0), all_done=True)
+        parts.rebalance.carry_out(Change(revoked=frozenset([A0])))
+        parts.rebalance.carry_out(Change(assigned=frozenset([A0])))
+        parts.starts.begin(A0, 0, None)
+    assert found == [{A0: 1}, {A0: 1}]
+
+
 def test_a_read_within_a_callback_is_refused(make: Make) -> None:
     consumer = make(A0, on_revoked=lambda consumer, _: consumer.read(0.1))
     with parts_of(consumer).member.changing() as membership:
