@@ -400,3 +400,12 @@ def test_connecting_and_disconnecting_are_logged_at_debug(
     connected, disconnected = caplog.messages
     assert connected == f"connected to {broker.address}"
     assert disconnected.startswith(f"{broker.address}: disconnected, 0 requests in flight: ")
+
+
+def test_a_version_may_be_capped(broker: ScriptedBroker) -> None:
+    connection = connect(broker)
+    connection.send(METADATA)
+    connection.send(METADATA, at_most=9)
+    newest = MetadataRequest.versions[1]
+    assert [one.version for one in broker.asked if isinstance(one.request, MetadataRequest)] == [newest, 9]
+    connection.close()

@@ -1,4 +1,4 @@
-"""A re-entrant lock with a deadline, and its state after an interrupt."""
+"""A re-entrant lock with a deadline, its state after an interrupt, and locks released while waiting."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from spark_kafka_native.kafka.errors import NetworkError
 from spark_kafka_native.kafka.runtime.deadline import Deadline
-from spark_kafka_native.kafka.runtime.waiting import DeadlineLock, LocklessCondition
+from spark_kafka_native.kafka.runtime.waiting import DeadlineLock, LocklessCondition, is_held, released
 
 SOON = 60_000.0
 
@@ -79,3 +79,33 @@ def test_an_interrupt_leaves_the_lock_to_others(monkeypatch: pytest.MonkeyPatch,
     others: list[int] = []
     in_thread(lambda: others.append(lock.run(lambda: 1, Deadline.after_ms(0), "working"))).join(60)
     assert others == [1]
+
+
+def test_a_lock_is_held_by_its_own_thread_only() -> None:
+    lock, seen = threading.RLock(), list[bool]()
+    assert not is_held(lock)
+    with lock:
+        assert is_held(lock)
+        in_thread(lambda: seen.append(is_held(lock))).join(60)
+    assert seen == [False]
+    assert not is_held(lock)
+
+
+def test_held_locks_are_released_for_the_block_and_taken_again() -> None:
+    outer, inner, other = threading.RLock(), threading.RLock(), threading.RLock()
+    free: list[bool] = []
+
+    def try_all() -> None:
+        for lock in (outer, inner, other):
+            free.append(lock.acquire(blocking=False))
+            lock.release()
+
+    with outer, outer, inner:
+        with released([outer, inner, other]):
+            in_thread(try_all).join(60)
+        assert is_held(outer)
+        assert is_held(inner)
+        assert not is_held(other)
+    assert free == [True] * 3
+    assert not is_held(outer)
+    assert not is_held(inner)
