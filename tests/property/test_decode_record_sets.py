@@ -55,7 +55,7 @@ def a_batch(rng: random.Random, base_offset: int) -> tuple[bytes, int]:
 
 
 def a_set(rng: random.Random) -> RecordSetSlice:
-    """Of some batches; what is wanted of it begins and ends anywhere."""
+    """A record set of some batches; the requested range begins and ends anywhere."""
     offset, batches = rng.randrange(1000), []
     first = offset
     for _ in range(rng.choice([1, 1, 1, 2, 3, 9])):
@@ -114,7 +114,7 @@ def together(sets: list[RecordSetSlice], **options: Any) -> list[tuple[Any, ...]
 
 
 def has_batch(one: RecordSetSlice) -> bool:
-    """Whether a batch of it begins before the end that is wanted."""
+    """Return True if one of its batches begins before the until_offset."""
     return int.from_bytes(one.data[:8], "big") < one.until_offset
 
 

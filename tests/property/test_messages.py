@@ -1,4 +1,4 @@
-"""Any message at any version: what is written reads back, and no bytes make the reader do anything odd."""
+"""Any message at any version: written bytes read back, and no input makes the reader misbehave."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def test_mutated_batches(codec: Codec) -> None:
     rng = random.Random(20240607 + codec)
     refused = 0
     for kernel in KERNELS:
-        # What is built once is no record set's fault.
+        # Tables that are built once do not count.
         outcome(batch([record(0), record(1, b"x" * 100)]), kernel)
     tracemalloc.start()
     try:

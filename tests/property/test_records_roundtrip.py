@@ -1,4 +1,4 @@
-"""Any records, any codec, any kernel: what is encoded decodes to itself, and within the sizes foretold."""
+"""Any records, codec and kernel: encoded records decode to themselves, within the predicted sizes."""
 
 from __future__ import annotations
 

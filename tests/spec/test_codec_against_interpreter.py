@@ -79,7 +79,7 @@ ERROR = next(mark for mark in Error.__metadata__ if isinstance(mark, Fixed))  # 
 
 
 def plain(value: Any, version: int) -> Any:
-    """A message of ours as the interpreter tells it: the fields that ``version`` has."""
+    """A message in the form of the interpreter: the fields that ``version`` has."""
     if isinstance(value, Struct):
         return {
             field.name: plain(getattr(value, field.name), version)

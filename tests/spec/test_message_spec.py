@@ -36,7 +36,7 @@ _ZEROS: dict[str, object] = {
 
 
 def covers(versions: str | None, version: int) -> bool:
-    """Whether a range of the spec ("4+", "0-7", "3", "none") has ``version``."""
+    """Return True if a range of the spec ("4+", "0-7", "3", "none") has ``version``."""
     if versions is None or versions == "none":
         return False
     lowest, _, highest = versions.replace("+", "-32767").partition("-")

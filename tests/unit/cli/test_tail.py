@@ -1,4 +1,4 @@
-"""``tail`` lets nobody wait: no request twice, and no import of what it does not need."""
+"""``tail`` is fast: it sends no request twice and imports no module that it does not need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is typed wrong, and what needs no cluster."""
+"""Wrong usage, and everything that needs no cluster."""
 
 from __future__ import annotations
 

@@ -273,7 +273,7 @@ class TestOneShapeForAllVersions:
 
 
 class TestPolledRequests:
-    """What is asked again and again is mostly answered with the same bytes: they are read once."""
+    """A polled request mostly gets the same bytes as response: they are read once."""
 
     def answer(self, session: Session, response: MetadataResponse) -> Any:
         correlation_id, _ = session.send(METADATA, 4)

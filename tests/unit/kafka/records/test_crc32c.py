@@ -1,4 +1,4 @@
-"""The checksum is the same from wherever it comes, and comes from what is installed."""
+"""All implementations give the same checksum; the first that is installed is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Header keys as strings or bytes, whatever stands in them."""
+"""Header keys as strings or bytes, also if they are not UTF-8."""
 
 from __future__ import annotations
 

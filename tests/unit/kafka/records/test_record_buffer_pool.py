@@ -1,4 +1,4 @@
-"""Memory that is used again, and never while somebody still looks at it."""
+"""Memory is reused, and never while anything still refers to it."""
 
 import subprocess
 import sys

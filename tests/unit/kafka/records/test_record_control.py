@@ -13,7 +13,7 @@ from spark_kafka_native.kafka.records.control import ControlType, read_control_t
 def marker(
     key: bytes, *, timestamp_delta: int = 0, length: int | None = None, behind: bytes = b""
 ) -> memoryview:
-    """A record as far as its key, and what is behind it."""
+    """A record up to its key, and the bytes behind it."""
     start = b"\0" + varint(timestamp_delta) + varint(0)
     body = start + (span(key) if length is None else varint(length) + key) + behind
     return memoryview(varint(len(body)) + body)

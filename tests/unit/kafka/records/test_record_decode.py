@@ -95,7 +95,7 @@ def test_many_batches_become_one_set_of_columns(codec):
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
 @pytest.mark.parametrize("key", [None, b"", b"key"])
 def test_a_plain_batch_may_follow_a_compressed_one(codec, key):
-    # What was decompressed lies elsewhere than the record set; rows keep the order of the log all the same.
+    # Decompressed batches lie outside the record set; the rows still keep the order of the log.
     records = [record(0, b"a" * 50, key=key), record(1, None, key=key, headers=[(b"h", b"x")])]
     packed = batch(body=bytes(compress(codec, b"".join(records))), count=2, attributes=codec)
     plain = batch([record(0, None, key=key), record(1, b"b", key=key)], base_offset=2)
@@ -503,7 +503,7 @@ def test_malformed_records(bad, reason):
 def test_malformed_headers_name_the_record(headers, reason):
     data = batch([GOOD, record(1, headers=[(b"a", b"b")]), record(2, headers=headers)], base_offset=7)
     refuse(data, reason, 9)
-    # Who does not ask for headers does not trip over them.
+    # Malformed headers are no error if headers are not requested.
     decoded = decode_record_set(data, fetch_offset=0, columns=frozenset({"value"}))
     assert decoded.columns.length == 3
 
