@@ -73,9 +73,8 @@ class SenderLoop:
         self.inbox = inbox
         self.spilling = spilling
         self.timer = timer = LoopTimer()
-        self.queues = queues = PartitionQueues(
-            SendingRules.of(config, router.config), producer_id, transaction
-        )
+        rules = SendingRules.of(config, router.config)
+        self.queues = queues = PartitionQueues(rules, producer_id, transaction)
         self.connections = ProduceConnections(router, config, stats, timer, transaction)
         self.lookups = BackgroundLookups(router, topics, queues, timer, wake)
         self.failures = Failures(
