@@ -261,7 +261,7 @@ def _read(progress: Mapping[str, Any]) -> _Read:
 
 
 def _parse(offset: Any) -> tuple[dict[TopicPartition, int], list[float]]:
-    """Positions, and sizes of records from the key ``#bytes``; nothing of what is no offset of Kafka's."""
+    """Positions, and sizes of records from the key ``#bytes``; empty for the offsets of other sources."""
     try:
         parsed = json.loads(offset) if isinstance(offset, str) and offset.startswith("{") else offset
     except ValueError:

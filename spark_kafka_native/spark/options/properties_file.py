@@ -11,7 +11,7 @@ from .table import OPTIONS
 
 _OWN: Final = frozenset(option.name.lower() for option in OPTIONS)
 _LEFT_OUT: Final = ("key.serializer", "value.serializer", "key.deserializer", "value.deserializer")
-"""What Java's clients must be told and ``pykafka`` knows: keys and values are bytes."""
+"""Settings that Java's clients need and ``pykafka`` does not: keys and values are bytes."""
 
 
 def options_from_properties(path: str | os.PathLike[str]) -> dict[str, str]:

@@ -80,7 +80,9 @@ class FilteringKafkaBatchReader(KafkaBatchReader):
     """A batch read that plans only what Spark's filters leave."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Take what helps planning, and return all of them: Spark applies each again to what is read."""
+        """Take the filters that help planning, and return all of them: Spark applies each again to the
+        rows.
+        """
         from .driver.pushed_filters import PushedFilters
 
         self._filters = PushedFilters.from_filters(filters)

@@ -23,7 +23,7 @@ class At:
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """An offset at which a range was split whose own start (or end) is still to be looked up.
+    """An offset at which a range was split; the range's own start (or end) is still to be looked up.
 
     Offsets before the earliest one when the task runs are not wanted, and no loss.
     """

@@ -16,6 +16,8 @@ from typing import Final
 from ...kafka.config.client_config import ClientConfig, ConsumerConfig
 from ...kafka.errors import ConfigError
 from ...kafka.model import TopicPartition
+from ...kafka.runtime.deadline import Deadline
+from ...kafka.runtime.retry import Backoff
 from ..conditions import KafkaConditionError
 from ..options.option_values import OptionValues
 from ..options.timestamps import parse_timestamp_ms
@@ -35,22 +37,53 @@ from .subscription import Subscription, parse_subscription
 
 
 @dataclass(frozen=True, kw_only=True)
+class TaskLimits:
+    """How many tasks a read has, and how large they are; None for no limit."""
+
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    max_partitions: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartFallbacks:
+    """Where to start where the option for it gives no offset."""
+
+    after_last_record: str
+    """``error`` or ``latest``: for a starting time after the last record."""
+    not_committed: str
+    """``earliest``, ``latest`` or ``error``: for a partition of which the group has committed no offset."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffsetRetries:
+    """``fetchOffset.numRetries`` and ``fetchOffset.retryIntervalMs``."""
+
+    count: int
+    interval_ms: int
+
+    def deadline(self) -> Deadline:
+        """Half an interval more than needed, so that jitter does not cost the last attempt."""
+        return Deadline.after_ms((self.count + 0.5) * self.interval_ms)
+
+    def backoff(self) -> Backoff:
+        """The same interval each time."""
+        return Backoff(first_ms=self.interval_ms, max_ms=self.interval_ms)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """A read. Plain data; `starting` and `ending` are still what the user said, not offsets."""
+    """The options of a read. Plain data; `starting` and `ending` are limits as the user gave them, not yet
+    offsets."""
 
     client: ClientConfig
     consumer: ConsumerConfig
     subscription: Subscription
     starting: OffsetLimit
     ending: OffsetLimit
-    timestamp_strategy: str
-    """``error`` or ``latest``: for a starting time after the last record."""
-    committed_fallback: str
-    """``earliest``, ``latest`` or ``error``."""
+    fallbacks: StartFallbacks
     fail_on_data_loss: bool
-    min_partitions: int | None
-    max_records_per_partition: int | None
-    max_partitions: int | None
+    task_limits: TaskLimits
     bind_at_load: bool
     """True if the bounds of a batch become offsets when it is planned, and not in its tasks."""
     include_headers: bool
@@ -58,8 +91,7 @@ class ReadOptions:
     group_id: str
     """``kafka.group.id``, or a unique one after ``groupIdPrefix`` that only error texts show."""
     has_group_id: bool
-    fetch_offset_retries: int
-    fetch_offset_retry_interval_ms: int
+    offset_retries: OffsetRetries
     warnings: tuple[str, ...]
 
     @classmethod
@@ -124,9 +156,11 @@ def _check_batch_end(ending: OffsetLimit) -> None:
 
 def _parse_general(values: OptionValues, starting: OffsetLimit, ending: OffsetLimit) -> ReadOptions:
     subscription = parse_subscription(values)
-    min_partitions = values.value("minPartitions")
-    max_records = values.value("maxRecordsPerPartition")
-    max_partitions = values.value("maxPartitions")
+    task_limits = TaskLimits(
+        min_partitions=values.value("minPartitions"),
+        max_records_per_partition=values.value("maxRecordsPerPartition"),
+        max_partitions=values.value("maxPartitions"),
+    )
     _check_kafka_properties(values)
     if isinstance(starting, Committed) and not values.kafka.get("group.id"):
         raise ConfigError(
@@ -142,19 +176,21 @@ def _parse_general(values: OptionValues, starting: OffsetLimit, ending: OffsetLi
         subscription=subscription,
         starting=starting,
         ending=ending,
-        timestamp_strategy=values.value("startingOffsetsByTimestampStrategy"),
-        committed_fallback=values.value("committedOffsetsFallback"),
+        fallbacks=StartFallbacks(
+            after_last_record=values.value("startingOffsetsByTimestampStrategy"),
+            not_committed=values.value("committedOffsetsFallback"),
+        ),
         fail_on_data_loss=values.value("failOnDataLoss"),
-        min_partitions=min_partitions,
-        max_records_per_partition=max_records,
-        max_partitions=max_partitions,
+        task_limits=task_limits,
         bind_at_load=values.value("bindOffsets") == "load",
         include_headers=values.value("includeHeaders"),
         filter_pushdown=values.value("filterPushdown"),
         group_id=values.kafka.get("group.id") or f"{values.value('groupIdPrefix')}-{uuid.uuid4()}",
         has_group_id="group.id" in values.kafka,
-        fetch_offset_retries=values.value("fetchOffset.numRetries"),
-        fetch_offset_retry_interval_ms=values.value("fetchOffset.retryIntervalMs"),
+        offset_retries=OffsetRetries(
+            count=values.value("fetchOffset.numRetries"),
+            interval_ms=values.value("fetchOffset.retryIntervalMs"),
+        ),
         warnings=(*warnings, *_judge_group_id(values)),
     )
 

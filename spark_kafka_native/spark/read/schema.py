@@ -60,7 +60,9 @@ class RowSchema:
 
     @classmethod
     def from_schema(cls, schema: StructType) -> RowSchema:
-        """Check a subset of Kafka's columns, in any order. Raises `ConfigError` that says what is allowed."""
+        """Check a subset of Kafka's columns, in any order. Raises `ConfigError` that lists the allowed
+        columns.
+        """
         names = tuple(_check_field(field) for field in schema.fields)
         if not names:
             raise ConfigError(f"The schema has no columns; give at least one of {', '.join(COLUMN_TYPES)}")

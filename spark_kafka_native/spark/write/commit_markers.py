@@ -84,7 +84,7 @@ class CommitMarker:
 
     @classmethod
     def read_decided(cls, router: Router, group_id: str) -> CommitMarker | None:
-        """The last one, whatever is open now."""
+        """The last committed one, without waiting for pending ones."""
         return cls._last(all_committed_offsets(router, group_id, stable=False), group_id)
 
     @classmethod
@@ -168,7 +168,7 @@ class BatchIntent:
 
     @classmethod
     def read_decided(cls, router: Router, group_id: str, deadline: Deadline) -> BatchIntent | None:
-        """The last one, whatever is open now."""
+        """The last committed one, without waiting for pending ones."""
         return cls._last(all_committed_offsets(router, group_id, deadline, stable=False), group_id)
 
     @classmethod

@@ -45,7 +45,7 @@ class RowColumns:
         cls, schema: StructType, topic: str | None, timestamp: str | None = None, topic_hint: str = ""
     ) -> tuple[RowColumns, tuple[str, ...]]:
         """The columns of ``schema``, and what to warn of; ``timestamp`` is the option ``timestampColumn``,
-        and ``topic_hint`` what to add to the error that there is no topic.
+        and ``topic_hint`` a text to add to the error for a missing topic.
 
         Names match exactly, other columns are ignored. Raises `ConfigError` in the words of Spark's
         connector.

@@ -61,7 +61,7 @@ def plan_batch(
     planned = [_plan_range(view, tp, (starts[tp], ends[tp]), cut) for tp, cut in cuts.items()]
     if options.bind_at_load:
         planned = [_bind(one, view.latest_before) for one in planned]
-    tasks = form_tasks(planned, options, {tp: one.leader for tp, one in view.partitions.items()})
+    tasks = form_tasks(planned, options.task_limits, {tp: one.leader for tp, one in view.partitions.items()})
     if (hint := describe_small_tasks(tasks)) is not None:
         _LOG.warning("%s", hint)
     return [tuple(piece.shipped for piece in task) for task in tasks]
@@ -141,12 +141,12 @@ def _ends_of_unstable(
 
 def _start_at_committed(view: ClusterView, options: ReadOptions) -> dict[TopicPartition, StartBound]:
     missing = [topic_partition for topic_partition, offset in view.committed.items() if offset is None]
-    if missing and options.committed_fallback == "error":
+    if missing and options.fallbacks.not_committed == "error":
         raise ConfigError(
             f"Group {options.group_id} has committed no offset for {format_topic_partitions(missing)}; "
             "set committedOffsetsFallback to earliest or latest to start there instead"
         )
-    at_latest, latest = options.committed_fallback == "latest", view.latest_before
+    at_latest, latest = options.fallbacks.not_committed == "latest", view.latest_before
     return {
         tp: At(offset) if offset is not None else At(latest[tp]) if at_latest else Earliest()
         for tp, offset in view.committed.items()
@@ -158,7 +158,7 @@ def _start_at_times(
 ) -> dict[TopicPartition, StartBound]:
     _check_times(limit, view.partitions, "start")
     for topic_partition, offset in view.starting.items():
-        if offset is None and options.timestamp_strategy == "error":
+        if offset is None and options.fallbacks.after_last_record == "error":
             time_ms = time_of(limit, topic_partition)
             raise ConfigError(
                 f"No offset matched from request of topic-partition {topic_partition} and timestamp "

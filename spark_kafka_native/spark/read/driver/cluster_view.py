@@ -16,8 +16,7 @@ from ....kafka.consumer.offsets import list_offsets
 from ....kafka.error_code import ErrorCode
 from ....kafka.errors import BrokerError, KafkaError
 from ....kafka.model import IsolationLevel, OffsetAt, TopicPartition
-from ....kafka.runtime.deadline import Deadline
-from ....kafka.runtime.retry import Backoff, is_retriable, retry
+from ....kafka.runtime.retry import is_retriable, retry
 from ..offset_limits import AtTimestamp, AtTimestamps, Committed, OffsetLimit
 from ..read_options import ReadOptions
 from ..subscription import Assign, Subscribe, SubscribePattern
@@ -105,15 +104,14 @@ def find_partitions(router: Router, options: ReadOptions) -> dict[TopicPartition
     with the nearest name. Partitions that were assigned and don't exist are left out, as in Spark's
     connector.
     """
-    if options.fetch_offset_retries == 0:
+    retries = options.offset_retries
+    if retries.count == 0:
         return _find_once(router, options)
-    interval_ms = options.fetch_offset_retry_interval_ms
     return retry(
         lambda: _find_once(router, options),
         what=f"finding the partitions of {options.subscription}",
-        # Half an interval more, so that jitter does not cost the last attempt.
-        deadline=Deadline.after_ms((options.fetch_offset_retries + 0.5) * interval_ms),
-        backoff=Backoff(first_ms=interval_ms, max_ms=interval_ms),
+        deadline=retries.deadline(),
+        backoff=retries.backoff(),
         # An error of the network has been retried below, for longer than here.
         retriable=lambda error: isinstance(error, BrokerError) and is_retriable(error),
     )

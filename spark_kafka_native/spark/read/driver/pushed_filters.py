@@ -1,7 +1,7 @@
 """`PushedFilters`: the bounds on topic, partition, offset and timestamp that Spark's filters imply.
 
-Pure. A filter that is not understood is left out, never guessed: Spark applies every filter again to what is
-read, so that pruning may be too weak but never too strong.
+Pure. A filter that is not understood is left out, never guessed: Spark applies every filter again to the
+rows, so that pruning may be too weak but never too strong.
 """
 
 from __future__ import annotations

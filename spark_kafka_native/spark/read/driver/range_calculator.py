@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 
 from ....kafka.model import TopicPartition
 from ..offset_range import At, Inner, OffsetRange, fixed_offset, is_open
-from ..read_options import ReadOptions
+from ..read_options import TaskLimits
 
 
 def form_tasks(
-    planned: Sequence[PlannedRange], options: ReadOptions, leaders: Mapping[TopicPartition, int]
+    planned: Sequence[PlannedRange], limits: TaskLimits, leaders: Mapping[TopicPartition, int]
 ) -> list[tuple[PlannedRange, ...]]:
     """Split and pack, as the options say."""
     pieces = split_ranges(
-        planned, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
+        planned, min_partitions=limits.min_partitions, max_records=limits.max_records_per_partition
     )
-    return pack_ranges(pieces, options.max_partitions, leaders)
+    return pack_ranges(pieces, limits.max_partitions, leaders)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ def split_ranges(
     """Split so that there are about ``min_partitions`` ranges and none is larger than ``max_records``.
 
     Empty ranges are dropped, unless an end that is looked up later may still give them something. The outer
-    bounds of what was one range stay as they were shipped; inner ones are fixed offsets: `At`, or `Inner`
+    bounds of a split range stay as they were shipped; inner ones are fixed offsets: `At`, or `Inner`
     where the whole is open on that side.
     """
     empty = [planned for planned in ranges if planned.size <= 0 and _may_grow(planned)]

@@ -11,8 +11,7 @@ from ....kafka.cluster.router import Router
 from ....kafka.cluster.topic_ids import find_recreated
 from ....kafka.errors import BrokerError, ConfigError, DeadlineExceededError, KafkaError
 from ....kafka.model import IsolationLevel, OffsetAt, TopicPartition
-from ....kafka.runtime.deadline import Deadline
-from ....kafka.runtime.retry import Backoff, retry
+from ....kafka.runtime.retry import retry
 from ..data_loss import is_about_missing_partition
 from ..offset_limits import OffsetLimit, Specific, format_topic_partitions
 from ..read_options import ReadOptions
@@ -85,7 +84,6 @@ class StreamLogs:
 
     def find_ends(self, start: StreamOffset) -> LogEnds:
         """Where the logs end; asked for again (``fetchOffset.numRetries``) while that is behind ``start``."""
-        interval_ms = self._options.fetch_offset_retry_interval_ms
 
         def attempt() -> LogEnds:
             ends = _again_if_deleted(lambda: self._find_ends_once(start))
@@ -97,8 +95,8 @@ class StreamLogs:
             return retry(
                 attempt,
                 what="finding the ends of the partitions",
-                deadline=Deadline.after_ms((self._options.fetch_offset_retries + 0.5) * interval_ms),
-                backoff=Backoff(first_ms=interval_ms, max_ms=interval_ms),
+                deadline=self._options.offset_retries.deadline(),
+                backoff=self._options.offset_retries.backoff(),
                 retriable=lambda error: isinstance(error, _BehindError),
             )
         except DeadlineExceededError as error:

@@ -129,7 +129,7 @@ class StreamPlanner:
         self._report(batch.losses_of_added(earliest))
         ranges = batch.ranges(earliest)
         # Not by leader: leaders move, and a sink that writes exactly once needs the same rows in each task.
-        tasks = form_tasks(ranges, self._options.read, {})
+        tasks = form_tasks(ranges, self._options.read.task_limits, {})
         self._hint(tasks)
         return [tuple(piece.shipped for piece in task) for task in tasks]
 

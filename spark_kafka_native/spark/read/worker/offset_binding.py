@@ -76,7 +76,7 @@ def bind_ranges(
 def drop_deleted(
     router: Router, ranges: Sequence[OffsetRange], error: KafkaError
 ) -> tuple[list[OffsetRange], Loss]:
-    """Those of ``ranges`` whose partition still exists, and the loss of the others. Raises ``error`` if it is
+    """The ``ranges`` of partitions that still exist, and the loss of the others. Raises ``error`` if it is
     about something else.
     """
     if not is_about_missing_partition(error):
