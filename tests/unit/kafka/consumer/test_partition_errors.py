@@ -1,0 +1,280 @@
+"""Errors about one partition of a reader: when they are raised, and how reading continues after them."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from partition_reading import Start, eventually, fill, offsets_in, prefetched, readers_of, soon, take
+from scripted_broker import HangUp, ScriptedCluster, refusal
+
+from spark_kafka_native.kafka.consumer import partition_reader, prefetch_thread
+from spark_kafka_native.kafka.consumer.reader_config import OffsetReset
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import (
+    BrokerError,
+    CorruptRecordError,
+    OffsetOutOfRangeError,
+    TopicRecreatedError,
+)
+from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest
+from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
+
+pytestmark = [
+    pytest.mark.timed(0.1),
+    # An interrupt in a destructor.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture
+def cluster() -> Iterator[ScriptedCluster]:
+    with ScriptedCluster(2) as running:
+        yield running
+
+
+@pytest.fixture
+def start(cluster: ScriptedCluster) -> Iterator[Start]:
+    with readers_of(cluster) as begin:
+        yield begin
+
+
+def test_without_a_policy_an_offset_out_of_range_is_an_error_until_it_is_moved(
+    cluster: ScriptedCluster, start: Start
+) -> None:
+    one, two = fill(cluster, 2)
+    cluster.logs[one].log_start_offset = 10
+    reader = start((one, 3), (two, 0))
+    found = []
+    while len(found) < 20:
+        with contextlib.suppress(OffsetOutOfRangeError):
+            record = reader.next_record(soon())
+            assert record is not None
+            found.append((record.topic_partition, record.offset))
+    assert found == [(two, offset) for offset in range(20)]
+    for _ in range(2):
+        with pytest.raises(OffsetOutOfRangeError) as raised:
+            reader.poll(5, soon())
+        assert str(raised.value) == "orders-0 at offset 3: OFFSET_OUT_OF_RANGE (it has [10, 20))"
+    reader.seek(one, 10)
+    assert take(reader, 10) == list(range(10, 20))
+
+
+def test_an_error_of_one_partition_is_heard_of_while_others_have_records(
+    cluster: ScriptedCluster, start: Start
+) -> None:
+    one, two = fill(cluster, 2, batches=100)
+    cluster.logs[one].log_start_offset = 10
+    reader = start((one, 3), (two, 0))
+    prefetched(reader, two, 500)
+    eventually(lambda: bool(reader.buffer.broken))
+    with pytest.raises(OffsetOutOfRangeError):
+        reader.poll(5, soon())
+    assert len(reader.poll(5, soon())) == 5
+
+
+@pytest.mark.parametrize(
+    ("policy", "offset", "goes_on"), [("earliest", 3, 10), ("latest", 99, 20), ("earliest", 99, 10)]
+)
+def test_the_policy_says_where_to_go_on(
+    cluster: ScriptedCluster, start: Start, policy: str, offset: int, goes_on: int
+) -> None:
+    [tp] = fill(cluster)
+    cluster.logs[tp].log_start_offset = 10
+    reader = start((tp, offset), auto_offset_reset=OffsetReset.parse(policy))
+    eventually(lambda: reader.position(tp) == goes_on)
+    cluster.logs[tp].append([b"20"])
+    assert take(reader, 21 - goes_on) == list(range(goes_on, 21))
+
+
+def test_a_reset_throws_away_nothing_that_was_fetched_before(cluster: ScriptedCluster, start: Start) -> None:
+    [tp] = fill(cluster)
+    reader = start((tp, 0), auto_offset_reset=OffsetReset.LATEST)
+    prefetched(reader, tp, 20)
+    cluster.logs[tp].append([b"%d" % offset for offset in range(20, 25)])
+    cluster.logs[tp].log_start_offset = 24
+    eventually(lambda: reader.buffer.partition(tp).waiting[-1].next_offset >= 25)
+    assert take(reader, 20) == list(range(20))
+
+
+def test_a_refusal_that_the_bounds_contradict_is_asked_again(cluster: ScriptedCluster, start: Start) -> None:
+    [tp] = fill(cluster)
+    doubtful = [_refused(cluster) for _ in range(3)]
+    cluster[1].push(FetchRequest, *doubtful)
+    reader = start((tp, 5), auto_offset_reset=OffsetReset.EARLIEST)
+    assert take(reader, 15) == list(range(5, 20))
+
+
+def test_a_refusal_that_stays_in_doubt_is_an_error(cluster: ScriptedCluster, start: Start) -> None:
+    [tp] = fill(cluster)
+    cluster[1].on(FetchRequest, _refused(cluster))
+    reader = start((tp, 5))
+    with pytest.raises(OffsetOutOfRangeError, match=r"it has \[0, 20\)"):
+        reader.poll(5, soon())
+    assert len(cluster[1].requests(FetchRequest)) == 1 + prefetch_thread.REFUSALS_IN_DOUBT
+
+
+def _refused(cluster: ScriptedCluster) -> Any:
+    serve = cluster.fetcher(1)
+
+    def refuse(request: FetchRequest, version: int) -> Any:
+        response = serve(request, version)
+        response.responses[0].partitions[0] = refusal(0, ErrorCode.OFFSET_OUT_OF_RANGE)
+        return response
+
+    return refuse
+
+
+def test_a_policy_that_cannot_be_asked_about_is_tried_again(cluster: ScriptedCluster, start: Start) -> None:
+    [tp] = fill(cluster)
+    cluster.logs[tp].log_start_offset = 10
+
+    cluster[1].push(ListOffsetsRequest, _denied(cluster))
+    reader = start((tp, 3), auto_offset_reset=OffsetReset.EARLIEST)
+    with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+        reader.poll(5, soon())
+    assert take(reader, 10) == list(range(10, 20))
+
+
+def test_a_broker_that_is_away_for_long_is_logged_and_read_again(
+    cluster: ScriptedCluster, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A read goes on, as in other clients: it has deadlines of its own."""
+    [tp] = fill(cluster)
+    cluster[1].on(FetchRequest, HangUp)
+    reader = start((tp, 0), poll_timeout_ms=200)
+    until = soon()
+    while "orders-0 at offset 0 in 200 ms; the last failure" not in caplog.text:
+        assert reader.poll(5, soon(0.1)) == []
+        assert not until.expired
+    cluster[1].on(FetchRequest, cluster.fetcher(1))
+    assert take(reader, 20) == list(range(20))
+
+
+def test_corrupt_records_are_an_error_until_they_are_skipped(cluster: ScriptedCluster, start: Start) -> None:
+    [tp] = fill(cluster)
+    log = cluster.logs[tp]
+    bad = bytearray(log.batches[1])
+    bad[-1] ^= 1
+    log.batches[1] = bytes(bad)
+    reader = start((tp, 0), max_partition_fetch_bytes=1)
+    assert take(reader, 5) == list(range(5))
+    for _ in range(2):
+        with pytest.raises(CorruptRecordError, match="orders-0 at offset 5"):
+            reader.poll(5, soon())
+    reader.seek(tp, 10)
+    assert take(reader, 10) == list(range(10, 20))
+
+
+def test_a_recreated_topic_is_an_error_until_it_is_sought_and_then_read_as_what_it_is(
+    cluster: ScriptedCluster, start: Start
+) -> None:
+    [tp] = fill(cluster)
+    reader = start((tp, 0))
+    assert take(reader, 20) == list(range(20))
+    cluster.topic_ids["orders"] = uuid.uuid4()
+    for _ in range(2):
+        with pytest.raises(TopicRecreatedError, match="orders was deleted and created again"):
+            reader.poll(5, soon())
+    reader.pause(tp)
+    reader.seek(tp, 5)
+    assert reader.poll(5, soon(0.05)) == []
+    reader.resume(tp)
+    assert take(reader, 15) == list(range(5, 20))
+    reader.seek(tp, 18)
+    assert take(reader, 2) == [18, 19]
+
+
+@pytest.mark.parametrize("limit", [1, 5])
+def test_an_error_comes_behind_all_rows_of_its_partition(
+    cluster: ScriptedCluster, start: Start, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """Whoever seeks in answer to it would skip the others unread."""
+    [tp] = fill(cluster)
+    monkeypatch.setattr(partition_reader, "ROWS", 7)
+    reader = start((tp, 0))
+    prefetched(reader, tp, 20)
+    found = offsets_in(reader.poll(limit, soon()))
+    cluster.topic_ids["orders"] = uuid.uuid4()
+    eventually(lambda: bool(reader.buffer.broken))
+    with contextlib.suppress(TopicRecreatedError):
+        while len(found) < 30:
+            found += offsets_in(reader.next_record(soon()) if limit == 1 else reader.poll(limit, soon()))
+    assert found == list(range(20))
+
+
+@pytest.mark.parametrize("check_crcs", [True, False])
+def test_records_before_corrupt_ones_are_read_though_they_came_together(
+    cluster: ScriptedCluster, start: Start, check_crcs: bool
+) -> None:
+    [tp] = fill(cluster)
+    bad = bytearray(cluster.logs[tp].batches[2])
+    bad[-1] ^= 1
+    cluster.logs[tp].batches[2] = bytes(bad)
+    reader = start((tp, 1), check_crcs=check_crcs)
+    assert take(reader, 9) == list(range(1, 10))
+    with pytest.raises(CorruptRecordError, match="orders-0 at offset 10"):
+        reader.poll(5, soon())
+    assert reader.position(tp) == 10
+
+
+def test_an_offset_that_is_corrupt_lets_none_be_skipped(cluster: ScriptedCluster, start: Start) -> None:
+    """No checksum covers it: the batch behind is the one that is found to be wrong."""
+    [tp] = fill(cluster)
+    cluster.logs[tp].batches[2] = struct.pack(">q", 1000) + cluster.logs[tp].batches[2][8:]
+    reader = start((tp, 0))
+    assert take(reader, 10) == list(range(10))
+    with pytest.raises(CorruptRecordError, match="a batch from offset 15 after one up to 1004"):
+        reader.poll(5, soon())
+    assert reader.position(tp) == 10
+
+
+def test_why_there_are_no_bounds_is_told_of_the_partition_it_is_about(
+    cluster: ScriptedCluster, start: Start
+) -> None:
+    one, two = fill(cluster, 2)
+    for tp in (one, two):
+        cluster.logs[tp].log_start_offset = 10
+    reader = start((one, 3))
+    with pytest.raises(OffsetOutOfRangeError):
+        reader.poll(5, soon())
+    cluster[1].on(ListOffsetsRequest, _denied(cluster))
+    asked = len(cluster[1].requests(ListOffsetsRequest))
+    reader.add(two, 3)
+    eventually(lambda: len(reader.buffer.broken) == 2)
+    time.sleep(0.1)
+    assert len(reader.buffer.broken) == 2
+    assert len(cluster[1].requests(ListOffsetsRequest)) == asked + 1
+    reader.seek(one, 10)
+    with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+        reader.poll(5, soon())
+    assert take(reader, 10) == list(range(10, 20))
+
+
+def _denied(cluster: ScriptedCluster) -> Any:
+    def deny(request: ListOffsetsRequest, version: int) -> Any:
+        response = cluster.list_offsets(request, version)
+        partitions = response.topics[0].partitions
+        partitions[0] = replace(partitions[0], error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        return response
+
+    return deny
+
+
+def test_what_keeps_a_partition_from_being_read_on_is_counted(cluster: ScriptedCluster, start: Start) -> None:
+    (tp,) = fill(cluster)
+    reader = start((tp, 1_000))
+    with pytest.raises(OffsetOutOfRangeError):
+        reader.poll(deadline=soon())
+    told = reader.metrics()
+    assert told.value("kafka.consumer.errors", error="OFFSET_OUT_OF_RANGE") == 1
+    assert told.value("kafka.consumer.offset.resets") == 0
+    reset = start((tp, 1_000), auto_offset_reset=OffsetReset.parse("earliest"))
+    assert take(reset, 1) == [0]
+    assert reset.metrics().value("kafka.consumer.offset.resets") == 1

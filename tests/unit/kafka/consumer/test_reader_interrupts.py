@@ -1,0 +1,198 @@
+"""Interrupts, signal handlers and forks in the middle of reading."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from held_lock import held_by_another_thread
+from partition_reading import Start, fill, offsets_in, prefetched, readers_of, soon, take
+from scripted_broker import ScriptedCluster
+
+from spark_kafka_native.kafka.consumer import partition_reader
+from spark_kafka_native.kafka.consumer.consumer import Consumer
+from spark_kafka_native.kafka.consumer.partition_reader import PartitionReader
+from spark_kafka_native.kafka.errors import (
+    ConsumerClosedError,
+)
+
+pytestmark = [
+    pytest.mark.timed(0.1),
+    # An interrupt in a destructor.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture
+def cluster() -> Iterator[ScriptedCluster]:
+    with ScriptedCluster(2) as running:
+        yield running
+
+
+@pytest.fixture
+def start(cluster: ScriptedCluster) -> Iterator[Start]:
+    with readers_of(cluster) as begin:
+        yield begin
+
+
+def test_an_interrupt_while_it_waits_or_unpacks_loses_nothing(
+    cluster: ScriptedCluster, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [tp] = fill(cluster)
+    reader = start((tp, 20))
+    main = threading.main_thread().ident
+    assert main is not None
+    # Whoever starts the tests in the background has SIGINT ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    timer = threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        reader.next_record(soon())
+    timer.join()
+    signal.signal(signal.SIGINT, before)
+    reader.seek(tp, 0)
+    prefetched(reader, tp, 20)
+    taken = reader.buffer._take_first
+
+    def interrupted(*args: Any) -> None:
+        taken(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(reader.buffer, "_take_first", interrupted)
+    for read in (reader.read_columns, reader.next_record, lambda: reader.poll(50, soon())):
+        with pytest.raises(KeyboardInterrupt):
+            read()  # type: ignore[operator]
+        assert reader.position(tp) == 0
+    monkeypatch.undo()
+    assert take(reader, 3) == [0, 1, 2]
+    monkeypatch.setattr(partition_reader, "islice", lambda *_: _interrupting(reader))
+    with pytest.raises(KeyboardInterrupt):
+        reader.poll(50, soon())
+    monkeypatch.undo()
+    assert take(reader, 17) == list(range(3, 20))
+
+
+def _interrupting(reader: PartitionReader) -> Iterator[Any]:
+    yield from [next(reader.rows), next(reader.rows)]
+    raise KeyboardInterrupt
+
+
+def test_interrupts_at_any_moment_lose_and_double_nothing(
+    cluster: ScriptedCluster, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each line of the reading thread is one where an interrupt may come."""
+    [tp] = fill(cluster, batches=3)
+    monkeypatch.setattr(partition_reader, "ROWS", 4)
+    reader = start((tp, 0))
+    calls: list[Callable[[], Any]] = [
+        lambda: reader.poll(3, soon(0)),
+        lambda: reader.next_record(soon(0)),
+        lambda: reader.read_columns(soon(0)),
+        lambda: reader.pause(tp) or reader.resume(tp),
+        lambda: reader.seek(tp, reader.position(tp)),
+    ]
+    for call in calls:
+        for moment in itertools.count():
+            reader.resume(tp)
+            reader.seek(tp, 0)
+            prefetched(reader, tp, 15)
+            found = offsets_in(reader.poll(3, soon()))
+            with _interrupt_after(moment) as was_interrupted:
+                found += offsets_in(call())
+            reader.resume(tp)
+            while more := reader.poll(4, soon(0 if len(found) >= 15 else 10)):
+                found += offsets_in(more)
+            assert found == list(range(15)), (calls.index(call), moment)
+            assert reader.position(tp) == 15
+            assert reader.buffer.nbytes == 0
+            if not was_interrupted:
+                break
+
+
+@contextlib.contextmanager
+def _interrupt_after(calls: int) -> Iterator[list[bool]]:
+    """A KeyboardInterrupt after so many calls into or out of our functions; says whether it came."""
+    left, came = calls, []
+
+    def trace(frame: Any, event: str, arg: Any) -> Any:
+        nonlocal left
+        if event not in ("call", "c_return") or came or "spark_kafka_native" not in frame.f_code.co_filename:
+            return
+        if left == 0:
+            came.append(True)
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+        left -= 1
+
+    sys.setprofile(trace)
+    try:
+        yield came
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.setprofile(None)
+
+
+def test_metrics_in_the_handler_of_a_signal_wait_for_no_lock(cluster: ScriptedCluster, start: Start) -> None:
+    (tp,) = fill(cluster)
+    reader = start((tp, 0))
+    assert take(reader, 3) == [0, 1, 2]
+    found: list[Any] = []
+
+    def interrupted() -> None:
+        """As the handler finds it: the locks are those of the very thread that it runs in."""
+        with reader._lock, reader.buffer._lock, reader.registry.lock, reader._router.metrics.lock:
+            found.append(reader.metrics())
+
+    thread = threading.Thread(target=interrupted, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert [found[0].value("kafka.consumer.lag", topic="orders", partition="0")] == [17]
+
+
+def test_metrics_wait_for_no_thread_that_waits_for_the_interrupted_one(
+    cluster: ScriptedCluster, start: Start
+) -> None:
+    (tp,) = fill(cluster)
+    reader = start((tp, 0))
+    assert take(reader, 1) == [0]
+    found: list[Any] = []
+    with held_by_another_thread(reader._lock), held_by_another_thread(reader.buffer._lock):
+        thread = threading.Thread(target=lambda: found.append(reader.metrics()), daemon=True)
+        thread.start()
+        thread.join(60)
+        assert found
+
+
+def test_a_forked_child_is_told_to_make_its_own(cluster: ScriptedCluster, start: Start) -> None:
+    [tp] = fill(cluster)
+    reader = start((tp, 0))
+    reader._process_id = os.getpid() + 1
+    with pytest.raises(ConsumerClosedError, match="another process"):
+        reader.poll(5, soon())
+
+
+def test_a_forked_child_reads_nothing_and_is_told_why(cluster: ScriptedCluster) -> None:
+    fill(cluster)
+    with Consumer(cluster.bootstrap_servers, "orders", fetch_max_wait_ms=20) as consumer:
+        assert next(consumer).offset == 0
+        with consumer.reader._lock, consumer.reader.buffer._lock:  # as other threads may
+            child = os.fork()
+        if not child:
+            told = consumer.position() == 1
+            for read in (consumer.__next__, consumer.poll, consumer.pause):
+                try:
+                    read()
+                    told = False
+                except ConsumerClosedError as error:
+                    told = told and "another process" in str(error)
+            os._exit(0 if told else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert next(consumer).offset == 1
