@@ -205,7 +205,7 @@ def test_an_error_about_one_partition_leaves_the_others_and_can_be_mended(cluste
     run.seek(one, 10)
     left = drain(run)
     assert left[one] == list(range(10, 20))
-    assert found + left[two] == list(range(20))
+    assert found + left.get(two, []) == list(range(20))  # all were read if the bounds came late
 
 
 def test_partitions_that_wait_for_their_turn_are_not_late(cluster: ScriptedCluster) -> None:
