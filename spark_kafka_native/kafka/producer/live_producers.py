@@ -22,7 +22,7 @@ CHILD_EXIT_PRIORITY = 0
 
 
 class LiveProducer(Protocol):
-    """What is asked of a producer here."""
+    """The part of a producer that is used here."""
 
     def close(self) -> None:
         """Deliver what there is, and end."""

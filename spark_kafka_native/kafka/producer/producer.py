@@ -288,7 +288,7 @@ class Producer:
         """Deliver what there is, for at most ``timeout`` seconds (or until a `Deadline`; None: the delivery
         timeout), and end.
 
-        What is left then is given up: its deliveries fail, and with a spill folder it is kept. Harmless
+        The rest is given up then: its deliveries fail, and with a spill folder it is kept. Harmless
         when closed; of several that close at the same time, the earliest deadline counts for all.
         """
         if self._waiters.forked:

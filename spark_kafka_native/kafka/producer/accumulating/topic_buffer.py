@@ -144,7 +144,7 @@ class TopicBuffer:
         self._limits = BatchLimits.of(self._config.batch_size, self._config.batch_records, cap)
 
     def too_large(self, columns: RecordColumns, sizes: Rows) -> Iterator[RecordTooLargeError]:
-        """What is wrong with each record that can never be sent, in order."""
+        """An error for each record that can never be sent, in order."""
         own = self._config.max_request_size
         limit = (
             self.max_bytes if own is None else own if self._encoder.compresses else min(own, self.max_bytes)

@@ -66,7 +66,7 @@ class Topics:
         self._closed: BaseException | None = None
         self._reading_limits = False
 
-    # What is known of them. None of this waits.
+    # The topics as they are known. None of this waits.
 
     def all(self) -> list[TopicBuffer]:
         """All of them, as of now: another thread may add one at any moment."""
@@ -102,7 +102,7 @@ class Topics:
         leader = self.leader(topic_partition)
         return None if leader is None else self._router.outage(leader)
 
-    # What is asked of the cluster, and done with the answers.
+    # Requests to the cluster.
 
     def open(self, names: Iterable[str], *, for_replay: bool = False) -> list[str]:
         """Open the buffers of those ``names`` that have none yet; returns these.

@@ -153,7 +153,7 @@ TRANSITIONS = {
     (Phase.RENUMBERING, QueueEvent.NUMBERED_ANEW): Phase.OPEN,
     (Phase.RENUMBERING, QueueEvent.SPILLED): Phase.OPEN,
 }
-"""What is not in here can't happen; a KeyError would be a bug, and would end the producer loudly."""
+"""Other transitions can't happen; a KeyError would be a bug, and would end the producer loudly."""
 
 
 class PartitionQueue:
@@ -203,7 +203,7 @@ class PartitionQueue:
         return not self._waiting and not self._in_flight
 
     def unended(self, but: Collection[Batch] = ()) -> list[Batch]:
-        """What has not ended, in order, but for ``but``."""
+        """The batches that have not ended, in order, except ``but``."""
         left = {*self._in_flight, *self._waiting} - set(but)
         return sorted((batch for batch in left if not batch.ended), key=lambda batch: batch.order)
 
@@ -222,7 +222,7 @@ class PartitionQueue:
             return None
         return self._not_before
 
-    # What is to be done.
+    # What the sender asks for.
 
     def add(self, batch: Batch) -> None:
         """A new batch, behind all others."""
@@ -273,7 +273,7 @@ class PartitionQueue:
         self._came_back(batch)
         self._waiting.appendleft(batch)
 
-    # What has happened.
+    # What the sender reports.
 
     def written(self, batch: Batch) -> None:
         """With acks=0: ``batch`` was written; no more will be heard of it."""
@@ -341,7 +341,7 @@ class PartitionQueue:
         self._spilling = True
 
     def resumed(self) -> None:
-        """What is in the spill folder of this partition waits to be sent again, before anything else."""
+        """The spilled batches of this partition wait in the queue again, before all others."""
         self._spilling = False
 
     def take_over(self, batch: Batch, halves: Sequence[Batch]) -> None:

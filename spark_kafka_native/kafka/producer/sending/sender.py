@@ -46,7 +46,8 @@ SHARED_READ_S = 0.02
 """Another thread may read our answers from a shared connection, which does not end our wait: look again after
 this long."""
 CALLBACKS_S = 30.0
-"""What is given up at the end goes to callbacks and the spill folder: `stop` waits this long for that."""
+"""Batches that are given up at the end go to callbacks and the spill folder: `stop` waits this long for
+that."""
 
 
 class SenderLoop:

@@ -2,7 +2,7 @@
 another. Sans-IO.
 
 Callers move it (`begin`, `commit`, `abort` ...), and so does the sender's thread (`failed`, `fatal`): each
-move is one step under a lock of its own. Nobody waits here, and nothing is sent from here.
+move is one step under a lock of its own. Nothing here waits or sends.
 
 There are two protocols, never mixed within one transaction. In version 1 (KIP-98) partitions and groups are
 added to a transaction before they are written to, and the epoch stays: a delayed EndTxn would end a *later*
@@ -87,7 +87,7 @@ TRANSITIONS = {
     (State.FATAL, TransactionEvent.ABORTED): State.FATAL,
     (State.FATAL, TransactionEvent.FAILED): State.FATAL,
 }
-"""What is not in here can't be done then: `TransactionStateError`."""
+"""Other transitions are refused: `TransactionStateError`."""
 
 
 class Meaning(enum.Enum):
@@ -128,7 +128,7 @@ _ABORTABLE = frozenset(
     }
 )
 _OF_ONE_API: dict[tuple[type[Request[Any]], ErrorCode], Meaning] = {
-    # Nobody knows what came of it. The same EndTxn once more does no harm, and brings the answer.
+    # Its outcome is not known. The same EndTxn once more does no harm, and brings the answer.
     (EndTxnRequest, ErrorCode.UNKNOWN_SERVER_ERROR): Meaning.RETRY,
     # There is nothing left that could be aborted.
     (EndTxnRequest, ErrorCode.UNKNOWN_PRODUCER_ID): Meaning.FATAL,
@@ -172,7 +172,7 @@ class Transaction:
         self.uncertain = False
         """True if something of it may still arrive at a broker."""
         self.commit_asked = False
-        """True if the coordinator may have been told to commit it, and its answer is not known."""
+        """True if the coordinator may have been asked to commit it, and its answer is not known."""
         self.epoch_used = False
         """True if the next transaction needs a fresh epoch."""
         self.lock = threading.RLock()

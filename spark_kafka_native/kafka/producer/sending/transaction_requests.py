@@ -219,7 +219,7 @@ def end_transaction(
 
     Returns the identity of the next transaction, None where InitProducerId has to bring it. Aborting one that
     has ended is no error. Raises `TransactionAbortableError` or `TransactionFatalError` where the coordinator
-    says that it is not committed (``possibly_committed`` tells whether it may be, after all), and
+    says that it is not committed (``possibly_committed``: it may be, after all), and
     `DeadlineExceededError` where it says nothing: the outcome is open then, and only another call can tell,
     with ``asked_before``: an earlier call may have committed it.
     """

@@ -70,7 +70,7 @@ class Failures:
         if queue.spilling:
             first = batches[0].order
             settle([b for b in queue.spillable(batches) if b.order > first], OVERTAKING)
-        # What has lingered behind them is due, and nothing else may wake the sender for it.
+        # Rows that have lingered behind them are due, and nothing else may wake the sender for it.
         self._timer.at_once()
 
     def _settle(

@@ -227,7 +227,7 @@ class Healing:
             self._resume(backlog, probe.topic_partition, now)
 
     def _resume(self, backlog: Backlog, where: TopicPartition, now: float) -> None:
-        """What is left is sent, and what comes from now on waits behind it."""
+        """The rest of the backlog is sent, and new batches wait behind it."""
         del self._spilling.backlogs[where]
         _LOG.info("spill folder: %s takes records again, %d batches follow", where, len(backlog.batches))
         self._completion.expect(backlog.batches)
