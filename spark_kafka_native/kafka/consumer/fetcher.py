@@ -151,7 +151,6 @@ class FetchRun:
         self._columns = columns
         self._shares_memory = shares_memory
         self._lookups = lookups or FetchLookups(router)
-        self._background = self._lookups.background
         self._metrics = metrics
         self._clock = clock or FetchClock()
         self._states: dict[TopicPartition, PartitionState] = {}
@@ -251,7 +250,7 @@ class FetchRun:
 
     def close(self) -> None:
         """End the fetch: abandon requests in flight and look-ups."""
-        self._background.close()
+        self._lookups.background.close()
         self._records = iter(())
         for fetch in [*self._in_flight.values(), *self._answered]:
             fetch.pending.abandon()
@@ -290,10 +289,10 @@ class FetchRun:
         ]
         if self._muted_ms:
             waits.append(self._muted_ms)
-        return min([MAX_WAIT_MS, self._background.max_wait_ms, *waits])
+        return min([MAX_WAIT_MS, self._lookups.background.max_wait_ms, *waits])
 
     def _is_over(self, deadline: Deadline | None) -> bool:
-        given = self._background.given
+        given = self._lookups.background.given
         woken = given is not None and given.is_set
         return woken or (deadline is not None and deadline.expired)
 
@@ -391,7 +390,7 @@ class FetchRun:
         until = Deadline.after_ms(self.max_wait_ms)
         if deadline is not None:
             until = until.within_ms(deadline.remaining_ms)
-        done = set(wait_for_any([fetch.pending for fetch in fetches], until, self._background.wakeup))
+        done = set(wait_for_any([fetch.pending for fetch in fetches], until, self._lookups.background.wakeup))
         late_after_ms = self.rules.late_after_ms
         for fetch in fetches:
             is_late = (self._clock.now() - fetch.since) * 1000 > late_after_ms
