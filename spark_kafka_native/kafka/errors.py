@@ -142,10 +142,10 @@ class PartialAnswerError(KafkaError):
 
 
 class ClientClosedError(KafkaError):
-    """An `Admin` or a `Cluster` was closed, perhaps by another thread while this one was waiting."""
+    """A client was closed, perhaps by another thread while this one was waiting."""
 
 
-class ConsumerClosedError(KafkaError):
+class ConsumerClosedError(ClientClosedError):
     """A consumer was closed, perhaps by another thread while this one was reading."""
 
 
@@ -276,3 +276,10 @@ class NoCommittedOffsetError(KafkaError):
             f"group {self.group_id} has committed no offset of {self.topic_partition}, and "
             "auto.offset.reset is none: seek to where it begins (in on_assigned), or set auto_offset_reset"
         )
+
+
+def own_copy(error: KafkaError) -> KafkaError:
+    """The same error as another object: each thread that raises it adds its own traceback."""
+    copy = type(error)(*error.args)
+    copy.__cause__ = error.__cause__
+    return copy

@@ -20,6 +20,7 @@ from ..errors import (
     NetworkError,
     ProtocolError,
     SecurityError,
+    own_copy,
 )
 from ..model import Broker
 from ..network.connection import Connection
@@ -205,7 +206,7 @@ class Brokers:
 
     def _raise_if_ended(self) -> None:
         if self._ended is not None:
-            raise type(self._ended)(*self._ended.args)
+            raise own_copy(self._ended)
 
     def _check_process(self) -> None:
         if self._pid == os.getpid():

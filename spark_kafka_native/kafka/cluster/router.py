@@ -20,7 +20,7 @@ from uuid import UUID
 
 from ..config.client_config import ClientConfig
 from ..error_code import ErrorCode
-from ..errors import BrokerError, ClientClosedError, ConfigError, KafkaError, NetworkError
+from ..errors import BrokerError, ClientClosedError, ConfigError, KafkaError, NetworkError, own_copy
 from ..model import Broker, TopicPartition
 from ..network.connection import Connection
 from ..observe import catalogue as metric
@@ -294,7 +294,7 @@ class Router:
 
     def _raise_if_ended(self) -> None:
         if self._ended is not None:
-            raise type(self._ended)(*self._ended.args)
+            raise own_copy(self._ended)
 
     def _check_process(self) -> None:
         # A lock that a thread of the parent held at the fork would never be freed in the child.

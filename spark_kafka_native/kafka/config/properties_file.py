@@ -29,6 +29,8 @@ def parse_properties(content: str | bytes) -> dict[str, str]:
 
 
 def _decoded(content: bytes) -> str:
+    if b"\0" in content:
+        raise ConfigError("a NUL byte is in it: save it as UTF-8, it may be UTF-16")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from ..errors import KafkaError, NetworkError, RequestTimedOutError
+from ..errors import KafkaError, NetworkError, RequestTimedOutError, own_copy
 from ..observe import catalogue as metric
 from ..observe.metrics import MetricsRegistry, error_tag
 from ..protocol.message import Request, Response
@@ -473,7 +473,7 @@ class Throttle:
         if throttle_time_ms > 0:
             self._muted_until = time.monotonic() + min(throttle_time_ms, MAX_MUTED_MS) / 1000
             _THROTTLED_LOG.info(
-                self._address,
+                ("throttled", self._address),  # apart from the end of the same connection
                 "%s: throttled for %d ms, as a quota is exceeded",
                 self._address,
                 throttle_time_ms,
@@ -490,13 +490,6 @@ class Throttle:
                     f"{muted_ms:.0f} ms, which is longer than this one may wait"
                 )
             time.sleep(muted_ms / 1000)
-
-
-def own_copy(error: KafkaError) -> KafkaError:
-    """The same error as another object: each thread that raises it adds its own traceback."""
-    copy = type(error)(*error.args)
-    copy.__cause__ = error.__cause__
-    return copy
 
 
 def error_for(waiter: int, error: KafkaError, address: str) -> KafkaError:

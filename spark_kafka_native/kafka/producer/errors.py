@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import ClassVar, Self
 
-from ..errors import KafkaError
+from ..errors import ClientClosedError, KafkaError
 from ..model import TopicPartition
 
 
@@ -28,7 +28,7 @@ class BufferFullError(KafkaError):
     was taken."""
 
 
-class ProducerClosedError(KafkaError):
+class ProducerClosedError(ClientClosedError):
     """The producer was closed, or failed for good (then ``__cause__`` is why); it takes no more records."""
 
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from ..cluster.router import Router, check_shared
 from ..config.client_config import Bootstrap, ProducerConfig, configs_from
-from ..errors import DeadlineExceededError
+from ..errors import DeadlineExceededError, KafkaError, own_copy
 from ..observe import catalogue as metric
 from ..observe.events import EventStream
 from ..observe.metrics import MetricsSnapshot, Observed
@@ -529,7 +529,12 @@ class Producer:
 
     def _close_router(self) -> None:
         """For good: a call that was interrupted to close it may still use it."""
-        self._router.end(ProducerClosedError("the producer is closed"))
+        error: KafkaError = ProducerClosedError("the producer is closed")
+        try:
+            self._topics.raise_if_closed()
+        except ProducerClosedError as refusal:  # with the failure that ended it, if one did
+            error = own_copy(refusal)
+        self._router.end(error)
 
     def _raise_if_callback(self, what: str) -> None:
         if self._sender.is_current_thread:

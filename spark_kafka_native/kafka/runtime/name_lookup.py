@@ -40,7 +40,16 @@ class _Lookup:
         self.question = question
         self.answer: Sequence[Any] = ()
         self.failure: BaseException | None = None
+        self.unclaimed = [True]
+        """Empty once a thread runs it."""
         self.done = False
+
+    def claim(self) -> bool:
+        """True for one caller: the thread that is to run it."""
+        try:
+            return self.unclaimed.pop()
+        except IndexError:
+            return False
 
 
 class Lookups:
@@ -84,20 +93,24 @@ class Lookups:
             if key not in self._under_way and len(self._under_way) >= self._max_lookups:
                 return []
             # Within the try: an interrupt after this would leave a lookup that no thread runs.
-            if (found := self._under_way.setdefault(key, lookup)) is not lookup:
-                return [found]
-            threading.Thread(target=self._run, args=(key, lookup), name="kafka-lookup", daemon=True).start()
+            lookup = self._under_way.setdefault(key, lookup)
+            if lookup.unclaimed:  # perhaps another caller's, interrupted before it started a thread
+                arguments = (key, lookup)
+                threading.Thread(target=self._run, args=arguments, name="kafka-lookup", daemon=True).start()
         except RuntimeError:
             # No thread can start while the interpreter exits (Python 3.12), or if there are too many.
             self._run(key, lookup)
         except BaseException as interrupt:
-            # It is unknown whether the thread runs, and other callers may wait for it.
-            lookup.failure = OSError(f"interrupted by {interrupt!r}")
-            self._end(key, lookup)
+            # Unless a thread runs it, none will: other callers must not wait for it.
+            if lookup.claim():
+                lookup.failure = OSError(f"interrupted by {interrupt!r}")
+                self._end(key, lookup)
             raise
         return [lookup]
 
     def _run(self, key: Hashable, lookup: _Lookup) -> None:
+        if not lookup.claim():
+            return
         try:
             lookup.answer = lookup.question()
         except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for

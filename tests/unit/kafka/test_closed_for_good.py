@@ -9,7 +9,7 @@ from closing_at_any_step import run_at, steps_of
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.consumer.consumer import Consumer
-from spark_kafka_native.kafka.errors import ConsumerClosedError
+from spark_kafka_native.kafka.errors import ClientClosedError, ConsumerClosedError, KafkaError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.errors import ProducerClosedError
 from spark_kafka_native.kafka.producer.producer import Producer
@@ -93,3 +93,16 @@ def test_a_router_that_was_given_stays_open(broker):
         with Consumer(config, "t", router=router) as consumer:
             assert consumer.lag().keys() == {TopicPartition("t", 0)}
     router.close()
+
+
+def test_a_producer_that_has_failed_says_why_where_it_would_connect_again(broker):
+    producer = Producer(broker.bootstrap_servers)
+    failure = KafkaError("credentials refused")
+    producer.send("t", b"x").result(60)
+    producer._sender.fail(failure)
+    assert producer._waiters.wait_for(lambda: producer.closed, None)
+    producer.close()
+    with pytest.raises(ClientClosedError, match="credentials refused") as raised:
+        producer._router.metadata(("t",), refresh=True)
+    assert isinstance(raised.value, ProducerClosedError)
+    assert raised.value.__cause__ is failure

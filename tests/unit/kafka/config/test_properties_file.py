@@ -50,3 +50,9 @@ def test_invalid_lines_are_refused_without_their_values(text: str) -> None:
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "iso-8859-1"])
 def test_bytes_are_utf_8_or_latin_1(encoding: str) -> None:
     assert parse_properties("sasl.username=zoë".encode(encoding)) == {"sasl.username": "zoë"}
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le"])
+def test_a_file_in_an_encoding_that_java_does_not_read_is_refused(encoding: str) -> None:
+    with pytest.raises(ConfigError, match="save it as UTF-8, it may be UTF-16"):
+        parse_properties("security.protocol=SASL_SSL".encode(encoding))

@@ -76,3 +76,16 @@ def test_throttling_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pyt
         Throttle("b:1").learn(120)
         Throttle("b:1").learn(130)
     assert lines(caplog) == [(NETWORK, logging.INFO, "b:1: throttled for 120 ms, as a quota is exceeded")]
+
+
+def test_a_connection_that_was_throttled_is_also_said_to_end(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "_THROTTLED_LOG", LogThrottle(logging.getLogger(NETWORK)))
+    with caplog.at_level(logging.INFO, NETWORK):
+        Throttle("b:1").learn(120)
+        pipeline.log_end("b:1", 2, NetworkError("reset"), expected=False)
+    assert [line for _, _, line in lines(caplog)] == [
+        "b:1: throttled for 120 ms, as a quota is exceeded",
+        "b:1: disconnected, 2 requests in flight: reset",
+    ]

@@ -194,15 +194,18 @@ def test_an_interrupt_as_it_is_recorded_blocks_no_other_thread(monkeypatch: pyte
     assert lookups.ask("key", lambda: [2], Deadline.after_ms(1_000)) == [2]
 
 
-def test_the_handler_of_a_signal_may_wait_for_a_lookup_of_another_thread_wherever_it_comes() -> None:
-    """As when it closes a client whose own threads have to connect for that."""
+@pytest.mark.parametrize("others", ["other", "key"])
+def test_the_handler_of_a_signal_may_wait_for_a_lookup_of_another_thread_wherever_it_comes(
+    others: str,
+) -> None:
+    """As when it closes a client whose own threads have to connect for that, perhaps to the same broker."""
     lookups, steps = Lookups(), []
 
     def ask(key: str) -> None:
         assert lookups.ask(key, lambda: [1], Deadline.after_ms(SOON)) == [1]
 
     def handler() -> None:
-        thread = threading.Thread(target=ask, args=("other",), daemon=True)
+        thread = threading.Thread(target=ask, args=(others,), daemon=True)
         thread.start()
         thread.join(20)
         assert not thread.is_alive()
