@@ -58,9 +58,10 @@ class ClusterView:
     """The first record at or after the earliest time that the filters allow, listed after `latest`."""
 
 
-def view_start(router: Router, options: ReadOptions) -> ClusterView:
-    """The partitions, both ends of their logs and the lookups of the start. Raises the client's errors."""
-    partitions = find_partitions(router, options)
+def view_start(
+    router: Router, options: ReadOptions, partitions: Mapping[TopicPartition, AssignedPartition]
+) -> ClusterView:
+    """Both ends of the logs of ``partitions``, and the lookups of the start. Raises the client's errors."""
     level = options.consumer.isolation_level
     earliest = list_offsets_at(router, dict.fromkeys(partitions, OffsetAt.EARLIEST), level)
     latest = list_latest(router, partitions, level)
@@ -76,7 +77,8 @@ def view_start(router: Router, options: ReadOptions) -> ClusterView:
 
 def view_cluster(router: Router, options: ReadOptions, filters: PushedFilters) -> ClusterView:
     """Everything that `plan_batch` needs. Raises the client's errors."""
-    view, level = view_start(router, options), options.consumer.isolation_level
+    view = view_start(router, options, find_partitions(router, options))
+    level = options.consumer.isolation_level
     ending = list_offsets_at(router, _places(options.ending, view.partitions), level)
     latest = view.latest_before
     if isinstance(options.starting, Committed | AtTimestamp | AtTimestamps):

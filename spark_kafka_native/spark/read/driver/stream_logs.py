@@ -75,8 +75,10 @@ class StreamLogs:
         return _again_if_deleted(self._find_start)
 
     def _find_start(self) -> StreamOffset:
-        view = view_start(self._router, self._options)
-        _check_all_specified(self._options.starting, view.partitions)
+        assigned = find_partitions(self._router, self._options)
+        # First: a partition that the options leave out may have no leader to ask for its offsets.
+        _check_all_specified(self._options.starting, assigned)
+        view = view_start(self._router, self._options, assigned)
         starts = resolve_start(view, self._options)
         positions = {tp: offset_now(start, tp, view) for tp, start in starts.items()}
         ids = {tp.topic: one.topic_id for tp, one in view.partitions.items() if one.topic_id is not None}

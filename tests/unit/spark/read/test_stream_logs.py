@@ -289,3 +289,10 @@ def test_a_sample_is_of_the_first_offsets_only(cluster, logs):
     cluster.logs[T0].append([b"x" * 200] * 250)
     sizes = logs().sample_sizes({T0: 0}, {T0: 750}, at({}, cluster).topic_ids)
     assert sizes == {T0: pytest.approx(20, abs=15)}  # and not 75, of all that a fetch brings
+
+
+def test_offsets_that_leave_out_a_partition_are_refused_before_any_is_asked_for(cluster, logs):
+    """A new partition may have no leader yet, while the checkpoint knows where the first batch starts."""
+    with pytest.raises(ConfigError, match="specify all"):
+        logs(subscribePattern="t", startingOffsets='{"t": {"0": 5}}').find_start()
+    assert cluster[1].requests(ListOffsetsRequest) == []
