@@ -99,7 +99,7 @@ def _exchange(peer: Peer, mechanism: Mechanism, version: int, deadline: Deadline
         if answer is None:
             return max(0, response.session_lifetime_ms)
         message = answer
-    raise AuthenticationError(f"{mechanism.name}: the broker comes to no end")
+    raise AuthenticationError(f"{mechanism.name}: authentication did not finish in {MAX_ROUNDS} rounds")
 
 
 def _raise_if_refused(response: SaslAuthenticateResponse, mechanism: Mechanism) -> None:

@@ -84,7 +84,7 @@ def register_codec(name: str, compress: Compress, decompress: Decompress) -> Non
     """Use another implementation of Kafka's codec ``name`` (gzip, snappy, lz4, zstd) in this process, for all
     producers and consumers that are created later: for example, one in hardware.
 
-    Brokers and other clients must be able to read its output: Kafka's format has no room for further codecs.
+    Brokers and other clients must be able to read its output: this replaces a codec, it cannot add one.
     An error of the functions becomes a `CompressionError`. ValueError for an unknown name.
     """
     codec = Codec.of_name(name)
