@@ -233,7 +233,7 @@ class _Read:
 
 
 def _as_dict(progress: Any) -> dict[str, Any]:
-    # A progress is a dict whose offsets are texts; its JSON has them as objects. Both are understood.
+    # A progress is a dict with offsets as texts; its JSON has them as objects. Both are understood.
     return dict(json.loads(progress.json)) if hasattr(progress, "json") else dict(progress)
 
 

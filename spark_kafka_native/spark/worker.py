@@ -41,7 +41,7 @@ def settle_worker() -> None:
     PySpark's daemon runs a full collection after every task: 25 - 40 ms with numpy, pyarrow and pandas
     loaded, about 1 ms once those are frozen. They would live as long as the process anyway, so it costs
     nothing. Not all of it is loaded when the first task begins (pandas comes with the first Arrow array made
-    of a list), so a worker whose last collection was slow is frozen again if modules have been loaded since:
+    of a list), so a worker is frozen again after a slow collection if modules have been loaded since:
     what else takes long is others' data, which will not live as long as the process.
     """
     global _settled
@@ -89,9 +89,9 @@ def acknowledge_at_once(connections: Iterable[LocalConnection]) -> None:
     """Have the kernel acknowledge the first message of each task at once.
 
     The JVM starts a task with two small messages. Over TCP its kernel holds the second one back until the
-    first is acknowledged, which the worker's kernel does after 40 ms, to save a packet: unless it has been
-    told not to wait, since the worker sent something last. So it is told between two tasks, and what happens
-    there is the daemon's collection.
+    first is acknowledged, which the worker's kernel does after 40 ms, to save a packet, unless an option
+    forbids the delay. The option lasts only until the worker sends something. So it is set between two tasks,
+    during the daemon's collection.
     """
     if _QUICKACK is None or not (kept := tuple(connections)):
         return

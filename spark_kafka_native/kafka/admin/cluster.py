@@ -58,7 +58,7 @@ class LogDir:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reassignment:
-    """A partition whose replicas are being moved."""
+    """A partition with a reassignment in progress."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -122,7 +122,7 @@ class ClusterAdmin(AdminFamily):
         self._settle(wanted, ask, Task("reassigning", "Alter"), limit)
 
     def list_reassignments(self, timeout: Timeout = None) -> dict[TopicPartition, Reassignment]:
-        """The partitions whose replicas are being moved now. Raises `BrokerError`."""
+        """The partitions with a reassignment in progress. Raises `BrokerError`."""
         limit = self._limit(timeout)
         found: dict[TopicPartition, Reassignment] = {}
 
@@ -148,8 +148,8 @@ class ClusterAdmin(AdminFamily):
         *,
         unclean: bool = False,
     ) -> set[TopicPartition]:
-        """Make the preferred replica the leader of each partition (None: of all); returns those whose leader
-        changed.
+        """Make the preferred replica the leader of each partition (None: of all); returns those that got
+        another leader.
 
         ``unclean`` elects a replica that is not in sync if no other is available: **records that only the
         others have are lost**. Raises `BrokerError` for the first that is refused.

@@ -312,7 +312,7 @@ class Outages:
     several parts of a client and with long deadlines: without a log line, a wrong ``advertised.listeners``
     would look like an idle cluster. Any thread may use it.
 
-    It has no lock: a signal handler may interrupt a thread in here, and close a client whose threads have to
+    It has no lock: a signal handler may interrupt a thread in here, and close a client. Its threads have to
     connect for that. Each change is a single step of a set or a dict.
     """
 

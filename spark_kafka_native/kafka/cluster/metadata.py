@@ -105,7 +105,7 @@ class ClusterMetadata:
 
 
 def leader_changes(before: ClusterMetadata, after: ClusterMetadata) -> Iterator[str]:
-    """A sentence for each partition whose leader has changed between the two."""
+    """A sentence for each partition that has another leader in the later one."""
     for name, topic in after.topics.items():
         known = before.topics.get(name)
         for index, partition in topic.partitions.items():

@@ -27,7 +27,7 @@ def find_recreated(
     refresh: bool = False,
     at: Collection[TopicPartition] = (),
 ) -> dict[str, UUID]:
-    """The topics whose id is no longer the ``expected`` one, with their new id.
+    """The topics that no longer have the ``expected`` id, with their new id.
 
     A cached id may confirm the expected one (unless ``refresh``), but never refute it. Only leaders may
     refute it, those of the partitions ``at`` (none: of all): a leader of the existing topic knows its id,

@@ -57,8 +57,8 @@ class Consumer:
                 print(record.offset, record.value)
 
     Making one asks the cluster for partitions and offsets, and raises `BrokerError` (no such topic, not
-    authorized), `DeadlineExceededError`, `NetworkError` and their kin. A partition that has no leader then,
-    or whose leader cannot be reached, is named in the log, and read (and among `partitions`) once it can be.
+    authorized), `DeadlineExceededError`, `NetworkError` and their kin. A partition without a leader, or with
+    an unreachable one, is named in the log, and read (and among `partitions`) once its leader can be reached.
     Records are fetched ahead in a thread (``prefetch_max_bytes``). One thread reads, and a second one that
     reads meanwhile gets a `RuntimeError`; others may close, pause, seek and ask at the same time.
 

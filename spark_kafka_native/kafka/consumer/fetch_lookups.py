@@ -166,7 +166,7 @@ class FetchLookups:
         self._dialled.clear()
 
     def find_bounds(self, states: Collection[PartitionState], now: float) -> list[Outcome]:
-        """Ask for the bounds of those of ``states`` whose offsets were refused. Returns as `find_leaders`."""
+        """Ask for the bounds of the ``states`` with refused offsets. Returns as `find_leaders`."""
         for state in states:
             if state.error is not None and (refused := unbounded(state)) is not None:
                 self.background.start(

@@ -119,7 +119,7 @@ def read_fetch(
 def find_truncated(
     connection: Connection, states: Sequence[PartitionState], timeout_ms: float
 ) -> list[tuple[PartitionState, KafkaError | None]]:
-    """Ask the leader about partitions whose leader epoch has changed since they were read.
+    """Ask the leader about partitions that got another leader epoch since they were read.
 
     Waits for the answer. Returns those that were checked: None if the leader's log contains everything that
     was read, else the reason why the partition cannot be read on.

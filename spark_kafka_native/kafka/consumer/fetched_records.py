@@ -141,7 +141,7 @@ def decode_fetched(
 
 
 def aborted_transactions(data: PartitionData, config: ConsumerConfig) -> Sequence[AbortedTransaction] | None:
-    """The transactions whose records a committed reader does not see; None for an uncommitted reader."""
+    """The transactions with records that a committed reader does not see; None for an uncommitted reader."""
     if config.isolation_level is not IsolationLevel.READ_COMMITTED:
         return None
     return [

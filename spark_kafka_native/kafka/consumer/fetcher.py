@@ -351,7 +351,7 @@ class FetchRun:
             self._fetch_from(node_id, connection, states, version)
 
     def _check_epochs(self, connection: Connection, states: list[PartitionState]) -> list[PartitionState]:
-        """Return the ``states`` whose log is known to be the one that was read so far."""
+        """Return the ``states`` that are known to have the log that was read so far."""
         timeout_ms = self._router.config.request_timeout_ms
         for state, error in find_truncated(connection, states, timeout_ms):
             if error is None:

@@ -93,7 +93,7 @@ def list_offsets(
     isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     deadline: Deadline | None = None,
 ) -> dict[TopicPartition, FoundOffset]:
-    """Ask the leaders of all ``places`` at once. Partitions whose leader has moved are asked for again.
+    """Ask the leaders of all ``places`` at once. Partitions with a new leader are asked for again.
 
     With READ_COMMITTED, latest is the last stable offset: the first offset of the earliest open transaction.
     Raises `BrokerError` (no such partition, not authorized), `DeadlineExceededError`.

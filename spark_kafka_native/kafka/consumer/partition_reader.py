@@ -34,7 +34,7 @@ CLOSE_MS = 1_000
 
 
 class SingleReader(Protocol):
-    """An object whose reads are decorated with `single_reader`."""
+    """An object with reads that `single_reader` decorates."""
 
     _read_by: dict[str, int]
     """The thread that is reading, if any: one entry, set atomically without a lock, so that an interrupt
@@ -370,8 +370,8 @@ class PartitionReader:
         return fetched.topic_partition
 
     def _position(self, topic_partition: TopicPartition, taken_until: int) -> int:
-        """The position of a partition whose records were taken up to ``taken_until``. Without the lock the
-        rows may be those of another partition by now: then it is an offset within the records taken last.
+        """The position of a partition after its records were taken up to ``taken_until``. Without the lock
+        the rows may be those of another partition by now: then it is an offset within the records taken last.
         """
         fetched, row = self._fetched, self._row()
         if fetched is None or fetched.topic_partition != topic_partition:

@@ -219,17 +219,17 @@ class FetchProgress:
         return self._waited + (0.0 if self._waiting_since is None else now - self._waiting_since)
 
     def start_waiting(self, now: float) -> None:
-        """Time counts from now on, unless it does already."""
+        """Count the time from now on, unless it is counted already."""
         if self._waiting_since is None:
             self._waiting_since = now
 
     def stop_waiting(self, now: float) -> None:
-        """Time counts no more; what has counted so far stays."""
+        """Stop counting the time; the time counted so far is kept."""
         if self._waiting_since is not None:
             self._waited, self._waiting_since = self._waited + now - self._waiting_since, None
 
     def forget_waiting(self) -> None:
-        """What has counted so far is forgotten."""
+        """Reset the counted time to zero."""
         self._waited, self._waiting_since = 0.0, None
 
     def fail(self, error: KafkaError, now: float, delay_s: float) -> None:

@@ -354,7 +354,7 @@ class PrefetchBuffer:
             self.wakeup.set()
 
     def _put_back(self, wanted: BufferedPartition, fetched: FetchedRecords, position: int) -> None:
-        """Make ``fetched`` the next records to hand out, whatever state an interrupt has left."""
+        """Make ``fetched`` the next records to hand out, in any state that an interrupt has left."""
         if wanted.waiting and wanted.waiting[0].from_offset == fetched.from_offset:
             wanted.waiting.popleft()
         wanted.waiting.appendleft(fetched)

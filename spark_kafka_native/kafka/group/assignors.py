@@ -58,7 +58,7 @@ class Assignor(Protocol):
     """True if members keep their partitions while they join (KIP-429)."""
 
     def user_data(self, owned: Collection[TopicPartition], generation_id: int, /) -> bytes | None:
-        """The user data in the subscription of a member whose last assignment is ``owned``."""
+        """The user data in the subscription of a member with the last assignment ``owned``."""
 
     def assign(
         self, members: Collection[SubscribedMember], partition_counts: Mapping[str, int]

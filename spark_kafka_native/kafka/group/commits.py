@@ -531,7 +531,7 @@ class Commits:
         self, records: Iterable[Record], offsets: Offsets | None
     ) -> dict[TopicPartition, int]:
         """As `wanted`, for a transaction that commits them. Raises `CommitFailedError` once if a partition
-        was taken away whose records were handed out and not committed.
+        was taken away after some of its records were handed out and not committed.
         """
         if dropped := self.progress.take_dropped_uncommitted():
             raise CommitFailedError(

@@ -37,7 +37,7 @@ def committed_offsets(
     Waits for open transactions that commit offsets (KIP-447), until ``deadline``. A group that does not exist
     has committed nothing. Raises `BrokerError` (not authorized), `DeadlineExceededError`.
 
-    A coordinator whose last commits are not replicated yet holds back its answer for its own
+    A coordinator with commits that are not replicated yet holds back its answer for its own
     ``offsets.commit.timeout.ms`` (5 s by default), then answers NOT_COORDINATOR, and is asked again. With a
     shorter ``request.timeout.ms`` the request times out instead.
     """

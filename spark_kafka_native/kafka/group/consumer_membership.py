@@ -92,7 +92,7 @@ class ConsumerMembership(Membership):
         """
         self._in_doubt = False
         """True while the answer to a heartbeat with the owned partitions is outstanding: the coordinator may
-        have given all other partitions to other members, whatever it assigned before.
+        have given all other partitions to other members, regardless of its previous assignment.
         """
 
     def __repr__(self) -> str:

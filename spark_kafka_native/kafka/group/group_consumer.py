@@ -68,7 +68,7 @@ class GroupConsumer:
     consumer dies, other members read again what it did not commit.
 
     ``on_assigned``, ``on_revoked`` and ``on_lost`` are called from within a read, or `close`. In
-    ``on_revoked`` the partitions are still assigned to this consumer: what is done can be committed. The
+    ``on_revoked`` the partitions are still assigned to this consumer: finished records can be committed. The
     partitions in ``on_lost`` may already be read by other members.
     """
 
@@ -194,7 +194,7 @@ class GroupConsumer:
     @closed_late
     def lag(self) -> dict[TopicPartition, int]:
         """The number of offsets between `position` and the end, for each partition of this member only; not
-        for those whose `position` is None.
+        for those without a `position`.
 
         The other members have their own. `Admin` returns the lag of the whole group, from committed offsets.
         """

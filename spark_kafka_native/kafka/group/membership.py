@@ -61,7 +61,7 @@ class Change:
     lost: frozenset[TopicPartition] = frozenset()
     """Drop them at once, without a commit: other members may have them already."""
     revoked: frozenset[TopicPartition] = frozenset()
-    """Commit what is done, and drop them."""
+    """Commit the finished records, and drop the partitions."""
     assigned: frozenset[TopicPartition] = frozenset()
     """Read them from now on."""
 
@@ -230,7 +230,7 @@ class Membership(ABC):
 
     @property
     def watched(self) -> frozenset[str]:
-        """The topics whose metadata are refreshed periodically."""
+        """The topics with periodically refreshed metadata."""
         return self.topics
 
     @abstractmethod

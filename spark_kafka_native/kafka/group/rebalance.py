@@ -115,7 +115,7 @@ class Rebalance:
                 self.callbacks.call("assigned", change.assigned)
 
     def withhold_unsubscribed(self) -> None:
-        """Hand out nothing of partitions whose topics are no longer subscribed. They stay assigned to this
+        """Hand out nothing of partitions of topics that are no longer subscribed. They stay assigned to this
         member until the group has rebalanced.
         """
         owned = self._member.membership.owned

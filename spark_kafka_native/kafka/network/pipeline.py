@@ -2,7 +2,8 @@
 
 There is no reader thread. A thread that waits for a response takes the role of the reader, and completes the
 requests of other threads on the way; a single-threaded caller pays for no thread switch. A pipeline dies
-once, and every thread that waits on it gets the reason. What is agreed with a broker belongs to `Connection`.
+once, and every thread that waits on it gets the reason. The agreed API versions and the authentication belong
+to `Connection`.
 
 An interrupt (Ctrl-C, or an exception of a signal handler) may end any call in the main thread. Each call that
 reads or writes therefore puts an object of its own into `_reader` or `_writer`: at its end it can tell
@@ -168,7 +169,8 @@ class RequestPipeline:
             pending.fail(RequestTimedOutError(message))
 
     def poll(self) -> None:
-        """Write and read without waiting; complete each `PendingResponse` whose response has arrived."""
+        """Write and read without waiting; complete each `PendingResponse` for which a response has
+        arrived."""
         self._push()
         self._read(self._become_reader, self._read_arrived)
 
@@ -253,7 +255,8 @@ class RequestPipeline:
                 self._wait_to_write(deadline)
 
         # No deadline: the current writer has one, and finishes before this thread's would pass. The exception
-        # is a writer whose signal handler closed the connection and may itself be waiting for this thread.
+        # is a writer with a signal handler that closed the connection and may itself be waiting for this
+        # thread.
         def take_role(me: _Role) -> bool:
             self._condition.wait_for(lambda: self._become_writer(me) or self._death is not None, None)
             return self._writer is me
@@ -419,7 +422,7 @@ class RequestPipeline:
 
 
 class WriteQueue:
-    """Requests whose bytes are not all written yet, in order. The caller limits them: nothing is posted to a
+    """Requests that are not completely written yet, in order. The caller limits them: nothing is posted to a
     full socket.
 
     Only the writer calls `push`; `add` and `take_unanswered` need the connection's lock. Each request is

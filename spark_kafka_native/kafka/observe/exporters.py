@@ -283,7 +283,7 @@ class JsonLines:
     def _write(self, line: dict[str, Any]) -> None:
         try:
             self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
-        except Exception as error:  # noqa: BLE001 - whatever file it is: a full disk must not end the thread
+        except Exception as error:  # noqa: BLE001 - of any kind of file: a full disk must not end the thread
             self._failed(error)
 
     def _flush(self) -> None:

@@ -308,7 +308,7 @@ class MetricsRegistry:
     def _start(self) -> None:
         # Re-entrant: a signal handler may close the client while this thread counts.
         self.lock = threading.RLock()
-        """Guards the counts, and whatever an owner changes in one step with them."""
+        """Guards the counts, and the state that an owner changes in one step with them."""
         self._counts: dict[_Key, int] = {}
         self._histograms: dict[_Key, Histogram] = {}
         self._series: dict[Metric, int] = {}

@@ -138,7 +138,7 @@ class DeliveryBlock:
 
     @property
     def segments(self) -> list[tuple[Rows, int, Outcome]]:
-        """What was reported so far: rows, their first place in the batch, and how it ended."""
+        """The reports so far: rows, their first place in the batch, and its outcome."""
         return list(self._segments)
 
     def find(self, row: int) -> tuple[int, Outcome] | None:
@@ -153,7 +153,7 @@ class DeliveryBlock:
         return None if segment < 0 else (self._places.item(row), self._segments[segment][2])
 
     def _index_segments(self) -> None:
-        """Take in what was reported since the last time; the lock is held, but others look things up."""
+        """Take in the reports since the last time; the lock is held, but other threads look rows up."""
         # Read first: a signal's handler that waits for the sender lets it report more meanwhile.
         indexed, known = self._segments_indexed, len(self._segments)
         if not indexed:
@@ -198,7 +198,7 @@ class Delivery:
 
     @property
     def status(self) -> DeliveryStatus | None:
-        """What is known about the record; None while it is under way."""
+        """The outcome of the record; None while it is under way."""
         found = self._block.find(self._row)
         return None if found is None else found[1].status
 
@@ -317,7 +317,7 @@ class ColumnsDelivery:
     def result(self, timeout: float | None = None) -> DeliveredColumns:
         """Wait (seconds) for where the records are.
 
-        Raises the `DeliveryError` of the first batch that was not delivered (of what failed, before what was
+        Raises the `DeliveryError` of the first batch that was not delivered (failed ones come before those
         skipped or dead-lettered by choice), TimeoutError if some are under way.
         """
         errors = self.exceptions(timeout)

@@ -10,15 +10,15 @@ from ..model import TopicPartition
 
 
 class DeliveryStatus(enum.IntEnum):
-    """What is known about a record's place in the log, in librdkafka's words.
+    """How certain it is that a record is in the log, in librdkafka's words.
 
-    A request whose answer is lost may have been applied: POSSIBLY_PERSISTED is then the only honest result.
+    A request with a lost answer may have been applied: POSSIBLY_PERSISTED is then the only honest result.
     """
 
     NOT_PERSISTED = 0
     """The record is not in the log: it was never sent, or every attempt was definitely refused."""
     POSSIBLY_PERSISTED = 1
-    """An attempt was sent whose outcome is not known."""
+    """An attempt with an unknown outcome was sent."""
     PERSISTED = 2
     """The broker confirmed it, with the acks that were asked for."""
 
@@ -59,8 +59,8 @@ class TransactionFatalError(KafkaError):
 
 
 class RecordError(KafkaError, ValueError):
-    """A record that can't be sent as it is. ``row`` counts from 0 in what was handed over; None for a
-    single one."""
+    """A record that can't be sent as it is. ``row`` counts from 0 in the columns that were handed over;
+    None for a single one."""
 
     def __init__(self, reason: str, topic: str | None = None, row: int | None = None) -> None:
         super().__init__(reason, topic, row)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import atexit
 
 # pyarrow imports this when it first looks for pandas (an array that becomes NumPy's is enough), and it can't
-# be imported once the main thread has ended: what was sent and not flushed is encoded at exactly that moment.
+# be imported once the main thread has ended: records that were sent and not flushed are encoded exactly then.
 import concurrent.futures.thread  # noqa: F401
 import logging
 import os
@@ -28,7 +28,7 @@ class LiveProducer(Protocol):
         """Deliver what there is, and end."""
 
     def stats(self) -> ProducerStats:
-        """What was done so far."""
+        """The counts so far."""
         ...
 
     def disown(self) -> None:
@@ -41,7 +41,7 @@ class LiveProducers:
     def __init__(self) -> None:
         self._live: weakref.WeakSet[LiveProducer] = weakref.WeakSet()
         self._ends_with: int | None = None
-        """The child of `multiprocessing` at whose end they are closed."""
+        """The child of `multiprocessing` that closes them at its end."""
 
     def add(self, producer: LiveProducer) -> None:
         """It has started."""

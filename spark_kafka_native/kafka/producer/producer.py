@@ -303,12 +303,12 @@ class Producer:
             self._sender.stop(deadline)
 
     def stats(self) -> ProducerStats:
-        """What was done so far."""
+        """The counts so far."""
         return self._stats.snapshot(*self._buffered())
 
     def metrics(self) -> MetricsSnapshot:
-        """What was counted and measured so far: `MetricsSnapshot.since` an earlier one tells the time in
-        between. A ``router`` that is shared counts ``kafka.client.*`` for all its clients."""
+        """All counts and measurements so far: `MetricsSnapshot.since` an earlier one gives those of the
+        time in between. A ``router`` that is shared counts ``kafka.client.*`` for all its clients."""
         records, size = self._buffered()
         batches = len(self._sender.inbox) + len(self._completion.incomplete)
         own = [

@@ -7,8 +7,8 @@ which was never reported and is ignored. A damaged file is set aside under anoth
 One file: MAGIC, then entries of ``lengths and their CRC | meta (JSON) | record batch | CRC of both``.
 Beside it a ``.done`` file lists, as uint32, the entries that were delivered; when all are, both go.
 
-What takes another entry's place (its halves, or itself under new numbers) is written behind all others and
-says whose place that is; the last of them makes it valid, so that a crash leaves the one or the others.
+Replacements of an entry (its halves, or itself under new numbers) are written behind all others and name the
+entry that they replace; the last of them makes all valid, so that a crash leaves the one or the others.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class SpilledBatch(NamedTuple):
     topic_id: UUID | None
     records: int
     possibly_persisted: bool
-    """True if an attempt was made whose outcome is not known. Its numbering lets the broker recognise it."""
+    """True if an attempt with an unknown outcome was made. Its numbering lets the broker recognise it."""
     reason: str
     file: Path
     number: int
@@ -243,7 +243,7 @@ class SpillFolder:
             yield from left
 
     def _without_replaced(self, entries: list[SpilledBatch]) -> list[SpilledBatch]:
-        """In order, without what was replaced, and without a replacement that was not written to its end."""
+        """In order, without replaced entries, and without a replacement that was not written to its end."""
         replaced = {entry.place[:-1] for entry in entries if entry.completes}
         standing = {entry.place for entry in entries} - replaced
         kept = []

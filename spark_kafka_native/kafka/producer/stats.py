@@ -14,7 +14,7 @@ from .errors import DeliveryError
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionStats:
-    """What was delivered to one topic-partition."""
+    """The records delivered to one topic-partition."""
 
     records: int = 0
     bytes: int = 0
@@ -118,7 +118,7 @@ class StatsRecorder:
         return AcknowledgedOffsets(sum=sum(behind.values()), partitions=behind)
 
     def observed(self) -> list[Observed]:
-        """What was delivered, by topic: it is counted by partition already."""
+        """The delivered records by topic, from the counts by partition."""
         by_topic: dict[str, list[int]] = {}
         with self.metrics.lock:
             for where, (records, size, _, _, batches) in list(self._partitions.items()):

@@ -1,4 +1,4 @@
-"""`TransactionalProducer`: a `Producer` whose records, and a group's offsets with them, are seen by
+"""`TransactionalProducer`: a `Producer` that shows its records, and a group's offsets with them, to
 read_committed consumers together or not at all.
 """
 
@@ -259,7 +259,7 @@ class TransactionalProducer(Producer):
                 raise
 
     def commit(self, timeout: Timeout = None) -> None:
-        """Deliver what was sent, and commit.
+        """Deliver the records that were sent, and commit.
 
         Raises `TransactionAbortableError` where anything of it failed: `abort` then. After a
         `DeadlineExceededError`, call it again: it goes on where it was. `TransactionFatalError` says whether
@@ -278,7 +278,7 @@ class TransactionalProducer(Producer):
         with self._holding(self._calls, "abort", deadline):
             with self._holding(self._gate, "abort", deadline):
                 self._transaction.move(TransactionEvent.ABORT)
-            # What is in flight must not arrive after the transaction has ended.
+            # Requests in flight must not arrive after the transaction has ended.
             if not (self._flush(deadline) and self._waiters.wait_for(lambda: self._sender.quiet, deadline)):
                 raise DeadlineExceededError("abort: some records are still under way; call it again")
             if self._transaction.version == 1 and self._transaction.uncertain:
@@ -287,7 +287,7 @@ class TransactionalProducer(Producer):
                 self._end(commit=False, deadline=deadline)
 
     def detach(self, timeout: Timeout = None) -> OpenTransaction | None:
-        """Deliver what was sent and give the transaction away: any process ends it with the returned value
+        """Deliver the records and give the transaction away: any process ends it with the returned value
         and `end_transaction`, before the transaction timeout. None if nothing was sent: there is nothing to
         end.
 
@@ -483,7 +483,7 @@ class TransactionalProducer(Producer):
         )
 
     def _close_router(self) -> None:
-        """Not for good: a commit whose answer is lost asks again, even after the sender has failed."""
+        """Not for good: a commit that lost its answer asks again, even after the sender has failed."""
         self._router.close()
 
     @property

@@ -60,7 +60,7 @@ class LogThrottle:
         self._log.log(level, message + more, *arguments)
 
     def _kind(self, kind: Hashable, now: float) -> Hashable:
-        """``kind``, or a common kind if there were so many new kinds that each would be forgotten before it
+        """``kind``, or a common kind if there were too many new kinds to remember each of them until it
         recurs.
         """
         if kind in self._logged:

@@ -55,7 +55,7 @@ class _Lookup:
 class Lookups:
     """The lookups in progress in a process. Any thread may use it.
 
-    It has no lock: a signal handler may interrupt a thread in here and close a client whose own threads need
+    It has no lock: a signal handler may interrupt a thread in here and close a client. Its own threads need
     to look up a name for that. Each change is a single operation on a dict.
     """
 

@@ -76,7 +76,7 @@ class _Entry:
 class DeadlineLock:
     """A re-entrant lock with a deadline. Any thread may use it.
 
-    The lock is a queue of entries whose first one holds it. Each `run` has an entry of its own and removes
+    The lock is a queue of entries; the first one holds it. Each `run` has an entry of its own and removes
     that entry at its end, so it never has to know whether it got the lock before an interrupt came.
     """
 
@@ -87,7 +87,7 @@ class DeadlineLock:
     def run(self, work: Callable[[], T], deadline: Deadline, doing: str) -> T:
         """Call ``work`` while no other thread holds the lock.
 
-        Raises `NetworkError` if other threads, whose deadlines may be later, hold it until ``deadline``;
+        Raises `NetworkError` if other threads, possibly with later deadlines, hold it until ``deadline``;
         ``doing`` names the work in that error.
         """
         mine = _Entry()

@@ -1,9 +1,9 @@
 """The external values of settings: files, and the references ``env:NAME`` and ``file:/path`` (in Kafka,
 config providers).
 
-With a file option, a user who may set options can read files of the process. Where that user does not own the
-process (SQL, Spark Connect, shared notebooks), environment variables restrict what may be read: see
-`ALLOWED_FILES`. No error shows a value that was read.
+With a file option, a user with permission to set options can read files of the process. Where that user does
+not own the process (SQL, Spark Connect, shared notebooks), environment variables restrict what may be read:
+see `ALLOWED_FILES`. No error shows a value that was read.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ _REFRESH_FROM, _REFRESH_TO = 0.75, 0.8
 """Less than 80 to 90 % of a session's lifetime, at which a connection is renewed: the new connection should
 get a new token."""
 MAX_SOURCES: Final = 64
-"""Limit of configurations whose tokens are kept; the oldest one is removed first."""
+"""Limit of configurations with kept tokens; the oldest one is removed first."""
 _LOG: Final = logging.getLogger("spark_kafka_native")
 
 

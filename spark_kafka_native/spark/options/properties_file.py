@@ -18,9 +18,9 @@ def options_from_properties(path: str | os.PathLike[str]) -> dict[str, str]:
     """Read the file that Java's clients and Kafka's tools take, for
     ``options(**options_from_properties(path))``.
 
-    The client's properties get their ``kafka.`` prefix; what has it, and options such as ``subscribe``,
-    stay as
-    they are; (de)serializers are left out. ``${env:NAME}`` becomes ``env:NAME``. Raises `ConfigError`.
+    The client's properties get their ``kafka.`` prefix; names that have it, and options such as
+    ``subscribe``, stay as they are; (de)serializers are left out. ``${env:NAME}`` becomes ``env:NAME``.
+    Raises `ConfigError`.
     """
     content = read_file("options_from_properties", os.fspath(path))
     found: dict[str, str] = {}

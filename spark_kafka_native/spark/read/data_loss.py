@@ -38,7 +38,7 @@ class OffsetsLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogShrunk:
-    """A log ends before the offset at which its range starts, so that there is nothing to read."""
+    """A log ends before the offset at which its range starts: nothing is left to read."""
 
     topic_partition: TopicPartition
     from_offset: int

@@ -39,7 +39,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class SubscribePattern:
-    """All partitions of the topics whose name contains a match of a Java regex; no internal topics."""
+    """All partitions of the topics with a match of a Java regex in their name; no internal topics."""
 
     pattern: str
 

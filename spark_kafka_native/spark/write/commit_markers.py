@@ -1,5 +1,5 @@
-"""`CommitMarker` and `BatchIntent`: what an exactly-once write keeps in Kafka, so that a replay knows what is
-committed.
+"""`CommitMarker` and `BatchIntent`: the state that an exactly-once write keeps in Kafka, so that a replay
+knows which rows are committed.
 
 A marker is committed by a task together with its rows: the transaction has both or neither. An intent is
 written by the driver before it commits a micro-batch: which rows are in which tasks. The intent of a

@@ -62,7 +62,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
             task = BatchTask.current()
             prepare_fixed_topics(self._options)
             return _with_run(write_once(iterator, self._columns, self._options, once, task))
-        # Not on the driver, whose process is a new one for each micro-batch and knows no connection.
+        # Not on the driver: its process is a new one for each micro-batch and has no connection.
         prepare_fixed_topics(self._options)
         return _with_run(write_rows(iterator, self._columns, self._options))
 

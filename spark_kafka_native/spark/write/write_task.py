@@ -53,7 +53,7 @@ class KafkaCommitMessage(WriterCommitMessage):  # type: ignore[misc]
 
     @classmethod
     def skipped_rows(cls, job: str, rows: int, rows_hash: int = 0) -> KafkaCommitMessage:
-        """Of a replayed task, whose rows are committed."""
+        """The message of a replayed task that has committed its rows before."""
         return cls(0, 0, 0, 0, (), None, job, rows, rows_hash)
 
     @classmethod

@@ -119,7 +119,7 @@ class Batch:
         self.identity: ProducerIdentity | None = None
         self.base_sequence = -1
         self.indefinite = False
-        """True if an attempt was made whose outcome is not known."""
+        """True if an attempt with an unknown outcome was made."""
         self.ended = False
         self.reported = False
         """True once the end of its records was reported: only then may a flush return."""
@@ -142,7 +142,7 @@ class Batch:
 
     @property
     def undelivered_status(self) -> DeliveryStatus:
-        """What is known about the batch if it is given up now."""
+        """The delivery status of the batch if it is given up now."""
         return DeliveryStatus.POSSIBLY_PERSISTED if self.indefinite else DeliveryStatus.NOT_PERSISTED
 
     @property

@@ -23,7 +23,7 @@ from .topic_buffer import TopicBuffer
 from .topics import Topics
 
 SLICE_BYTES = 8 * 1024 * 1024
-"""Columns are taken in slices of about so much, so that sending starts before the last row is encoded."""
+"""Columns are taken in slices of about this size, so that sending starts before the last row is encoded."""
 SLICES_IN_MEMORY = 4
 """A slice is at most this part of the buffer: while one is sent, the next must find room."""
 
@@ -33,7 +33,7 @@ class Apart(NamedTuple):
 
     part: TopicColumns
     errors: list[RecordTooLargeError]
-    """Of each of them, in order; the row is that in what was handed over."""
+    """Of each of them, in order; the row is that of the columns that were handed over."""
 
 
 class CheckedColumns(NamedTuple):
@@ -151,12 +151,12 @@ class TopicSlice(NamedTuple):
 
     @property
     def rows(self) -> Rows:
-        """Their numbers in what was handed over."""
+        """Their numbers in the columns that were handed over."""
         numbers = np.arange(self.start, self.start + len(self.sizes))
         return numbers if self.part.rows is None else self.part.rows[numbers]
 
     def located(self, error: RecordError) -> RecordError:
-        """``error`` with the row's number in what was handed over."""
+        """``error`` with the row's number in the columns that were handed over."""
         return self.part.located(error.moved(self.start))
 
 

@@ -1,8 +1,8 @@
 """`BufferMemory`: how much a producer may hold. It counts bytes and records; it allocates nothing.
 
-Room that was reserved belongs to a `Room` until a batch takes it over: whatever interrupts its owner, the
-account of the memory and that of the room change in one step. (CPython looks for signals where something is
-called or a loop begins anew, never between plain assignments.)
+Room that was reserved belongs to a `Room` until a batch takes it over: when any exception interrupts its
+owner, the account of the memory and that of the room change in one step. (CPython looks for signals where
+something is called or a loop begins anew, never between plain assignments.)
 """
 
 from __future__ import annotations

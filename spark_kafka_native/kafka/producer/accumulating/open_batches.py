@@ -179,11 +179,11 @@ class WaitingRows:
                 return  # they stay as they are, and are joined when they are encoded
 
     def close_chunks(self, now: float) -> Batch | None:
-        """Make a batch of whatever waits, however little; None if nothing does."""
+        """Make a batch of all waiting rows, however few; None if there are none."""
         return self._close(None, now) if self.chunks else None
 
     def close_alone(self, columns: RecordColumns, origin: Origin, now: float) -> Batch:
-        """Make a batch of ``columns``, for which no room was reserved, beside whatever waits."""
+        """Make a batch of ``columns``, for which no room was reserved, beside the waiting rows."""
         parts = [origin.part(np.arange(columns.length))]
         return self._batch(columns, None, 0, parts, now, self._encoder.clock_ms())
 
@@ -213,7 +213,7 @@ class WaitingRows:
                 pieces.append((take_columns(more.columns, more.rows), more.origin.block.stamped_ms))
             columns, stamped_ms = _join(pieces)
             return self._batch(columns, None, reserved, parts, created_at, stamped_ms)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the records' owners must hear of it
+        except Exception as error:  # noqa: BLE001 - the records' owners must hear of any exception
             return self.failed(parts, reserved, created_at, error)
 
     def failed(self, parts: list[Part], reserved: int, created_at: float, cause: Exception) -> Batch:
@@ -238,7 +238,7 @@ class WaitingRows:
         now_ms: int,
     ) -> Batch:
         records = columns.length if rows is None else len(rows)
-        # Rows of their own columns take what was reserved for them; joined ones may take more.
+        # Rows of their own columns take the room that was reserved for them; joined ones may take more.
         at_most = None if rows is None else reserved
         data = self._encoder.encode(columns, rows, now_ms, at_most)
         self._orders += 1

@@ -62,10 +62,10 @@ class TopicColumns:
     partition: Partitions | None = None
     """int32[n], -1 where none was given; None: none was given at all."""
     rows: Rows | None = None
-    """Their numbers in what was handed over; None: all of it, in order."""
+    """Their numbers in the columns that were handed over; None: all rows, in order."""
 
     def located(self, error: E) -> E:
-        """``error`` with the row's number in what was handed over."""
+        """``error`` with the row's number in the columns that were handed over."""
         if error.row is None or self.rows is None:
             return error
         return error.moved(int(self.rows[error.row]) - error.row)
@@ -277,8 +277,8 @@ def _whole_numbers(partition: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.boo
 
 
 def first_wrong_partition(part: TopicColumns, count: int, *, explicit: bool) -> int | None:
-    """The first row of ``part`` whose partition is none of ``count``, or is missing although partitions are
-    ``explicit``; None if there is none."""
+    """The first row of ``part`` with a partition that is none of ``count``, or without one although
+    partitions are ``explicit``; None if there is none."""
     if part.partition is None:
         return 0 if explicit and part.columns.length else None
     wrong = part.partition >= count

@@ -3,10 +3,10 @@
 There are two ways in: columns, and single records, which wait until there are enough for a column. One lock
 keeps the order; it is held while batches are encoded, and never while a caller waits for room in the buffer.
 
-An interrupt (Ctrl-C) may end any call of the main thread between any two steps. So whatever moves rows is a
-`_Move`: it notes how everything was before it touches it, collects the batches that it makes, and hands them
-to the sender in one step at its end. The next thread that takes the lock after an unfinished move first puts
-everything back.
+An interrupt (Ctrl-C) may end any call of the main thread between any two steps. So each move of rows is a
+`_Move`: it notes the state of everything before it touches it, collects the batches that it makes, and hands
+them to the sender in one step at its end. The next thread that takes the lock after an unfinished move first
+puts everything back.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class TopicBuffer:
             if self._single is None and self._room.records and not self.closed:
                 self._open_single()
             # From here up to the append nothing is called: the record is taken in, room and all, or it is
-            # not, and whatever a signal's handler does (it may close the producer) is before or after it.
+            # not, and all that a signal's handler does (it may close the producer) is before or after it.
             single, room = self._single, self._room
             if single is None or room.size < size or not room.records or self.closed:
                 return None
@@ -226,7 +226,7 @@ class TopicBuffer:
     ) -> None:
         """Take columns in, and the ``room`` that was reserved for them with them.
 
-        Raises `RecordError`, whatever else a partitioner raises, or `ProducerClosedError`; then, as after an
+        Raises `RecordError`, any error of a partitioner, or `ProducerClosedError`; then, as after an
         interrupt, none of them were taken. The sender's thread still appends while the producer closes.
         """
         with self.lock:
@@ -270,7 +270,7 @@ class TopicBuffer:
     # Records out.
 
     def shut(self) -> None:
-        """Accept nothing more, and close whatever still waits."""
+        """Accept nothing more, and close the waiting rows into batches."""
         with self.lock:
             self.closed = True
             self._close_all(lambda _queue: True)

@@ -32,7 +32,7 @@ from .transaction_requests import OpenTransaction, add_partitions
 _LOG = logging.getLogger("spark_kafka_native")
 
 LEAST_AGE_S = 1.0
-"""Without a reason, metadata is not requested more often than this, whatever metadata.max.age.ms says."""
+"""Without a reason, metadata is not requested more often than this, even with a lower metadata.max.age.ms."""
 TOGETHER = 0.75
 """When a topic's metadata are old, those that have reached this part of that age are asked for with them."""
 
@@ -296,7 +296,7 @@ class TransactionPartitions:
 
     def _not_added(self, error: KafkaError) -> KafkaError | None:
         abortable = isinstance(error, TransactionAbortableError | DeadlineExceededError)
-        # Before nothing is being added any more: an abort waits for that, and then asks what is uncertain.
+        # Before `adding` is reset: an abort waits for that, and then asks for the uncertain partitions.
         if abortable:
             self._transaction.failed(error, uncertain=isinstance(error, DeadlineExceededError))
         else:

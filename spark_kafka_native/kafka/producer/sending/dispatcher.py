@@ -158,7 +158,7 @@ class Dispatcher:
             topic_id = self._topics.topic_id(topic)
             if topic_id is not None:
                 topic_ids[topic] = topic_id
-        # Before the first byte: whatever goes wrong from here on, the batches may be in the log.
+        # Before the first byte: after any failure from here on, the batches may be in the log.
         for batch in batches:
             self._queues.of(batch.topic_partition).sent(batch, broker.node_id)
         _log_retries(broker, batches)

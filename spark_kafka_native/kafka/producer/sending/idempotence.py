@@ -32,7 +32,7 @@ class ProducerId:
         """True if this client may raise its epoch by itself.
 
         The epoch of a transactional producer is its coordinator's: raised in the middle of a transaction, it
-        would leave out of the commit what was written before (librdkafka 1.8.2 lost records so).
+        would leave out of the commit the records written before (librdkafka 1.8.2 lost records so).
         """
         return self.transactional_id is None
 
@@ -64,7 +64,7 @@ class PartitionSequence:
         self.next_sequence = 0
         self.confirmed = False
         """True once the broker has confirmed a batch of this identity. Until then one batch at a time is in
-        flight: a broker without any state of a producer accepts whatever sequence comes first, a second
+        flight: a broker without any state of a producer accepts any sequence as the first one, a second
         batch before a failed first too."""
         self.gap = False
         """A numbered batch was given up: the ones behind it may be refused as out of order."""
@@ -95,7 +95,8 @@ class PartitionSequence:
     def restart(self, identity: ProducerIdentity) -> None:
         """Start at 0 again under a new epoch.
 
-        Only for a partition with nothing in flight whose waiting batches are known not to be in the log.
+        Only for a partition with nothing in flight, and with waiting batches that are known not to be in the
+        log.
         """
         self.identity = identity
         self.next_sequence = 0

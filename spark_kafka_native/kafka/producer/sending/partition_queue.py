@@ -190,7 +190,7 @@ class PartitionQueue:
 
     @property
     def spilling(self) -> bool:
-        """True if an earlier batch is in the spill folder: what comes later must not overtake it.
+        """True if an earlier batch is in the spill folder: later batches must not overtake it.
 
         What waits then stands before all that was spilled later: batches that were in flight without numbers,
         and those of the folder that are sent again. Each goes alone.
@@ -407,7 +407,7 @@ class PartitionQueue:
                 return None
             found = self._sequences[topic_id] = PartitionSequence(identity)
         elif self._transactional and found.identity != identity:
-            # Another transaction: its coordinator has waited for, or fenced, whatever there was of the last.
+            # Another transaction: its coordinator has waited for, or fenced, everything of the last.
             if self._in_flight:
                 return None
             found.restart(identity)
@@ -562,7 +562,7 @@ class PartitionQueues:
             del self._active[queue]
 
     def due(self, now: float) -> tuple[list[PartitionQueue], float]:
-        """The queues whose first batch may be sent now, and the time at which that of the next may be.
+        """The queues with a first batch that may be sent now, and the time at which that of the next may be.
 
         In a transaction only its own partitions: those that have to be added to it first are noted there.
         """

@@ -36,8 +36,8 @@ CHANNEL = "produce"
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
 """One request, where max.request.size does not say; brokers take up to 100 MiB (socket.request.max.bytes)."""
 LAST_VERSION_OF_TRANSACTIONS_1 = 11
-"""From version 12 on Produce adds its partitions to the transaction by itself (KIP-890): never in one whose
-partitions are added in the old way."""
+"""From version 12 on Produce adds its partitions to the transaction by itself (KIP-890): never in one that
+adds partitions in the old way."""
 LAST_VERSION_BY_NAME = 12
 """From version 13 on Produce names topics by id (KIP-516); to a cluster without ids they name topics by
 name."""
@@ -236,7 +236,7 @@ class ProduceConnections:
             self._timer.by(now)
 
     def read(self, now: float) -> list[ProduceAnswer]:
-        """What has arrived, in the order of sending; closes a connection on which an answer is overdue."""
+        """The answers that have arrived, in the order of sending; closes a connection with an overdue one."""
         return [answer for broker in self._connections.values() for answer in self._read(broker, now)]
 
     def _read(self, broker: BrokerConnection, now: float) -> list[ProduceAnswer]:

@@ -133,7 +133,7 @@ class SenderLoop:
         fatal = self.failures.fatal
         reason = str(fatal) if fatal else "the producer was closed before they could be delivered"
         try:
-            for _ in range(2):  # what is taken in may leave dead letters, and these nothing more
+            for _ in range(2):  # batches taken in may leave dead letters, and these nothing more
                 for buffer in self._topics.all():
                     buffer.shut()
                 self._take_in()
@@ -148,7 +148,7 @@ class SenderLoop:
 
     def _take_in(self) -> None:
         while self.inbox:
-            # Before it leaves the inbox: a flush looks into that, and then at what is incomplete.
+            # Before it leaves the inbox: a flush looks into that, and then at the incomplete batches.
             self._completion.expect((self.inbox[0],))
             batch = self.inbox.popleft()
             queue = self.queues.add(batch)
@@ -286,7 +286,7 @@ class Sender:
         return self._ended or self.loop.quiet
 
     def stop(self, deadline: Deadline) -> None:
-        """Deliver what is left until ``deadline``, give up the rest, and end the thread."""
+        """Deliver the remaining batches until ``deadline``, give up the rest, and end the thread."""
         # Of several closing callers, the one with the earliest deadline decides when to give up.
         earlier = self._closing
         self._closing = deadline if earlier is None else deadline.within_ms(earlier.remaining_ms)
@@ -303,7 +303,7 @@ class Sender:
                 self.wakeup.clear()
                 self.loop.turn(self._new_topics, self._closing is not None)
                 self._sleep()
-        except BaseException as error:  # noqa: BLE001 - the records' owners must hear of a bug, whatever it is
+        except BaseException as error:  # noqa: BLE001 - the records' owners must hear of a bug of any kind
             _LOG.exception("the producer's sender thread failed")
             failures.fatal = ProducerClosedError(f"the sender thread failed: {error!r}")
             failures.fatal.__cause__ = error

@@ -82,7 +82,7 @@ TRANSITIONS = {
     (State.ABORTING, TransactionEvent.ABORTED): State.READY,
     (State.DETACHED, TransactionEvent.FAILED): State.DETACHED,
     **{(state, TransactionEvent.FATAL): State.FATAL for state in State},
-    # The coordinator has ended it, whatever has ended the producer meanwhile.
+    # The coordinator has ended it, regardless of the error that ended the producer meanwhile.
     (State.FATAL, TransactionEvent.COMMITTED): State.FATAL,
     (State.FATAL, TransactionEvent.ABORTED): State.FATAL,
     (State.FATAL, TransactionEvent.FAILED): State.FATAL,
@@ -159,7 +159,7 @@ def judge_answer(request: type[Request[Any]], code: ErrorCode) -> Meaning:
 
 
 class Transaction:
-    """The present transaction of one producer, or that there is none."""
+    """The transaction of one producer, if it has one now."""
 
     def __init__(self, transactional_id: str) -> None:
         self.transactional_id = transactional_id
@@ -251,14 +251,14 @@ class Transaction:
     def added(self, topic_partitions: Collection[TopicPartition]) -> None:
         """The coordinator has added these.
 
-        What was noted of them meanwhile goes: asked for again, the answer could come after the commit, and
-        count for the next transaction, which would write without having added them.
+        Requests noted for them meanwhile are dropped: the answer to another one could come after the commit,
+        and count for the next transaction, which would write without having added them.
         """
         self._added.update(topic_partitions)
         self._wanted.difference_update(topic_partitions)
 
     def _move(self, event: TransactionEvent) -> State:
-        # The handler of a signal may move it between any two calls: looked up is what is assigned.
+        # A signal handler may change the state between any two calls: look up the state that is replaced.
         before = found = None
         while before is not self._state:
             before = self._state

@@ -128,7 +128,7 @@ def judge(  # noqa: C901, PLR0913 - a table and its columns
         return _ENDED_TRANSACTION[error_code]
     if error_code in _OUT_OF_SEQUENCE and numbered:
         found = _judge_sequence(error_code, head_of_line, gap, indefinite)
-        # Its numbers are the coordinator's to renew, and what is missing before it is aborted with it.
+        # Only the coordinator renews its numbers, and the batches missing before it are aborted with it.
         return FAIL if transactional and found != RETRY else found
     if error_code is ErrorCode.MESSAGE_TOO_LARGE or (sets_apart and error_code in TOO_LARGE):
         return SPLIT if records > 1 else OVERSIZED

@@ -90,8 +90,8 @@ class BatchCompletion:
         self.incomplete.pop(batch, None)
 
     def ended_by_choice(self, batch: Batch, error: DeliveryError) -> None:
-        """The only record of ``batch`` was skipped, or has a dead letter, whose end this is: what goes wrong
-        with that one is counted and handed back as its own."""
+        """The only record of ``batch`` was skipped, or its dead letter has ended: a failure of the dead
+        letter is counted and handed back as its own."""
         self._spilling.ended(batch)
         self._end(batch, Outcome(topic_partition=error.topic_partition, status=error.status, error=error))
 

@@ -60,7 +60,7 @@ class Failures:
         taken_along: list[Batch] = []
         if self._spilling.keeps(cause):
             # One may be given up before those in front of it, or between them: the folder has an order too.
-            # What comes from there has its place in it.
+            # Batches from the folder have their place in it.
             ahead = (b for b in queue.spillable(batches) if b.order < batches[-1].order)
             taken_along = [b for b in ahead if b.spilled is None]
         given_up = set(batches)
@@ -92,7 +92,7 @@ class Failures:
             queue.spilled()
 
     def expire(self, now: float) -> None:
-        """Give up what was not delivered in time."""
+        """Give up the batches that were not delivered in time."""
         if now < self._expire_at:
             self._timer.by(self._expire_at)
             return
@@ -129,7 +129,7 @@ class Failures:
         if self._transaction is not None:
             self._transaction.fatal(cause)
         self._topics.close(cause)
-        # Not what else is incomplete: a record whose dead letter is on its way to the sender ends with that,
+        # Not the other incomplete ones: a record with a dead letter on its way to the sender ends with that,
         # when the sender does. Both would go to the spill folder.
         self._fail_queues(f"the producer can't go on: {cause}", cause)
 

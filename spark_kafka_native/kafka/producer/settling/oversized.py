@@ -87,8 +87,8 @@ class OverLimit:
     # In a caller's thread.
 
     def write_letters(self, checked: list[CheckedColumns], block: DeliveryBlock) -> list[TopicSlice]:
-        """The dead letters of what was set apart, to be taken in like any rows; ``block`` hears of their end.
-        Raises `RecordTooLargeError` for a record whose dead letter does not fit either."""
+        """The dead letters of the records set apart, to be taken in like any rows; ``block`` gets their
+        outcomes. Raises `RecordTooLargeError` for a record with a dead letter that does not fit either."""
         return [
             piece
             for one in checked
@@ -97,7 +97,7 @@ class OverLimit:
         ]
 
     def skip(self, checked: list[CheckedColumns], block: DeliveryBlock) -> None:
-        """Tell ``block`` of what was left out."""
+        """Report the skipped records to ``block``."""
         for apart in [one.apart for one in checked if one.apart is not None and self.skips]:
             rows = _rows(apart.part)
             for row, (where, cause) in enumerate(zip(_places(apart.part), apart.errors, strict=True)):
@@ -138,7 +138,7 @@ class OverLimit:
     def write_letter_of(self, batch: Batch, cause: Exception) -> None:
         """Hand a dead letter over for the only record of ``batch``, which ends when that does.
 
-        Raises whatever keeps it from being made; then nothing has changed.
+        Raises the error that keeps it from being made; then nothing has changed.
         """
         where = batch.topic_partition
         letter = self._writer.write(single_record(read_records(batch), *where), cause)
@@ -202,7 +202,7 @@ class OverLimit:
         outcome: Outcome,
         place: int,
     ) -> DeliveryError:
-        """How a record ended whose dead letter did so with ``outcome``."""
+        """The error of a record after the ``outcome`` of its dead letter."""
         letter = outcome.topic_partition
         if outcome.error is not None:
             failed = outcome.error
@@ -352,7 +352,7 @@ class OversizedBatches:
             over.write_letter_of(batch, cause)
         except SpillError as error:  # the folder still has the record
             self._failures.fail([batch], f"{cause}; its dead letter can't be kept: {error}", error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is this record's trouble, not the sender's
+        except Exception as error:  # noqa: BLE001 - any error fails this record, not the sender
             why = f"{cause}; it has no dead letter either: {error}"
             self._failures.fail([batch], why, cause, retriable=False)
         else:
@@ -411,7 +411,7 @@ def _meant_for(where: TopicPartition, record: Record) -> Record:
 
 
 def _rows(part: TopicColumns) -> list[int]:
-    """Their numbers in what was handed over."""
+    """Their numbers in the columns that were handed over."""
     return list(range(part.columns.length)) if part.rows is None else part.rows.tolist()
 
 

@@ -189,7 +189,7 @@ class MicroBatch:
                 yield offset_changed(tp, self.begin[tp], self.end.positions[tp])
 
     def losses_of_added(self, earliest: Positions) -> Iterator[KafkaConditionError]:
-        """The losses in new partitions, whose first offsets are in ``earliest``."""
+        """The losses in new partitions; ``earliest`` has their first offsets."""
         if missing := [tp for tp in self.added if tp not in earliest]:
             yield KafkaConditionError(
                 "KAFKA_DATA_LOSS.INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS",
@@ -218,7 +218,7 @@ class MicroBatch:
 def offset_changed(
     topic_partition: TopicPartition, before: int, now: int, note: str = ""
 ) -> KafkaConditionError:
-    """The loss of a partition that was read up to ``before``, and whose log ends at ``now``."""
+    """The loss of a partition that was read up to ``before``, if its log ends at ``now``."""
     return KafkaConditionError(
         "KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED",
         {"topicPartition": topic_partition, "prevOffset": before, "newOffset": now},

@@ -154,7 +154,7 @@ def _weight(ranges: Iterable[PlannedRange]) -> int:
 
 
 def _share_out(groups: list[list[PlannedRange]], count: int) -> list[int]:
-    """Tasks for each group, at least one: always to the group whose tasks are the largest now."""
+    """Tasks for each group, at least one: always to the group that has the largest tasks now."""
     shares = [1] * len(groups)
     weights = [_weight(group) for group in groups]
     for _ in range(count - len(groups)):

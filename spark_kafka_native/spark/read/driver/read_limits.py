@@ -54,7 +54,7 @@ def admit(
 ) -> dict[TopicPartition, int]:
     """Where the batch ends in each partition of ``latest``, all of which are in ``begin``.
 
-    A partition whose log is shorter than ``begin`` ends at its latest offset.
+    A partition with a log that ends before ``begin`` ends at its latest offset.
     """
     sizes = {tp: end - begin[tp] for tp, end in latest.items() if end > begin[tp]}
     limit = _limit_offsets(limits, sizes, bytes_per_offset or {})

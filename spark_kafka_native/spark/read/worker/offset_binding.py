@@ -182,7 +182,7 @@ def _end_offset(planned: OffsetRange, now: LogsNow) -> int:
 
 
 def _is_missing(metadata: ClusterMetadata, topic_partition: TopicPartition) -> bool:
-    """True if ``metadata`` say that there is no such partition. It may exist in a topic that may not be
+    """True if no such partition is in ``metadata``. It may exist in a topic that may not be
     described, or that has no leaders yet.
     """
     try:

@@ -1,13 +1,13 @@
-"""`ResumableWrite` on the driver: a batch write by many tasks, each row of which counts once in all its runs.
+"""`ResumableWrite` on the driver: a batch write by many tasks that writes each row once over all its runs.
 
 It has a name (``writeId``), and follows the protocol of the stream's sink as one micro-batch that its user
 replays: each task writes its rows and a marker in one transaction (`write_once`), and the driver commits them
 when Spark says that all are done. A run finds by the markers what earlier ones have committed.
 
 The driver writes an intent before it commits anything: how many tasks and which rows. It does so in a
-transaction whose transactional id is the write's, after it has read the last intent under it: of two drivers
-only one can be the next. An intent that has other rows is refused, unless nothing of the former is committed
-and nothing can be any more, as `begin_resumable` has fenced all of its tasks.
+transaction under the transactional id of the write, after it has read the last intent under it: of two
+drivers only one can be the next. An intent that has other rows is refused, unless nothing of the former is
+committed and nothing can be any more, as `begin_resumable` has fenced all of its tasks.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def commit_resumable(run: ResumableWrite, messages: Sequence[object], options: W
 
 
 def abort_resumable(run: ResumableWrite, messages: Sequence[object], options: WriteOptions) -> None:
-    """On the driver: end what the tasks have left. Spark calls this after a commit that failed, too: what
-    is committed stays so, and the next run finds it."""
+    """On the driver: end the transactions that the tasks have left open. Spark also calls this after a
+    failed commit: committed transactions stay committed, and the next run finds them."""
     once = options.exactly_once
     assert once is not None
     router = router_for(options.client)

@@ -265,7 +265,7 @@ def abort_abandoned(router: Router, job: str, once: ExactlyOnce, *, tasks: int, 
 
 
 def _open_names(router: Router, job: str, tasks: int, known: int, deadline: Deadline) -> list[str]:
-    """The transactional ids of tasks whose transaction is open."""
+    """The transactional ids of tasks with an open transaction."""
     # Late: the driver commits each micro-batch in a process of its own, and this is for the first of a run.
     from ....kafka.admin import Admin
 

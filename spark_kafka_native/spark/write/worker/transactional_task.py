@@ -1,7 +1,7 @@
-"""Write tasks whose rows end up in a transaction that stays open: the driver commits it.
+"""Write tasks that leave their rows in an open transaction: the driver commits it.
 
 `write_once`, of a stream and of a `ResumableWrite`: the task writes its rows and a commit marker in one
-transaction. Any doubt becomes a replay, and the marker tells the replay if the rows are committed. Why
+transaction. Any doubt becomes a replay, and the marker shows the replay if the rows are committed. Why
 nothing is doubled: the marker is read *after* InitProducerId, which ends every earlier transaction of this
 task for good; a task that commits later has taken the transactional id after us, and ours is over then.
 
