@@ -12,15 +12,14 @@ ACLS: Final[Mapping[str, str]] = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",
 }
-"""Broker settings: nobody may do anything that was not granted, but for clients of listeners without an
-identity.
+"""Broker settings: all operations need a grant, except for clients of listeners without an identity.
 """
 
 
 def allow(bootstrap_servers: str, user: str, operation: str, resource: str, name: str) -> None:
     """Let ``user`` do ``operation`` to a ``resource`` (topic, group, cluster or transactional_id).
 
-    ``bootstrap_servers`` are those of a listener whose clients may everything; the name of the cluster is
+    ``bootstrap_servers`` are those of a listener that permits everything; the name of the cluster is
     ``kafka-cluster``. Raises `BrokerError`.
     """
     with Admin(bootstrap_servers) as admin:

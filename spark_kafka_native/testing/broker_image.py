@@ -1,4 +1,4 @@
-"""What is prepared once per machine so that a broker starts fast.
+"""Files that are prepared once per machine so that a broker starts fast.
 
 Both are by-products of a real format and a real first start, kept in the cache beside the jars:
 - ``bootstrap.checkpoint``: Kafka's feature levels as StorageTool writes them. They depend on the release
@@ -116,7 +116,7 @@ def _write_checkpoint(java: Java, classpath: str, path: Path, users: Mapping[str
     with tempfile.TemporaryDirectory(prefix="spark-kafka-native-format-") as name:
         folder = Path(name)
         properties = folder / "server.properties"
-        # Named in the file, opened by nobody.
+        # Named in the file, but never opened.
         ports = Ports(listeners={"PLAINTEXT": 1}, internal=2, controller=3)
         settings = ClusterSettings(ports={1: ports})
         properties.write_text(

@@ -1,6 +1,6 @@
 """The project's folder in the user's cache, shared by every process of this user.
 
-Knows nothing of what is in it.
+This module is independent of the folder's contents.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def cache_folder() -> Path:
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock file ``path`` against all other processes; waits for as long as another one holds it.
 
-    The kernel drops the lock when its holder dies, so a killed process blocks nobody.
+    The kernel drops the lock when its holder dies, so a killed process blocks no other.
     """
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

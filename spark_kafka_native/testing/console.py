@@ -96,7 +96,7 @@ def _run_tool(class_name: str, arguments: list[str], given: bytes = b"") -> byte
         command = [*java_command(Path(folder), jars()), "-Dfile.encoding=UTF-8", class_name, *arguments]
         ran = subprocess.run(command, input=given, capture_output=True, timeout=300)
     said = ran.stderr.decode(errors="replace")
-    # The consumer ends with a TimeoutException when the topic is read to its end: so it is told to stop.
+    # The consumer stops at the end of the topic with a TimeoutException, as its options demand.
     if ran.returncode and "TimeoutException" not in said:
         error = subprocess.CalledProcessError(
             ran.returncode, [class_name, *arguments], ran.stdout, ran.stderr

@@ -1,6 +1,7 @@
-"""`FaultRule`: which frames get which fault. `ProxiedRequest`: what it is told of them. `FaultPlan` decides.
+"""`FaultRule`: which frames get which fault. `ProxiedRequest`: the properties that rules match. `FaultPlan`
+decides.
 
-Pure: whoever asks gives the frames, one after the other.
+Pure: the caller passes the frames, one after the other.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class ProxiedRequest:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FaultRule:
-    """Do ``fault`` to each ``side`` ("request" or "reply") of the exchanges that fit all of what is given.
+    """Do ``fault`` to each ``side`` ("request" or "reply") of the exchanges that match all given conditions.
 
     ``api``: its name, ``"EndTxn"``. ``broker``: its own address, ``host:port``, not the proxy's. ``when`` is
     asked last, on the proxy's thread. Of the frames that fit, the first ``skip`` pass, and at most ``times``
@@ -85,7 +86,7 @@ class FaultRule:
             raise ValueError(f"skip is {self.skip} and times is {self.times}: neither may be negative")
 
     def fits(self, request: ProxiedRequest, side: Side) -> bool:
-        """Whether it is about this frame, chance and counts aside."""
+        """True if the rule matches this frame, apart from probability and counts."""
         return (
             side == self.side
             and self.api in (None, request.api)
@@ -132,7 +133,7 @@ class FaultPlan:
             if not rule.fits(request, side):
                 continue
             counted.fitted += 1
-            # Of the frame's place alone: the same whatever happens on other connections.
+            # Of the frame's place alone: independent of events on other connections.
             random = Random(f"{self._seed} {counted.number} {place}")
             if counted.fitted <= rule.skip or random.random() >= rule.probability:
                 continue

@@ -38,7 +38,7 @@ def write_trace(trace: Iterable[TracedFault], path: Path) -> None:
 
 
 def read_trace(path: Path) -> list[TracedFault]:
-    """As `write_trace` wrote it. Raises `ValueError` for what is no trace."""
+    """Read a trace of `write_trace`. Raises `ValueError` for any other content."""
     found = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:

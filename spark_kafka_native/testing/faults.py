@@ -91,7 +91,7 @@ class Hold:
         return len(self._waiting)
 
     def wait(self, timeout_s: float = 60, frames: int = 1) -> None:
-        """Until so many frames are held; `TimeoutError` after ``timeout_s``."""
+        """Wait until the given number of frames is held; `TimeoutError` after ``timeout_s``."""
         with self._changed:
             if not self._changed.wait_for(lambda: len(self._waiting) >= frames, timeout_s):
                 raise TimeoutError(
@@ -99,7 +99,7 @@ class Hold:
                 )
 
     def release(self, *, once: bool = False) -> None:
-        """Let pass what is held, and what comes later too, unless ``once``."""
+        """Let the held frames pass, and later ones too, unless ``once``."""
         with self._changed:
             self._released = self._released or not once
             waiting, self._waiting = self._waiting, []

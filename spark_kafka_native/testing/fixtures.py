@@ -28,7 +28,7 @@ BROKER_VARIABLE = "KAFKA_TEST_BROKER"
 _KEEP = {"log.retention.ms": -1}
 _PATIENCE_S = 240.0
 _QUICK = ("-XX:TieredStopAtLevel=1",)
-"""For a broker whose life is some minutes, the compiler that pays off later is not worth its CPU."""
+"""For a broker that lives some minutes, the compiler that pays off later is not worth its CPU."""
 _SOON = {
     "group.min.session.timeout.ms": 1_000,
     "group.consumer.min.session.timeout.ms": 1_000,

@@ -19,7 +19,7 @@ from typing import Any
 from .errors import GuardError
 
 _ANSWER_S = 120.0
-"""For an answer, and for the end of everything: a machine may be busy, and nobody may wait for ever."""
+"""For an answer, and for the end of everything: a machine may be busy, and no caller may wait for ever."""
 
 
 class Guard:
@@ -39,7 +39,7 @@ class Guard:
                 # -I and -S: nothing of the user's environment, and up in 20 ms
                 [sys.executable, "-I", "-S", script, str(os.getpid()), prefix],
                 stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,  # or who reads our output through a pipe would wait for the guard
+                stdout=subprocess.DEVNULL,  # or a reader of our piped output would wait for the guard
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )

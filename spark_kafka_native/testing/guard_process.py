@@ -139,7 +139,7 @@ def _answer(answer: dict[str, Any]) -> None:
     try:
         os.write(0, json.dumps(answer).encode() + b"\n")
     except OSError:
-        sys.exit(0)  # nobody is left to hear it
+        sys.exit(0)  # no process is left to read it
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ def kafka_folder() -> Path:
 
 
 def _fetch(folder: Path) -> None:
-    partial = folder / "partial"  # under the lock: whatever is there was left by a process that died
+    partial = folder / "partial"  # under the lock: any content is left from a process that died
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     ivy_file = partial / "ivy.xml"
@@ -75,7 +75,7 @@ def _fetch(folder: Path) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     shutil.rmtree(
         folder / "ivy-cache", ignore_errors=True
-    )  # it held what came before a failure, for the next try
+    )  # it kept finished downloads for a new try after a failure
 
 
 def _failure(folder: Path, reason: str) -> str:

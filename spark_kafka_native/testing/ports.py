@@ -11,7 +11,7 @@ _FIRST, _LAST = 20_000, 32_000
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """``count`` different ports on which nobody listens now.
+    """``count`` different ports that have no listener now.
 
     Another process may still take one before its use.
     """
@@ -27,7 +27,7 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether ``port`` (0 to 65535) of ``host`` can be bound now."""
+    """True if ``port`` (0 to 65535) of ``host`` can be bound now."""
     with socket.socket() as probe:
         try:
             probe.bind((host, port))

@@ -1,7 +1,7 @@
 """One connection through a `FaultProxy`: two pumps, frame by frame, on the proxy's event loop.
 
-A broker answers in order, so a reply belongs to the oldest request in flight. A client that goes away is
-not told to the broker before what it asked is answered: a request that is held arrives even then.
+A broker answers in order, so a reply belongs to the oldest request in flight. The proxy hides
+the end of a client from the broker until its requests are answered: a held request arrives even then.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class ProxiedConnection:
     async def _suffer(
         self, fault: Fault, request: ProxiedRequest, side: Side, frame: bytes, writer: asyncio.StreamWriter
     ) -> bytes:
-        """Do what the fault does; what is left of the frame. Raises `_Over` where the connection is."""
+        """Apply the fault; returns the rest of the frame. Raises `_Over` if it ends the connection."""
         if isinstance(fault, Hold):
             await self._hold(fault, request, side)
             return frame
@@ -216,7 +216,7 @@ async def open_stream(**how: Any) -> tuple[asyncio.StreamReader, asyncio.StreamW
 
 
 def hang_up(writer: asyncio.StreamWriter, *, reset: bool) -> None:
-    """What was written still goes out, unless ``reset``."""
+    """Close the connection. Bytes already written still go out, unless ``reset``."""
     if reset:
         found: Any = writer.transport.get_extra_info("socket")
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
 """What a `FaultProxy` reads and changes in frames: bytes in, bytes out. No socket, no clock.
 
 Brokers' addresses in replies become the proxy's, or clients would go round it: in Metadata, FindCoordinator,
-DescribeCluster and (KIP-951) Produce. Fetch tells them from version 16 on, which is not offered, as a fetch
+DescribeCluster and (KIP-951) Produce. Fetch has them from version 16 on, which is not offered, as a fetch
 is too large to be taken apart.
 """
 
@@ -39,7 +39,7 @@ _WITH_ADDRESSES: Final = (MetadataRequest, FindCoordinatorRequest, DescribeClust
 def read_request(
     frame: bytes, *, broker: str, broker_index: int, connection: int, ordinal: int
 ) -> ProxiedRequest:
-    """The request in a frame (with its length). Raises `ProtocolError` for what is none."""
+    """The request in a frame (with its length). Raises `ProtocolError` for any other frame."""
     try:
         api_key, version, correlation_id, length = _HEADER.unpack_from(frame, PREFIX_BYTES)
     except struct.error as error:
@@ -64,7 +64,7 @@ def read_request(
 
 
 def is_answered(request: ProxiedRequest) -> bool:
-    """Whether the broker answers: not to a produce request with ``acks=0``."""
+    """True if the broker answers: not to a produce request with ``acks=0``."""
     return request.api_key != ProduceRequest.api_key or request.message.answered
 
 
@@ -106,7 +106,7 @@ def rewrite_error(frame: bytes, request: ProxiedRequest, code: ErrorCode) -> byt
 
 
 def changed(frame: bytes, request: ProxiedRequest, fault: Fault) -> bytes:
-    """The frame as a fault leaves it that changes what is in it; as it was where it does not."""
+    """The frame after a fault that changes its bytes; unchanged by any other fault."""
     if isinstance(fault, RewriteError):
         return rewrite_error(frame, request, fault.error_code)
     if isinstance(fault, Flip):

@@ -1,4 +1,4 @@
-"""Bearer tokens that a test broker takes: without a signature, so that anybody can make them."""
+"""Bearer tokens that a test broker takes: without a signature, so that any client can make them."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def create_topic(
 
 
 def _check_known(router: Router, node_id: int, name: str) -> None:
-    # Whoever asks next may ask any broker, and one that lags would call the topic unknown.
+    # The next request may go to any broker, and one that lags would call the topic unknown.
     request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
     for topic in router.send_to(node_id, request, router.deadline()).topics:
         if topic.error_code:

@@ -1,4 +1,4 @@
-"""Whether Spark's unix domain sockets fit where they are to live."""
+"""Checks that the paths of Spark's unix domain sockets fit into a socket address."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def __getattr__(name: str) -> Any:
 
 
 MAX_RESPONSE_BYTES = 100 * 1024 * 1024
-"""Limit of a response, whatever its length prefix says; librdkafka's ``receive.message.max.bytes`` is the
+"""Limit of a response, in spite of a larger length prefix; librdkafka's ``receive.message.max.bytes`` is the
 same."""
 CANONICAL = "resolve_canonical_bootstrap_servers_only"
 DNS_LOOKUPS = ("use_all_dns_ips", CANONICAL)

@@ -91,7 +91,7 @@ class GroupConfig(ReaderConfig):
     )
     """A caller that does not poll for this time loses its partitions. A rebalance waits for it as long."""
     enable_auto_commit: bool = property_field("enable.auto.commit", True, _boolean)
-    """True: what was handed out is committed once the caller comes back for more. False: only `commit`
+    """True: records handed out are committed once the caller comes back for more. False: only `commit`
     commits.
     """
     auto_commit_interval_ms: int = property_field(

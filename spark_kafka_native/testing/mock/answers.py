@@ -23,7 +23,7 @@ _WHOLE: Final = (
 """They have one error code, for all of the answer: the script's refusal is seen to here."""
 
 _OF_MEMBERS: Final = ("JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup")
-"""They have one as well, and refuse by themselves what is not to be done."""
+"""They have one as well, and refuse invalid requests by themselves."""
 
 ANSWERS: Final[Mapping[str, Answer]] = {
     "Produce": record_answers.produce,

@@ -123,7 +123,7 @@ class ClassicGroup:
         }
 
     def _complete(self) -> None:
-        """All that are here are in the next generation; who did not come is out."""
+        """Start the next generation with all members that have joined; remove the others."""
         self.members = {key: member for key, member in self.members.items() if member.waits}
         shared = set[str].intersection(*(set(member.protocols) for member in self.members.values()))
         first = next(iter(self.members.values()))
@@ -159,8 +159,8 @@ class ClassicGroup:
         }
 
     def check(self, member_id: str, generation: int, *, in_rebalance: bool = False) -> ErrorCode:
-        """Whether this is a member of this generation, and (unless ``in_rebalance``) no rebalance waits for
-        it. It counts as a sign of life.
+        """Check that this is a member of this generation, and (unless ``in_rebalance``) no rebalance waits
+        for it. The request counts as a heartbeat.
         """
         self._drop_silent_members()
         if member_id not in self.members:
@@ -181,14 +181,15 @@ class ClassicGroup:
         return ErrorCode.UNKNOWN_MEMBER_ID
 
     def check_commit(self, member_id: str, generation: int) -> ErrorCode:
-        """Whether this one may commit: a member of this generation, or anybody while there is no member."""
+        """Check the right to commit: members of this generation have it, or any client while there is no
+        member."""
         if not member_id and generation < 0:
             return ErrorCode.UNKNOWN_MEMBER_ID if self.members else ErrorCode.NONE
         code = self.check(member_id, generation, in_rebalance=True)
         return ErrorCode.REBALANCE_IN_PROGRESS if not code and self.state == COMPLETING else code
 
     def disband(self) -> None:
-        """Send everybody who waits away: the coordinator ends."""
+        """Send all waiting members away: the coordinator ends."""
         self.members.clear()
         self.state = EMPTY
         self._changed.notify_all()

@@ -68,8 +68,8 @@ class Exchange:
             raise RuntimeError(f"{what}, was not answered: {type(error).__name__}: {error}") from error
 
     def versions_of(self, api: str) -> VersionRange:
-        """What the brokers speak of an API: all that Kafka does, or what they were told; none of one that
-        they know no answer to.
+        """The versions of an API that the brokers speak: all of Kafka's, or the configured ones; none of an
+        API that they cannot answer.
         """
         spec = self._known(api)
         if api in self._versions:
@@ -94,7 +94,7 @@ class Exchange:
             return b"", Then.CLOSE
         try:
             return self._carry_out(request, spec)
-        except Exception as error:  # noqa: BLE001 - whatever a function of the script raises
+        except Exception as error:  # noqa: BLE001 - a function of the script may raise anything
             _LOG.exception("broker %d could not answer %r: the connection is closed", node_id, request)
             self._failures.append((request, error))
             return b"", Then.CLOSE

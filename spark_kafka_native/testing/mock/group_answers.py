@@ -1,4 +1,4 @@
-"""Answers of a coordinator: who it is, members of groups, committed offsets."""
+"""Answers of a coordinator: its address, members of groups, committed offsets."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def list_groups(cluster: MockCluster, _call: Call) -> Fields:
             "group_type": "classic",
         }
         for group_id, group in cluster.groups.items()
-        if group.generation or group.committed  # not those that somebody only asked for
+        if group.generation or group.committed  # not those that a request has only named
     ]
     return {"groups": groups}
 

@@ -44,7 +44,7 @@ class Listener:
         self._open: dict[int, socket.socket] = {}
         self._listening: socket.socket | None = None
         self._reserved: socket.socket | None = None
-        """Bound to our port while we do not listen: nobody else gets it meanwhile."""
+        """Bound to our port while we do not listen: no other process gets it meanwhile."""
         self._threads: list[threading.Thread] = []
         self.port = 0
 

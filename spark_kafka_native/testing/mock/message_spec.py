@@ -188,7 +188,7 @@ class MessageSpec:
 
 
 def _has_presence(field: FieldSpec, version: int) -> bool:
-    """Whether a byte says if the struct is there (KIP-893)."""
+    """True if a byte marks the presence of the struct (KIP-893)."""
     return not field.is_array and version in field.nullable
 
 

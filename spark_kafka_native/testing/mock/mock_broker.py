@@ -23,7 +23,7 @@ Value = Record | bytes | str | None
 
 
 class MockBroker:
-    """One broker or several, which keep topics, records and groups in memory and misbehave as they are told.
+    """One broker or several, which keep topics, records and groups in memory and misbehave as scripted.
 
         with MockBroker() as broker:
             broker.create_topic("orders", partitions=2)
@@ -47,8 +47,8 @@ class MockBroker:
         """Start listening on 127.0.0.1; node ids begin with 1.
 
         ``versions`` narrows an API to a lowest and a highest version, ``{"Fetch": (4, 11)}``, as an older
-        broker has it. ``tls`` is a server's context. ``users``, names and passwords, are those who may speak
-        to it, by SASL PLAIN. ``jar`` is a ``kafka-clients`` jar; by default that of
+        broker has it. ``tls`` is a server's context. ``users`` are the names and passwords that
+        SASL PLAIN accepts. ``jar`` is a ``kafka-clients`` jar; by default that of
         the embedded broker, which is fetched on the first call ever. Raises `JarsUnavailableError` if there
         is none, `JavaUnavailableError` if it would have to be fetched and there is no Java to do that.
         """
@@ -77,7 +77,7 @@ class MockBroker:
     def close(self) -> None:
         """Stop all brokers and wait for their threads; what waits at a gate or for a group goes on.
 
-        Raises `RuntimeError` if a fault could not do what it was told, as where a function given to it raised
+        Raises `RuntimeError` if a fault could not be carried out, as where a function given to it raised
         or a `Fault.reply` has a field that the answer has not: its request found the connection closed.
         """
         self._end()
@@ -94,7 +94,7 @@ class MockBroker:
         for listener in self._listeners.values():
             listener.join()
 
-    # --- what is there ---
+    # --- contents ---
 
     @property
     def bootstrap_servers(self) -> str:
@@ -115,7 +115,7 @@ class MockBroker:
     def append(self, topic: str, values: Iterable[Value], *, partition: int = 0) -> int:
         """Append records in one batch, as if a producer had; the offset of the first.
 
-        A record is its value, or a `Record` whose topic, partition and offset don't count.
+        A record is its value, or a `Record`; its topic, partition and offset are ignored.
         """
         records = [_record(value) for value in values]
         if not records:
@@ -129,7 +129,7 @@ class MockBroker:
         return offset
 
     def records(self, topic: str, partition: int = 0, *, committed: bool = False) -> list[Record]:
-        """What the log has, that of open and aborted transactions included, or what is ``committed``."""
+        """The records of the log, open and aborted transactions included, or only the ``committed`` ones."""
         with self._cluster.changed:
             log = self._log(topic, partition)
             batches, start = list(log.batches), log.log_start_offset
@@ -223,7 +223,7 @@ class MockBroker:
                 raise ValueError(f"the log's start can't move to {before}: the log has the offsets {within}")
             log.delete_before(before)
 
-    # --- what was seen ---
+    # --- recorded requests ---
 
     @property
     def requests(self) -> list[MockRequest]:

@@ -1,4 +1,4 @@
-"""`MockCluster`: what the brokers of a mock share: topics, logs, groups, and who leads what."""
+"""`MockCluster`: the state that the brokers of a mock share: topics, logs, groups, leaders."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Call:
 
 @dataclass
 class MockCluster:
-    """State under one lock, `changed`, which is notified of everything that somebody may wait for."""
+    """State under one lock, `changed`, which is notified of every change that a thread may wait for."""
 
     addresses: dict[int, tuple[str, int]] = field(default_factory=dict)
     running: set[int] = field(default_factory=set)
@@ -65,9 +65,9 @@ class MockCluster:
     transactions: dict[str, Transaction] = field(default_factory=dict)
     """By transactional id."""
     users: Mapping[str, str] | None = None
-    """Names and passwords; None: nobody has to say who he is."""
+    """Names and passwords; None: clients need no authentication."""
     authenticated: set[int] = field(default_factory=set)
-    """Connections, by number, whose user is known."""
+    """The authenticated connections, by number."""
     changed: threading.Condition = field(default_factory=threading.Condition)
     producer_ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1000))
 
@@ -78,7 +78,7 @@ class MockCluster:
         return topic
 
     def grow_topic(self, name: str, partitions: int) -> None:
-        """Add partitions up to so many."""
+        """Add partitions up to the given number."""
         logs, nodes = self.topics[name].partitions, sorted(self.running) or [-1]
         logs += [
             PartitionLog(name, index, nodes[index % len(nodes)]) for index in range(len(logs), partitions)
@@ -96,12 +96,12 @@ class MockCluster:
         return found.partitions[partition] if found is not None and in_range else None
 
     def group(self, group_id: str) -> ClassicGroup:
-        """A group; made when somebody asks for it."""
+        """A group; created on first use."""
         return self.groups.setdefault(group_id, ClassicGroup(self.changed))
 
     @property
     def coordinator(self) -> int:
-        """Who coordinates every group, and is the controller: the first broker that runs; -1 if none does."""
+        """The coordinator of all groups, and controller: the first running broker; -1 if none runs."""
         return min(self.running, default=-1)
 
     def lead(self, log: PartitionLog, node_id: int) -> None:
@@ -111,7 +111,7 @@ class MockCluster:
         self.changed.notify_all()
 
     def elect(self) -> None:
-        """Give each partition whose leader does not run another one, if any broker runs."""
+        """Move each partition from a stopped leader to a running broker, if there is one."""
         for topic in self.topics.values():
             for log in topic.partitions:
                 if log.leader not in self.running:

@@ -16,7 +16,7 @@ _SEQUENCES = 1 << 31
 
 @dataclass
 class _ProducerState:
-    """What is known of one idempotent producer: its last five batches, as a broker keeps them."""
+    """The state of one idempotent producer: its last five batches, as a broker keeps them."""
 
     epoch: int
     batches: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=5))
@@ -25,7 +25,7 @@ class _ProducerState:
 
 @dataclass
 class PartitionLog:
-    """Batches as they came, and who leads the partition. The cluster's lock protects it."""
+    """Batches in order of arrival, and the leader of the partition. The cluster's lock protects it."""
 
     topic: str
     partition: int
@@ -78,7 +78,7 @@ class PartitionLog:
         return base
 
     def end_transaction(self, producer_id: int, epoch: int, now_ms: int, *, committed: bool) -> None:
-        """Append a marker, by whose epoch older producers are fenced."""
+        """Append a marker; its epoch fences older producers."""
         marker = self._store(build_marker(producer_id, epoch, now_ms, committed=committed), 1)
         begins = self.open_transactions.pop(producer_id, None)
         if begins is not None and not committed:
@@ -88,7 +88,7 @@ class PartitionLog:
             self._producers[producer_id] = _ProducerState(epoch)
 
     def aborted_from(self, offset: int, until: int) -> list[dict[str, int]]:
-        """The aborted transactions that have records there, as Fetch tells them."""
+        """The aborted transactions that have records there, in the form of a Fetch answer."""
         return [
             {"producer_id": producer_id, "first_offset": first}
             for producer_id, first, marker in self.aborted
@@ -96,7 +96,7 @@ class PartitionLog:
         ]
 
     def is_visible(self, batch: bytes) -> bool:
-        """Whether a reader of what is committed sees it."""
+        """True if a read_committed consumer sees it."""
         header = BatchHeader.read(batch)
         at = header.base_offset
         hidden = any(

@@ -54,7 +54,7 @@ class BatchHeader:
 
     @property
     def is_transactional(self) -> bool:
-        """Whether it belongs to a transaction."""
+        """True if it belongs to a transaction."""
         return bool(self.attributes & _TRANSACTIONAL)
 
     @property
@@ -64,7 +64,7 @@ class BatchHeader:
 
 
 def split_batches(record_set: bytes) -> Iterator[bytes]:
-    """The batches of a record set, each of them checked. Raises `ValueError` that says what is wrong."""
+    """The batches of a record set, each of them checked. Raises `ValueError` for a malformed one."""
     at = 0
     while at < len(record_set):
         header = BatchHeader.read(record_set[at:])
@@ -147,7 +147,7 @@ def _read_record(
 
 
 class _Varints:
-    """Reads zigzag varints and what is as long as they say."""
+    """Reads zigzag varints, and bytes with such a varint as their length."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0

@@ -1,4 +1,4 @@
-"""Answers to a client that says who it is: SASL PLAIN (RFC 4616), with or without TLS."""
+"""Answers to a client that authenticates: SASL PLAIN (RFC 4616), with or without TLS."""
 
 from __future__ import annotations
 

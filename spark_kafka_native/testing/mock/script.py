@@ -15,9 +15,9 @@ Reply = Mapping[str, Any] | bytes | Callable[[MockRequest], Mapping[str, Any] | 
 
 
 class Fault:
-    """What happens to some requests. `MockBroker.on` makes one; its methods say what, and may be chained.
+    """A fault for some requests. `MockBroker.on` makes one; its methods set the effect, and may be chained.
 
-    A fault without any of them changes nothing; `used` then counts. Once it is told what happens, it counts
+    A fault without an effect changes nothing, and only counts in `used`. Once it gets an effect, it counts
     anew: no request that comes in between uses it up.
     """
 
@@ -62,13 +62,13 @@ class Fault:
         return self
 
     def delay(self, seconds: float) -> Self:
-        """Do nothing for so long, then go on. Requests behind it on its connection wait, as at a broker."""
+        """Wait for the given time, then go on. Requests behind it on its connection wait, as at a broker."""
         with self._tell():
             self.delay_s = seconds
         return self
 
     def hold(self, gate: threading.Event) -> Self:
-        """Do nothing until somebody sets ``gate``: a test that holds a broker needs no sleeps."""
+        """Wait until the test sets ``gate``: a test that holds a broker needs no sleeps."""
         with self._tell():
             self.gate = gate
         return self
@@ -86,8 +86,8 @@ class Fault:
         return self
 
     def cut(self, after_bytes: int = 0) -> Self:
-        """Carry the request out, send so many bytes of the answer (its length of 4 bytes counts), and close
-        the connection.
+        """Carry the request out, send the given number of bytes of the answer (the 4 bytes of its length
+        included), and close the connection.
         """
         with self._tell():
             self.cut_after = after_bytes
@@ -134,16 +134,16 @@ class Fault:
 
     @property
     def is_partial(self) -> bool:
-        """Whether it is about some topics or partitions of a request only."""
+        """True if it affects only some topics or partitions of a request."""
         return "topic" in self.conditions or "partition" in self.conditions
 
     def covers(self, topic: str | None, partition: int | None) -> bool:
-        """Whether its conditions hold for this part of a request."""
+        """True if its conditions hold for this part of a request."""
         wanted = self.conditions
         return wanted.get("topic", topic) == topic and wanted.get("partition", partition) == partition
 
     def concerns(self, request: MockRequest) -> bool:
-        """Whether it is about ``request``."""
+        """True if it affects ``request``."""
         if self.api != request.api or self.conditions.get("node_id", request.node_id) != request.node_id:
             return False
         if self.is_partial and not any(self.covers(*place) for place in request.places):
@@ -160,7 +160,7 @@ class Fault:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has happened as often as it shall."""
+        """True if it has happened as often as configured."""
         return self._times is not None and self.used >= self._times
 
     def __repr__(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from ...kafka.error_code import ErrorCode
 
 LAST_EPOCH: Final = (1 << 15) - 2
-"""The one above belongs to coordinators, who fence with it."""
+"""The one above belongs to coordinators, which fence with it."""
 
 
 @dataclass
@@ -26,15 +26,16 @@ class Transaction:
 
     @property
     def is_open(self) -> bool:
-        """Whether anything belongs to it so far."""
+        """True if a partition or a group belongs to it."""
         return bool(self.partitions or self.groups)
 
     def check(self, producer_id: int, epoch: int) -> ErrorCode:
-        """Whether this is who may write in it."""
+        """Check that this producer may write in it."""
         if producer_id != self.producer_id:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         return ErrorCode.NONE if epoch == self.epoch else ErrorCode.PRODUCER_FENCED
 
     def clear(self, *, committed: bool | None) -> None:
-        """It has ended; None: by a new producer, whom a retry of the old one's end is none of."""
+        """End it. None: a new producer has ended it; a retried end of the old producer does not count as its
+        own."""
         self.partitions, self.groups, self.offsets, self.committed = set(), set(), {}, committed

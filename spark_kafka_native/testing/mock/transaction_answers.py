@@ -25,7 +25,8 @@ _NOBODY = -2
 
 
 def init_producer_id(cluster: MockCluster, call: Call) -> Fields:
-    """InitProducerId: who asks by a transactional id fences whoever had it, and aborts what was open."""
+    """InitProducerId: a new producer fences the last one with its transactional id, and its open transaction
+    is aborted."""
     transactional_id = call.fields["transactional_id"]
     known, epoch = call.fields.get("producer_id", -1), call.fields.get("producer_epoch", -1)
     if transactional_id is None:
@@ -164,7 +165,7 @@ def batch_refusal(cluster: MockCluster, topic: str | None, part: Fields) -> Erro
     try:
         header = BatchHeader.read(part["records"] or b"")
     except ValueError:
-        return ErrorCode.NONE  # the log says what is wrong
+        return ErrorCode.NONE  # the log names the defect
     if not header.is_transactional:
         return ErrorCode.NONE
     owners = (one for one in cluster.transactions.values() if one.producer_id == header.producer_id)
@@ -177,6 +178,6 @@ def batch_refusal(cluster: MockCluster, topic: str | None, part: Fields) -> Erro
 
 
 def is_pending(cluster: MockCluster, group: str, topic: str | None, partition: int) -> bool:
-    """Whether an open transaction is going to commit this offset."""
+    """True if an open transaction is going to commit this offset."""
     of_group = (own.offsets.get(group, {}) for own in cluster.transactions.values())
     return any((topic, partition) in offsets for offsets in of_group)
