@@ -152,7 +152,7 @@ class Task(NamedTuple):
     operation: str | None = None
     """The operation that an ACL would have to allow."""
     done_by_lost: ErrorCode | None = None
-    """The code that means, after an attempt whose answer was lost, that this attempt succeeded."""
+    """The code that means, after an attempt with a lost answer, that this attempt succeeded."""
 
 
 def broker_share(deadline: Deadline) -> int:
