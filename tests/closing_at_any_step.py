@@ -1,6 +1,6 @@
 """What a signal's handler may run between any two steps of the main thread, run at a chosen one of them.
 
-CPython runs handlers where a function begins, after a call of what is written in C, and where a loop begins
+CPython runs handlers where a function begins, after a call of a C function, and where a loop begins
 anew. `sys.setprofile` hears of the first two.
 """
 

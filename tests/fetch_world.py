@@ -1,4 +1,4 @@
-"""`World`: what a fetch needs around it, without a socket or a thread; time stands still unless told."""
+"""`World`: the environment of a fetch, without a socket or a thread; a test moves its clock."""
 
 from __future__ import annotations
 
@@ -157,12 +157,12 @@ def start(
 
 
 def round_of(run: FetchRun) -> Any:
-    """What is there to be handed out; else requests are sent and answers looked for, once."""
+    """The records that are ready; without any, send requests and look for answers once."""
     return run.next(Deadline.after_ms(0))
 
 
 def told(**partitions: bytes | ErrorCode) -> FetchResponse:
-    """``p0=...``: the records of partition 0, or what is wrong with it."""
+    """``p0=...``: the records of partition 0, or its error code."""
     return FetchResponse(
         responses=[
             FetchableTopicResponse(

@@ -169,9 +169,9 @@ class MemberProcess:
 
 
 def holds(members: Iterable[MemberProcess]) -> dict[int, list[tuple[float, float, str]]]:
-    """By partition, who had it from when to when, in the order of time.
+    """By partition, its owners and the times at which they began and ended, in the order of time.
 
-    Who has lost one learns of it later than others get it: until when it was his is not known.
+    A member learns that it has lost a partition later than another one gets it: the exact end is unknown.
     """
     found: dict[int, list[tuple[float, float, str]]] = defaultdict(list)
     for number, member in enumerate(members):

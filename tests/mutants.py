@@ -63,7 +63,7 @@ MODULES = (
     "kafka/network/pipeline.py",
     "spark/read",
 )
-"""What is mutated where nothing else is asked for: where a mistake loses, doubles or reorders records."""
+"""The default modules to mutate: a mistake there loses, duplicates or reorders records."""
 
 IGNORED = [r"_LOG\.", r'^\s*f?"[^"]*",?\)?$', r'raise \w+\(f?"[^"]*"\)', r"\bassert "]
 """Lines left alone: a log line or a message in other words is no fault, and an assertion is a test itself."""
@@ -170,7 +170,7 @@ def make_mutants(folder: Path, processes: int) -> None:
 
 
 def is_measured(folder: Path) -> bool:
-    """Whether mutmut has written down which tests reach which functions."""
+    """True if mutmut has written down which tests reach which functions."""
     try:
         return bool(json.loads((folder / "mutants/mutmut-stats.json").read_text()))
     except (FileNotFoundError, ValueError):  # not yet, or not all of it

@@ -1,4 +1,4 @@
-"""What the soak tests of the exactly-once sink share: who kills brokers, which replies are lost, and
+"""Shared by the soak tests of the exactly-once sink: the killer of brokers, the faults that lose replies, and
 processes that end with their test.
 """
 
@@ -36,17 +36,17 @@ SETTINGS = {
 
 A replica that is in sync by name alone holds up everything that is committed: by default for 30 to 45 s.
 A coordinator then keeps back even its answer to OffsetFetch, for 5 s by default, which is longer than the
-clients here wait for any: they would be told of silence only, not of its reason.
+clients here wait for any: they would report a timeout only, not its reason.
 """
 _PAUSES = 10
-"""One strike in so many."""
+"""One strike in this number is a pause."""
 
 
 class Nemesis(threading.Thread):
-    """Kills and pauses one broker after the other, and starts it again, until it is told to stop.
+    """Kills and pauses one broker after the other, and starts it again, until the test stops it.
 
-    ``may``: whether one more may be killed, the kills so far in mind: who is killed faster than the cluster
-    recovers gets nothing written at all.
+    ``may``: given the number of kills so far, true if one more is allowed. A cluster that is killed faster
+    than it recovers makes no progress.
     """
 
     def __init__(self, kafka: EmbeddedKafka, folder: Path, seed: int, may: Callable[[int], bool]) -> None:

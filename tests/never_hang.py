@@ -1,4 +1,4 @@
-"""pytest hooks of the whole suite: a run in several processes ends, whatever a test does.
+"""pytest hooks of the whole suite: a run in several processes ends, even if a test hangs or dies.
 
 Each test has a deadline (``timeout`` in pyproject.toml), at which it fails. But a test may end its process,
 or sit where no signal is heard. pytest-xdist replaces a process that died, and runs the same test again in
@@ -42,12 +42,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     watch = config.stash.get(_WATCH, None)
     if watch is not None:
         watch.over.set()
-        # Threads that somebody left running could keep the interpreter from ending.
+        # Threads that a test left running could keep the interpreter from ending.
         faulthandler.dump_traceback_later(EXIT_S, exit=True, file=sys.__stderr__)
 
 
 def _distributes(config: pytest.Config) -> bool:
-    """Whether this is the process that hands out the tests."""
+    """True in the process that hands out the tests."""
     return not hasattr(config, "workerinput") and bool(getattr(config.option, "numprocesses", None))
 
 

@@ -1,6 +1,6 @@
 """pytest hook of the whole suite: files that take long come first.
 
-Two processes share the files (``--dist loadfile``). What comes last decides how long one of them works alone:
+Two processes share the files (``--dist loadfile``). The last files decide how long one of them works alone:
 files of a second each, not one of five minutes. The order among those of a kind stays as it is drawn.
 """
 

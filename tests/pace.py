@@ -1,4 +1,4 @@
-"""pytest hooks of the whole suite: which tests that fail are run again, and that it is said.
+"""pytest hooks of the whole suite: run some failed tests again, and report that.
 
 Tests wait for conditions, with deadlines of minutes. But some are about time itself (a session that ends, a
 request that is late), and no bound on time holds on a machine that stops for seconds, as virtual ones do. So
@@ -6,8 +6,8 @@ a thread looks at the clock all the while. Where it came late by more than a tes
 failure, and the test runs again, with new fixtures. What fails while the clock was looked at in time has
 failed. At the end of the run it is said which tests ran again, with what they had said.
 
-Continuous integration gives a second chance besides (``SECOND_CHANCES``, so many in each process): among
-thousands of tests with threads, brokers and Spark, on a machine that nobody knows, one may have met a race of
+Continuous integration gives a second chance besides (at most ``SECOND_CHANCES`` in each process): among
+thousands of tests with threads, brokers and Spark, on an unknown machine, one may have met a race of
 its own. What passes only then is a defect all the same, and is named as one.
 """
 

@@ -77,13 +77,13 @@ def eventually(holds: Callable[[], bool]) -> None:
 
 
 def prefetched(reader: PartitionReader, tp: TopicPartition, count: int) -> None:
-    """Wait until so many records of ``tp`` were fetched ahead."""
+    """Wait until the given number of records of ``tp`` was fetched ahead."""
     wanted = reader.buffer.partition(tp)
     eventually(lambda: sum(one.columns.length for one in list(wanted.waiting)) >= count)
 
 
 def offsets_in(found: Any) -> list[int]:
-    """The offsets of the records that a read has returned, in whatever form."""
+    """The offsets of the records that a read has returned, in any form."""
     if hasattr(found, "columns"):
         return offsets_of(found.columns)
     return [record.offset for record in ([found] if hasattr(found, "offset") else found or [])]

@@ -1,4 +1,4 @@
-"""`Peer`: one connection of a test, whose frames follow Kafka's specification and nothing of ours."""
+"""`Peer`: one connection of a test; its frames follow Kafka's specification, with none of our code."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Peer:
         return self.receive(api, version)
 
     def read(self, size: int) -> bytes:
-        """So many bytes, or as many as came before the end."""
+        """Read ``size`` bytes, or fewer if the connection ends before."""
         found = b""
         with contextlib.suppress(ConnectionResetError):
             while len(found) < size and (part := self.socket.recv(size - len(found))):

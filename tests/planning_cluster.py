@@ -40,7 +40,7 @@ class PlanningCluster(ScriptedCluster):
         """Of some records, in order: timestamp and offset."""
         self.internal: set[str] = set()
         self.on_lookup: Any = lambda: None
-        """Called before committed offsets or times are answered: what happens while somebody plans."""
+        """Called before committed offsets or times are answered: an event in the middle of planning."""
         self[1].on(FindCoordinatorRequest, self.coordinator)
         self[1].on(OffsetFetchRequest, self.offset_fetch)
 

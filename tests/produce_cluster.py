@@ -84,7 +84,7 @@ class ProduceCluster(ScriptedCluster):
         self.max_message_bytes = max_message_bytes
         self.told_max_message_bytes: int | None = None
         self.limits: dict[str, int] = {}
-        """Of single topics, told or not; the others have that of the cluster."""
+        """Of single topics, shown to clients or not; the others have that of the cluster."""
         self.limit_errors: dict[str, ErrorCode] = {}
         """Of the topics that may not be described."""
         self.too_large = ErrorCode.MESSAGE_TOO_LARGE
@@ -127,7 +127,7 @@ class ProduceCluster(ScriptedCluster):
 
     @contextlib.contextmanager
     def forbid(self, topic: str) -> Iterator[None]:
-        """Nobody may know ``topic``."""
+        """Answer Metadata requests for ``topic`` as unauthorized."""
 
         def metadata(request: MetadataRequest, version: int) -> MetadataResponse:
             told = self.metadata(request, version)

@@ -1,4 +1,4 @@
-"""A producer under test, and what is sent with it."""
+"""A producer under test, and the records that it sends."""
 
 import time
 from contextlib import contextmanager

@@ -1,7 +1,7 @@
 """Checks what `sink_processes` have written, with another client (librdkafka), in a process of its own.
 
 Run as a script with the plan's file and the addresses of the brokers. One consumer follows from the start,
-while brokers die; a second one reads everything at the end. Both are read_committed. Prints what is wrong, as
+while brokers die; a second one reads everything at the end. Both are read_committed. Prints the defects as
 JSON.
 """
 
@@ -42,7 +42,7 @@ class Reader:
         self.wrong: list[str] = []
 
     def read(self, timeout_s: float) -> None:
-        """What comes next."""
+        """Read the next records."""
         for message in self._consumer.consume(2_000, timeout_s):
             error = message.error()
             if error is not None:
@@ -82,7 +82,7 @@ class Reader:
 
 
 def complaints(plan: dict[str, Any], found: Found) -> dict[str, list[str]]:
-    """What is wrong with what a reader has seen, by kind."""
+    """The defects in the records that a reader has seen, by kind."""
     wrong: dict[str, list[str]] = defaultdict(list)
     times: Counter[tuple[int, int, int]] = Counter()
     for partition, values in found.items():
@@ -114,7 +114,7 @@ def complaints(plan: dict[str, Any], found: Found) -> dict[str, list[str]]:
 
 
 def compare(followed: Found, final: Found) -> dict[str, list[str]]:
-    """What one saw who read along, and what is there."""
+    """Compare the records of a reader that followed with the final contents."""
     wrong: dict[str, list[str]] = defaultdict(list)
     for partition, values in followed.items():
         there = final[partition]

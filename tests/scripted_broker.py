@@ -72,7 +72,7 @@ class Silence:
 
 @dataclass(frozen=True)
 class Late:
-    """Answer after so many seconds."""
+    """Answer after a delay."""
 
     seconds: float
     answer: Any
@@ -80,7 +80,7 @@ class Late:
 
 @dataclass(frozen=True)
 class Cut:
-    """Only the first so many bytes of the answer's frame, then hang up."""
+    """Send only the first ``length`` bytes of the answer's frame, then hang up."""
 
     answer: Any
     length: int
@@ -88,7 +88,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Dribble:
-    """The answer's frame in pieces of so many bytes, with a pause between them."""
+    """Send the answer's frame in pieces of ``piece`` bytes, with a pause between them."""
 
     answer: Any
     piece: int
@@ -110,7 +110,8 @@ class Asked:
 
 
 class ScriptedBroker:
-    """One listener. Answers with what was pushed for the request's class, else with its standing answer."""
+    """One listener. Answers with the next pushed answer for the request's class, else with its standing
+    answer."""
 
     def __init__(self, node_id: int = 1, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
         self.node_id = node_id

@@ -17,7 +17,7 @@ from spark_kafka_native.kafka.protocol.consumer_protocol import ConsumerProtocol
 
 
 class ScriptedGroup:
-    """Both protocols. The member has ``assigned``; broker `coordinator` is named to whoever asks."""
+    """Both protocols. The member has ``assigned``; FindCoordinator names broker `coordinator`."""
 
     def __init__(self, cluster: ScriptedCluster, assigned: list[TopicPartition]) -> None:
         self.cluster = cluster
@@ -61,7 +61,7 @@ class ScriptedGroup:
         )
 
     def fetch_offsets(self, request: offset_fetch.OffsetFetchRequest, _version: int) -> Any:
-        """What is committed of the partitions that are asked for."""
+        """The committed offsets of the requested partitions."""
 
         def one(topic: str, index: int) -> offset_fetch.OffsetFetchResponsePartitions:
             return offset_fetch.OffsetFetchResponsePartitions(
@@ -83,7 +83,7 @@ class ScriptedGroup:
         return offset_fetch.OffsetFetchResponse(groups=groups)
 
     def commit(self, request: offset_commit.OffsetCommitRequest, _version: int) -> Any:
-        """Take what is committed."""
+        """Store the committed offsets."""
         code = self.commit_refusals.pop(0) if self.commit_refusals else ErrorCode.NONE
         topics = []
         for topic in request.topics:

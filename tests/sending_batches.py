@@ -108,7 +108,7 @@ class SendingHalf:
                 self.failures.fail_for_good(final)
 
     def wait_in(self, one: Batch, told: list[tuple[Batch, Outcome]]) -> Batch:
-        """``one`` waits in its partition; its end goes to ``told``."""
+        """Queue ``one`` in its partition; its outcome is appended to the list."""
 
         def report(_rows: Any, _first: int, outcome: Outcome) -> None:
             told.append((one, outcome))

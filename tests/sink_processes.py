@@ -2,8 +2,8 @@
 
 Run as a script, with a JSON file of `Plan`. The supervisor forks drivers, a driver tasks and committers: a
 task is what runs in a Python worker of an executor, a committer what Spark starts anew for each commit. The
-driver itself speaks to no broker. Whoever dies is killed: nothing is said, nothing cleaned up. The drivers of
-a run share a checkpoint, as Spark's do: a batch is done once it stands in ``commits``.
+driver itself speaks to no broker. Processes die by SIGKILL: they report nothing and clean up nothing. The
+drivers of a run share a checkpoint, as Spark's do: a batch is done once it stands in ``commits``.
 
 What happened is in the file ``events``, a line each, with its time.
 """
@@ -32,7 +32,7 @@ from typing import Any, NoReturn
 TASK_POINTS = ("initialized", "marker-read", "producing", "acknowledged", "returned")
 COMMIT_POINTS = ("before-end", "after-end", "committed")
 POINTS = TASK_POINTS + COMMIT_POINTS
-"""Where somebody is killed."""
+"""The points at which a process is killed."""
 REQUEST_TIMEOUT_MS = 2_000
 """As long as nothing is heard after an answer that is lost."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -92,7 +92,7 @@ class Events:
             file.write(f"{time.time():.2f} {what}\n".encode())
 
     def read(self) -> list[str]:
-        """What was told, without the times."""
+        """The events, without the times."""
         lines = self.path.read_text().splitlines() if self.path.exists() else []
         return [line.partition(" ")[2] for line in lines]
 
@@ -236,7 +236,7 @@ def await_expiry(plan: Plan, messages: list[Any]) -> None:
 
 
 class Child:
-    """A process that runs one function and says what came of it: ("done", value), ("raised", text) or, where
+    """A process that runs one function and reports its result: ("done", value), ("raised", text) or, where
     it was killed, None."""
 
     def __init__(self, run: Callable[[Plan, dict[str, Any], Events], Any], plan: Plan, job: Any) -> None:
@@ -281,12 +281,12 @@ def batches_done(plan: Plan) -> int:
 
 
 def share(wanted: int, plan: Plan, batches: int) -> int:
-    """How many of them belong to so many batches."""
+    """The share of ``wanted`` that belongs to the first ``batches`` batches."""
     return min(wanted, wanted * batches // plan.batches)
 
 
 def await_kills(plan: Plan, wanted: int) -> None:
-    """Until so many brokers have been killed."""
+    """Wait until ``wanted`` brokers have been killed."""
     kills = Path(plan.folder, "kills")
     while wanted and (not kills.exists() or int(kills.read_text()) < wanted):
         time.sleep(0.02)
@@ -315,12 +315,12 @@ class Driver:
         return None if done >= self.plan.batches and not self._due() else done
 
     def _due(self) -> list[str]:
-        """Where nobody has been killed yet."""
+        """The points at which no process has been killed yet."""
         happened = self.events.read()
         return [one for one in POINTS if f"killed at {one}" not in happened]
 
     def _run_batch(self, batch_id: int) -> bool:
-        """Whether the query goes on."""
+        """Run a batch; true if the query goes on."""
         self.events.tell(f"a batch begins: {batch_id}")
         plan, rng = self.plan, random.Random(f"{self.plan.seed} {self.life} {batch_id}")
         due = self._due()  # happens next
@@ -400,7 +400,7 @@ class Driver:
 
 
 def supervise(plan: Plan) -> None:
-    """Start drivers until all batches are done; then end what is left open."""
+    """Start drivers until all batches are done; then end the open transactions."""
     prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphans are ours to wait for
     warm(plan)
     events, rng, life = Events(plan.folder), random.Random(f"{plan.seed} supervisor"), 0
@@ -437,7 +437,7 @@ def prctl(option: int, value: int) -> None:
 
 
 def ended(pid: int, timeout_s: float) -> bool:
-    """Whether a child has ended within the time; it is not reaped."""
+    """True if a child has ended within the time; it is not reaped."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
@@ -447,7 +447,7 @@ def ended(pid: int, timeout_s: float) -> bool:
 
 
 def settle(plan: Plan, events: Events) -> None:
-    """Fence whoever had a transactional id last; with that, what orphans left open is aborted."""
+    """Fence the last user of each transactional id; that aborts the transactions that orphans left open."""
     for task in range(plan.tasks):
         job = {"batch": batches_done(plan) - 1, "task": task, "point": None, "protocol": 2, "timeout": "1m"}
         for _ in range(10):
@@ -468,7 +468,7 @@ def warm(plan: Plan) -> None:
     ):
         for module in pkgutil.walk_packages(importlib.import_module(name).__path__, f"{name}."):
             if not module.name.endswith("__main__"):
-                with contextlib.suppress(ImportError):  # of what is optional
+                with contextlib.suppress(ImportError):  # of an optional dependency
                     importlib.import_module(module.name)
     gc.freeze()
 

@@ -1,5 +1,6 @@
 """`TransactionCluster`: a scripted broker with a transaction coordinator and a group coordinator in the
-manner of Kafka's, for either protocol. A naive model: what is in a transaction, and its end, is kept in full.
+manner of Kafka's, for either protocol. A naive model: the contents and the end of each transaction are kept
+in full.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class TransactionCluster(ProduceCluster):
         return answer
 
     def expire(self, transactional_id: str) -> None:
-        """The coordinator aborts what has been open for too long."""
+        """The coordinator aborts a transaction that has been open for too long."""
         held = self.held[transactional_id]
         if held.state == "ongoing":
             held.epoch += 1

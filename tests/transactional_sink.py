@@ -39,7 +39,7 @@ BATCHES = int(os.environ.get("EXACTLY_ONCE_BATCHES", "14"))
 
 
 class Crash(Exception):  # noqa: N818
-    """Somebody dies here."""
+    """A simulated process dies here."""
 
 
 class Sink:
@@ -195,7 +195,7 @@ def read(kafka: Any, topic: str) -> dict[int, list[bytes]]:
 
 
 def complaints(found: dict[int, list[bytes]], batches: int) -> list[str]:
-    """What is wrong with what a reader has seen."""
+    """The defects in the records that a reader has seen."""
     wrong = []
     times = Counter(value for values in found.values() for value in values)
     wanted = {b"%d-%d" % (b, i) for b in range(batches) for i in range(TASKS * ROWS)}

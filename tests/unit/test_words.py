@@ -1,4 +1,4 @@
-"""Docstrings and comments of the package are in plain technical English.
+"""Docstrings and comments of the package, and of the helpers of its tests, are in plain technical English.
 
 Each phrase below used to hide a subject or a standard term. A noun in its place names the thing.
 """
@@ -34,6 +34,10 @@ TICS = [
     (re.compile(rf"(?<!\w)(?:{words})\b".replace(" ", r"\s+"), re.IGNORECASE), hint)
     for words, hint in HINTS.items()
 ]
+ANYWHERE = re.compile(
+    rf"(?<!\w)(?:{'|'.join(HINTS)})\b".replace(r"\A\s*", "").replace(" ", r"[\s#:]+"), re.IGNORECASE
+)
+"""Matches every module with a tic, and others; to parse those alone takes a third of the time."""
 
 Text = tuple[int, str]
 """The line where it begins, and its lines without ``#``."""
@@ -72,6 +76,8 @@ def comments(source: str) -> Iterator[Text]:
 
 def tics(source: str, *, of_attributes: bool = True) -> list[Tic]:
     """The tics in the docstrings and comments of a module, by line."""
+    if not ANYWHERE.search(source):
+        return []
     return sorted(
         Tic(begin + text.count("\n", 0, found.end()), " ".join(found[0].split()), hint)
         for begin, text in [*docstrings(source, of_attributes=of_attributes), *comments(source)]
@@ -88,7 +94,7 @@ def complaints(path: Path) -> list[str]:
 
 
 def test_docstrings_and_comments_are_plain() -> None:
-    paths = sorted(PACKAGE.rglob("*.py"))
+    paths = sorted([*PACKAGE.rglob("*.py"), *(ROOT / "tests").glob("*.py")])
     assert paths
     found = [complaint for path in paths for complaint in complaints(path)]
     assert not found, "\n" + "\n".join(found)
