@@ -51,6 +51,8 @@ class InFlightFetch:
     node_id: int
     asked: dict[TopicPartition, tuple[PartitionState, int]]
     """Each partition with the offset in the request."""
+    probe: bool
+    """True if it asked for uncommitted records, only to learn where they begin: its answer is no data."""
     names: dict[UUID, str]
     since: float
     """On the clock of the fetch."""
@@ -70,11 +72,16 @@ class InFlightFetch:
         return explained
 
 
+def is_probe(states: Sequence[PartitionState]) -> bool:
+    """True if the request for ``states`` only proves that a partition has no records up to an offset."""
+    return all(state.position.probe_until is not None for state in states)
+
+
 def build_fetch(
     states: Sequence[PartitionState], config: ConsumerConfig, rack: str, max_bytes: int, version: int
 ) -> FetchRequest:
     """One request for all ``states``, in their order: the broker fills the response from the front."""
-    probe = all(state.position.probe_until is not None for state in states)
+    probe = is_probe(states)
     # The records of a range exist: waiting for more than it contains would be in vain.
     bounded = any(not state.position.endless for state in states)
     min_bytes = min(1, config.fetch_min_bytes) if bounded else config.fetch_min_bytes

@@ -43,6 +43,7 @@ from .fetch_requests import (
     InFlightFetch,
     build_fetch,
     find_truncated,
+    is_probe,
     read_fetch,
 )
 from .fetched_records import (
@@ -379,6 +380,7 @@ class FetchRun:
             pending=pending,
             node_id=node_id,
             asked={state.topic_partition: (state, state.position.fetch_offset) for state in states},
+            probe=is_probe(states),
             names={topic.topic_id: topic.topic for topic in request.topics},
             since=now,
             sent_at=time.monotonic(),
@@ -487,10 +489,11 @@ class FetchRun:
         if state is None or state.paused:
             return None
         position = state.position
-        if asked_from != position.offset:
+        probed = position.probe_until is not None
+        # A seek or a pause forgets a probe, whose answer has uncommitted records, and aborted ones unmarked.
+        if asked_from != position.offset or probed != fetch.probe:
             position.rewind()
             return None
-        probed = position.probe_until is not None
         if apply_answer(state, data, answer, self.rules):
             return ReceivedRecords(state, replace(data, records=None) if probed else data, position.moves)
         return None

@@ -214,6 +214,8 @@ class Topics:
         self._closed = cause
         self.buffers.clear()
         self.lock = threading.RLock()
+        # A thread of the parent may have held the lock of the parent's.
+        self._memory = BufferMemory(0, 0)
 
     def _ask(self, names: Collection[str], deadline: Deadline) -> dict[str, Topic]:
         found: dict[str, Topic] = {}

@@ -235,22 +235,25 @@ class ProduceConnections:
         if pending.done:
             self._timer.by(now)
 
-    def read(self, now: float) -> list[ProduceAnswer]:
-        """The answers that have arrived, in the order of sending; closes a connection with an overdue one."""
-        return [answer for broker in self._connections.values() for answer in self._read(broker, now)]
+    def read(self, now: float) -> Iterator[ProduceAnswer]:
+        """The answers that have arrived, in the order of sending; closes a connection with an overdue one.
 
-    def _read(self, broker: BrokerConnection, now: float) -> list[ProduceAnswer]:
-        answers: list[ProduceAnswer] = []
+        One by one: an answer that was read and is not acted on would be lost with an error of the next read.
+        """
+        for broker in list(self._connections.values()):
+            yield from self._read(broker, now)
+
+    def _read(self, broker: BrokerConnection, now: float) -> Iterator[ProduceAnswer]:
         if not broker.in_flight or broker.connection is None:
-            return answers
+            return
         broker.connection.poll()
         while broker.in_flight and broker.in_flight[0].pending.done:
             broker.last_answer_at = now
             request = broker.in_flight.popleft()
             self._stats.metrics.measure(metric.PRODUCE_DURATION, now - request.sent_at)
-            answers += self._answers(request)
+            yield from self._answers(request)
         if not broker.in_flight:
-            return answers
+            return
         # The clock of a request starts when the one before it is answered: brokers handle them in order.
         timeout_ms = self._router.config.request_timeout_ms
         due = max(broker.in_flight[0].sent_at, broker.last_answer_at) + timeout_ms / 1000
@@ -258,7 +261,6 @@ class ProduceConnections:
             broker.connection.give_up(broker.in_flight[0].pending, timeout_ms)
             due = now
         self._timer.by(due)
-        return answers
 
     def _answers(self, request: InFlightRequest) -> list[ProduceAnswer]:
         try:

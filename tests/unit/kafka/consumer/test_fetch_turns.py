@@ -258,3 +258,31 @@ def test_a_failure_of_an_answer_says_where(world: World) -> None:
     world.brokers[1].requests[0].answer = ProtocolError("a frame of 5 bytes")
     with pytest.raises(ProtocolError, match="fetching t-0 at offset 10 from broker 1: a frame of 5 bytes"):
         round_of(run)
+
+
+@pytest.mark.parametrize("meanwhile", ["seek", "pause"])
+def test_a_probe_that_is_forgotten_hands_out_none_of_its_uncommitted_records(
+    world: World, meanwhile: str
+) -> None:
+    """No record is left below the end, which a request with read_uncommitted is to prove. Its answer comes
+    after a seek to the same offset, or a pause."""
+    run = start(world, ONE, isolation_level=IsolationLevel.READ_COMMITTED)
+    round_of(run)
+    [first] = world.brokers[1].requests
+    first.answer = told(p0=b"")
+    round_of(run)
+    round_of(run)
+    probe = world.brokers[1].requests[-1]
+    assert probe.request.isolation_level is IsolationLevel.READ_UNCOMMITTED
+    if meanwhile == "seek":
+        run.seek(ONE, 10)
+    else:
+        run.pause(ONE)
+        run.resume(ONE)
+    probe.answer = told(p0=records(10, 2))
+    assert round_of(run) is None
+    assert round_of(run) is None
+    after = world.brokers[1].requests[-1]
+    assert after is not probe
+    assert after.request.isolation_level is IsolationLevel.READ_COMMITTED
+    assert asked(after) == {0: 10}

@@ -7,6 +7,7 @@ from produce_cluster import ProduceCluster
 from scripted_broker import properties
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
+from spark_kafka_native.kafka.errors import NetworkError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.producer.sending.produce_requests import ProduceConnections, error_words
@@ -50,9 +51,40 @@ def test_the_clock_of_a_request_starts_when_the_one_before_is_answered(sent_at, 
     pending = SimpleNamespace(done=False)
     broker.connection, broker.last_answer_at = connection, last_answer_at
     broker.in_flight.append(SimpleNamespace(pending=pending, sent_at=sent_at))
-    assert connections.read(now) == []
+    assert list(connections.read(now)) == []
     assert connection.given_up == ([(pending, 10_000.0)] if late else [])
     assert due == [now if late else max(sent_at, last_answer_at) + 10]
+
+
+class Lost:
+    """A request without an answer."""
+
+    done = True
+
+    def result(self, timeout_ms):
+        raise NetworkError(f"lost ({timeout_ms})")
+
+
+class Broken(NeverAnswering):
+    def poll(self):
+        raise MemoryError
+
+
+def test_answers_of_a_broker_are_acted_on_before_another_broker_is_read():
+    """What was read and not acted on would be lost with the error of the next read."""
+    router = SimpleNamespace(
+        config=SimpleNamespace(request_timeout_ms=10_000), snapshot=SimpleNamespace(brokers={1: 0, 2: 0})
+    )
+    timer = SimpleNamespace(by=lambda _when: None)
+    connections = ProduceConnections(router, ProducerConfig(), StatsRecorder(), timer, None)
+    for node_id, connection in ((1, NeverAnswering()), (2, Broken())):
+        broker = connections.of(node_id, 0)
+        broker.connection = connection
+        broker.in_flight.append(SimpleNamespace(pending=Lost(), sent_at=0.0, batches=[f"batch of {node_id}"]))
+    answers = connections.read(1.0)
+    assert next(answers).batch == "batch of 1"
+    with pytest.raises(MemoryError):
+        next(answers)
 
 
 @pytest.fixture

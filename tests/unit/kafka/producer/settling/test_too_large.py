@@ -4,8 +4,10 @@ import os
 
 import pyarrow as pa
 import pytest
+from produce_cluster import LOST_ANSWER, refused
 from producing import TP, numbers, producing, send
 
+from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     CorruptRecordError,
 )
@@ -25,6 +27,18 @@ def test_a_batch_that_is_too_large_is_split_in_order(cluster):
         assert [d.result(0).offset for d in deliveries] == list(range(500))
         assert producer.stats().splits >= 5
     assert cluster.values(TP) == values
+
+
+def test_a_batch_that_may_be_in_the_log_is_split_with_a_warning(cluster, caplog):
+    """As where ``max.message.bytes`` is lowered between two attempts: brokers look at the size first."""
+    cluster.script(TP, LOST_ANSWER, refused(ErrorCode.MESSAGE_TOO_LARGE))
+    settings = {"enable_idempotence": False, "batch_records": 4, "linger_ms": 1_000}
+    with producing(cluster, **settings) as producer:
+        for value in numbers(0, 4):
+            producer.send("t", value=value, partition=0)
+        producer.flush(60)
+    assert cluster.values(TP) == numbers(0, 4) * 2
+    assert "may have been written already" in caplog.text
 
 
 def test_the_halves_of_a_refused_batch_are_overtaken_by_nothing_where_retries_are_off(cluster):
