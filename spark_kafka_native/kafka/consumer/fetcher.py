@@ -490,7 +490,7 @@ class FetchRun:
             return None
         position = state.position
         probed = position.probe_until is not None
-        # A seek or a pause forgets a probe, whose answer has uncommitted records, and aborted ones unmarked.
+        # A seek or a pause forgets a probe. The answer has uncommitted records, and aborted ones unmarked.
         if asked_from != position.offset or probed != fetch.probe:
             position.rewind()
             return None
