@@ -355,7 +355,7 @@ class Producer:
         )
         self._memory = BufferMemory(0, 0)
         self._memory.close(cause)
-        self._topics.disown(cause)
+        self._topics.disown(cause, self._memory)
         self._stats = StatsRecorder()
         self._completion.disown()
         if self._spill is not None:

@@ -209,13 +209,14 @@ class Topics:
             has = f"the topic has {count} partitions, 0 to {count - 1}"
             raise PartitionOutsideError(f"there is no partition {partition}: {has}", buffer.topic)
 
-    def disown(self, cause: BaseException) -> None:
-        """In a forked child: nothing here is its own."""
+    def disown(self, cause: BaseException, memory: BufferMemory) -> None:
+        """In a forked child: nothing here is its own. ``memory`` is: a thread of the parent may have held the
+        lock of the parent's at the fork.
+        """
         self._closed = cause
         self.buffers.clear()
         self.lock = threading.RLock()
-        # A thread of the parent may have held the lock of the parent's.
-        self._memory = BufferMemory(0, 0)
+        self._memory = memory
 
     def _ask(self, names: Collection[str], deadline: Deadline) -> dict[str, Topic]:
         found: dict[str, Topic] = {}
