@@ -43,7 +43,7 @@ soak: $(STAMP) java
 
 # By hand: hours for everything, minutes for MUTANTS_ARGS="--module kafka/records/control.py --sample 50 --seed 1".
 mutants: $(STAMP)
-	$(BIN)/python tests/mutants.py $(MUTANTS_ARGS)
+	$(BIN)/python tests/tools/mutants.py $(MUTANTS_ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

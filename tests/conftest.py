@@ -1,12 +1,12 @@
-"""Hooks and fixtures: see `never_hang`, `order`, `pace` and `spark_kafka_native.testing.fixtures`."""
+"""Hooks and fixtures: see `support.hooks` and `spark_kafka_native.testing.fixtures`."""
 
 import os
 
 import hypothesis
-from never_hang import pytest_configure, pytest_unconfigure  # noqa: F401
-from order import pytest_collection_modifyitems  # noqa: F401
-from pace import pytest_runtest_protocol, pytest_terminal_summary  # noqa: F401
-from quick_spark import options
+from support.hooks.file_order import pytest_collection_modifyitems  # noqa: F401
+from support.hooks.hang_watchdog import pytest_configure, pytest_unconfigure  # noqa: F401
+from support.hooks.reruns import pytest_runtest_protocol, pytest_terminal_summary  # noqa: F401
+from support.hooks.spark_jvm import options
 
 from spark_kafka_native.testing.fixtures import *  # noqa: F403
 

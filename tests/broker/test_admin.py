@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import Producer as LibrdkafkaProducer
-from reading import wait_until
+from support.consumer.reading import wait_until
 
 from spark_kafka_native.kafka import (
     Admin,

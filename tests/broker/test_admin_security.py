@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from reading import wait_until
+from support.consumer.reading import wait_until
 
 from spark_kafka_native.cli.main import main
 from spark_kafka_native.kafka import (

@@ -10,7 +10,7 @@ import tracemalloc
 from collections.abc import Iterator
 
 import pytest
-from reading import Reading
+from support.consumer.reading import Reading
 
 from spark_kafka_native.kafka.admin import Admin, NewTopic
 from spark_kafka_native.kafka.errors import BrokerError, ConfigError, KafkaError, SecurityError

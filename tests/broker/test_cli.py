@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reading import wait_until
+from support.consumer.reading import wait_until
 
 from spark_kafka_native.cli.main import main
 from spark_kafka_native.kafka import Admin, NewTopic, OffsetAt, TopicPartition, TransactionalProducer

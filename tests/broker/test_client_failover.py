@@ -11,7 +11,7 @@ from typing import Any
 
 import confluent_kafka
 import pytest
-from reading import Reading, wait_until
+from support.consumer.reading import Reading, wait_until
 
 from spark_kafka_native.kafka.admin import Admin, NewTopic
 from spark_kafka_native.kafka.errors import (

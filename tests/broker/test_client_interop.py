@@ -10,7 +10,7 @@ from typing import Any
 import confluent_kafka
 import kafka as kafka_python
 import pytest
-from reading import Reading, wait_until
+from support.consumer.reading import Reading, wait_until
 
 from spark_kafka_native.kafka.admin import Admin
 from spark_kafka_native.kafka.config.client_config import ClientConfig

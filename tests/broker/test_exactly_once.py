@@ -14,7 +14,7 @@ from typing import Any
 import confluent_kafka
 import pyarrow as pa
 import pytest
-from transactional_sink import BATCHES, PARTITIONS, ROWS, TASKS, Sink, complaints, read
+from support.exactly_once.transactional_sink import BATCHES, PARTITIONS, ROWS, TASKS, Sink, complaints, read
 
 from spark_kafka_native.kafka.cluster.router import router_for
 from spark_kafka_native.kafka.config.client_config import TransactionConfig

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from transactional_sink import PARTITIONS, Sink, complaints, read
+from support.exactly_once.transactional_sink import PARTITIONS, Sink, complaints, read
 
 from spark_kafka_native.kafka.admin import Admin
 from spark_kafka_native.kafka.errors import DeadlineExceededError, UnsupportedVersionError

@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nemesis import SETTINGS, Nemesis, disturb, process
-from sink_processes import POINTS, Events, Plan, batches_done, rows
+from support.exactly_once.nemesis import SETTINGS, Nemesis, disturb, process
+from support.exactly_once.sink_processes import POINTS, Events, Plan, batches_done, rows
 
 from spark_kafka_native.kafka import Consumer, Producer, TransactionalProducer, TransactionConfig
 from spark_kafka_native.kafka.errors import KafkaError
 from spark_kafka_native.testing import EmbeddedKafka, FaultProxy, FaultRule, ProxiedRequest, faults
 
 pytestmark = pytest.mark.broker
-TESTS = Path(__file__).parents[1]
+PROGRAMS = Path(__file__).parents[1] / "support/exactly_once"
 TASKS = 4
 
 
@@ -36,8 +36,8 @@ def run(plan: Plan, checked_at: str, timeout_s: float, then: Callable[[], None])
     """Run the sink's processes and the checker beside them, ``then`` when all is written; what the checker
     says."""
     path = plan.save()
-    with process(TESTS / "record_checker.py", path, checked_at, stdout=subprocess.PIPE) as checker:
-        with process(TESTS / "sink_processes.py", path) as sink:
+    with process(PROGRAMS / "record_checker.py", path, checked_at, stdout=subprocess.PIPE) as checker:
+        with process(PROGRAMS / "sink_processes.py", path) as sink:
             sink.wait(timeout_s)
         then()
         assert "settled" in Events(plan.folder).read()
@@ -193,7 +193,7 @@ def check(kafka: Any, plan: Plan) -> dict[str, Any]:
     path = plan.save()
     Path(plan.folder, "done").touch()
     with process(
-        TESTS / "record_checker.py", path, kafka.bootstrap_servers, stdout=subprocess.PIPE
+        PROGRAMS / "record_checker.py", path, kafka.bootstrap_servers, stdout=subprocess.PIPE
     ) as checker:
         said, _ = checker.communicate(timeout=300)
     wrong: dict[str, Any] = json.loads(said.splitlines()[-1])["wrong"]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from transactional_sink import PARTITIONS, ROWS, Sink, complaints, read
+from support.exactly_once.transactional_sink import PARTITIONS, ROWS, Sink, complaints, read
 
 from spark_kafka_native.kafka.consumer import last_committed_value
 from spark_kafka_native.spark.write import commit_markers

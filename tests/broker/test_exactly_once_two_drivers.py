@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from transactional_sink import PARTITIONS, Crash, Sink, complaints, read
+from support.exactly_once.transactional_sink import PARTITIONS, Crash, Sink, complaints, read
 
 from spark_kafka_native.spark.write import marker_store
 from spark_kafka_native.spark.write.commit_markers import ReplayError

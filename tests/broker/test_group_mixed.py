@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from group_members import SESSION_MS, MemberProcess, holds
+from support.group.members import SESSION_MS, MemberProcess, holds
 
 from spark_kafka_native.kafka import (
     Admin,

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from group_offsets import committed
-from reading import wait_until
+from support.consumer.reading import wait_until
+from support.group.offsets import committed
 
 from spark_kafka_native.kafka import (
     Consumer,

@@ -12,9 +12,9 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from group_members import MemberProcess
-from group_offsets import committed
-from interrupting import repeat_until_interrupted
+from support.group.members import MemberProcess
+from support.group.offsets import committed
+from support.interrupts.keyboard_interrupts import repeat_until_interrupted
 
 from spark_kafka_native.kafka import Producer, Record, TopicPartition
 from spark_kafka_native.kafka.errors import (

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from admin_messages import ADMIN_REFUSALS, admin_requests
+from support.admin_messages import ADMIN_REFUSALS, admin_requests
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.protocol.api import all_requests

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from read_committed import read_committed
+from support.exactly_once.read_committed import read_committed
 
 from spark_kafka_native.kafka.admin import Admin
 from spark_kafka_native.kafka.cluster.router import Router, router_for

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reading import Reading, records_of
+from support.consumer.reading import Reading, records_of
 
 from spark_kafka_native.kafka.admin import Admin, NewTopic
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig

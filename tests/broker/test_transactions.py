@@ -11,8 +11,8 @@ import sys
 from typing import Any
 
 import pytest
-from read_committed import read_committed
-from reading import Reading, wait_until
+from support.consumer.reading import Reading, wait_until
+from support.exactly_once.read_committed import read_committed
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, TransactionConfig
 from spark_kafka_native.kafka.errors import ConfigError, KafkaError

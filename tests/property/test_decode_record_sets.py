@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from record_batches import EACH_KERNEL, batch, control, record, using_kernel
+from support.record_batches import EACH_KERNEL, batch, control, record, using_kernel
 
 from spark_kafka_native.kafka.errors import CorruptRecordError
 from spark_kafka_native.kafka.model import HeaderKeys

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from record_batches import KERNELS, batch, control, mend_crc, record, using_kernel
+from support.record_batches import KERNELS, batch, control, mend_crc, record, using_kernel
 
 from spark_kafka_native.kafka.errors import CorruptRecordError
 from spark_kafka_native.kafka.model import AbortedTransaction
@@ -185,7 +185,7 @@ def test_a_record_with_a_great_many_headers_takes_no_quadratic_time(kernel) -> N
 
 BOMBS = """
 import resource
-from record_batches import batch
+from support.record_batches import batch
 from spark_kafka_native.kafka.errors import CorruptRecordError
 from spark_kafka_native.kafka.records.compression import Codec, compress
 from spark_kafka_native.kafka.records.decode import decode_record_set

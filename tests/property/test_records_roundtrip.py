@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from record_batches import KERNELS, using_kernel, varint
+from support.record_batches import KERNELS, using_kernel, varint
 
 from spark_kafka_native.kafka.records.columns import HEADERS_TYPE, RecordColumns
 from spark_kafka_native.kafka.records.compression import Codec

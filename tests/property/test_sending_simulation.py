@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 import pytest
-from sending_batches import TP, encode, numbers
+from support.producer.sending_batches import TP, encode, numbers
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, NetworkError

@@ -10,9 +10,9 @@ import random
 from typing import Any
 
 import pytest
-from produce_cluster import LOST_ANSWER, LOST_REQUEST, refused
-from scripted_broker import HangUp, properties
-from transaction_cluster import TransactionCluster
+from support.brokers.produce_cluster import LOST_ANSWER, LOST_REQUEST, refused
+from support.brokers.scripted_broker import HangUp, properties
+from support.brokers.transaction_cluster import TransactionCluster
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig, TransactionConfig
 from spark_kafka_native.kafka.error_code import ErrorCode

@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
-from record_batches import EACH_KERNEL, batch, control, record, using_kernel
+from support.record_batches import EACH_KERNEL, batch, control, record, using_kernel
 
 from spark_kafka_native.kafka.model import AbortedTransaction
 from spark_kafka_native.kafka.records.compression import Codec, compress

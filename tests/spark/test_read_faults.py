@@ -4,7 +4,7 @@ import threading
 import time
 
 import pytest
-from reading import wait_until
+from support.consumer.reading import wait_until
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig

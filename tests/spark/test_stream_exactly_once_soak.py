@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nemesis import SETTINGS, Nemesis, disturb, process
-from sink_processes import COMMIT_POINTS, POINTS, Events, Plan, rows
+from support.exactly_once.nemesis import SETTINGS, Nemesis, disturb, process
+from support.exactly_once.sink_processes import COMMIT_POINTS, POINTS, Events, Plan, rows
 
 from spark_kafka_native.kafka import Producer
 from spark_kafka_native.testing import EmbeddedKafka, FaultProxy
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.soak]
-TESTS = Path(__file__).parents[1]
+PROGRAMS = Path(__file__).parents[1] / "support/exactly_once"
 
 DRIVER = """
 import os, random, signal, sys, time
@@ -35,7 +35,7 @@ from functools import partial
 from pathlib import Path
 from pyspark import TaskContext
 from pyspark.sql import SparkSession, functions as F
-from sink_processes import COMMIT_POINTS, Events, Plan, TASK_POINTS, after, die
+from support.exactly_once.sink_processes import COMMIT_POINTS, Events, Plan, TASK_POINTS, after, die
 from spark_kafka_native.spark.source import KafkaDataSource
 from spark_kafka_native.spark.write.stream_writer import KafkaStreamWriter
 
@@ -218,7 +218,7 @@ def test_each_row_once_whoever_dies(tmp_path: Path, topic: str, monkeypatch: pyt
         nemesis = Nemesis(kafka, tmp_path, seed, lambda n: n <= lives.events.count("a batch is committed"))
         began = time.monotonic()
         with process(
-            TESTS / "record_checker.py", path, kafka.bootstrap_servers, stdout=subprocess.PIPE
+            PROGRAMS / "record_checker.py", path, kafka.bootstrap_servers, stdout=subprocess.PIPE
         ) as checker:
             nemesis.start()
             try:

@@ -15,7 +15,7 @@ SOON = {"fetchOffset__retryIntervalMs": "50"}
 @pytest.fixture
 def recreate(peer, kafka, admin):
     """Delete a topic and make it anew with ``records``."""
-    from reading import wait_until
+    from support.consumer.reading import wait_until
 
     router = Router(ClientConfig(bootstrap_servers=(kafka.bootstrap_servers,)))
 

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from pyspark import TaskContext
 from pyspark.sql import functions as F  # noqa: N812
-from reading import wait_until
+from support.consumer.reading import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

@@ -11,7 +11,7 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
-from record_batches import KERNELS, using_kernel
+from support.record_batches import KERNELS, using_kernel
 
 from spark_kafka_native.kafka.model import AbortedTransaction
 from spark_kafka_native.kafka.records.columns import HEADERS_TYPE, RecordColumns

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from record_checker import Found, batches, compare, complaints
+from support.exactly_once.record_checker import Found, batches, compare, complaints
 
 PLAN = {"batches": 2, "tasks": 2, "rows": 6, "partitions": 2}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sink_processes import POINTS, Driver, Plan, await_kills, share
+from support.exactly_once.sink_processes import POINTS, Driver, Plan, await_kills, share
 
 
 @pytest.fixture

@@ -94,7 +94,9 @@ def complaints(path: Path) -> list[str]:
 
 
 def test_docstrings_and_comments_are_plain() -> None:
-    paths = sorted([*PACKAGE.rglob("*.py"), *(ROOT / "tests").glob("*.py")])
+    helpers = (ROOT / "tests/support", ROOT / "tests/tools")
+    paths = sorted(path for folder in (PACKAGE, *helpers) for path in folder.rglob("*.py"))
+    paths.append(ROOT / "tests/conftest.py")
     assert paths
     found = [complaint for path in paths for complaint in complaints(path)]
     assert not found, "\n" + "\n".join(found)

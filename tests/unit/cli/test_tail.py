@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from scripted_broker import ScriptedCluster
+from support.brokers.scripted_broker import ScriptedCluster
 
 from spark_kafka_native.cli import tail
 from spark_kafka_native.cli.main import main

@@ -4,7 +4,7 @@ handler of a signal has interrupted to close it."""
 import contextlib
 
 import pytest
-from closing_at_any_step import run_at, steps_of
+from support.interrupts.signal_steps import run_at, steps_of
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig

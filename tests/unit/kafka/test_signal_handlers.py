@@ -6,7 +6,7 @@ import contextlib
 import signal
 
 import pytest
-from closing_at_any_step import run_at, steps_of
+from support.interrupts.signal_steps import run_at, steps_of
 
 from spark_kafka_native.kafka.admin.admin import Admin
 from spark_kafka_native.kafka.consumer.consumer import Consumer

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_broker import ScriptedBroker, Silence
+from support.brokers.scripted_broker import ScriptedBroker, Silence
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.protocol.api.api_versions import ApiVersionsRequest, ApiVersionsResponse

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from plain_peer import Peer
+from support.brokers.framed_client import Peer
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.testing import FaultProxy, FaultRule, MockBroker, ProxiedRequest, faults

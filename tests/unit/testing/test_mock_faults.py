@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import trustme
-from plain_peer import WITHIN_S, Peer
+from support.brokers.framed_client import WITHIN_S, Peer
 
 from spark_kafka_native.testing import MockBroker
 from spark_kafka_native.testing.mock.message_specs import message_specs

@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from plain_peer import WITHIN_S, Peer
+from support.brokers.framed_client import WITHIN_S, Peer
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.testing import MockBroker

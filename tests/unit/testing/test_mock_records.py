@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
-from plain_peer import Peer
+from support.brokers.framed_client import Peer
 
 from spark_kafka_native.kafka import Record
 from spark_kafka_native.kafka.error_code import ErrorCode

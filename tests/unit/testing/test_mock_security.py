@@ -12,7 +12,7 @@ import confluent_kafka
 import kafka as kafka_python
 import pytest
 import trustme
-from plain_peer import WITHIN_S, Peer
+from support.brokers.framed_client import WITHIN_S, Peer
 
 from spark_kafka_native.kafka import Admin, AuthenticationError, KafkaError, Producer
 from spark_kafka_native.testing import MockBroker

@@ -11,7 +11,7 @@ import aiokafka
 import confluent_kafka
 import kafka as kafka_python
 import pytest
-from plain_peer import WITHIN_S, Peer
+from support.brokers.framed_client import WITHIN_S, Peer
 
 from spark_kafka_native.kafka import (
     Consumer,

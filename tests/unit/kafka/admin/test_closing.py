@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from reading import wait_until
-from scripted_broker import HangUp, ScriptedCluster, Silence
+from support.brokers.scripted_broker import HangUp, ScriptedCluster, Silence
+from support.consumer.reading import wait_until
 
 from spark_kafka_native.kafka.admin.admin import Admin
 from spark_kafka_native.kafka.cluster.router import Router

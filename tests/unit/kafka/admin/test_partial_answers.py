@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Iterator
 
 import pytest
-from scripted_broker import ScriptedCluster
+from support.brokers.scripted_broker import ScriptedCluster
 
 from spark_kafka_native.cli.main import main
 from spark_kafka_native.kafka.admin.admin import Admin

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from scripted_broker import ScriptedCluster
+from support.brokers.scripted_broker import ScriptedCluster
 
 from spark_kafka_native.kafka.admin.admin import Admin
 from spark_kafka_native.kafka.error_code import ErrorCode

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from scripted_broker import HangUp, ScriptedCluster, properties
+from support.brokers.scripted_broker import HangUp, ScriptedCluster, properties
 
 from spark_kafka_native.kafka.cluster.coordinators import send_to_coordinator
 from spark_kafka_native.kafka.cluster.router import CoordinatorKey, Router

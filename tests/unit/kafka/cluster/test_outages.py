@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from closing_at_any_step import run_at
-from produce_cluster import ProduceCluster
-from scripted_group import ScriptedGroup
-from silent_address import silent_listener
+from support.brokers.produce_cluster import ProduceCluster
+from support.brokers.scripted_group import ScriptedGroup
+from support.brokers.silent_listener import silent_listener
+from support.interrupts.signal_steps import run_at
 
 from spark_kafka_native.cli.main import main
 from spark_kafka_native.kafka.cluster import brokers

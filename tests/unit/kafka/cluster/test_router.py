@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from scripted_broker import HangUp, Raw, ScriptedBroker, ScriptedCluster, Silence, properties
+from support.brokers.scripted_broker import HangUp, Raw, ScriptedBroker, ScriptedCluster, Silence, properties
 
 from spark_kafka_native.kafka.cluster import retry_policy
 from spark_kafka_native.kafka.cluster import router as router_module

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from scripted_broker import ScriptedCluster
+from support.brokers.scripted_broker import ScriptedCluster
 
 from spark_kafka_native.kafka import Admin, Cluster, ConfigResource, Consumer, Producer, Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig

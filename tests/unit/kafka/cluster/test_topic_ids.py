@@ -4,7 +4,7 @@ from dataclasses import replace
 from uuid import uuid4
 
 import pytest
-from scripted_broker import ScriptedCluster, properties
+from support.brokers.scripted_broker import ScriptedCluster, properties
 
 from spark_kafka_native.kafka.cluster import topic_ids
 from spark_kafka_native.kafka.cluster.router import Router

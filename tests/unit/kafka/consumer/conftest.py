@@ -1,7 +1,7 @@
 """A fetch without sockets."""
 
 import pytest
-from fetch_world import World
+from support.consumer.simulated_fetch import World
 
 from spark_kafka_native.kafka.consumer import fetcher
 

@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fetch_world import ID, AtOnce, FakeConnection, World
-from fetch_world import start as start_in
-from interrupting import repeat_until_interrupted
-from scripted_broker import ScriptedCluster, offsets_of, properties
-from silent_address import silent_listener
+from support.brokers.scripted_broker import ScriptedCluster, offsets_of, properties
+from support.brokers.silent_listener import silent_listener
+from support.consumer.simulated_fetch import ID, AtOnce, FakeConnection, World
+from support.consumer.simulated_fetch import start as start_in
+from support.interrupts.keyboard_interrupts import repeat_until_interrupted
 
 from spark_kafka_native.kafka.cluster.router import Leader, Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig

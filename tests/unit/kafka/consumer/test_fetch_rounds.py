@@ -6,8 +6,20 @@ import logging
 from uuid import UUID
 
 import pytest
-from fetch_world import ID, ONE, THREE, TWO, FakePending, World, asked, records, round_of, start, told
-from scripted_broker import offsets_of
+from support.brokers.scripted_broker import offsets_of
+from support.consumer.simulated_fetch import (
+    ID,
+    ONE,
+    THREE,
+    TWO,
+    FakePending,
+    World,
+    asked,
+    records,
+    round_of,
+    start,
+    told,
+)
 
 from spark_kafka_native.kafka.cluster.router import Leader
 from spark_kafka_native.kafka.config.client_config import ConsumerConfig

@@ -10,7 +10,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from scripted_broker import HangUp, Late, ScriptedCluster, offsets_of, properties, refusal, values_of
+from support.brokers.scripted_broker import (
+    HangUp,
+    Late,
+    ScriptedCluster,
+    offsets_of,
+    properties,
+    refusal,
+    values_of,
+)
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig

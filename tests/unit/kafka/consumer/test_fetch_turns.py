@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from fetch_world import ID, ONE, THREE, TWO, World, asked, records, round_of, start, told
+from support.consumer.simulated_fetch import ID, ONE, THREE, TWO, World, asked, records, round_of, start, told
 
 from spark_kafka_native.kafka.cluster.router import Leader
 from spark_kafka_native.kafka.consumer import fetcher

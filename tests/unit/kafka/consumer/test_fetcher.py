@@ -12,8 +12,8 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-import record_batches
-from scripted_broker import (
+from support import record_batches
+from support.brokers.scripted_broker import (
     Cut,
     HangUp,
     ScriptedCluster,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from record_batches import batch, control, record
+from support.record_batches import batch, control, record
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.consumer import last_committed_value as module

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from scripted_broker import ScriptedCluster
+from support.brokers.scripted_broker import ScriptedCluster
 
 from spark_kafka_native.kafka.consumer.consumer import Consumer
 from spark_kafka_native.kafka.model import TopicPartition

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from reading import wait_until
-from scripted_broker import ScriptedCluster
+from support.brokers.scripted_broker import ScriptedCluster
+from support.consumer.reading import wait_until
 
 from spark_kafka_native.kafka.consumer import offsets, prefetch_thread
 from spark_kafka_native.kafka.consumer.consumer import Consumer

@@ -11,8 +11,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from partition_reading import Start, eventually, fill, offsets_in, prefetched, readers_of, soon, take
-from scripted_broker import HangUp, ScriptedCluster, refusal
+from support.brokers.scripted_broker import HangUp, ScriptedCluster, refusal
+from support.consumer.partition_reading import (
+    Start,
+    eventually,
+    fill,
+    offsets_in,
+    prefetched,
+    readers_of,
+    soon,
+    take,
+)
 
 from spark_kafka_native.kafka.consumer import partition_reader, prefetch_thread
 from spark_kafka_native.kafka.consumer.reader_config import OffsetReset

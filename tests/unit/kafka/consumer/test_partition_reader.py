@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from partition_reading import Start, eventually, fill, prefetched, readers_of, soon, take
-from scripted_broker import HangUp, Late, ScriptedCluster, offsets_of, properties
+from support.brokers.scripted_broker import HangUp, Late, ScriptedCluster, offsets_of, properties
+from support.consumer.partition_reading import Start, eventually, fill, prefetched, readers_of, soon, take
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from held_lock import held_by_another_thread
-from partition_reading import Start, fill, offsets_in, prefetched, readers_of, soon, take
-from scripted_broker import ScriptedCluster
+from support.brokers.scripted_broker import ScriptedCluster
+from support.consumer.partition_reading import Start, fill, offsets_in, prefetched, readers_of, soon, take
+from support.interrupts.held_lock import held_by_another_thread
 
 from spark_kafka_native.kafka.consumer import partition_reader
 from spark_kafka_native.kafka.consumer.consumer import Consumer

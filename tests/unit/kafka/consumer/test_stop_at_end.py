@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from record_batches import control
-from scripted_broker import ScriptedCluster
+from support.brokers.scripted_broker import ScriptedCluster
+from support.record_batches import control
 
 from spark_kafka_native.kafka.consumer.async_consumer import AsyncConsumer
 from spark_kafka_native.kafka.consumer.consumer import Consumer

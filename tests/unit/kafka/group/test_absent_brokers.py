@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 
 import pytest
-from group_parts import parts_of
-from scripted_broker import ScriptedCluster
-from scripted_group import ScriptedGroup
+from support.brokers.scripted_broker import ScriptedCluster
+from support.brokers.scripted_group import ScriptedGroup
+from support.group.parts import parts_of
 
 from spark_kafka_native.kafka.cluster import retry_policy
 from spark_kafka_native.kafka.errors import UnreachableError

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from group_parts import lose, parts_of
-from reading import wait_until
-from record_batches import batch, control
-from scripted_broker import ScriptedCluster
-from scripted_group import ScriptedGroup
+from support.brokers.scripted_broker import ScriptedCluster
+from support.brokers.scripted_group import ScriptedGroup
+from support.consumer.reading import wait_until
+from support.group.parts import lose, parts_of
+from support.record_batches import batch, control
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig

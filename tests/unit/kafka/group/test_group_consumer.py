@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from group_parts import lose, parts_of
+from support.group.parts import lose, parts_of
 
 from spark_kafka_native.kafka.consumer.fetched_records import FetchedRecords
 from spark_kafka_native.kafka.errors import CommitFailedError, ConsumerClosedError, KafkaError

@@ -6,8 +6,8 @@ import uuid
 from typing import Any
 
 import pytest
-from scripted_broker import ScriptedCluster
-from scripted_group import ScriptedGroup
+from support.brokers.scripted_broker import ScriptedCluster
+from support.brokers.scripted_group import ScriptedGroup
 
 from spark_kafka_native.kafka.errors import CommitFailedError, TopicRecreatedError
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from scripted_broker import ScriptedCluster
-from scripted_group import ScriptedGroup
+from support.brokers.scripted_broker import ScriptedCluster
+from support.brokers.scripted_group import ScriptedGroup
 
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.model import TopicPartition

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from group_parts import heartbeat_refused, parts_of
-from scripted_broker import HangUp, ScriptedCluster
-from scripted_group import ScriptedGroup
+from support.brokers.scripted_broker import HangUp, ScriptedCluster
+from support.brokers.scripted_group import ScriptedGroup
+from support.group.parts import heartbeat_refused, parts_of
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import CommitFailedError, ConfigError, KafkaError

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from group_parts import parts_of
-from scripted_broker import ScriptedCluster, Silence
-from scripted_group import ScriptedGroup
+from support.brokers.scripted_broker import ScriptedCluster, Silence
+from support.brokers.scripted_group import ScriptedGroup
+from support.group.parts import parts_of
 
 from spark_kafka_native.kafka.group import classic_membership
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from group_parts import parts_of
-from reading import wait_until
-from scripted_broker import ScriptedCluster
-from scripted_group import ScriptedGroup
+from support.brokers.scripted_broker import ScriptedCluster
+from support.brokers.scripted_group import ScriptedGroup
+from support.consumer.reading import wait_until
+from support.group.parts import parts_of
 
 from spark_kafka_native.kafka.errors import DeadlineExceededError
 from spark_kafka_native.kafka.group import start_offsets

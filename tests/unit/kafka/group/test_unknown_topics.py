@@ -6,8 +6,8 @@ import logging
 import time
 
 import pytest
-from scripted_broker import ScriptedCluster
-from scripted_group import ScriptedGroup
+from support.brokers.scripted_broker import ScriptedCluster
+from support.brokers.scripted_group import ScriptedGroup
 
 from spark_kafka_native.kafka.cluster import retry_policy
 from spark_kafka_native.kafka.consumer.consumer import Consumer

@@ -12,8 +12,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from produce_cluster import ProduceCluster
-from scripted_broker import HangUp, Late, Raw, ScriptedBroker, ScriptedCluster, Silence, properties
+from support.brokers.produce_cluster import ProduceCluster
+from support.brokers.scripted_broker import (
+    HangUp,
+    Late,
+    Raw,
+    ScriptedBroker,
+    ScriptedCluster,
+    Silence,
+    properties,
+)
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from scripted_broker import (
+from support.brokers.scripted_broker import (
     Asked,
     Cut,
     Dribble,

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from scripted_broker import HangUp, ScriptedBroker, ScriptedCluster, Silence, properties
+from support.brokers.scripted_broker import HangUp, ScriptedBroker, ScriptedCluster, Silence, properties
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig

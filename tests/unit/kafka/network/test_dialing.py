@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from silent_address import silent_listener
+from support.brokers.silent_listener import silent_listener
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import ConfigError, NetworkError, UnreachableError

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from scripted_broker import HangUp, ScriptedBroker, properties
+from support.brokers.scripted_broker import HangUp, ScriptedBroker, properties
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import DeadlineExceededError, NetworkError

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from interrupting import repeat_until_interrupted
-from scripted_broker import ScriptedBroker, ScriptedCluster, Silence, properties
+from support.brokers.scripted_broker import ScriptedBroker, ScriptedCluster, Silence, properties
+from support.interrupts.keyboard_interrupts import repeat_until_interrupted
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import NetworkError, RequestTimedOutError

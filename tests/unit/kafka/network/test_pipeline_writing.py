@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from scripted_broker import ScriptedBroker, ScriptedCluster, Silence, properties
+from support.brokers.scripted_broker import ScriptedBroker, ScriptedCluster, Silence, properties
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import NetworkError, RequestTimedOutError

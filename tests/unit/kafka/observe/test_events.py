@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from held_lock import held_by_another_thread
+from support.interrupts.held_lock import held_by_another_thread
 
 from spark_kafka_native.kafka.observe.events import EventSource, EventStream
 from spark_kafka_native.kafka.runtime.deadline import Deadline

@@ -10,7 +10,7 @@ import re
 import threading
 
 import pytest
-from held_lock import held_by_another_thread
+from support.interrupts.held_lock import held_by_another_thread
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, NetworkError

@@ -1,7 +1,7 @@
 """Clusters of scripted brokers that take batches in."""
 
 import pytest
-from produce_cluster import (
+from support.brokers.produce_cluster import (
     ProduceCluster,
 )
 

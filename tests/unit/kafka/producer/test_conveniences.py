@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from produce_cluster import ProduceCluster, refused
+from support.brokers.produce_cluster import ProduceCluster, refused
 
 from spark_kafka_native.kafka import (
     Delivery,

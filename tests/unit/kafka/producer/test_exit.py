@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from produce_cluster import ProduceCluster, refused
-from scripted_broker import properties
+from support.brokers.produce_cluster import ProduceCluster, refused
+from support.brokers.scripted_broker import properties
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import TopicPartition

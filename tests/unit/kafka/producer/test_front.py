@@ -10,8 +10,8 @@ import time
 import numpy as np
 import pyarrow as pa
 import pytest
-from produce_cluster import ProduceCluster, refused
-from scripted_broker import Silence, properties
+from support.brokers.produce_cluster import ProduceCluster, refused
+from support.brokers.scripted_broker import Silence, properties
 
 from spark_kafka_native.kafka import (
     BrokerError,

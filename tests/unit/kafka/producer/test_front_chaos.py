@@ -8,8 +8,8 @@ import time
 import numpy as np
 import pyarrow as pa
 import pytest
-from produce_cluster import LOST_ANSWER, LOST_REQUEST, ProduceCluster, refused
-from scripted_broker import properties
+from support.brokers.produce_cluster import LOST_ANSWER, LOST_REQUEST, ProduceCluster, refused
+from support.brokers.scripted_broker import properties
 
 from spark_kafka_native.kafka import (
     ClientConfig,

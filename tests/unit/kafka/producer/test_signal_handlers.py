@@ -8,9 +8,9 @@ import threading
 
 import pyarrow as pa
 import pytest
-from closing_at_any_step import run_at, steps_of
-from produce_cluster import ProduceCluster
-from transaction_cluster import TransactionCluster
+from support.brokers.produce_cluster import ProduceCluster
+from support.brokers.transaction_cluster import TransactionCluster
+from support.interrupts.signal_steps import run_at, steps_of
 
 from spark_kafka_native.kafka.config.client_config import TransactionConfig
 from spark_kafka_native.kafka.errors import KafkaError

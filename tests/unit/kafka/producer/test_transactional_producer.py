@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from produce_cluster import LOST_ANSWER, LOST_REQUEST, refused
-from scripted_broker import HangUp, Silence, properties
-from transaction_cluster import TransactionCluster
+from support.brokers.produce_cluster import LOST_ANSWER, LOST_REQUEST, refused
+from support.brokers.scripted_broker import HangUp, Silence, properties
+from support.brokers.transaction_cluster import TransactionCluster
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig, TransactionConfig

@@ -5,7 +5,7 @@ import struct
 
 import pyarrow as pa
 import pytest
-from record_batches import batch, record
+from support.record_batches import batch, record
 
 from spark_kafka_native.kafka.errors import CorruptRecordError
 from spark_kafka_native.kafka.records.batch import (

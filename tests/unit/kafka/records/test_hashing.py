@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 import pyarrow as pa
 import pytest
-from record_batches import EACH_KERNEL, KERNELS, using_kernel
+from support.record_batches import EACH_KERNEL, KERNELS, using_kernel
 
 from spark_kafka_native.kafka.records.hashing import Hash, group_rows, hash_keys
 

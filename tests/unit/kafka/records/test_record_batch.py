@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from record_batches import batch, record
+from support.record_batches import batch, record
 
 from spark_kafka_native.kafka.records.batch import HEADER_BYTES, offset_after, place_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from record_batches import span, varint
+from support.record_batches import span, varint
 
 from spark_kafka_native.kafka.records.control import ControlType, read_control_type
 

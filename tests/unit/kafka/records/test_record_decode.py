@@ -6,7 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
-from record_batches import EACH_KERNEL, batch, control, record, span, using_kernel, varint
+from support.record_batches import EACH_KERNEL, batch, control, record, span, using_kernel, varint
 
 from spark_kafka_native.kafka.errors import CorruptRecordError
 from spark_kafka_native.kafka.model import AbortedTransaction, HeaderKeys, TopicPartition

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
-from record_batches import EACH_KERNEL, batch, record, using_kernel
+from support.record_batches import EACH_KERNEL, batch, record, using_kernel
 
 from spark_kafka_native.kafka.records.columns import HEADERS_TYPE, RecordColumns
 from spark_kafka_native.kafka.records.compression import Codec

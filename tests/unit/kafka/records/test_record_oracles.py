@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
-from record_batches import EACH_KERNEL, using_kernel
+from support.record_batches import EACH_KERNEL, using_kernel
 
 from spark_kafka_native.kafka.records.columns import HEADERS_TYPE, RecordColumns
 from spark_kafka_native.kafka.records.compression import Codec

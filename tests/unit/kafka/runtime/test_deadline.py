@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from scripted_broker import ScriptedBroker, Silence
+from support.brokers.scripted_broker import ScriptedBroker, Silence
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import NetworkError

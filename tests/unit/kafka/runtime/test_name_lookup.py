@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from closing_at_any_step import run_at
+from support.interrupts.signal_steps import run_at
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import NetworkError, UnreachableError

@@ -12,7 +12,7 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509 import load_pem_x509_certificate
-from tls_listener import PASSWORD, Listener
+from support.brokers.tls_server import PASSWORD, Listener
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_broker import ScriptedBroker, properties
+from support.brokers.scripted_broker import ScriptedBroker, properties
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import SecurityError

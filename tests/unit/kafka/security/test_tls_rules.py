@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 import trustme
-from scripted_broker import properties
-from tls_listener import PASSWORD, greet, server, wanting_client
+from support.brokers.scripted_broker import properties
+from support.brokers.tls_server import PASSWORD, greet, server, wanting_client
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, SecurityConfig
 from spark_kafka_native.kafka.config.secret import Secret

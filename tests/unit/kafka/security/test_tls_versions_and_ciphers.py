@@ -12,8 +12,8 @@ import trustme
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
-from scripted_broker import properties
-from tls_listener import greet, server
+from support.brokers.scripted_broker import properties
+from support.brokers.tls_server import greet, server
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, SecurityConfig
 from spark_kafka_native.kafka.errors import ConfigError, KafkaError, SecurityError

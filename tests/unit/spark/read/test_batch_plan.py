@@ -3,9 +3,9 @@
 from datetime import UTC, datetime
 
 import pytest
-from planning_cluster import PlanningCluster
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan
-from scripted_broker import properties
+from support.brokers.planning_cluster import PlanningCluster
+from support.brokers.scripted_broker import properties
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig

@@ -4,7 +4,7 @@ import logging
 
 import pyspark
 import pytest
-from planning_cluster import PlanningCluster
+from support.brokers.planning_cluster import PlanningCluster
 
 from spark_kafka_native.spark.source import KafkaDataSource
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 from uuid import uuid4
 
 import pytest
-from planning_cluster import PlanningCluster
-from scripted_broker import properties
+from support.brokers.planning_cluster import PlanningCluster
+from support.brokers.scripted_broker import properties
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig

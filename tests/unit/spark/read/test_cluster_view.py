@@ -3,8 +3,8 @@
 from uuid import UUID
 
 import pytest
-from planning_cluster import PlanningCluster
-from scripted_broker import Log, properties
+from support.brokers.planning_cluster import PlanningCluster
+from support.brokers.scripted_broker import Log, properties
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig

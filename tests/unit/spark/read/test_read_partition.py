@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 from pyspark.sql.types import StructType
-from scripted_broker import ScriptedCluster, properties
+from support.brokers.scripted_broker import ScriptedCluster, properties
 
 from spark_kafka_native.kafka.cluster.router import router_for
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig

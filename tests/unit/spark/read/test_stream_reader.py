@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from planning_cluster import PlanningCluster
+from support.brokers.planning_cluster import PlanningCluster
 
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.spark.options.option import Scope

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from scripted_broker import properties
-from transaction_cluster import TransactionCluster
+from support.brokers.scripted_broker import properties
+from support.brokers.transaction_cluster import TransactionCluster
 
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.spark.options.option import Scope

@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
-from scripted_broker import ScriptedCluster, properties
+from support.brokers.scripted_broker import ScriptedCluster, properties
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig

@@ -5,11 +5,11 @@ import threading
 import time
 
 import pytest
-from produce_cluster import (
+from support.brokers.produce_cluster import (
     NO_ANSWER_NOT_APPLIED,
     refused,
 )
-from producing import TP, numbers, producing, send, wait_until
+from support.producer.producing import TP, numbers, producing, send, wait_until
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (

@@ -4,12 +4,12 @@ import time
 
 import pyarrow as pa
 import pytest
-from produce_cluster import (
+from support.brokers.produce_cluster import (
     LOST_REQUEST,
     refused,
 )
-from producing import TP, numbers, producing, send, wait_until
-from scripted_broker import Log
+from support.brokers.scripted_broker import Log
+from support.producer.producing import TP, numbers, producing, send, wait_until
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (

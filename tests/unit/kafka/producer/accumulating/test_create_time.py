@@ -4,7 +4,7 @@ import threading
 import time
 
 import pyarrow as pa
-from producing import TP, producing, wait_until
+from support.producer.producing import TP, producing, wait_until
 
 
 def now_ms():

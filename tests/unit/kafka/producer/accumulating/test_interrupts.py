@@ -8,9 +8,9 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 import pytest
-from interrupting import repeat_until_interrupted
-from produce_cluster import ProduceCluster
-from scripted_broker import properties
+from support.brokers.produce_cluster import ProduceCluster
+from support.brokers.scripted_broker import properties
+from support.interrupts.keyboard_interrupts import repeat_until_interrupted
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.model import TopicPartition

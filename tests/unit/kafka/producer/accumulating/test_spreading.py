@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from producing import producing
+from support.producer.producing import producing
 
 from spark_kafka_native.kafka.model import TopicPartition
 

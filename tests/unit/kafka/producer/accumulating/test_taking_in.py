@@ -6,8 +6,8 @@ import time
 import numpy as np
 import pyarrow as pa
 import pytest
-from produce_cluster import ProduceCluster, refused
-from scripted_broker import properties
+from support.brokers.produce_cluster import ProduceCluster, refused
+from support.brokers.scripted_broker import properties
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.error_code import ErrorCode

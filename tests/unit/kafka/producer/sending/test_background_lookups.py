@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 import pytest
-from produce_cluster import (
+from support.brokers.produce_cluster import (
     refused,
 )
-from producing import TP, producing, send, wait_until
-from sending_batches import SendingHalf, batch
+from support.producer.producing import TP, producing, send, wait_until
+from support.producer.sending_batches import SendingHalf, batch
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.error_code import ErrorCode

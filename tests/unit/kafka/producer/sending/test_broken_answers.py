@@ -3,11 +3,11 @@
 import time
 
 import pytest
-from produce_cluster import (
+from support.brokers.produce_cluster import (
     refused,
 )
-from producing import TP, numbers, producing, send
-from scripted_broker import Cut, Dribble, Late, Raw
+from support.brokers.scripted_broker import Cut, Dribble, Late, Raw
+from support.producer.producing import TP, numbers, producing, send
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import Acks

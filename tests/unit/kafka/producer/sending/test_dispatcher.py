@@ -5,9 +5,9 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from produce_cluster import ProduceCluster
-from scripted_broker import properties
-from sending_batches import SendingHalf, batch
+from support.brokers.produce_cluster import ProduceCluster
+from support.brokers.scripted_broker import properties
+from support.producer.sending_batches import SendingHalf, batch
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig

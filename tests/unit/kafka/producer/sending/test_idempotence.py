@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from sending_batches import batch, encode, numbers
+from support.producer.sending_batches import batch, encode, numbers
 
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.accumulating.batch import Batch, ProducerIdentity

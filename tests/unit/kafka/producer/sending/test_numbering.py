@@ -3,10 +3,10 @@
 import time
 
 import pytest
-from produce_cluster import (
+from support.brokers.produce_cluster import (
     refused,
 )
-from producing import TP, numbers, producing, send, wait_until
+from support.producer.producing import TP, numbers, producing, send, wait_until
 
 from spark_kafka_native.kafka.config.client_config import ProducerConfig
 from spark_kafka_native.kafka.error_code import ErrorCode

@@ -6,7 +6,7 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
-from sending_batches import TP, batch, encode, numbers, spilled
+from support.producer.sending_batches import TP, batch, encode, numbers, spilled
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, NetworkError

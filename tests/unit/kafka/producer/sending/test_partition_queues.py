@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from sending_batches import batch
+from support.producer.sending_batches import batch
 
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.accumulating.batch import Batch

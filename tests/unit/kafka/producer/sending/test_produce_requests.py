@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 
 import pytest
-from produce_cluster import ProduceCluster
-from scripted_broker import properties
+from support.brokers.produce_cluster import ProduceCluster
+from support.brokers.scripted_broker import properties
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.errors import NetworkError

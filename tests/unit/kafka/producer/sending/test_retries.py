@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from produce_cluster import (
+from support.brokers.produce_cluster import (
     LOST_ANSWER,
     LOST_REQUEST,
     NO_ANSWER,
@@ -14,7 +14,7 @@ from produce_cluster import (
     Step,
     refused,
 )
-from producing import RETRIABLE, TP, numbers, producing, send, wait_until
+from support.producer.producing import RETRIABLE, TP, numbers, producing, send, wait_until
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import Acks, TopicPartition

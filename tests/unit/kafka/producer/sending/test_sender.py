@@ -6,9 +6,9 @@ from collections import deque
 
 import pyarrow as pa
 import pytest
-from held_lock import held_by_another_thread
-from produce_cluster import ProduceCluster
-from scripted_broker import properties
+from support.brokers.produce_cluster import ProduceCluster
+from support.brokers.scripted_broker import properties
+from support.interrupts.held_lock import held_by_another_thread
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.errors import DeadlineExceededError

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from produce_cluster import refused
-from scripted_broker import properties
-from transaction_cluster import TransactionCluster
+from support.brokers.produce_cluster import refused
+from support.brokers.scripted_broker import properties
+from support.brokers.transaction_cluster import TransactionCluster
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig, TransactionConfig
 from spark_kafka_native.kafka.error_code import ErrorCode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sending_batches import TP, SendingHalf, batch
+from support.producer.sending_batches import TP, SendingHalf, batch
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError

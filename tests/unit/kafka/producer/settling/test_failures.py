@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from sending_batches import TP, SendingHalf, batch, spilled
+from support.producer.sending_batches import TP, SendingHalf, batch, spilled
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, NetworkError, SecurityError

@@ -3,9 +3,9 @@
 import threading
 
 import pytest
-from produce_cluster import LOST_ANSWER, NO_ANSWER_NOT_APPLIED, Step, refused
-from producing import TP, numbers, producing, send, wait_until
-from scripted_broker import Late
+from support.brokers.produce_cluster import LOST_ANSWER, NO_ANSWER_NOT_APPLIED, Step, refused
+from support.brokers.scripted_broker import Late
+from support.producer.producing import TP, numbers, producing, send, wait_until
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.network.connection import Connection

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from sending_batches import TP, SendingHalf, batch, numbers
+from support.producer.sending_batches import TP, SendingHalf, batch, numbers
 
 from spark_kafka_native.kafka.errors import NetworkError
 from spark_kafka_native.kafka.producer.accumulating.batch import ProducerIdentity

@@ -5,8 +5,8 @@ import random
 
 import pyarrow as pa
 import pytest
-from produce_cluster import refused
-from producing import TP, producing, wait_until
+from support.brokers.produce_cluster import refused
+from support.producer.producing import TP, producing, wait_until
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.error_code import ErrorCode

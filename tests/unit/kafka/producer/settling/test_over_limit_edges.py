@@ -4,8 +4,8 @@ import random
 
 import pyarrow as pa
 import pytest
-from produce_cluster import LOST_ANSWER, refused
-from producing import TP, producing, wait_until
+from support.brokers.produce_cluster import LOST_ANSWER, refused
+from support.producer.producing import TP, producing, wait_until
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import TopicPartition

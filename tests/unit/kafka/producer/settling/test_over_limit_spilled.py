@@ -3,8 +3,8 @@
 import random
 
 import pytest
-from produce_cluster import LOST_ANSWER, LOST_REQUEST, refused
-from producing import TP, producing, wait_until
+from support.brokers.produce_cluster import LOST_ANSWER, LOST_REQUEST, refused
+from support.producer.producing import TP, producing, wait_until
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import TopicPartition

@@ -11,9 +11,9 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from produce_cluster import LOST_ANSWER, NO_ANSWER, ProduceCluster, refused
-from producing import wait_until
-from scripted_broker import properties
+from support.brokers.produce_cluster import LOST_ANSWER, NO_ANSWER, ProduceCluster, refused
+from support.brokers.scripted_broker import properties
+from support.producer.producing import wait_until
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.error_code import ErrorCode

@@ -5,8 +5,8 @@ import random
 import time
 
 import pytest
-from produce_cluster import LOST_ANSWER, LOST_REQUEST, ProduceCluster, Step, refused
-from scripted_broker import properties
+from support.brokers.produce_cluster import LOST_ANSWER, LOST_REQUEST, ProduceCluster, Step, refused
+from support.brokers.scripted_broker import properties
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.error_code import ErrorCode

@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from produce_cluster import ProduceCluster
-from scripted_broker import properties
+from support.brokers.produce_cluster import ProduceCluster
+from support.brokers.scripted_broker import properties
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.model import TopicPartition

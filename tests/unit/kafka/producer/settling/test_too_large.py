@@ -4,8 +4,8 @@ import os
 
 import pyarrow as pa
 import pytest
-from produce_cluster import LOST_ANSWER, refused
-from producing import TP, numbers, producing, send
+from support.brokers.produce_cluster import LOST_ANSWER, refused
+from support.producer.producing import TP, numbers, producing, send
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (

@@ -3,12 +3,11 @@
 import time
 from contextlib import contextmanager
 
-from scripted_broker import properties
-
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.producer import Producer
+from support.brokers.scripted_broker import properties
 
 TP = TopicPartition("t", 0)
 

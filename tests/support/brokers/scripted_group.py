@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from scripted_broker import ScriptedCluster
-
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.group.assignors import by_topic
 from spark_kafka_native.kafka.model import TopicPartition
@@ -14,6 +12,7 @@ from spark_kafka_native.kafka.protocol.api import find_coordinator as finding
 from spark_kafka_native.kafka.protocol.api import group_membership as classic
 from spark_kafka_native.kafka.protocol.api import offset_commit, offset_fetch
 from spark_kafka_native.kafka.protocol.consumer_protocol import ConsumerProtocolAssignment, write_versioned
+from support.brokers.scripted_broker import ScriptedCluster
 
 
 class ScriptedGroup:

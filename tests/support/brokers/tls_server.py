@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import trustme
-from scripted_broker import properties
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.network.transport import Transport
 from spark_kafka_native.kafka.runtime.deadline import Deadline
+from support.brokers.scripted_broker import properties
 
 PASSWORD = "marked-passphrase"
 """Of the private keys and stores in the folder of certificates."""

@@ -1,4 +1,4 @@
-"""Mutation testing, run by hand: `make mutants`, or `python tests/mutants.py --help`.
+"""Mutation testing, run by hand: `make mutants`, or `python tests/tools/mutants.py --help`.
 
 mutmut changes one thing at a time in a copy of the package (a comparison, a bound, an argument, a returned
 value) and runs the tests that reach the changed function. A mutant that no test notices has survived, and is
@@ -25,7 +25,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PACKAGE = "spark_kafka_native"
 
 AREAS = {

@@ -13,7 +13,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from read_committed import read_committed
 
 from spark_kafka_native.kafka.cluster.router import router_for
 from spark_kafka_native.kafka.errors import KafkaError
@@ -33,6 +32,7 @@ from spark_kafka_native.spark.write.worker import transactional_task
 from spark_kafka_native.spark.write.worker.transactional_task import BatchTask, write_once
 from spark_kafka_native.spark.write.write_options import WriteOptions
 from spark_kafka_native.spark.write.write_task import KafkaCommitMessage
+from support.exactly_once.read_committed import read_committed
 
 TASKS, ROWS, PARTITIONS = 3, 12, 3
 BATCHES = int(os.environ.get("EXACTLY_ONCE_BATCHES", "14"))

@@ -9,13 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
-from pace import STOOD_STILL_S, Pace
+from support.hooks.reruns import STOOD_STILL_S, Pace
 
 CONFTEST = f"""
 import os, signal, subprocess, sys
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 import pytest
-from pace import pytest_runtest_protocol, pytest_terminal_summary
+from support.hooks.reruns import pytest_runtest_protocol, pytest_terminal_summary
 
 made = []
 

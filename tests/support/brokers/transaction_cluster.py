@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from produce_cluster import ProduceCluster
-from scripted_broker import HangUp, Late
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import TopicPartition
@@ -48,6 +46,8 @@ from spark_kafka_native.kafka.protocol.api.transactions import (
 )
 from spark_kafka_native.kafka.records.batch import HEADER
 from spark_kafka_native.kafka.records.decode import decode_record_set
+from support.brokers.produce_cluster import ProduceCluster
+from support.brokers.scripted_broker import HangUp, Late
 
 E = ErrorCode
 

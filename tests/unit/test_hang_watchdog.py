@@ -7,13 +7,13 @@ import sys
 import time
 from pathlib import Path
 
-import never_hang
 import pytest
+from support.hooks import hang_watchdog as never_hang
 
 CONFTEST = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-from never_hang import pytest_configure, pytest_unconfigure
+from support.hooks.hang_watchdog import pytest_configure, pytest_unconfigure
 """
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from scripted_broker import ScriptedCluster
-
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.find_coordinator import (
@@ -28,6 +26,7 @@ from spark_kafka_native.kafka.protocol.api.offset_fetch import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
+from support.brokers.scripted_broker import ScriptedCluster
 
 
 class PlanningCluster(ScriptedCluster):

@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sink_processes import Events
-
 from spark_kafka_native.testing import EmbeddedKafka, FaultProxy, FaultRule, faults
+from support.exactly_once.sink_processes import Events
 
 SETTINGS = {
     "log.retention.ms": -1,

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from order import pytest_collection_modifyitems
+from support.hooks.file_order import pytest_collection_modifyitems
 
 
 def item(path: str, *marks: str) -> Any:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scripted_broker import HangUp, Log, ScriptedCluster, Silence
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import Record, TopicPartition
@@ -36,6 +35,7 @@ from spark_kafka_native.kafka.protocol.api.produce import (
 )
 from spark_kafka_native.kafka.records.batch import HEADER
 from spark_kafka_native.kafka.records.decode import decode_record_set
+from support.brokers.scripted_broker import HangUp, Log, ScriptedCluster, Silence
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
-from record_batches import batch, record
-
 from spark_kafka_native.kafka.cluster.router import Leader
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig
 from spark_kafka_native.kafka.consumer.background import Background
@@ -24,6 +22,7 @@ from spark_kafka_native.kafka.protocol.api.fetch import (
     PartitionData,
 )
 from spark_kafka_native.kafka.runtime.deadline import Deadline
+from support.record_batches import batch, record
 
 ONE, TWO, THREE = (TopicPartition("t", partition) for partition in range(3))
 ID = UUID(int=1)
