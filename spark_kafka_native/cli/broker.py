@@ -55,7 +55,7 @@ def add_command(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Start the brokers, print their addresses, and wait. Returns 1 if one of them ends unexpectedly."""
     from ..testing.embedded_kafka import EmbeddedKafka
-    from ..testing.jars import KAFKA_VERSION
+    from ..testing.java import KAFKA_VERSION
 
     try:
         kafka = EmbeddedKafka(

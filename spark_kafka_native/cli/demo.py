@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the demo. Returns 0 when every record came back unchanged."""
     if arguments.records < 1 or arguments.partitions < 1:
         arguments.parser.error("--records and --partitions must be at least 1")
-    from ..testing.guard import Guard
+    from ..testing.processes import Guard
 
     started = time.monotonic()
     guard = Guard("spark-kafka-native-demo-")  # removes Spark's files even when this process is killed
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run(folder: Path, records: int, partitions: int) -> bool:
     from ..testing.embedded_kafka import EmbeddedKafka
-    from ..testing.jars import KAFKA_VERSION
+    from ..testing.java import KAFKA_VERSION
 
     print(f"A real Kafka, {records:,} records through Spark and back\n", flush=True)
     with ExitStack() as stack:
@@ -303,7 +303,7 @@ def _set_environment(folder: Path) -> None:
 def _build(folder: Path, cores: int, settings: dict[str, str]) -> Any:
     from pyspark.sql import SparkSession
 
-    from ..testing.unix_sockets import unix_socket_settings
+    from ..testing.local_spark import unix_socket_settings
 
     log_settings = folder / "log4j2.properties"
     log_settings.write_text(_LOG_SETTINGS, encoding="ascii")

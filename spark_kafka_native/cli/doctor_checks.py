@@ -340,7 +340,7 @@ def _spark(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _sockets(environment: Mapping[str, str]) -> Finding:
-    from ..testing.unix_sockets import unix_socket_settings
+    from ..testing.local_spark import unix_socket_settings
 
     check = "Spark's sockets"
     if unix_socket_settings(Path(tempfile.gettempdir()))[_SOCKET_SETTING] != "true":

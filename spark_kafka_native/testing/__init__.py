@@ -4,8 +4,7 @@ Nothing here runs in production.
 """
 
 from . import faults
-from .acls import ACLS
-from .embedded_kafka import EmbeddedKafka
+from .embedded_kafka import ACLS, EmbeddedKafka
 from .errors import (
     BrokerStartError,
     BrokerUnavailableError,
@@ -17,12 +16,9 @@ from .errors import (
 from .fault_proxy import FaultProxy
 from .fault_rule import FaultRule, ProxiedRequest
 from .fault_trace import TracedFault, read_trace, write_trace
-from .ivy import run_ivy
-from .jars import jars
-from .java import find_java
-from .java_programs import run_java
+from .java import find_java, jars, run_ivy, run_java
+from .local_spark import StandaloneSpark
 from .mock.mock_broker import MockBroker
-from .standalone_spark import StandaloneSpark
 
 __all__ = [
     "ACLS",

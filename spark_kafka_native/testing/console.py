@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .jars import jars
-from .java_programs import java_command
+from .java import jars, java_command
 
 # Bytes that test values leave alone: the tools print keys, values and headers as they are.
 _COLUMN, _LINE, _NULL = "\x1f", "\x1e\n", "\x1d"

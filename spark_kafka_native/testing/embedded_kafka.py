@@ -1,34 +1,51 @@
 """A real Apache Kafka for tests, demo and notebooks.
 
-One or three brokers (KRaft) on this machine, no Docker.
+One or three brokers (KRaft) on this machine, no Docker: `EmbeddedKafka` is the cluster, `EmbeddedBroker` the
+process, folder and controls of one broker. `create_topic` and `allow` work on any test cluster.
 """
 
 from __future__ import annotations
 
 import shutil
+import signal
+import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import Final
 
-from .acls import allow
-from .broker_image import BrokerImage, broker_image, random_id, write_scram_checkpoint
-from .broker_properties import (
+from ..kafka.admin import Admin, NewTopic
+from ..kafka.admin.acls import Acl
+from ..kafka.cluster.router import Router
+from ..kafka.config.client_config import ClientConfig
+from ..kafka.errors import BrokerError
+from ..kafka.protocol.api.metadata import MetadataRequest, MetadataRequestTopic
+from .broker_files import (
     HOST,
+    STARTED,
+    BrokerImage,
     ClusterSettings,
     Ports,
+    broker_image,
     build_properties,
     check_listeners,
     check_users,
+    random_id,
     write_properties,
+    write_scram_checkpoint,
 )
-from .certificates import Certificates, write_certificates
-from .embedded_broker import EmbeddedBroker
+from .credentials import Certificates, write_certificates
 from .errors import BrokerStartError
-from .guard import Guard
-from .ports import free_ports, is_free
-from .topics import create_topic
+from .processes import Guard, GuardedProcess, free_ports, is_free
 
 _START_TRIES = 3  # a port that was free when we looked may be taken by the time the broker binds it
+
+ACLS: Final[Mapping[str, str]] = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
+"""Broker settings: all operations need a grant, except for clients of listeners without an identity."""
 
 
 class EmbeddedKafka:
@@ -171,7 +188,7 @@ class EmbeddedKafka:
 
     def allow(self, user: str, operation: str, resource: str, name: str) -> None:
         """Let ``user`` do ``operation`` to a topic, group, cluster or transactional_id; see
-        `testing.acls`.
+        `ACLS`.
         """
         internal = ",".join(f"{HOST}:{broker.ports.internal}" for broker in self._brokers.values())
         allow(internal, user, operation, resource, name)
@@ -247,3 +264,162 @@ class EmbeddedKafka:
                 "this EmbeddedKafka is not running: use it in a with statement, or call start()"
             )
         return self._guard
+
+
+class EmbeddedBroker:
+    """A broker in a process of its own. Made by `EmbeddedKafka`; used by one thread at a time.
+
+    ``folder`` holds ``server.properties``, the data under ``log/`` and what the broker said in ``output``.
+    """
+
+    def __init__(  # noqa: PLR0913 - what a process is started with
+        self,
+        *,
+        guard: Guard,
+        image: BrokerImage,
+        node_id: int,
+        ports: Ports,
+        folder: Path,
+        jvm_options: Sequence[str],
+        startup_timeout_s: float,
+    ) -> None:
+        self.node_id = node_id
+        self.ports = ports
+        self.folder = folder
+        self._guard = guard
+        self._command = image.command(folder / "server.properties", jvm_options)
+        self._startup_timeout_s = startup_timeout_s
+        self._process: GuardedProcess | None = None
+        self._output_start = 0
+
+    def __repr__(self) -> str:
+        state = f"pid {self.pid}" if self.running else "not running"
+        return f"EmbeddedBroker(node_id={self.node_id}, {state}, folder={str(self.folder)!r})"
+
+    @property
+    def output(self) -> Path:
+        """The file with everything the broker wrote, over all its starts."""
+        return self.folder / "output"
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of its last start, None before the first."""
+        return self._process.pid if self._process else None
+
+    @property
+    def running(self) -> bool:
+        """True while its process exists, paused or not."""
+        return self._process is not None and self._process.returncode is None
+
+    def address(self, listener: str) -> str:
+        """``host:port`` of a client listener; `KeyError` names one that the broker lacks."""
+        return f"{HOST}:{self.ports.listeners[listener]}"
+
+    def start(self) -> None:
+        """Start it without waiting; see `await_ready`. Data from an earlier run is kept."""
+        self._output_start = self.output.stat().st_size if self.output.exists() else 0
+        self._process = self._guard.start(self._command, output=self.output, cwd=self.folder)
+
+    def await_ready(self) -> None:
+        """Wait until the broker serves clients.
+
+        `BrokerStartError` with the end of its output when it never does.
+        """
+        deadline = time.monotonic() + self._startup_timeout_s
+        while not (said := self._said()).count(STARTED):
+            if not self.running:
+                raise BrokerStartError(f"broker {self.node_id} ended while starting", said)
+            if time.monotonic() > deadline:
+                raise BrokerStartError(
+                    f"broker {self.node_id} was not ready after {self._startup_timeout_s:g} s", said
+                )
+            time.sleep(0.03)
+
+    def kill(self) -> None:
+        """SIGKILL: it ends at once, without a goodbye to its clients, and flushes nothing."""
+        self._end(signal.SIGKILL, 10)
+
+    def stop(self, timeout_s: float = 30) -> None:
+        """SIGTERM: it hands over its leaderships and closes its logs.
+
+        Killed when it takes longer than ``timeout_s``.
+        """
+        try:
+            self._end(signal.SIGTERM, timeout_s)
+        except TimeoutError:
+            self.kill()
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open and nothing answers."""
+        if self._process:
+            self._process.send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT: it goes on from where `pause` held it."""
+        if self._process:
+            self._process.send(signal.SIGCONT)
+
+    def restart(self, *, graceful: bool = True) -> None:
+        """Stop it (kill it, if not ``graceful``) and start it on its ports and data; returns when ready."""
+        if self.running:
+            self.stop() if graceful else self.kill()
+        self.start()
+        self.await_ready()
+
+    def _end(self, number: signal.Signals, timeout_s: float) -> None:
+        if self._process and self._process.send(number):
+            if number == signal.SIGTERM:
+                self._process.send(signal.SIGCONT)  # a paused broker hears it only once it goes on
+            self._process.wait(timeout_s)
+
+    def _said(self) -> str:
+        with self.output.open("rb") as file:
+            file.seek(self._output_start)
+            return file.read().decode(errors="replace")
+
+
+def create_topic(
+    bootstrap_servers: str,
+    name: str,
+    partitions: int,
+    *,
+    replication_factor: int | None = None,
+    config: Mapping[str, object] | None = None,
+) -> None:
+    """Create a topic, and wait until every partition has a leader and every broker knows of it."""
+    topic = NewTopic(
+        name=name,
+        partitions=partitions,
+        replication_factor=replication_factor,
+        configs={key: str(value) for key, value in (config or {}).items()},
+    )
+    # A router of its own, not the process's: the address is that of a cluster which is soon gone.
+    router = Router(ClientConfig(bootstrap_servers=tuple(bootstrap_servers.split(","))))
+    try:
+        Admin(router).create_topics([topic])
+        for node_id in sorted(router.snapshot.brokers):
+            router.retry(
+                partial(_check_known, router, node_id, name),
+                what=f"waiting until broker {node_id} knows of topic {name}",
+                deadline=router.deadline(),
+            )
+    finally:
+        router.close()
+
+
+def _check_known(router: Router, node_id: int, name: str) -> None:
+    # The next request may go to any broker, and one that lags would call the topic unknown.
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
+    for topic in router.send_to(node_id, request, router.deadline()).topics:
+        if topic.error_code:
+            raise BrokerError(topic.error_code, f"topic {name}")
+
+
+def allow(bootstrap_servers: str, user: str, operation: str, resource: str, name: str) -> None:
+    """Let ``user`` do ``operation`` to a ``resource`` (topic, group, cluster or transactional_id).
+
+    ``bootstrap_servers`` are those of a listener that permits everything; the name of the cluster is
+    ``kafka-cluster``. Raises `BrokerError`.
+    """
+    with Admin(bootstrap_servers) as admin:
+        admin.create_acls([Acl(resource=resource, name=name, principal=f"User:{user}", operation=operation)])

@@ -19,8 +19,7 @@ import pytest
 
 from .embedded_kafka import EmbeddedKafka
 from .kafka_container import KafkaContainer
-from .standalone_spark import StandaloneSpark
-from .unix_sockets import unix_socket_settings
+from .local_spark import StandaloneSpark, unix_socket_settings
 
 __all__ = ["kafka", "kafka_cluster", "spark", "spark_cluster", "topic"]
 

@@ -1,25 +1,54 @@
-"""`find_java`: a Java that runs Kafka and Spark.
+"""Finds Java, fetches Kafka's jars into the user's cache, and runs single Java programs with them.
 
-Looks where Spark looks (``JAVA_HOME``, then ``PATH``), so that broker and Spark run on the same Java.
+Java is looked for where Spark looks (``JAVA_HOME``, then ``PATH``), so that broker and Spark run on the same.
+The jars are fetched once by the Ivy inside PySpark and published all or none; every process of this user
+shares the cache.
 """
 
 from __future__ import annotations
 
+import fcntl
+import importlib.util
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
 
-from .errors import JavaUnavailableError
+from .errors import JarsUnavailableError, JavaUnavailableError
 
+KAFKA_VERSION = "4.3.0"
 MINIMUM_JAVA = 17  # Kafka 4 brokers (KIP-1013) and Spark 4 both ask for it
+CACHE_VARIABLE = "SPARK_KAFKA_NATIVE_CACHE"
+IVY_SETTINGS_VARIABLE: Final = "SPARK_KAFKA_NATIVE_IVY_SETTINGS"
+"""May name an ivysettings.xml, for a mirror of Maven Central."""
 _INSTALL = (
     f"Install a JDK of version {MINIMUM_JAVA} or newer (Debian, Ubuntu: apt-get install "
     "openjdk-17-jdk-headless; macOS: brew install openjdk@17) and put it on PATH or name it in JAVA_HOME."
 )
+# kafka-tools alone is taken without what it depends on: that is Connect and a web server, 45 jars that the
+# console tools do without. Kafka names no logging back-end in its dependencies; slf4j-simple is the one that
+# starts fastest.
+_IVY_FILE = f"""\
+<ivy-module version="2.0">
+  <info organisation="spark-kafka-native" module="embedded-broker"/>
+  <configurations><conf name="default"/></configurations>
+  <dependencies defaultconf="default->default">
+    <dependency org="org.apache.kafka" name="kafka_2.13" rev="{KAFKA_VERSION}"/>
+    <dependency org="org.apache.kafka" name="kafka-tools" rev="{KAFKA_VERSION}" transitive="false"/>
+    <dependency org="org.slf4j" name="slf4j-simple" rev="1.7.36"/>
+  </dependencies>
+</ivy-module>
+"""
+_LAYOUT = 1  # raise it when the list above changes, so that an older cache is not taken for this one
+_FETCH_TIMEOUT_S = 900.0  # a slow mirror takes two to three minutes for 52 small files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,3 +123,178 @@ def _parse_major(version: str) -> int:
     return (
         numbers[1] if numbers[0] == 1 and len(numbers) > 1 else numbers[0]
     )  # before Java 9 it was "1.8.0_402"
+
+
+def cache_folder() -> Path:
+    """``$SPARK_KAFKA_NATIVE_CACHE``, else ``spark-kafka-native`` in ``$XDG_CACHE_HOME`` or ``~/.cache``."""
+    named = os.environ.get(CACHE_VARIABLE)
+    if named:
+        folder = Path(named)
+    else:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "spark-kafka-native")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock file ``path`` against all other processes; waits for as long as another one holds it.
+
+    The kernel drops the lock when its holder dies, so a killed process blocks no other.
+    """
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def run_ivy(arguments: Sequence[str], *, timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Run Ivy with ``arguments``, the proxy of ``https_proxy`` and the settings of `IVY_SETTINGS_VARIABLE`.
+
+    Says what Ivy printed and its exit code. Raises `JarsUnavailableError` without a PySpark,
+    `JavaUnavailableError` without a Java, and `subprocess.TimeoutExpired`.
+    """
+    settings = os.environ.get(IVY_SETTINGS_VARIABLE)
+    command = [
+        str(find_java().executable),
+        # Without these two a registry that swallows packets keeps Ivy waiting for ever.
+        "-Dsun.net.client.defaultConnectTimeout=15000",
+        "-Dsun.net.client.defaultReadTimeout=60000",
+        *_proxy_options(),
+        *("-jar", str(_ivy_jar())),
+        *(["-settings", settings] if settings else []),
+        *arguments,
+    ]
+    return subprocess.run(
+        command, capture_output=True, encoding="utf-8", stdin=subprocess.DEVNULL, timeout=timeout_s
+    )
+
+
+def _ivy_jar() -> Path:
+    spec = importlib.util.find_spec("pyspark")
+    homes = [Path(spec.origin).parent] if spec and spec.origin else []
+    if os.environ.get("SPARK_HOME"):
+        homes.append(Path(os.environ["SPARK_HOME"]))
+    for home in homes:
+        for jar in sorted(home.glob("jars/ivy-*.jar")):
+            return jar
+    raise JarsUnavailableError(
+        "Kafka's jars are fetched by the Ivy inside PySpark, and no PySpark is installed here: "
+        "pip install 'spark-kafka-native[testing]'"
+    )
+
+
+def _proxy_options() -> list[str]:
+    """Java knows nothing of https_proxy."""
+    proxy = os.environ.get("https_proxy") or os.environ.get("HTTPS_PROXY")
+    parts = urlsplit(proxy) if proxy else None
+    if parts is None or not parts.hostname:
+        return []
+    return [f"-Dhttps.proxyHost={parts.hostname}", f"-Dhttps.proxyPort={parts.port or 3128}"]
+
+
+def jars() -> list[Path]:
+    """Paths of the jars of a broker, the console tools and the Java client; fetched on the first call ever.
+
+    Raises `JarsUnavailableError` when the registry can't be reached, `JavaUnavailableError` without a Java.
+    """
+    return sorted((kafka_folder() / "jars").glob("*.jar"))
+
+
+def kafka_folder() -> Path:
+    """The cached installation: ``jars/``, and beside it what the broker derives from them."""
+    folder = cache_folder() / f"kafka-{KAFKA_VERSION}-{_LAYOUT}"
+    if (folder / "jars").is_dir():
+        return folder
+    with locked(folder.with_name(folder.name + ".lock")):
+        if not (folder / "jars").is_dir():
+            folder.mkdir(exist_ok=True)
+            _fetch(folder)
+    return folder
+
+
+def _fetch(folder: Path) -> None:
+    partial = folder / "partial"  # under the lock: any content is left from a process that died
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    ivy_file = partial / "ivy.xml"
+    ivy_file.write_text(_IVY_FILE, encoding="utf-8")
+    print(
+        f"Fetching Apache Kafka {KAFKA_VERSION} (46 MB, once) into {folder} ...", file=sys.stderr, flush=True
+    )
+    wanted = ["-ivy", str(ivy_file), "-confs", "default", "-cache", str(folder / "ivy-cache")]
+    wanted += ["-retrieve", f"{partial}/jars/[artifact]-[revision].[ext]", "-types", "jar", "bundle"]
+    try:
+        ran = run_ivy(wanted, timeout_s=_FETCH_TIMEOUT_S)
+    except subprocess.TimeoutExpired as error:
+        raise JarsUnavailableError(
+            _failure(folder, f"it had not finished after {_FETCH_TIMEOUT_S:g} s")
+        ) from error
+    if ran.returncode or not (partial / "jars" / f"kafka_2.13-{KAFKA_VERSION}.jar").exists():
+        raise JarsUnavailableError(_failure(folder, _reasons(ran.stdout + ran.stderr)))
+    os.rename(partial / "jars", folder / "jars")
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.rmtree(
+        folder / "ivy-cache", ignore_errors=True
+    )  # it kept finished downloads for a new try after a failure
+
+
+def _failure(folder: Path, reason: str) -> str:
+    return (
+        f"The jars of Apache Kafka {KAFKA_VERSION} are not in {folder} and could not be fetched: {reason}\n"
+        "They come from Maven Central. Is this machine online? Behind a proxy, set https_proxy. To use a "
+        f"mirror, set {IVY_SETTINGS_VARIABLE} to an ivysettings.xml. Offline, copy that folder from "
+        "a machine that has it. What was fetched so far is kept: the next attempt continues from there."
+    )
+
+
+def _reasons(output: str, limit: int = 6) -> str:
+    """The lines of Ivy's report that name a cause, without its progress."""
+    words = ("error", "unresolved", "not found", "exception", "refused", "timed out", "unknown host")
+    lines = [line.strip() for line in output.splitlines() if any(word in line.lower() for word in words)]
+    return "; ".join(dict.fromkeys(lines[:limit])) or output.strip()[-500:] or "Ivy gave no reason"
+
+
+def run_java(
+    source: str | Path,
+    *args: str,
+    classpath: Sequence[Path] | None = None,
+    input_text: str | None = None,
+    timeout_s: float = 120,
+) -> str:
+    """Run one Java source file (its text, or its path) with Kafka's jars on the classpath.
+
+    Returns its standard output.
+    The source's class may have any name. Needs a JDK: a bare runtime has no compiler. Raises
+    `subprocess.CalledProcessError`, with the compiler's or the program's complaints as its note, when it
+    fails.
+    """
+    with tempfile.TemporaryDirectory(prefix="spark-kafka-native-java-") as folder:
+        path = source if isinstance(source, Path) else Path(folder, "Oracle.java")
+        if isinstance(source, str):
+            path.write_text(source, encoding="utf-8")
+        command = [
+            *java_command(Path(folder), jars() if classpath is None else classpath),
+            "-Dfile.encoding=UTF-8",
+            str(path),
+            *args,
+        ]
+        ran = subprocess.run(
+            command, input=input_text, capture_output=True, encoding="utf-8", timeout=timeout_s
+        )
+    if ran.returncode:
+        named = [path.name, *args]
+        error = subprocess.CalledProcessError(ran.returncode, named, ran.stdout, ran.stderr)
+        error.add_note(ran.stderr[-4000:])
+        raise error
+    return ran.stdout
+
+
+def java_command(temp_folder: Path, classpath: Sequence[Path]) -> list[str]:
+    """``java`` with options for short runs: quick, quiet, and leaving nothing outside ``temp_folder``."""
+    return [
+        str(find_java().executable),
+        *("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"),
+        f"-Djava.io.tmpdir={temp_folder}",
+        "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+        *("-cp", os.pathsep.join(str(jar) for jar in classpath)),
+    ]

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-from .broker_image import STARTED
-from .broker_properties import HOST, ClusterSettings, Ports, build_properties
-from .jars import KAFKA_VERSION
-from .ports import free_ports
-from .topics import create_topic
+from .broker_files import HOST, STARTED, ClusterSettings, Ports, build_properties
+from .embedded_kafka import create_topic
+from .java import KAFKA_VERSION
+from .processes import free_ports
 
 IMAGE = f"apache/kafka:{KAFKA_VERSION}"
 _LOG_FOLDER = "/tmp/kafka-logs"

@@ -35,7 +35,7 @@ from spark_kafka_native.spark.write.rows import RowColumns
 from spark_kafka_native.spark.write.worker.transactional_task import BatchTask, write_once
 from spark_kafka_native.spark.write.write_options import WriteOptions
 from spark_kafka_native.testing import EmbeddedKafka
-from spark_kafka_native.testing.acls import ACLS
+from spark_kafka_native.testing.embedded_kafka import ACLS
 
 pytestmark = pytest.mark.broker
 

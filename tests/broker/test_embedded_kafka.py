@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from spark_kafka_native.testing import BrokerStartError, EmbeddedKafka
-from spark_kafka_native.testing.jars import kafka_folder
+from spark_kafka_native.testing.java import kafka_folder
 
 pytestmark = pytest.mark.broker
 

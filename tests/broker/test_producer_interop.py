@@ -22,7 +22,7 @@ from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.records.columns import HEADERS_TYPE
 from spark_kafka_native.kafka.records.hashing import Hash, hash_keys
 from spark_kafka_native.testing import console
-from spark_kafka_native.testing.java_programs import run_java
+from spark_kafka_native.testing.java import run_java
 
 pytestmark = pytest.mark.broker
 

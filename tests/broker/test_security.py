@@ -32,8 +32,8 @@ from spark_kafka_native.kafka.producer.errors import DeliveryError
 from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.security.tokens import register_token_provider
 from spark_kafka_native.testing import EmbeddedKafka
-from spark_kafka_native.testing.acls import ACLS
-from spark_kafka_native.testing.tokens import unsigned_token
+from spark_kafka_native.testing.credentials import unsigned_token
+from spark_kafka_native.testing.embedded_kafka import ACLS
 
 pytestmark = pytest.mark.broker
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_kafka_native.testing import EmbeddedKafka
-from spark_kafka_native.testing.tokens import unsigned_token
+from spark_kafka_native.testing.credentials import unsigned_token
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 

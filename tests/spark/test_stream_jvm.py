@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafka_native.testing import JarsUnavailableError
-from spark_kafka_native.testing.cache import cache_folder, locked
+from spark_kafka_native.testing.java import cache_folder, locked
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_native.testing.jars import jars
+from spark_kafka_native.testing.java import jars
 
 
 @pytest.fixture(scope="session")

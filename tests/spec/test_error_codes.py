@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.testing.java_programs import run_java
+from spark_kafka_native.testing.java import run_java
 
 JAVA = """
 import org.apache.kafka.common.errors.*;

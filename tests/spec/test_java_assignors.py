@@ -25,7 +25,7 @@ from spark_kafka_native.kafka.protocol.consumer_protocol import (
     read_versioned,
     write_versioned,
 )
-from spark_kafka_native.testing.java_programs import run_java
+from spark_kafka_native.testing.java import run_java
 
 JAVA = """
 import java.io.*;

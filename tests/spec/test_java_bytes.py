@@ -29,7 +29,7 @@ from spark_kafka_native.kafka.protocol.message import (
     declared_fields,
 )
 from spark_kafka_native.kafka.protocol.wire import Blob, Error, Fixed, Int32, String
-from spark_kafka_native.testing.java_programs import run_java
+from spark_kafka_native.testing.java import run_java
 
 JAVA = """
 import java.io.*;

@@ -8,7 +8,7 @@ import itertools
 import random
 
 from spark_kafka_native.kafka.records.headers import replace_malformed
-from spark_kafka_native.testing.java_programs import run_java
+from spark_kafka_native.testing.java import run_java
 
 JAVA = """
 import java.io.*;

@@ -18,7 +18,7 @@ from spark_kafka_native.kafka.records.columns import HEADERS_TYPE, RecordColumns
 from spark_kafka_native.kafka.records.compression import Codec
 from spark_kafka_native.kafka.records.decode import decode_record_set
 from spark_kafka_native.kafka.records.encode import encode_record_batch, set_producer
-from spark_kafka_native.testing.java_programs import run_java
+from spark_kafka_native.testing.java import run_java
 
 JAVA = """
 import java.io.*;

@@ -12,7 +12,7 @@ import zipfile
 from pathlib import Path
 
 from ..errors import JarsUnavailableError
-from ..jars import jars
+from ..java import jars
 from .message_spec import MessageSpec
 
 _FOLDER = "common/message/"

@@ -92,8 +92,7 @@ class MemberProcess:
     ) -> None:
         self.client = client
         if client == "java":
-            from spark_kafka_native.testing.jars import jars
-            from spark_kafka_native.testing.java_programs import java_command
+            from spark_kafka_native.testing.java import jars, java_command
 
             self._folder = tempfile.TemporaryDirectory(prefix="group-member-")
             source = Path(self._folder.name, "Member.java")

@@ -1,6 +1,6 @@
 import pytest
 
-from spark_kafka_native.testing.broker_properties import (
+from spark_kafka_native.testing.broker_files import (
     ClusterSettings,
     Ports,
     build_properties,
@@ -8,7 +8,7 @@ from spark_kafka_native.testing.broker_properties import (
     scram_records,
     write_properties,
 )
-from spark_kafka_native.testing.certificates import write_certificates
+from spark_kafka_native.testing.credentials import write_certificates
 
 
 def settings(brokers=1, listeners=("PLAINTEXT",), **others):

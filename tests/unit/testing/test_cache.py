@@ -2,7 +2,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from spark_kafka_native.testing.cache import cache_folder, locked
+from spark_kafka_native.testing.java import cache_folder, locked
 
 
 def test_xdg_cache_home(tmp_path, monkeypatch):
@@ -31,7 +31,7 @@ def test_lock_keeps_other_processes_out_until_its_holder_is_killed(tmp_path):
             sys.executable,
             "-c",
             "import sys, time; from pathlib import Path\n"
-            "from spark_kafka_native.testing.cache import locked\n"
+            "from spark_kafka_native.testing.java import locked\n"
             "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)",
             str(lock),
         ],
@@ -44,7 +44,7 @@ def test_lock_keeps_other_processes_out_until_its_holder_is_killed(tmp_path):
             sys.executable,
             "-c",
             "import sys; from pathlib import Path\n"
-            "from spark_kafka_native.testing.cache import locked\n"
+            "from spark_kafka_native.testing.java import locked\n"
             "with locked(Path(sys.argv[1])): print('held', flush=True)",
             str(lock),
         ],

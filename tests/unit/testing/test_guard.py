@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafka_native.testing import GuardError
-from spark_kafka_native.testing.guard import Guard
+from spark_kafka_native.testing.processes import Guard
 
 SLEEPER = [sys.executable, "-S", "-c", "import time; print('up', flush=True); time.sleep(600)"]
 # A process with a child of its own, both of which ignore SIGTERM.
@@ -25,7 +25,7 @@ FAMILY = [
 PARENT = """
 import json, os, sys, time
 from pathlib import Path
-from spark_kafka_native.testing.guard import Guard
+from spark_kafka_native.testing.processes import Guard
 guard = Guard("guard-test-")
 process = guard.start(json.loads(sys.argv[1]), output=guard.folder / "output")
 if sys.argv[2] == "fork" and os.fork() == 0:
@@ -107,7 +107,7 @@ def test_what_a_dead_process_started_ends_too(guard):
     os.kill(parent, signal.SIGKILL)
     eventually(lambda: not alive(parent))
     process = guard.start(SLEEPER, output=guard.folder / "other")  # the guard is still at work
-    from spark_kafka_native.testing.guard import GuardedProcess
+    from spark_kafka_native.testing.processes import GuardedProcess
 
     assert GuardedProcess(guard, parent).returncode == -signal.SIGKILL
     eventually(lambda: not alive(child))

@@ -4,7 +4,7 @@ import socket
 import pytest
 
 from spark_kafka_native.testing import JarsUnavailableError, JavaUnavailableError, jars
-from spark_kafka_native.testing.jars import KAFKA_VERSION
+from spark_kafka_native.testing.java import KAFKA_VERSION
 
 NO_REGISTRY = """
 <ivysettings>

@@ -2,8 +2,8 @@ import socket
 
 import pytest
 
-from spark_kafka_native.testing import ports
-from spark_kafka_native.testing.ports import free_ports
+from spark_kafka_native.testing import processes
+from spark_kafka_native.testing.processes import free_ports
 
 
 def test_all_different_and_below_the_ports_of_outgoing_connections():
@@ -17,8 +17,8 @@ def test_a_port_in_use_is_not_free(monkeypatch):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", port))
         taken.listen()
-        monkeypatch.setattr(ports, "_FIRST", port)
-        monkeypatch.setattr(ports, "_LAST", port)
+        monkeypatch.setattr(processes, "_FIRST_PORT", port)
+        monkeypatch.setattr(processes, "_LAST_PORT", port)
         with pytest.raises(OSError, match="no 1 free ports"):
             free_ports(1)
     assert free_ports(1) == [port]

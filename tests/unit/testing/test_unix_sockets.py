@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafka_native.testing.unix_sockets import unix_socket_settings
+from spark_kafka_native.testing.local_spark import unix_socket_settings
 
 
 @pytest.mark.parametrize(("length", "enabled"), [(4, "true"), (60, "true"), (61, "false"), (200, "false")])

@@ -17,7 +17,7 @@ from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import SecurityError
 from spark_kafka_native.kafka.network.connection import Connection
 from spark_kafka_native.kafka.protocol.api.api_versions import ApiVersionsRequest
-from spark_kafka_native.testing.certificates import Certificates, write_certificates
+from spark_kafka_native.testing.credentials import Certificates, write_certificates
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,13 @@
-"""Starting processes, and a folder for them, that never outlive us: our side of `guard_process`."""
+"""Processes that never outlive us, and free ports for them.
+
+`Guard` is our side of `guard_process`, which starts them.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -20,6 +24,10 @@ from .errors import GuardError
 
 _ANSWER_S = 120.0
 """For an answer, and for the end of everything: a machine may be busy, and no caller may wait for ever."""
+
+# Below the ports that the kernel hands to outgoing connections (32768 up on Linux, 49152 up on macOS): a
+# broker that restarts must find its port still free, however many clients connected somewhere in between.
+_FIRST_PORT, _LAST_PORT = 20_000, 32_000
 
 
 class Guard:
@@ -146,3 +154,29 @@ class GuardedProcess:
                 raise TimeoutError(f"process {self.pid} still runs after {timeout_s:g} s")
             time.sleep(0.02)
         return code
+
+
+def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+    """``count`` different ports that have no listener now.
+
+    Another process may still take one before its use.
+    """
+    found: list[int] = []
+    randomness = random.SystemRandom()
+    for _ in range(1000 * count):
+        port = randomness.randint(_FIRST_PORT, _LAST_PORT)
+        if port not in found and is_free(host, port):
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise OSError(f"no {count} free ports between {_FIRST_PORT} and {_LAST_PORT} on {host}")
+
+
+def is_free(host: str, port: int) -> bool:
+    """True if ``port`` (0 to 65535) of ``host`` can be bound now."""
+    with socket.socket() as probe:
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True

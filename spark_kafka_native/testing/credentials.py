@@ -1,7 +1,10 @@
-"""Certificates for the TLS listeners, made on the fly: an authority, a server and a client, as PEM files."""
+"""Certificates and bearer tokens for a test broker and its clients, made on the fly."""
 
 from __future__ import annotations
 
+import base64
+import json
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,3 +60,16 @@ def _key(pem: bytes) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
+
+
+def unsigned_token(user: str, lifetime_s: float = 3600) -> str:
+    """A JWT (``alg: none``) for ``user`` that expires in ``lifetime_s``; a negative one has expired
+    already.
+    """
+    now = time.time()
+    claims = {"sub": user, "iat": int(min(now, now + lifetime_s - 1)), "exp": now + lifetime_s}
+    return f"{_part({'alg': 'none'})}.{_part(claims)}."
+
+
+def _part(value: dict[str, object]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")

@@ -1,9 +1,12 @@
-"""A real Spark cluster on this machine: a standalone master and its workers, started from the pip package."""
+"""Spark on this machine: a standalone master and its workers, started from the pip package, and the settings
+that a session's unix domain sockets need.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -11,11 +14,12 @@ from pathlib import Path
 from types import TracebackType
 
 from .errors import ClusterStartError
-from .guard import Guard, GuardedProcess
 from .java import find_java
-from .ports import free_ports
+from .processes import Guard, GuardedProcess, free_ports
 
 _HOST = "127.0.0.1"
+_LONGEST_ADDRESS = 103  # bytes of a socket's path: macOS has the least room, 104 with the zero at the end
+_NAME_LENGTH = len("/.01234567-89ab-cdef-0123-456789abcdef.sock")  # how Spark names them
 
 
 class StandaloneSpark:
@@ -148,3 +152,15 @@ def _spark_home() -> Path:
     if spec is None or spec.origin is None:
         raise ClusterStartError("PySpark is not installed here: pip install 'spark-kafka-native[spark]'")
     return Path(spec.origin).parent
+
+
+def unix_socket_settings(folder: Path) -> dict[str, str]:
+    """Spark settings for unix domain sockets below ``folder``; off where its path is too long for one.
+
+    A path can be: macOS has temp folders of 49 characters. Spark then fails with "AF_UNIX path too long".
+    """
+    fits = len(os.fsencode(folder)) + _NAME_LENGTH <= _LONGEST_ADDRESS
+    return {
+        "spark.python.unix.domain.socket.enabled": str(hasattr(socket, "AF_UNIX") and fits).lower(),
+        "spark.python.unix.domain.socket.dir": str(folder),
+    }
