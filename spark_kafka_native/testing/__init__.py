@@ -14,8 +14,7 @@ from .errors import (
     JavaUnavailableError,
 )
 from .fault_proxy import FaultProxy
-from .fault_rule import FaultRule, ProxiedRequest
-from .fault_trace import TracedFault, read_trace, write_trace
+from .faults import FaultRule, ProxiedRequest, TracedFault, read_trace, write_trace
 from .java import find_java, jars, run_ivy, run_java
 from .local_spark import StandaloneSpark
 from .mock.mock_broker import MockBroker

@@ -24,8 +24,7 @@ from ..kafka.protocol.api.produce import ProduceRequest
 from ..kafka.protocol.codec import codec
 from ..kafka.protocol.message import Request, Response, Struct
 from ..kafka.protocol.session import PREFIX_BYTES, build_frame, response_header_size
-from .fault_rule import ProxiedRequest
-from .faults import Fault, Flip, RewriteError
+from .faults import Fault, Flip, ProxiedRequest, RewriteError
 
 Address = tuple[str, int]
 

@@ -16,7 +16,7 @@ from support.brokers.framed_client import Peer
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.testing import FaultProxy, FaultRule, MockBroker, ProxiedRequest, faults
-from spark_kafka_native.testing.fault_rule import FaultPlan
+from spark_kafka_native.testing.faults import FaultPlan
 
 
 @pytest.fixture(scope="module")
