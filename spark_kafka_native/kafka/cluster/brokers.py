@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import random
 import threading
 import time
@@ -27,6 +26,7 @@ from ..network.connection import Connection
 from ..observe import catalogue as metric
 from ..observe.metrics import MetricsRegistry, Observed
 from ..runtime.deadline import Deadline
+from ..runtime.fork import in_forked_child
 from ..runtime.name_lookup import canonical_names
 from ..runtime.waiting import DeadlineLock
 
@@ -58,9 +58,9 @@ class Brokers:
         """The metrics of all connections."""
         self._ended: KafkaError | None = None
         self._start_empty()
+        in_forked_child(self._disown)
 
     def _start_empty(self) -> None:
-        self._pid = os.getpid()
         self._connections: dict[tuple[int, str], tuple[Connection, str, int]] = {}
         self._bootstrapped: Connection | None = None
         self._connecting: dict[tuple[int, str], DeadlineLock] = {}
@@ -74,7 +74,6 @@ class Brokers:
         If the address of a node id has changed, a new connection is made. Raises `NetworkError` with the
         address that the broker advertises.
         """
-        self._check_process()
         key, known = (broker.node_id, channel), self._connections
 
         def connect() -> Connection:
@@ -90,7 +89,6 @@ class Brokers:
 
     def ready(self, broker: Broker, channel: str = "") -> Connection | None:
         """A live connection as `connection` returns it, if there is one that can be had without waiting."""
-        self._check_process()
         key = (broker.node_id, channel)
 
         def find() -> Connection | None:
@@ -132,7 +130,6 @@ class Brokers:
 
     def live(self) -> list[Connection]:
         """Connections that can be used without waiting for a new one; includes the bootstrap connection."""
-        self._check_process()
         return [one for one in self._known() if one.alive() and not one.renewal_due]
 
     def _known(self) -> list[Connection]:
@@ -146,7 +143,6 @@ class Brokers:
         Raises `NetworkError` with the cause of each failure; an error of TLS or of the version if all of them
         failed for that reason.
         """
-        self._check_process()
         known = self._connections
         left = random.sample(self._config.bootstrap_servers, len(self._config.bootstrap_servers))
         canonical = self._config.client_dns_lookup == CANONICAL
@@ -184,12 +180,10 @@ class Brokers:
 
     def observed(self) -> list[Observed]:
         """Values that are measured when metrics are read; no request is made."""
-        self._check_process()
         return [Observed(metric.CONNECTIONS, sum(not connection.closed for connection in self._known()))]
 
     def close(self) -> None:
         """Close every connection."""
-        self._check_process()
         known, bootstrapped = self._connections, self._bootstrapped
         # First: from here on, a thread that is connecting closes its connection by itself.
         self._start_empty()
@@ -208,9 +202,8 @@ class Brokers:
         if self._ended is not None:
             raise own_copy(self._ended)
 
-    def _check_process(self) -> None:
-        if self._pid == os.getpid():
-            return
+    def _disown(self) -> None:
+        # The connections are the parent's.
         inherited = [connection for connection, _, _ in self._connections.values()]
         if self._bootstrapped is not None:
             inherited.append(self._bootstrapped)

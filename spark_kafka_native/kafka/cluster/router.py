@@ -7,7 +7,6 @@ connections.
 from __future__ import annotations
 
 import logging
-import os
 import random
 import threading
 import time
@@ -29,6 +28,7 @@ from ..protocol.api.find_coordinator import GROUP_KEY_TYPE, TRANSACTION_KEY_TYPE
 from ..protocol.api.metadata import MetadataRequest, MetadataRequestTopic
 from ..protocol.message import Request, Response
 from ..runtime.deadline import Deadline
+from ..runtime.fork import in_forked_child
 from ..runtime.retry import Backoff, retry
 from ..runtime.waiting import DeadlineLock
 from .brokers import Brokers
@@ -63,9 +63,9 @@ class Router:
         self._brokers = brokers or Brokers(config, metrics=self.metrics)
         self._ended: KafkaError | None = None
         self._start_empty()
+        in_forked_child(self._start_empty)
 
     def _start_empty(self) -> None:
-        self._pid = os.getpid()
         self._refreshes = DeadlineLock()
         self._metadata = ClusterMetadata()
         self._fetched_at: dict[str | None, float] = {}  # by topic; None: all of them
@@ -99,7 +99,6 @@ class Router:
         A topic that cannot be described is included with its error code. Raises the last error if no broker
         answered.
         """
-        self._check_process()
         self._raise_if_ended()
         # Without the lock: its holder may be waiting for a broker that does not answer.
         if not refresh and self._fresh(topics):
@@ -113,7 +112,6 @@ class Router:
         self, topics: Collection[str] | None, deadline: Deadline, *, create: bool = False
     ) -> ClusterMetadata:
         """One attempt at new metadata for ``topics``, from the broker that answers first."""
-        self._check_process()
         wanted = None if topics is None else sorted(set(topics))
         asked = None if wanted is None else [MetadataRequestTopic(name=name) for name in wanted]
         request = MetadataRequest(topics=asked, allow_auto_topic_creation=create)
@@ -185,7 +183,6 @@ class Router:
 
     def knows(self, topics: Collection[str]) -> bool:
         """True if `metadata` and `leader` know ``topics`` without a request."""
-        self._check_process()
         return self._fresh(topics)
 
     def send_to(
@@ -207,7 +204,6 @@ class Router:
 
     def send_any(self, request: Request[R], deadline: Deadline | None = None) -> R:
         """Send ``request`` to any broker, with retries until one answers or ``deadline`` passes."""
-        self._check_process()
         limit = deadline or self.deadline()
         return self.retry(lambda: self.ask_any(request, limit), what=request.api_name(), deadline=limit)
 
@@ -215,7 +211,6 @@ class Router:
         """One attempt at ``request``: live connections, then the known brokers, then the bootstrap addresses
         again (KIP-899: all brokers may have moved). Raises the failures of all.
         """
-        self._check_process()
         failures: list[KafkaError] = []
         for connect in self._ways(deadline):
             if deadline.expired:
@@ -280,7 +275,6 @@ class Router:
 
     def close(self) -> None:
         """Close every connection. The router may be used again; then it starts anew."""
-        self._check_process()
         self._brokers.close()
 
     def end(self, error: KafkaError | None = None) -> None:
@@ -288,18 +282,12 @@ class Router:
         error like ``error`` (None: `ClientClosedError`). A call that is connecting notices at the end of that
         attempt.
         """
-        self._check_process()
         self._ended = error or ClientClosedError("the client was closed")
         self._brokers.end(self._ended)
 
     def _raise_if_ended(self) -> None:
         if self._ended is not None:
             raise own_copy(self._ended)
-
-    def _check_process(self) -> None:
-        # A lock that a thread of the parent held at the fork would never be freed in the child.
-        if self._pid != os.getpid():
-            self._start_empty()
 
     def _learn(self, metadata: ClusterMetadata) -> None:
         if _LOG.isEnabledFor(logging.INFO):
@@ -389,14 +377,11 @@ def _drop_cold(now: float) -> list[Router]:
 def _after_fork() -> None:
     global _routers_lock
     _routers_lock = threading.Lock()
-    inherited = list(_routers.values())
     _warm.clear()
     _routers.clear()
-    for router in inherited:
-        router._brokers._check_process()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+in_forked_child(_after_fork)
 
 
 def _leader(metadata: ClusterMetadata, topic_partition: TopicPartition) -> Leader:

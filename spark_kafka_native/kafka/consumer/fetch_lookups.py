@@ -16,9 +16,9 @@ from ..error_code import ErrorCode
 from ..errors import BrokerError, KafkaError, OffsetOutOfRangeError
 from ..model import TopicPartition
 from ..network.connection import Connection
+from ..runtime.background import Background
 from ..runtime.deadline import Deadline
 from ..runtime.retry import Backoff, is_retriable
-from .background import Background
 from .offsets import with_bounds
 from .partition_state import PartitionState
 
@@ -110,7 +110,7 @@ class FetchLookups:
     ) -> None:
         self._router = router
         self._connections = connections or router
-        self.background = background or Background()
+        self.background = background or Background("kafka-fetch")
         self._bounds = bounds
         self._dialled: dict[int, Connection | KafkaError] = {}
         self._bounds_found: list[BoundsOutcome] = []

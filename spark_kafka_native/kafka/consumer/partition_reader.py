@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import os
 import threading
 import time
 import weakref
@@ -21,6 +20,7 @@ from ..observe import catalogue as metric
 from ..observe.events import EventSource
 from ..observe.metrics import MetricsRegistry, MetricsSnapshot, Observed
 from ..runtime.deadline import Deadline
+from ..runtime.fork import in_forked_child
 from .consumer_events import WorkUnit
 from .fetched_records import FetchedRecords
 from .prefetch_buffer import PrefetchBuffer
@@ -114,7 +114,8 @@ class PartitionReader:
         *,
         watch_soon: bool = False,
     ) -> None:
-        self._process_id = os.getpid()
+        self.inherited = False
+        """True in a process that was forked from the one that made the reader."""
         self._config = config
         self.buffer = PrefetchBuffer(config.prefetch_max_bytes)
         """The records that were fetched ahead; shared with the fetching thread."""
@@ -137,7 +138,7 @@ class PartitionReader:
         prefetching.thread.start()
         # No more than this: a finalizer may run anywhere, also while locks are held.
         weakref.finalize(self, setattr, self.buffer, "closed", True).atexit = False
-        _READERS.add(self)
+        in_forked_child(self._disown)
 
     def __repr__(self) -> str:
         state = " (closed)" if self.closed else ""
@@ -164,19 +165,19 @@ class PartitionReader:
         ``topic_id`` is the id that the offset belongs to (`TopicRecreatedError` if the topic has another);
         without it, that of the first answer. Raises `ValueError` if the partition is being read already.
         """
-        self._check_process()
+        self.check_process()
         self.buffer.add(topic_partition, offset, topic_id)
 
     def remove(self, topic_partition: TopicPartition) -> int:
         """Drop a partition and its fetched records; returns its `position`."""
-        self._check_process()
+        self.check_process()
         with self._lock:
             self._give_back_rows(topic_partition)
             return self.buffer.remove(topic_partition)
 
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
         """Continue from ``offset``; also after an error about the partition."""
-        self._check_process()
+        self.check_process()
         with self._lock:
             # Not dropped here: an interrupt before the seek must not let them be skipped.
             self._give_back_rows(topic_partition)
@@ -186,14 +187,14 @@ class PartitionReader:
         """Hand out no records of a partition until `resume`. Fetched records are kept, up to
         ``prefetch_max_bytes`` for all paused partitions.
         """
-        self._check_process()
+        self.check_process()
         with self._lock:
             self._give_back_rows(topic_partition)
             self.buffer.pause(topic_partition)
 
     def resume(self, topic_partition: TopicPartition) -> None:
         """Continue with a partition that was paused, at its position."""
-        self._check_process()
+        self.check_process()
         self.buffer.resume(topic_partition)
 
     def position(self, topic_partition: TopicPartition) -> int:
@@ -299,7 +300,7 @@ class PartitionReader:
     def close(self) -> None:
         """Stop fetching; a read in another thread raises `ConsumerClosedError`. May be called twice."""
         self.rows = iter(())
-        if self._process_id != os.getpid():  # the thread is the parent's, and so may be its locks
+        if self.inherited:  # the thread is the parent's, and so may be its locks
             self.buffer.closed = True
         else:
             self.buffer.close()
@@ -318,21 +319,23 @@ class PartitionReader:
         return found
 
     def _check_open(self) -> None:
-        self._check_process()
+        self.check_process()
         failure = self.buffer.failure
         if failure is not None:
             raise ConsumerClosedError(f"the thread that fetches failed: {failure!r}") from failure
         if self.buffer.closed:
             raise ConsumerClosedError("the consumer is closed")
 
-    def _check_process(self) -> None:
-        if self._process_id != os.getpid():
+    def check_process(self) -> None:
+        """Raise `ConsumerClosedError` if it is `inherited`."""
+        if self.inherited:
             raise ConsumerClosedError(
                 "the consumer was made in another process (before a fork); make one in this process"
             )
 
     def _disown(self) -> None:
-        """In a forked child: the parent continues with the fetched records."""
+        # The parent continues with the fetched records.
+        self.inherited = True
         self._lock = threading.Lock()
         self._read_by = {}
         self.rows = iter(())
@@ -399,17 +402,6 @@ class PartitionReader:
         first = {record.topic_partition: record.offset for record in reversed(found)}
         for topic_partition, offset in first.items():
             self.seek(topic_partition, offset)
-
-
-_READERS: weakref.WeakSet[PartitionReader] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for reader in list(_READERS):
-        reader._disown()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def _offset_before(fetched: FetchedRecords, row: int) -> int:

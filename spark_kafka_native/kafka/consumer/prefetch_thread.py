@@ -21,8 +21,8 @@ from ..network.connection import Connection
 from ..network.transport import READ, wait_for_streams
 from ..observe import catalogue as metric
 from ..observe.metrics import error_tag
+from ..runtime.background import Background
 from ..runtime.deadline import Deadline
-from .background import Background
 from .fetch_lookups import FetchLookups
 from .fetched_records import FetchedRecords
 from .fetcher import FetchRun
@@ -91,7 +91,7 @@ class PrefetchThread:
         self._metrics = buffer.metrics
         self.brokers = Brokers(router.config, metrics=buffer.metrics)
         """Connections of its own."""
-        self._background = Background(buffer.wakeup)
+        self._background = Background("kafka-fetch", buffer.wakeup)
         connections = _OwnConnections(router, self.brokers)
         lookups = FetchLookups(router, connections, self._background, self._with_reset)
         self._run = FetchRun(router, config, columns, lookups=lookups, metrics=buffer.metrics)

@@ -6,7 +6,6 @@ ahead. Partitions come and go only in the caller's thread, when it comes back fo
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import weakref
@@ -107,7 +106,6 @@ class GroupConsumer:
         self._taken: Taken | None = None
         self._read_by: dict[str, int] = {}
         self._closed = False
-        self._process_id = os.getpid()
         weakref.finalize(self, self._member.abandon).atexit = False
         weakref.finalize(self, self._commits.queue.abandon).atexit = False
 
@@ -407,7 +405,7 @@ class GroupConsumer:
     def _close(self, *, done: bool) -> None:
         if self._closed or self._rebalance.leaving:  # a callback may call it, too
             return
-        if self._process_id != os.getpid():  # the membership is the parent's
+        if self._reader.inherited:  # the membership is the parent's
             self._closed = True
             return
         self._rebalance.leaving = True
@@ -485,10 +483,7 @@ class GroupConsumer:
                 self._commits.progress.given_back(tp, from_offset)
 
     def _check_open(self) -> None:
-        if self._process_id != os.getpid():  # its threads and its place in the group are the parent's
-            raise ConsumerClosedError(
-                "the consumer was made in another process (before a fork); make one in this process"
-            )
+        self._reader.check_process()
         if self._closed:
             raise ConsumerClosedError("the consumer is closed")
 

@@ -15,12 +15,12 @@ from functools import partial
 
 from ..cluster.retry_policy import SAY_AFTER_S
 from ..cluster.router import Router
-from ..consumer.background import Background
 from ..consumer.offsets import resolve_offsets, try_resolve_offsets
 from ..consumer.partition_reader import PartitionReader
 from ..errors import DeadlineExceededError, KafkaError, NoCommittedOffsetError
 from ..model import OffsetAt, TopicPartition
 from ..network.transport import READ, wait_for_streams
+from ..runtime.background import Background
 from ..runtime.deadline import Deadline
 from ..runtime.log_throttle import LogThrottle
 from ..runtime.retry import Backoff, is_retriable
@@ -68,7 +68,7 @@ class StartOffsets:
         """Where reading began with this assignment, or with the last `seek`."""
         self._since = 0.0
         self._wait = Deadline.after_ms(0)
-        self._background = Background()
+        self._background = Background("kafka-group")
         self._retry_at = 0.0
         self._failures = 0
 
@@ -149,7 +149,7 @@ class StartOffsets:
     def stop_looking(self) -> None:
         """Discard the lookup in progress."""
         self._background.close()
-        self._background = Background()
+        self._background = Background("kafka-group")
         self._retry_at, self._failures = 0.0, 0
 
     def _look(self, background: Background, wanted: Collection[TopicPartition], failures: int) -> _Places:

@@ -5,13 +5,13 @@ A stream holds a bounded window of events, so that a slow subscriber loses event
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections import deque
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from ..runtime.deadline import Deadline
+from ..runtime.fork import in_forked_child
 from ..runtime.waiting import LocklessCondition
 
 
@@ -41,11 +41,18 @@ class EventStream(Generic[E]):
         """Events since the subscription, including dropped ones."""
         self.dropped = 0
         """Events that were removed before they were read."""
-        self._process_id = os.getpid()
+        self._closed = False
+        self._start_empty()
+        in_forked_child(self._disown)
+
+    def _start_empty(self) -> None:
         self.lock = threading.RLock()  # re-entrant: a signal handler may close the client
         self._events: deque[E] = deque()
         self._condition = LocklessCondition()
-        self._closed = False
+
+    def _disown(self) -> None:
+        self._start_empty()
+        self._closed = True
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
@@ -72,7 +79,7 @@ class EventStream(Generic[E]):
     @property
     def closed(self) -> bool:
         """True if no more events will arrive. Events in the window can still be taken."""
-        return self._closed or self._process_id != os.getpid()
+        return self._closed
 
     def take(self, timeout: float | None = None) -> E | None:
         """The oldest event. Waits for one for ``timeout`` seconds (None: until the stream is closed); None if
@@ -80,8 +87,6 @@ class EventStream(Generic[E]):
         """
         deadline = None if timeout is None else Deadline.after_ms(timeout * 1000)
         while True:
-            if self._process_id != os.getpid():
-                return None
             closed = self.closed  # read first: the last event may arrive just before the end
             with self.lock:
                 if self._events:
@@ -91,8 +96,6 @@ class EventStream(Generic[E]):
 
     def drain(self) -> list[E]:
         """Take all events in the window, without waiting."""
-        if self._process_id != os.getpid():
-            return []
         with self.lock:
             found = list(self._events)
             self._events.clear()
@@ -120,9 +123,13 @@ class EventSource(Generic[E]):
     """The subscribers of one kind of event. Any thread may use it. It does not keep streams alive."""
 
     def __init__(self) -> None:
+        self._closed = False
+        self._start_empty()
+        in_forked_child(self._start_empty)
+
+    def _start_empty(self) -> None:
         self._streams: tuple[weakref.ref[EventStream[E]], ...] = ()
         self._lock = threading.RLock()
-        self._closed = False
 
     @property
     def listening(self) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol, Self, TextIO
 
 from ..errors import ConfigError
 from ..runtime.deadline import Deadline
+from ..runtime.fork import in_forked_child
 from ..runtime.waiting import LocklessCondition
 from .catalogue import ALL_METRICS, Kind, Metric
 from .events import EventStream
@@ -64,7 +65,6 @@ class MetricsExporter:
         self._last: MetricsSnapshot | None = None
         self._condition = LocklessCondition()
         self._stopping = False
-        self._process_id = os.getpid()
         self._thread = threading.Thread(target=self._work, name="kafka-metrics-exporter", daemon=True)
         self._thread.start()
 
@@ -84,8 +84,6 @@ class MetricsExporter:
 
     def close(self) -> None:
         """Export the metrics since the last call, and stop. Harmless if repeated."""
-        if self._process_id != os.getpid():
-            return
         self._stopping = True
         self._condition.notify_all()
         if self._thread is not threading.current_thread():
@@ -161,14 +159,19 @@ class _Collected:
     def __init__(
         self, client: Metered, observation: Callable[..., Any], attributes: Mapping[str, str]
     ) -> None:
-        self._client = weakref.ref(client)
+        self._client: Callable[[], Metered | None] = weakref.ref(client)
         self._observation = observation
         self._attributes = dict(attributes)
-        self._process_id = os.getpid()
         self._lock = threading.Lock()
         self._total: MetricsSnapshot | None = None
         self._since: MetricsSnapshot | None = None
         self._read: set[str] = set()
+        in_forked_child(self._disown)
+
+    def _disown(self) -> None:
+        # A metric reader may run on in a forked child, where the client does not.
+        self._lock = threading.Lock()
+        self._client = lambda: None
 
     def reader(self, name: str, metric: Metric, read: _Read) -> Callable[[Any], list[Any]]:
         """The callback of one instrument."""
@@ -183,9 +186,6 @@ class _Collected:
         return observe
 
     def _values(self, name: str, metric: Metric, *, interval: bool) -> list[tuple[MetricKey, Value]]:
-        # A reader may run on in a forked child, where the client does not.
-        if self._process_id != os.getpid():
-            return []
         with self._lock:
             snapshot = self._snapshot(name)[interval]
         return (
@@ -246,7 +246,6 @@ class JsonLines:
         # The thread closes it, once everything is written.
         self._file = Path(to).open("a", encoding="utf-8") if isinstance(to, str | os.PathLike) else to  # noqa: SIM115
         self._reported_dropped = 0
-        self._process_id = os.getpid()
         self._thread = threading.Thread(target=self._work, name="kafka-json-lines", daemon=True)
         self._thread.start()
 
@@ -261,8 +260,6 @@ class JsonLines:
 
     def close(self) -> None:
         """Write the remaining events, and stop. Harmless if repeated."""
-        if self._process_id != os.getpid():  # the thread and the file's buffer belong to the parent
-            return
         self._stream.close()
         self._thread.join(CLOSE_S)
 

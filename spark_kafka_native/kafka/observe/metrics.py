@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import threading
 import time
-import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..errors import BrokerError
+from ..runtime.fork import in_forked_child
 from .catalogue import Kind, Metric
 
 STEPS = 4
@@ -303,7 +302,7 @@ class MetricsRegistry:
 
     def __init__(self) -> None:
         self._start()
-        _REGISTRIES.add(self)
+        in_forked_child(self._start)
 
     def _start(self) -> None:
         # Re-entrant: a signal handler may close the client while this thread counts.
@@ -390,17 +389,6 @@ class MetricsRegistry:
             return metric, (OTHER,) * len(tags)
         self._series[metric] = known + 1
         return key
-
-
-_REGISTRIES: weakref.WeakSet[MetricsRegistry] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for registry in list(_REGISTRIES):
-        registry._start()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def error_tag(error: BaseException | None) -> str:

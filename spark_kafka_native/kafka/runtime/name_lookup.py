@@ -9,15 +9,16 @@ delays no other name.
 from __future__ import annotations
 
 import ipaddress
-import os
 import socket
-import threading
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from ..config.client_config import ClientConfig
 from ..errors import NetworkError, UnreachableError
+from .background import start_thread
 from .deadline import Deadline
+from .fork import in_forked_child
 from .waiting import LocklessCondition
 
 MAX_LOOKUPS: Final = 256
@@ -95,11 +96,7 @@ class Lookups:
             # Within the try: an interrupt after this would leave a lookup that no thread runs.
             lookup = self._under_way.setdefault(key, lookup)
             if lookup.unclaimed:  # perhaps another caller's, interrupted before it started a thread
-                arguments = (key, lookup)
-                threading.Thread(target=self._run, args=arguments, name="kafka-lookup", daemon=True).start()
-        except RuntimeError:
-            # No thread can start while the interpreter exits (Python 3.12), or if there are too many.
-            self._run(key, lookup)
+                start_thread(partial(self._run, key, lookup), "kafka-lookup")
         except BaseException as interrupt:
             # Unless a thread runs it, none will: other callers must not wait for it.
             if lookup.claim():
@@ -225,4 +222,4 @@ def _after_fork() -> None:
     _lookups = Lookups()  # its threads are the parent's
 
 
-os.register_at_fork(after_in_child=_after_fork)
+in_forked_child(_after_fork)

@@ -20,6 +20,7 @@ from ..config.secret import Secret
 from ..config.security_config import MSK_IAM, SecurityConfig
 from ..errors import AuthenticationError, ConfigError, KafkaError
 from ..runtime.deadline import Deadline
+from ..runtime.fork import in_forked_child
 from .config_providers import resolve
 from .credentials import client_credentials, jaas_of, revealed, unsecured_token
 
@@ -255,4 +256,4 @@ def _after_fork() -> None:
     _sources.clear()  # its locks may have been held
 
 
-os.register_at_fork(after_in_child=_after_fork)
+in_forked_child(_after_fork)

@@ -9,7 +9,6 @@ from uuid import UUID
 
 from spark_kafka_native.kafka.cluster.router import Leader
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig
-from spark_kafka_native.kafka.consumer.background import Background
 from spark_kafka_native.kafka.consumer.fetch_lookups import FetchLookups
 from spark_kafka_native.kafka.consumer.fetcher import FetchClock, FetchRun
 from spark_kafka_native.kafka.error_code import ErrorCode
@@ -21,6 +20,7 @@ from spark_kafka_native.kafka.protocol.api.fetch import (
     FetchResponse,
     PartitionData,
 )
+from spark_kafka_native.kafka.runtime.background import Background
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 from support.record_batches import batch, record
 
@@ -148,7 +148,7 @@ def start(
 ) -> FetchRun:
     router: Any = world
     config = {"fetch_max_wait_ms": 500, "poll_timeout_ms": 10_000} | config
-    lookups = FetchLookups(router, background=background or AtOnce())
+    lookups = FetchLookups(router, background=background or AtOnce("kafka-fetch"))
     run = FetchRun(router, ConsumerConfig(**config), lookups=lookups, clock=world.clock)
     for topic_partition in topic_partitions:
         run.add(topic_partition, 10, 20)

@@ -365,7 +365,7 @@ class Held(AtOnce):
     """Does what it was given when it is told to, in the run's own thread."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__("kafka-fetch")
         self.work: dict[Hashable, tuple[Callable[[], Any], Callable[[Any], None]]] = {}
 
     def __contains__(self, key: Hashable) -> bool:

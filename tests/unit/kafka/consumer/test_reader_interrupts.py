@@ -174,7 +174,7 @@ def test_metrics_wait_for_no_thread_that_waits_for_the_interrupted_one(
 def test_a_forked_child_is_told_to_make_its_own(cluster: ScriptedCluster, start: Start) -> None:
     [tp] = fill(cluster)
     reader = start((tp, 0))
-    reader._process_id = os.getpid() + 1
+    reader.inherited = True
     with pytest.raises(ConsumerClosedError, match="another process"):
         reader.poll(5, soon())
 

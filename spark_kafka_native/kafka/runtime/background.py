@@ -1,23 +1,37 @@
-"""`Background`: work that may wait for a broker, in threads of its own, for a loop that must not wait.
+"""Short-lived threads: `start_thread`, and `Background` for a loop that must not wait for a broker.
 
-A thread does the work; `settle` passes the outcome on in the loop's thread, so that no other thread changes
-the state of the loop.
+A thread does the work; `Background.settle` passes the outcome on in the loop's thread, so that no other
+thread changes the state of the loop.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any, TypeVar
 
 from ..errors import KafkaError
-from ..runtime.deadline import Deadline, Wakeup
+from .deadline import Deadline, Wakeup
+from .fork import in_forked_child
 
 T = TypeVar("T")
 SHARED_WAIT_MS = 100
 """Limit of a wait for connections that other threads may read from too, while work is under way."""
+
+
+def start_thread(work: Callable[[], object], name: str) -> None:
+    """Do ``work``, which must not raise, in a daemon thread. It is done at once, in this thread, if no thread
+    can start: because the interpreter is ending (Python 3.12 on), or because there are too many.
+
+    After an interrupt (Ctrl-C) the thread may run or not.
+    """
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        work()
 
 
 class _Work:
@@ -33,18 +47,20 @@ class _Work:
 class Background:
     """The work that is under way, one piece for each key: the choice of keys bounds the number of threads.
 
-    Used by one thread. ``wakeup`` is set when work has ended; without one, it has its own. In a forked child
-    no work is under way.
+    Used by one thread. ``name`` begins the names of the threads. ``wakeup`` is set when work has ended;
+    without one, it has its own. In a forked child no work is under way.
     """
 
-    def __init__(self, wakeup: Wakeup | None = None) -> None:
+    def __init__(self, name: str, wakeup: Wakeup | None = None) -> None:
+        self._name = name
         self.given = wakeup
         """The wakeup of the caller, which may set it for reasons of its own."""
         self._closed = False
         self._start_empty()
+        in_forked_child(self._start_empty)
 
     def _start_empty(self) -> None:
-        self._process_id = os.getpid()
+        # In a child the pipes are the parent's as well: writing to them would wake the parent.
         self._own: Wakeup | None = None
         self._end: Wakeup | None = None
         self._under_way: dict[Hashable, _Work] = {}
@@ -76,7 +92,6 @@ class Background:
         """Do ``work`` in a thread; `settle` calls ``then`` with its result or the `KafkaError` that it
         raised. Does nothing while there is work under the same ``key``.
         """
-        self._check_process()
         if key in self._under_way or self._closed:
             return
         if self._end is None:
@@ -86,21 +101,13 @@ class Background:
         try:
             self._under_way[key] = mine
             self._threads.add(mine)
-            run = threading.Thread(
-                target=self._run, args=(mine, work), name=f"kafka-fetch-{key}", daemon=True
-            )
-            run.start()
-        except RuntimeError:
-            # None can be started while the interpreter ends (3.12 on), or where there are too many.
-            self._run(mine, work)
-            self.settle()
+            start_thread(partial(self._run, mine, work), f"{self._name}-{key}")
         except BaseException:  # an interrupt: the thread may run or not
             self._under_way.pop(key, None)
             raise
 
     def settle(self) -> None:
         """Pass on the outcomes of work that has ended. Raises an error that is no `KafkaError`: a bug."""
-        self._check_process()
         if self._closed:
             return
         if self._own is not None:
@@ -117,7 +124,6 @@ class Background:
 
     def close(self) -> None:
         """Cancel work under way, without waiting for it; its outcome is dropped."""
-        self._check_process()
         self._closed = True
         self._under_way.clear()
         self._ended.clear()
@@ -126,11 +132,6 @@ class Background:
         if self._end is not None:
             self._end.set()
             self._close_unused()
-
-    def _check_process(self) -> None:
-        # The threads are the parent's, and so are the pipes: writing to them here would wake the parent.
-        if self._process_id != os.getpid():
-            self._start_empty()
 
     def _run(self, mine: _Work, work: Callable[[], object]) -> None:
         outcome: object

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_native.kafka.consumer.background import SHARED_WAIT_MS, Background
 from spark_kafka_native.kafka.errors import NetworkError
+from spark_kafka_native.kafka.runtime.background import SHARED_WAIT_MS, Background
 from spark_kafka_native.kafka.runtime.deadline import Wakeup
 
 
 @pytest.fixture
 def background() -> Iterator[Background]:
-    made = Background()
+    made = Background("kafka-fetch")
     yield made
     made.close()
 
@@ -80,7 +80,7 @@ def test_the_loop_is_woken_by_what_it_waits_with(background: Background) -> None
     assert background.wakeup is None
 
     given = Wakeup()
-    other = Background(given)
+    other = Background("kafka-fetch", given)
     other.start("one", lambda: 1, lambda _: None)
     assert other.max_wait_ms == float("inf")
     while not given.is_set:
@@ -100,7 +100,13 @@ def test_a_mistake_of_ours_is_raised(background: Background) -> None:
 @pytest.mark.parametrize("ends", ["before", "after"])
 def test_a_close_calls_it_off_and_leaves_nothing(ends: str) -> None:
     """What the work waited with is closed, whether it ends before the close or after it."""
-    background, told, begun, seen, gate = Background(), [], threading.Event(), [], threading.Event()
+    background, told, begun, seen, gate = (
+        Background("kafka-fetch"),
+        [],
+        threading.Event(),
+        [],
+        threading.Event(),
+    )
 
     def work() -> None:
         deadline = background.deadline(3_600_000)
@@ -136,6 +142,9 @@ def test_without_threads_it_is_done_at_once(background: Background, monkeypatch:
     monkeypatch.setattr(threading.Thread, "start", refuse)
     told: list[Any] = []
     background.start("one", lambda: 1, told.append)
+    assert background.wakeup is not None
+    assert background.wakeup.is_set
+    background.settle()
     assert told == [1]
     assert "one" not in background
 

@@ -1,0 +1,77 @@
+"""What a forked child resets."""
+
+from __future__ import annotations
+
+import gc
+import os
+import weakref
+from collections.abc import Callable
+
+import pytest
+
+from spark_kafka_native.kafka.runtime import fork
+from spark_kafka_native.kafka.runtime.fork import in_forked_child
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
+
+class Owner:
+    def __init__(self, reset: Callable[[], None] = lambda: None) -> None:
+        self.resets = 0
+        self._reset_too = reset
+        in_forked_child(self.reset)
+
+    def reset(self) -> None:
+        self.resets += 1
+        self._reset_too()
+
+
+def exit_code_of_child(check: Callable[[], bool]) -> int:
+    child = os.fork()
+    if not child:
+        os._exit(0 if check() else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_the_child_resets_each_object_once_and_the_parent_none() -> None:
+    first, second = Owner(), Owner()
+    assert exit_code_of_child(lambda: (first.resets, second.resets) == (1, 1)) == 0
+    assert (first.resets, second.resets) == (0, 0)
+
+
+def test_a_function_is_called_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fork, "_resets", set())
+    called: list[bool] = []
+
+    def reset() -> None:
+        called.append(True)
+
+    in_forked_child(reset)
+    del reset
+    gc.collect()
+    assert exit_code_of_child(lambda: called == [True]) == 0
+    assert called == []
+
+
+def test_an_object_is_not_kept_alive() -> None:
+    owner = Owner()
+    gone, known = weakref.ref(owner), len(fork._resets)
+    del owner
+    gc.collect()
+    assert gone() is None
+    assert len(fork._resets) < known
+
+
+def test_an_error_in_one_reset_does_not_prevent_the_others() -> None:
+    def fail() -> None:
+        os.close(2)  # the interpreter reports the error there
+        raise ZeroDivisionError
+
+    owners = [Owner(fail if number % 2 else lambda: None) for number in range(8)]
+    assert exit_code_of_child(lambda: [one.resets for one in owners] == [1] * 8) == 0
+
+
+def test_a_reset_may_make_objects_that_are_reset_after_the_next_fork() -> None:
+    made: list[Owner] = []
+    owner = Owner(lambda: made.append(Owner()))
+    assert exit_code_of_child(lambda: owner.resets == 1 and made[0].resets == 0) == 0
