@@ -18,12 +18,14 @@ from .faults import FaultRule, ProxiedRequest, TracedFault, read_trace, write_tr
 from .java import find_java, jars, run_ivy, run_java
 from .local_spark import StandaloneSpark
 from .mock.mock_broker import MockBroker
+from .mock.script import Effect
 
 __all__ = [
     "ACLS",
     "BrokerStartError",
     "BrokerUnavailableError",
     "ClusterStartError",
+    "Effect",
     "EmbeddedKafka",
     "FaultProxy",
     "FaultRule",

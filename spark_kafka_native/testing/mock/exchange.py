@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import struct
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from ...kafka.error_code import ErrorCode
 from .answers import ANSWERS, HIGHEST, answer
-from .listener import Then
+from .listener import Outgoing, Then
 from .message_bytes import MessageReader
 from .message_spec import MessageSpec, VersionRange
 from .message_specs import MessageSpecs
 from .mock_cluster import Call, MockCluster
 from .mock_request import MockRequest, find_places, topic_of
 from .sasl_answers import BEFORE_USERS
-from .script import Fault, Fields, Script
+from .script import Effect, Fields, Script
 
 _LOG = logging.getLogger("spark_kafka_native.testing.mock")
 _LENGTH: Final = 4
@@ -78,43 +80,57 @@ class Exchange:
         known = known or api in self.script.apis()
         return spec if known else VersionRange.parse(None)
 
-    def serve(self, frame: bytes, node_id: int, connection: int) -> tuple[bytes, Then]:
+    def answer(self, api: str, body: bytes, version: int, node_id: int) -> bytes:
+        """Carry a request out that came over no connection, without any fault, and return the body of the
+        answer; no bytes if a broker sends none.
+        """
+        request = self._request(api, version, body, node_id)
+        fields = self._answer(request, [])
+        return b"" if fields is None else self._specs[f"{api}Response"].write(fields, version)
+
+    def serve(self, frame: bytes, node_id: int, connection: int) -> Outgoing:
         """What to send in answer to ``frame``, its length included, and what becomes of the connection."""
         try:
             request, spec = self._read(frame, node_id, connection)
         except ValueError as error:
             _LOG.warning("broker %d: a request can't be read, its connection is closed: %s", node_id, error)
-            return b"", Then.CLOSE
+            return Outgoing(b"", Then.CLOSE)
         self._see(request)
         if request.version not in self.versions_of(request.api):
             return self._refuse(request)
         if self._is_stranger(request):
             what = (request.node_id, request.connection, request.api)
             _LOG.warning("broker %d: connection %d asks for %s before it says who it is (SASL)", *what)
-            return b"", Then.CLOSE
+            return Outgoing(b"", Then.CLOSE)
         try:
             return self._carry_out(request, spec)
         except Exception as error:  # noqa: BLE001 - a function of the script may raise anything
             _LOG.exception("broker %d could not answer %r: the connection is closed", node_id, request)
             self._failures.append((request, error))
-            return b"", Then.CLOSE
+            return Outgoing(b"", Then.CLOSE)
 
     def _is_stranger(self, request: MockRequest) -> bool:
         if self._cluster.users is None or request.api in BEFORE_USERS:
             return False
         return request.connection not in self._cluster.authenticated
 
-    def _carry_out(self, request: MockRequest, spec: MessageSpec) -> tuple[bytes, Then]:
+    def _carry_out(self, request: MockRequest, spec: MessageSpec) -> Outgoing:
         with self._cluster.changed:
-            faults = self.script.take(request)
+            taken = self.script.take(request)
+        faults = [fault.effect_on(request) for fault in taken]
         for fault in faults:
             self._wait(fault)
         if any(fault.is_hang_up for fault in faults):
-            return b"", Then.CLOSE
-        body = self._body(request, faults)
-        if body is None:
-            return b"", Then.NEXT
-        return _spoil(_frame(request, spec, body), faults)
+            return Outgoing(b"", Then.CLOSE)
+        if any(fault.is_ignored for fault in faults):
+            return Outgoing(b"", Then.SILENCE)
+        whole = next((fault.frame for fault in faults if fault.frame is not None), None)
+        if whole is None:
+            body = self._body(request, faults)
+            if body is None:
+                return Outgoing(b"")
+            whole = _frame(request, spec, body)
+        return _spoil(whole, faults)
 
     def _read(self, frame: bytes, node_id: int, connection: int) -> tuple[MockRequest, MessageSpec]:
         reader = MessageReader(frame)
@@ -127,48 +143,53 @@ class Exchange:
             raise EOFError
         api = self._specs.apis[api_key]
         spec = self._specs[f"{api}Request"]
-        fields: Fields = {}
-        if version in spec.versions:
-            if version in spec.flexible:
-                for _ in range(reader.varint()):
-                    reader.varint()
-                    reader.take(reader.varint())
-            fields = spec.read(frame[reader.at :], version)
+        if version in spec.flexible:
+            for _ in range(reader.varint()):
+                reader.varint()
+                reader.take(reader.varint())
+        request = self._request(api, version, frame[reader.at :], node_id)
+        come = {"connection": connection, "client_id": client_id, "correlation_id": correlation_id}
+        return dataclasses.replace(request, **come), spec
+
+    def _request(self, api: str, version: int, body: bytes, node_id: int) -> MockRequest:
+        spec = self._specs[f"{api}Request"]
+        fields = spec.read(body, version) if version in spec.versions else {}
         with self._cluster.changed:
             places = tuple(find_places(fields, self._cluster.topic_name))
-        request = MockRequest(
+        return MockRequest(
             api=api,
             version=version,
             fields=fields,
             node_id=node_id,
-            connection=connection,
-            client_id=client_id,
-            correlation_id=correlation_id,
+            connection=0,
+            client_id=None,
+            correlation_id=0,
+            at=time.monotonic(),
+            body=body,
             places=places,
         )
-        return request, spec
 
-    def _refuse(self, request: MockRequest) -> tuple[bytes, Then]:
+    def _refuse(self, request: MockRequest) -> Outgoing:
         """ApiVersions is answered at version 0 (KIP-511); anything else ends the connection."""
         if request.api == _API_VERSIONS:
             code = int(ErrorCode.UNSUPPORTED_VERSION)
             body = self._specs["ApiVersionsResponse"].write(self._api_versions() | {"error_code": code}, 0)
-            return _sized(struct.pack(">i", request.correlation_id) + body), Then.NEXT
+            return Outgoing(_sized(struct.pack(">i", request.correlation_id) + body))
         _LOG.warning(
             "broker %d was asked for %s, version %d, which the mock does not speak: the connection is closed",
             request.node_id,
             request.api,
             request.version,
         )
-        return b"", Then.CLOSE
+        return Outgoing(b"", Then.CLOSE)
 
-    def _wait(self, fault: Fault) -> None:
+    def _wait(self, fault: Effect) -> None:
         if fault.delay_s:
             self.closed.wait(fault.delay_s)
         while fault.gate is not None and not fault.gate.wait(0.02) and not self.closed.is_set():
             pass
 
-    def _body(self, request: MockRequest, faults: list[Fault]) -> bytes | None:
+    def _body(self, request: MockRequest, faults: list[Effect]) -> bytes | None:
         replies = [fault.answer for fault in faults if fault.answer is not None]
         fields: Fields | None
         if replies:
@@ -186,7 +207,7 @@ class Exchange:
             self._spoil_records(fields, fault)
         return self._specs[f"{request.api}Response"].write(fields, request.version)
 
-    def _answer(self, request: MockRequest, faults: list[Fault]) -> Fields | None:
+    def _answer(self, request: MockRequest, faults: list[Effect]) -> Fields | None:
         if request.api == _API_VERSIONS:
             code = next((fault.code for fault in faults if fault.code is not None), ErrorCode.NONE)
             return self._api_versions() | {"error_code": code}
@@ -195,7 +216,7 @@ class Exchange:
             return {"error_code": code}
         return answer(self._cluster, Call(request, faults))
 
-    def _spoil_records(self, fields: Fields, fault: Fault) -> None:
+    def _spoil_records(self, fields: Fields, fault: Effect) -> None:
         for topic in fields.get("responses", ()) if fault.spoilt_records else ():
             name = topic_of(topic, self._cluster.topic_name)
             for part in topic.get("partitions", ()):
@@ -223,10 +244,11 @@ def _sized(frame: bytes) -> bytes:
     return struct.pack(">i", len(frame)) + frame
 
 
-def _spoil(frame: bytes, faults: list[Fault]) -> tuple[bytes, Then]:
+def _spoil(frame: bytes, faults: list[Effect]) -> Outgoing:
     """The frame as it leaves the broker."""
     then = Then.NEXT
     spoilt = bytearray(frame)
+    pieces = next((fault.pieces for fault in faults if fault.pieces is not None), None)
     for fault in faults:
         for byte in fault.spoilt:
             spoilt[byte if byte < 0 else _LENGTH + byte] ^= 0xFF
@@ -234,4 +256,4 @@ def _spoil(frame: bytes, faults: list[Fault]) -> tuple[bytes, Then]:
             spoilt, then = spoilt[: fault.cut_after], Then.CLOSE
         if fault.is_silence:
             spoilt, then = bytearray(), Then.SILENCE
-    return bytes(spoilt), then
+    return Outgoing(bytes(spoilt), then, pieces)

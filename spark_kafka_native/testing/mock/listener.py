@@ -9,8 +9,9 @@ import socket
 import ssl
 import struct
 import threading
+import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from .mock_cluster import MockCluster
 
@@ -29,9 +30,17 @@ class Then(enum.Enum):
     """It stays open, and nothing more is answered."""
 
 
-Serve = Callable[[bytes, int, int], tuple[bytes, Then]]
-"""Gets a request's frame, the broker's node id and the connection's number; returns what to send, and what
-becomes of the connection."""
+class Outgoing(NamedTuple):
+    """Bytes to send, and what becomes of their connection."""
+
+    data: bytes
+    then: Then = Then.NEXT
+    pieces: tuple[int, float] | None = None
+    """Send this number of bytes at a time, and wait for this number of seconds after each."""
+
+
+Serve = Callable[[bytes, int, int], Outgoing]
+"""Gets a request's frame, the broker's node id and the connection's number."""
 
 
 class Listener:
@@ -56,18 +65,27 @@ class Listener:
         self._listening = listening
         self._spawn(self._accept, listening, number)
 
+    @property
+    def is_listening(self) -> bool:
+        """True if it accepts connections."""
+        return self._listening is not None
+
     def stop(self, *, for_good: bool = False) -> None:
         """Refuse new connections, and close the others; keep the port, unless ``for_good``."""
+        self.refuse()
+        if for_good and self._reserved is not None:
+            self._reserved.close()
+            self._reserved = None
+        self.hang_up()
+
+    def refuse(self) -> None:
+        """Refuse new connections; keep the port and the connections that are open."""
         listening, self._listening = self._listening, None
         if listening is not None:
             with contextlib.suppress(OSError):
                 listening.shutdown(socket.SHUT_RDWR)
             listening.close()
             self._reserved = _bind(self.port)
-        if for_good and self._reserved is not None:
-            self._reserved.close()
-            self._reserved = None
-        self.hang_up()
 
     def hang_up(self) -> None:
         """Close all connections."""
@@ -131,8 +149,19 @@ class Listener:
                 return
             frame = _receive(sock, length)
             if then is Then.NEXT:
-                sent, then = self._serve(frame, self.node_id, connection)
-                sock.sendall(sent)
+                outgoing = self._serve(frame, self.node_id, connection)
+                then = outgoing.then
+                _send(sock, outgoing)
+
+
+def _send(sock: socket.socket, outgoing: Outgoing) -> None:
+    if outgoing.pieces is None:
+        sock.sendall(outgoing.data)
+        return
+    piece, pause_s = outgoing.pieces
+    for at in range(0, len(outgoing.data), piece):
+        sock.sendall(outgoing.data[at : at + piece])
+        time.sleep(pause_s)
 
 
 def _bind(port: int) -> socket.socket:

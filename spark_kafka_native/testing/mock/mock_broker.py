@@ -54,13 +54,16 @@ class MockBroker:
         """
         if brokers < 1:
             raise ValueError(f"brokers is {brokers}: at least one is needed")
-        self._cluster = MockCluster(users=users)
+        self.cluster = MockCluster(users=users)
+        """What the brokers have: topics with their logs, groups, transactions. A test may change it, with the
+        lock ``cluster.changed`` held, to make what no client could.
+        """
         self._seen: list[MockRequest] = []
-        self._exchange = Exchange(message_specs(jar), self._cluster, versions or {}, self._see)
+        self._exchange = Exchange(message_specs(jar), self.cluster, versions or {}, self._see)
         numbers = itertools.count(1)
         self._number: Callable[[], int] = lambda: next(numbers)
         self._listeners = {
-            node_id: Listener(node_id, self._cluster, self._exchange.serve, tls)
+            node_id: Listener(node_id, self.cluster, self._exchange.serve, tls)
             for node_id in range(1, brokers + 1)
         }
         for node_id in self._listeners:
@@ -88,8 +91,8 @@ class MockBroker:
         for node_id, listener in self._listeners.items():
             self.stop(node_id)
             listener.stop(for_good=True)
-        with self._cluster.changed:
-            for group in self._cluster.groups.values():
+        with self.cluster.changed:
+            for group in self.cluster.groups.values():
                 group.disband()
         for listener in self._listeners.values():
             listener.join()
@@ -107,10 +110,10 @@ class MockBroker:
         """Create a topic; the brokers lead its partitions in turn."""
         if partitions < 1:
             raise ValueError(f"partitions is {partitions}: a topic has at least one")
-        with self._cluster.changed:
-            if name in self._cluster.topics:
+        with self.cluster.changed:
+            if name in self.cluster.topics:
                 raise ValueError(f"the topic {name} is there already")
-            self._cluster.create_topic(name, partitions, configs or {})
+            self.cluster.create_topic(name, partitions, configs or {})
 
     def append(self, topic: str, values: Iterable[Value], *, partition: int = 0) -> int:
         """Append records in one batch, as if a producer had; the offset of the first.
@@ -121,16 +124,16 @@ class MockBroker:
         if not records:
             raise ValueError(f"there is no record to append to {topic}")
         batch = build_batch(records, time.time_ns() // 1_000_000)
-        with self._cluster.changed:
+        with self.cluster.changed:
             code, offset = self._log(topic, partition).append(batch)
-            self._cluster.changed.notify_all()
+            self.cluster.changed.notify_all()
         if code:
             raise ValueError(f"the records can't be appended: {code.name}")
         return offset
 
     def records(self, topic: str, partition: int = 0, *, committed: bool = False) -> list[Record]:
         """The records of the log, open and aborted transactions included, or only the ``committed`` ones."""
-        with self._cluster.changed:
+        with self.cluster.changed:
             log = self._log(topic, partition)
             batches, start = list(log.batches), log.log_start_offset
             if committed:
@@ -140,18 +143,18 @@ class MockBroker:
 
     def batches(self, topic: str, partition: int = 0) -> list[bytes]:
         """The record batches of the log as they are stored, headers included."""
-        with self._cluster.changed:
+        with self.cluster.changed:
             return list(self._log(topic, partition).batches)
 
     def leader(self, topic: str, partition: int = 0) -> int:
         """The broker that leads a partition; -1 while none does."""
-        with self._cluster.changed:
+        with self.cluster.changed:
             return self._log(topic, partition).leader
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
         """The offsets that a group has committed."""
-        with self._cluster.changed:
-            known = self._cluster.groups.get(group)
+        with self.cluster.changed:
+            known = self.cluster.groups.get(group)
             committed = {} if known is None else known.committed
             return {TopicPartition(*place): part["committed_offset"] for place, part in committed.items()}
 
@@ -178,29 +181,48 @@ class MockBroker:
         """
         self._exchange.check_api(api)
         conditions = {"topic": topic, "partition": partition, "node_id": node_id}
-        with self._cluster.changed:
-            lock = self._cluster.changed
+        with self.cluster.changed:
+            lock = self.cluster.changed
             fault = Fault(api, conditions, times=times, after=after, when=when, lock=lock)
             return self._exchange.script.add(fault)
 
-    def stop(self, node_id: int) -> None:
-        """Refuse and close the connections of a broker; others lead its partitions from now on."""
-        with self._cluster.changed:
-            self._cluster.running.discard(node_id)
-            self._cluster.elect()
-            self._cluster.changed.notify_all()
+    def answer(self, api: str, body: bytes, *, version: int, node_id: int = 1) -> bytes:
+        """What a broker answers a request with that came over no connection: the bytes behind the headers.
+
+        It is carried out; faults do not count. For a function given to `Fault.reply` that changes an answer.
+        """
+        self._exchange.check_api(api)
+        return self._exchange.answer(api, body, version, node_id)
+
+    def stop(self, node_id: int, *, is_noticed: bool = True) -> None:
+        """Refuse and close the connections of a broker; others lead its partitions from now on.
+
+        Not ``is_noticed``: the cluster still counts on it, as in the first seconds after a broker has died.
+        """
+        if not is_noticed:
+            self._listeners[node_id].stop()
+            return
+        with self.cluster.changed:
+            self.cluster.running.discard(node_id)
+            self.cluster.elect()
+            self.cluster.changed.notify_all()
         self._listeners[node_id].stop()
 
     def start(self, node_id: int) -> None:
         """Let a stopped broker listen again, on the port that it had."""
         listener = self._listeners[node_id]
-        with self._cluster.changed:
-            if node_id in self._cluster.running:
+        with self.cluster.changed:
+            if not listener.is_listening:
+                listener.start(self._number)
+            if node_id in self.cluster.running:
                 return
-            listener.start(self._number)
-            self._cluster.addresses[node_id] = ("127.0.0.1", listener.port)
-            self._cluster.running.add(node_id)
-            self._cluster.elect()
+            self.cluster.addresses[node_id] = ("127.0.0.1", listener.port)
+            self.cluster.running.add(node_id)
+            self.cluster.elect()
+
+    def refuse(self, node_id: int) -> None:
+        """Refuse new connections to a broker until it is started again; those that are open stay."""
+        self._listeners[node_id].refuse()
 
     def hang_up(self, node_id: int | None = None) -> None:
         """Close the connections of a broker, or of all; they may come again."""
@@ -209,14 +231,14 @@ class MockBroker:
 
     def move_leader(self, topic: str, partition: int, node_id: int) -> None:
         """Let another broker lead a partition, in a new leader epoch."""
-        with self._cluster.changed:
-            if node_id not in self._cluster.running:
+        with self.cluster.changed:
+            if node_id not in self.cluster.running:
                 raise ValueError(f"broker {node_id} does not run")
-            self._cluster.lead(self._log(topic, partition), node_id)
+            self.cluster.lead(self._log(topic, partition), node_id)
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Move the start of a partition's log, as retention does."""
-        with self._cluster.changed:
+        with self.cluster.changed:
             log = self._log(topic, partition)
             if not log.log_start_offset <= before <= log.end_offset:
                 within = f"{log.log_start_offset} to {log.end_offset}"
@@ -228,7 +250,7 @@ class MockBroker:
     @property
     def requests(self) -> list[MockRequest]:
         """All requests so far, in the order in which they came."""
-        with self._cluster.changed:
+        with self.cluster.changed:
             return list(self._seen)
 
     def asked(self, api: str) -> list[MockRequest]:
@@ -245,25 +267,25 @@ class MockBroker:
         def enough() -> bool:
             return sum(request.api == api for request in self._seen) >= count
 
-        with self._cluster.changed:
-            if not self._cluster.changed.wait_for(enough, timeout):
+        with self.cluster.changed:
+            if not self.cluster.changed.wait_for(enough, timeout):
                 seen = sum(request.api == api for request in self._seen)
                 raise TimeoutError(f"{seen} of {count} requests of {api} came within {timeout:g} s")
         return self.asked(api)
 
     def _see(self, request: MockRequest) -> None:
-        with self._cluster.changed:
+        with self.cluster.changed:
             self._seen.append(request)
-            self._cluster.changed.notify_all()
+            self.cluster.changed.notify_all()
 
     def _log(self, topic: str, partition: int) -> PartitionLog:
-        log = self._cluster.log(topic, partition)
+        log = self.cluster.log(topic, partition)
         if log is None:
             raise ValueError(f"there is no partition {partition} of a topic {topic}")
         return log
 
     def __repr__(self) -> str:
-        return f"<MockBroker {self.bootstrap_servers}: {len(self._cluster.topics)} topics>"
+        return f"<MockBroker {self.bootstrap_servers}: {len(self.cluster.topics)} topics>"
 
 
 def _record(value: Value) -> Record:

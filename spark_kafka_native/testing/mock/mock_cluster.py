@@ -13,7 +13,7 @@ from ...kafka.error_code import ErrorCode
 from .classic_group import ClassicGroup
 from .mock_request import MockRequest, index_of, topic_of
 from .partition_log import PartitionLog
-from .script import Fault, Fields
+from .script import Effect, Fields
 from .transaction import Transaction
 
 CLUSTER_ID = "mock"
@@ -34,7 +34,7 @@ class Call:
     """A request, and what the script says about it."""
 
     request: MockRequest
-    faults: list[Fault]
+    faults: list[Effect]
 
     @property
     def fields(self) -> Fields:
@@ -46,7 +46,7 @@ class Call:
         """That of the request."""
         return self.request.version
 
-    def refusal(self, topic: str | None = None, partition: int | None = None) -> Fault | None:
+    def refusal(self, topic: str | None = None, partition: int | None = None) -> Effect | None:
         """The fault that refuses this part of the request, or, without arguments, any."""
         for fault in self.faults:
             if fault.code is not None and (topic is None or fault.covers(topic, partition)):

@@ -27,6 +27,10 @@ class MockRequest:
     """The broker that was asked."""
     connection: int
     """Connections are numbered from 1, over all brokers."""
+    at: float
+    """When it came, by `time.monotonic`."""
+    body: bytes = field(repr=False)
+    """The bytes behind its header."""
     client_id: str | None
     correlation_id: int
     places: tuple[Place, ...] = ()

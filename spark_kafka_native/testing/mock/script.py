@@ -1,4 +1,4 @@
-"""`Fault` and `Script`: what a mock broker does otherwise than a broker would, and when."""
+"""`Effect`, `Fault` and `Script`: what a mock broker does otherwise than a broker would, and when."""
 
 from __future__ import annotations
 
@@ -12,43 +12,26 @@ from .mock_request import MockRequest
 
 Fields = dict[str, Any]
 Reply = Mapping[str, Any] | bytes | Callable[[MockRequest], Mapping[str, Any] | bytes]
+Choice = Callable[[MockRequest], "Effect | None"]
 
 
-class Fault:
-    """A fault for some requests. `MockBroker.on` makes one; its methods set the effect, and may be chained.
+class Effect:
+    """What happens to a request. Its methods may be chained: ``Effect().delay(0.5).hang_up()``."""
 
-    A fault without an effect changes nothing, and only counts in `used`. Once it gets an effect, it counts
-    anew: no request that comes in between uses it up.
-    """
-
-    def __init__(
-        self,
-        api: str,
-        conditions: Mapping[str, Any],
-        *,
-        times: int | None,
-        after: int,
-        when: Callable[[MockRequest], bool] | None,
-        lock: contextlib.AbstractContextManager[Any],
-    ) -> None:
-        if after < 0 or (times is not None and times < 0):
-            raise ValueError(f"times is {times} and after is {after}: neither may be negative")
-        self.api = api
-        self.conditions = {name: value for name, value in conditions.items() if value is not None}
-        self.used = 0
-        """How many requests it has happened to."""
-        self._times, self._after, self._when = times, after, when
-        self._spared = 0
-        self._lock, self._is_told = lock, False
+    def __init__(self) -> None:
+        self.conditions: dict[str, Any] = {}
         self.code: ErrorCode | None = None
         self.applied = False
         self.delay_s = 0.0
         self.gate: threading.Event | None = None
         self.is_hang_up = False
+        self.is_ignored = False
         self.is_silence = False
         self.cut_after: int | None = None
         self.spoilt: list[int] = []
         self.spoilt_records: list[int] = []
+        self.frame: bytes | None = None
+        self.pieces: tuple[int, float] | None = None
         self.answer: Reply | None = None
         self.edits: list[Callable[[Fields], None]] = []
 
@@ -79,6 +62,14 @@ class Fault:
             self.is_hang_up = True
         return self
 
+    def ignore(self) -> Self:
+        """Neither carry the request out nor answer it, and leave the connection open: nothing more comes
+        from it.
+        """
+        with self._tell():
+            self.is_ignored = True
+        return self
+
     def drop_reply(self) -> Self:
         """Carry the request out, never answer, and leave the connection open: nothing more comes from it."""
         with self._tell():
@@ -91,6 +82,14 @@ class Fault:
         """
         with self._tell():
             self.cut_after = after_bytes
+        return self
+
+    def dribble(self, piece: int, pause_s: float) -> Self:
+        """Carry the request out, and send the answer in pieces of ``piece`` bytes, ``pause_s`` apart."""
+        if piece < 1:
+            raise ValueError(f"piece is {piece}: at least one byte is sent at a time")
+        with self._tell():
+            self.pieces = (piece, pause_s)
         return self
 
     def corrupt(self, byte: int) -> Self:
@@ -119,6 +118,14 @@ class Fault:
             self.answer = answer
         return self
 
+    def send(self, frame: bytes) -> Self:
+        """Send these bytes in place of the answer's frame, length and header included. The request is not
+        carried out.
+        """
+        with self._tell():
+            self.frame = frame
+        return self
+
     def change(self, edit: Callable[[Fields], None]) -> Self:
         """Carry the request out, and let ``edit`` change the fields of its answer in place."""
         with self._tell():
@@ -127,10 +134,8 @@ class Fault:
 
     @contextlib.contextmanager
     def _tell(self) -> Iterator[None]:
-        with self._lock:
-            if not self._is_told:
-                self._is_told, self.used, self._spared = True, 0, 0
-            yield
+        """Around each change: nothing else knows of this effect yet."""
+        yield
 
     @property
     def is_partial(self) -> bool:
@@ -141,6 +146,64 @@ class Fault:
         """True if its conditions hold for this part of a request."""
         wanted = self.conditions
         return wanted.get("topic", topic) == topic and wanted.get("partition", partition) == partition
+
+
+class Fault(Effect):
+    """A fault for some requests. `MockBroker.on` makes one; its methods set the effect, and may be chained.
+
+    A fault without an effect changes nothing, and only counts in `used`. Once it gets an effect, it counts
+    anew: no request that comes in between uses it up.
+    """
+
+    def __init__(
+        self,
+        api: str,
+        conditions: Mapping[str, Any],
+        *,
+        times: int | None,
+        after: int,
+        when: Callable[[MockRequest], bool] | None,
+        lock: contextlib.AbstractContextManager[Any],
+    ) -> None:
+        if after < 0 or (times is not None and times < 0):
+            raise ValueError(f"times is {times} and after is {after}: neither may be negative")
+        super().__init__()
+        self.api = api
+        self.conditions = {name: value for name, value in conditions.items() if value is not None}
+        self.used = 0
+        """How many requests it has happened to."""
+        self._times, self._after, self._when = times, after, when
+        self._spared = 0
+        self._lock, self._is_told = lock, False
+        self._choice: Choice | None = None
+
+    def choose(self, choice: Choice) -> Self:
+        """Let a function decide for each request: it gets the `MockRequest` and returns an `Effect`, or None
+        for a request that nothing happens to.
+        """
+        with self._tell():
+            self._choice = choice
+        return self
+
+    def effect_on(self, request: MockRequest) -> Effect:
+        """What happens to this request."""
+        if self._choice is None:
+            return self
+        chosen = self._choice(request) or Effect()
+        chosen.conditions = self.conditions
+        return chosen
+
+    def withdraw(self) -> None:
+        """End it: no further request is affected."""
+        with self._lock:
+            self._times = self.used
+
+    @contextlib.contextmanager
+    def _tell(self) -> Iterator[None]:
+        with self._lock:
+            if not self._is_told:
+                self._is_told, self.used, self._spared = True, 0, 0
+            yield
 
     def concerns(self, request: MockRequest) -> bool:
         """True if it affects ``request``."""
@@ -159,6 +222,11 @@ class Fault:
         return True
 
     @property
+    def is_endless(self) -> bool:
+        """True if no number of requests uses it up."""
+        return self._times is None
+
+    @property
     def is_over(self) -> bool:
         """True if it has happened as often as configured."""
         return self._times is not None and self.used >= self._times
@@ -169,7 +237,9 @@ class Fault:
 
 
 class Script:
-    """The faults that are left. Faults with the same conditions happen one after the other."""
+    """The faults that are left. Faults with the same conditions happen one after the other, those without an
+    end last; of several without an end the newest counts.
+    """
 
     def __init__(self) -> None:
         self._faults: list[Fault] = []
@@ -186,7 +256,8 @@ class Script:
     def take(self, request: MockRequest) -> list[Fault]:
         """What happens to ``request``; counted."""
         first: dict[tuple[tuple[str, Any], ...], Fault] = {}
-        for fault in self._faults:
+        endless = [fault for fault in reversed(self._faults) if fault.is_endless]
+        for fault in [*(fault for fault in self._faults if not fault.is_endless), *endless]:
             if not fault.is_over and fault.concerns(request):
                 first.setdefault(tuple(sorted(fault.conditions.items())), fault)
         return [fault for fault in first.values() if fault.take()]

@@ -7,6 +7,7 @@ import socket
 import ssl
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -15,8 +16,9 @@ import pytest
 import trustme
 from support.brokers.framed_client import WITHIN_S, Peer
 
-from spark_kafka_native.testing import MockBroker
+from spark_kafka_native.testing import Effect, MockBroker
 from spark_kafka_native.testing.mock.message_specs import message_specs
+from spark_kafka_native.testing.mock.mock_request import MockRequest
 
 REFUSED = 29  # TOPIC_AUTHORIZATION_FAILED
 OF_COORDINATORS = ("FindCoordinator", "JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup")
@@ -125,6 +127,109 @@ def test_a_fault_is_not_used_up_before_it_is_told_what_happens(broker: MockBroke
     fault.fail(REFUSED)
     told = [peer.ask("ListGroups", {}, 4)["error_code"] for _ in range(3)]
     assert told == [0, REFUSED, 0]
+
+
+def test_an_ignored_request_is_neither_carried_out_nor_answered(broker: MockBroker, peer: Peer) -> None:
+    broker.on("CreateTopics").ignore()
+    peer.send("CreateTopics", {"topics": [{"name": "c", "num_partitions": 1}]}, 5)
+    peer.send("ListGroups", {}, 4)
+    peer.socket.settimeout(0.2)
+    with pytest.raises(TimeoutError):
+        peer.read(1)
+    with pytest.raises(ValueError, match="no partition 0 of a topic c"):
+        broker.leader("c")
+
+
+def test_an_answer_dribbles(broker: MockBroker, peer: Peer) -> None:
+    broker.on("ListGroups").dribble(1, 0.02)
+    began = time.monotonic()
+    assert peer.ask("ListGroups", {}, 4)["groups"] == []
+    assert time.monotonic() - began >= 0.2
+    with pytest.raises(ValueError, match="piece is 0"):
+        broker.on("ListGroups").dribble(0, 1)
+
+
+def test_bytes_are_sent_in_place_of_an_answer(broker: MockBroker, peer: Peer) -> None:
+    broker.on("CreateTopics").send(b"HTTP/1.1 400").cut(8)
+    peer.send("CreateTopics", {"topics": [{"name": "c", "num_partitions": 1}]}, 5)
+    assert peer.read(99) == b"HTTP/1.1"
+    with pytest.raises(ValueError, match="no partition 0 of a topic c"):
+        broker.leader("c")
+
+
+def test_a_function_chooses_what_happens(broker: MockBroker, peer: Peer) -> None:
+    def choose(request: MockRequest) -> Effect | None:
+        refused = "b" in dict(request.places)
+        return Effect().fail(REFUSED) if refused else None
+
+    fault = broker.on("Metadata", topic="b", times=None).choose(choose)
+    for asked, code in (("a", 0), ("b", REFUSED), ("a", 0)):
+        (topic,) = peer.ask("Metadata", {"topics": [{"name": asked}]}, 9)["topics"]
+        assert topic["error_code"] == code
+    both = peer.ask("Metadata", {"topics": [{"name": "a"}, {"name": "b"}]}, 9)["topics"]
+    assert [topic["error_code"] for topic in both] == [0, REFUSED]
+    assert fault.used == 2
+
+
+def test_faults_without_an_end_come_last(broker: MockBroker, peer: Peer) -> None:
+    standing = broker.on("ListGroups", times=None).fail(REFUSED)
+    broker.on("ListGroups", times=2).fail(7)
+    newest = broker.on("ListGroups", times=None).fail(8)
+    assert [peer.ask("ListGroups", {}, 4)["error_code"] for _ in range(4)] == [7, 7, 8, 8]
+    newest.withdraw()
+    assert peer.ask("ListGroups", {}, 4)["error_code"] == REFUSED
+    standing.withdraw()
+    assert peer.ask("ListGroups", {}, 4)["error_code"] == 0
+
+
+def test_a_reply_begins_with_the_own_answer_of_the_broker(broker: MockBroker, peer: Peer) -> None:
+    spec = message_specs()["MetadataResponse"]
+
+    def lagging(request: MockRequest) -> dict[str, Any]:
+        told = spec.read(broker.answer(request.api, request.body, version=request.version), request.version)
+        return told | {"topics": []}
+
+    broker.on("Metadata").reply(lagging)
+    told = peer.ask("Metadata", {"topics": None}, 9)
+    assert (told["topics"], len(told["brokers"])) == ([], 1)
+    assert len(broker.requests) == 1  # what the function asked came over no connection
+    fields = {"acks": 0, "topic_data": []}
+    produce = message_specs()["ProduceRequest"].write(fields, 9)
+    assert broker.answer("Produce", produce, version=9) == b""
+
+
+def test_a_request_knows_when_it_came_and_its_bytes(broker: MockBroker, peer: Peer) -> None:
+    before = time.monotonic()
+    peer.ask("Metadata", {"topics": [{"name": "a"}]}, 9)
+    (request,) = broker.asked("Metadata")
+    assert before <= request.at <= time.monotonic()
+    assert message_specs()["MetadataRequest"].read(request.body, 9)["topics"][0]["name"] == "a"
+
+
+def test_a_broker_dies_before_the_cluster_notices() -> None:
+    with MockBroker(2) as brokers:
+        first, second = brokers.bootstrap_servers.split(",")
+        brokers.create_topic("a")
+        brokers.stop(1, is_noticed=False)
+        with pytest.raises(ConnectionRefusedError):
+            Peer(first)
+        with closing(Peer(second)) as peer:
+            told = peer.ask("Metadata", {"topics": [{"name": "a"}]}, 9)
+        assert [one["node_id"] for one in told["brokers"]] == [1, 2]
+        assert told["topics"][0]["partitions"][0]["leader_id"] == 1
+        brokers.start(1)
+        with closing(Peer(first)) as peer:
+            assert peer.ask("ListGroups", {}, 4)["error_code"] == 0
+
+
+def test_a_broker_refuses_new_connections_and_keeps_the_old(broker: MockBroker, peer: Peer) -> None:
+    peer.ask("ListGroups", {}, 4)
+    broker.refuse(1)
+    with pytest.raises(ConnectionRefusedError):
+        Peer(broker.bootstrap_servers)
+    assert peer.ask("ListGroups", {}, 4)["error_code"] == 0
+    broker.start(1)
+    Peer(broker.bootstrap_servers).close()
 
 
 def go_wrong(broker: MockBroker) -> None:

@@ -240,7 +240,7 @@ def test_epochs_and_who_is_fenced(broker: MockBroker, peer: Peer) -> None:
 
 def test_epochs_that_are_used_up_give_another_producer_id(broker: MockBroker, peer: Peer) -> None:
     first = initialize(peer)
-    broker._cluster.transactions["id"].epoch = 32765
+    broker.cluster.transactions["id"].epoch = 32765
     assert initialize(peer) == {**first, "producer_epoch": 32766}
     after = initialize(peer)
     assert after["producer_epoch"] == 0
