@@ -16,7 +16,7 @@ from support.producer.sending_batches import TP, encode, numbers
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, NetworkError
-from spark_kafka_native.kafka.producer.accumulating.batch import Batch, ProducerIdentity
+from spark_kafka_native.kafka.producer.accumulating.batch import Batch, ProducerIdentity, SendingState
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus
 from spark_kafka_native.kafka.producer.sending.idempotence import ProducerId
 from spark_kafka_native.kafka.producer.sending.partition_queue import (
@@ -204,7 +204,7 @@ class World:
 
     def make(self, ids: list[int], order: tuple[int, ...]) -> Batch:
         data = encode([b"%d" % i for i in ids])
-        batch = Batch(TP, data, len(ids), 0, [], self.now, 0, order)
+        batch = Batch(TP, data, len(ids), 0, [], 0, order, SendingState(self.now))
         self.records[batch] = ids
         return batch
 

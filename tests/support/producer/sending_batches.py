@@ -13,7 +13,7 @@ import pyarrow as pa
 from spark_kafka_native.kafka.config.client_config import ProducerConfig
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.observe.metrics import MetricsRegistry
-from spark_kafka_native.kafka.producer.accumulating.batch import Batch, Part
+from spark_kafka_native.kafka.producer.accumulating.batch import Batch, Part, SendingState
 from spark_kafka_native.kafka.producer.accumulating.memory import BufferMemory
 from spark_kafka_native.kafka.producer.accumulating.topics import Topics
 from spark_kafka_native.kafka.producer.delivery import Outcome, Waiters
@@ -41,7 +41,7 @@ def encode(values: list[bytes]) -> bytearray | memoryview:
 def batch(order: int, records: int = 1) -> Batch:
     """The ``order``-th batch of the partition."""
     data = encode([b"%d-%d" % (order, i) for i in range(records)])
-    return Batch(TP, data, records, 0, [], 0.0, 1_000, (order,))
+    return Batch(TP, data, records, 0, [], 1_000, (order,), SendingState(0.0))
 
 
 def spilled(
@@ -53,9 +53,7 @@ def spilled(
     entry = SpilledBatch(
         TP, None, 1, possibly_persisted, "why", Path("spill"), order, 0, len(data), (1, order), False
     )
-    made = Batch(TP, b"", 1, 0, [], 0.0, -1, (0, order))
-    made.spilled = entry
-    return made, data
+    return Batch.from_folder(entry, (0, order)), data
 
 
 def numbers(sent: Batch) -> tuple[int, int, int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,89 +62,76 @@ class Origin(NamedTuple):
         return Part(self.block, self.rows[rows], 0)
 
 
+@dataclass(slots=True)
+class SendingState:
+    """How far a batch has come on its way into the log. Only `PartitionQueue` writes it."""
+
+    since: float
+    """Monotonic seconds from which the delivery timeout counts: those of the batch's first record, or of its
+    turn if it comes from the spill folder."""
+    attempts: int = 0
+    identity: ProducerIdentity | None = None
+    base_sequence: int = -1
+    indefinite: bool = False
+    """True if an attempt with an unknown outcome was made."""
+    last_error: Exception | None = None
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class Batch:
     """Encoded once; from its first sending on its bytes never change, as the broker recognises a retry by
     them.
 
-    The sender's thread owns it once it was handed over. `PartitionQueue` alone writes the state of
-    its sending (identity, base_sequence, attempts, indefinite, last_error, created_at), `BatchCompletion` and
-    `Spilling` that of its end.
+    The sender's thread owns it once it was handed over. Only `PartitionQueue` writes ``sending``, and
+    ``data`` when it is read from the spill folder; only `Spilling` writes ``spilled``; only `BatchCompletion`
+    writes the state of its end. The rest never changes.
     """
 
-    __slots__ = (
-        "attempts",
-        "base_sequence",
-        "children",
-        "created_at",
-        "data",
-        "encoded_at_ms",
-        "ended",
-        "failure",
-        "identity",
-        "indefinite",
-        "last_error",
-        "order",
-        "parts",
-        "records",
-        "reported",
-        "reported_before",
-        "reserved",
-        "spilled",
-        "topic_partition",
-    )
-
-    def __init__(  # noqa: PLR0913 - to become fewer
-        self,
-        topic_partition: TopicPartition,
-        data: bytes | bytearray | memoryview,
-        records: int,
-        reserved: int,
-        parts: list[Part],
-        created_at: float,
-        encoded_at_ms: int,
-        order: tuple[int, ...],
-    ) -> None:
-        self.topic_partition = topic_partition
-        self.data = data
-        self.records = records
-        self.reserved = reserved
-        """Bytes of buffer memory that its end gives back."""
-        self.parts = parts
-        self.created_at = created_at
-        """Monotonic seconds of its first record: the delivery timeout counts from here."""
-        self.encoded_at_ms = encoded_at_ms
-        self.order = order
-        """Place among the batches of its partition; a retried batch goes back to it, and halves lie within
-        it."""
-        self.attempts = 0
-        self.identity: ProducerIdentity | None = None
-        self.base_sequence = -1
-        self.indefinite = False
-        """True if an attempt with an unknown outcome was made."""
-        self.ended = False
-        self.reported = False
-        """True once the end of its records was reported: only then may a flush return."""
-        self.children: list[Batch] = []
-        """What it was split into."""
-        self.last_error: Exception | None = None
-        self.spilled: SpilledBatch | None = None
-        self.reported_before = False
-        """True if the end of its records was reported before, as kept in the spill folder: it is reported
-        once."""
-        self.failure: RecordError | None = None
-        """Why its records could not be encoded: they alone are given up, in their turn."""
+    topic_partition: TopicPartition
+    data: bytes | bytearray | memoryview
+    """Empty until it is read from the spill folder, and once the batch has ended."""
+    records: int
+    reserved: int
+    """Bytes of buffer memory that its end gives back."""
+    parts: list[Part]
+    encoded_at_ms: int
+    order: tuple[int, ...]
+    """Place among the batches of its partition; a retried batch goes back to it, and halves lie within
+    it."""
+    sending: SendingState
+    failure: RecordError | None = None
+    """Why its records could not be encoded: they alone are given up, in their turn."""
+    spilled: SpilledBatch | None = None
+    reported_before: bool = False
+    """True if the end of its records was reported before, as kept in the spill folder: it is reported
+    once."""
+    ended: bool = False
+    reported: bool = False
+    """True once the end of its records was reported: only then may a flush return."""
+    children: list[Batch] = field(default_factory=list)
+    """What it was split into."""
 
     @classmethod
     def from_folder(cls, entry: SpilledBatch, order: tuple[int, ...]) -> Batch:
         """A batch of the spill folder, which holds its bytes until it is sent."""
-        batch = cls(entry.topic_partition, b"", entry.records, 0, [], time.monotonic(), -1, order)
-        batch.spilled = entry
-        return batch
+        sending = SendingState(time.monotonic())
+        return cls(entry.topic_partition, b"", entry.records, 0, [], -1, order, sending, spilled=entry)
+
+    def sent_again_from(self, entry: SpilledBatch) -> Batch:
+        """The batch as it will be sent again from the spill folder: with its place, its numbers and what its
+        attempts have shown.
+
+        The numbers in ``entry`` itself may be older, where the folder could not take the new ones.
+        """
+        again = Batch.from_folder(entry, self.order)
+        again.reported_before = True
+        again.sending = replace(self.sending, since=again.sending.since, attempts=0, last_error=None)
+        return again
 
     @property
     def undelivered_status(self) -> DeliveryStatus:
         """The delivery status of the batch if it is given up now."""
-        return DeliveryStatus.POSSIBLY_PERSISTED if self.indefinite else DeliveryStatus.NOT_PERSISTED
+        return DeliveryStatus.POSSIBLY_PERSISTED if self.sending.indefinite else DeliveryStatus.NOT_PERSISTED
 
     @property
     def complete(self) -> bool:
@@ -174,12 +162,13 @@ class Batch:
         return head, tail
 
     def __repr__(self) -> str:
-        return f"<Batch {self.topic_partition} {self.records} records, {self.attempts} attempts>"
+        return f"<Batch {self.topic_partition} {self.records} records, {self.sending.attempts} attempts>"
 
 
 def read_records(batch: Batch) -> RecordColumns:
-    """The records of ``batch``, from its own bytes; offsets count from 0."""
-    return decode_record_set(memoryview(batch.data), fetch_offset=0).columns
+    """The records of ``batch``, from its own bytes or from the spill folder; offsets count from 0."""
+    data = batch.spilled.read() if batch.spilled is not None and not batch.data else batch.data
+    return decode_record_set(memoryview(data), fetch_offset=0).columns
 
 
 def split_batch(batch: Batch, encoder: BatchEncoder) -> tuple[Batch, Batch]:
@@ -200,9 +189,9 @@ def split_batch(batch: Batch, encoder: BatchEncoder) -> tuple[Batch, Batch]:
             stop - start,
             share,
             parts,
-            batch.created_at,
             batch.encoded_at_ms,
             (*batch.order, len(halves)),
+            SendingState(batch.sending.since),
         )
         halves.append(half)
     return halves[0], halves[1]

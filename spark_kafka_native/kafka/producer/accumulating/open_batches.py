@@ -17,7 +17,7 @@ from ...records.columns import RecordColumns, build_binary, build_headers
 from ...records.encode import BATCH_OVERHEAD_BYTES
 from ..delivery import DeliveryBlock, Rows
 from ..errors import RecordError
-from .batch import Batch, BatchEncoder, Origin, Part, concat_columns, take_columns
+from .batch import Batch, BatchEncoder, Origin, Part, SendingState, concat_columns, take_columns
 from .partitioner import Partitions
 from .records_in import RecordHeaders
 
@@ -224,9 +224,9 @@ class WaitingRows:
             failure.__cause__ = cause
         self._orders += 1
         records = sum(len(part.rows) for part in parts)
-        batch = Batch(self.topic_partition, b"", records, reserved, parts, created_at, -1, (self._orders,))
-        batch.failure = failure
-        return batch
+        sending = SendingState(created_at)
+        order = (self._orders,)
+        return Batch(self.topic_partition, b"", records, reserved, parts, -1, order, sending, failure)
 
     def _batch(
         self,
@@ -242,9 +242,8 @@ class WaitingRows:
         at_most = None if rows is None else reserved
         data = self._encoder.encode(columns, rows, now_ms, at_most)
         self._orders += 1
-        return Batch(
-            self.topic_partition, data, records, reserved, parts, created_at, now_ms, (self._orders,)
-        )
+        sending = SendingState(created_at)
+        return Batch(self.topic_partition, data, records, reserved, parts, now_ms, (self._orders,), sending)
 
     def _join_chunks(self) -> None:
         parts = [part for chunk in self.chunks for part in chunk.parts]

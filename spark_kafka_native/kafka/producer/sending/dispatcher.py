@@ -84,7 +84,7 @@ class Dispatcher:
         found = None if known is None else known.partitions.get(index)
         if found is not None and found.leader is not None and found.leader in metadata.brokers:
             return found.leader
-        if queue.waiting[0].last_error is None:
+        if queue.waiting[0].sending.last_error is None:
             queue.held_up(BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, str(queue.topic_partition)))
         self._timer.by(queue.without_leader(now))
         self._lookups.refresh(topic)
@@ -184,8 +184,8 @@ def _load(queue: PartitionQueue, batch: Batch) -> GiveUp | None:
 
 
 def _log_retries(broker: BrokerConnection, batches: list[Batch]) -> None:
-    again = [batch for batch in batches if batch.attempts > 1]
+    again = [batch for batch in batches if batch.sending.attempts > 1]
     if again:
-        where, cause = again[0].topic_partition, again[0].last_error or "no answer"
+        where, cause = again[0].topic_partition, again[0].sending.last_error or "no answer"
         text = "%s: %d batches are sent again, to broker %d: %s"
         _THROTTLED_LOG.info(broker.node_id, text, where, len(again), broker.node_id, cause)

@@ -72,22 +72,20 @@ class PartitionSequence:
 
     def number(self, batch: Batch) -> None:
         """Give ``batch`` its identity and sequence numbers, once: from now on its bytes never change."""
-        batch.identity = self.identity
-        batch.base_sequence = self.next_sequence
+        _number(batch, self.identity, self.next_sequence)
         self.next_sequence = advance(self.next_sequence, batch.records)
-        set_producer(memoryview(batch.data), *batch.identity, batch.base_sequence)
 
     def confirm(self, batch: Batch) -> None:
         """The broker has ``batch``. One from the gap on closes it; one before it says nothing about those
         behind."""
-        if batch.identity == self.identity:
+        if batch.sending.identity == self.identity:
             self.confirmed = True
             if batch.order >= self._gap_after:
                 self.gap = False
 
     def leave_gap(self, batches: Iterable[Batch]) -> None:
         """``batches`` were given up; where they were numbered here, the numbers behind them may not fit."""
-        orders = [batch.order for batch in batches if batch.identity == self.identity]
+        orders = [batch.order for batch in batches if batch.sending.identity == self.identity]
         if orders:
             self.gap = True
             self._gap_after = max(self._gap_after, *orders)
@@ -108,33 +106,37 @@ class PartitionSequence:
 def read_numbers(batch: Batch) -> None:
     """Read the numbers of ``batch`` from its bytes: another producer encoded and numbered it. One of our own
     knows them, and its bytes may be older."""
-    if batch.identity is not None:
-        set_producer(memoryview(batch.data), *batch.identity, batch.base_sequence)
+    sending = batch.sending
+    if sending.identity is not None:
+        _number(batch, sending.identity, sending.base_sequence)
         return
     header = np.frombuffer(batch.data, HEADER, 1)[0]
     if header["producer_id"] >= 0:
-        batch.identity = ProducerIdentity(int(header["producer_id"]), int(header["producer_epoch"]))
-        batch.base_sequence = int(header["base_sequence"])
+        sending.identity = ProducerIdentity(int(header["producer_id"]), int(header["producer_epoch"]))
+        sending.base_sequence = int(header["base_sequence"])
 
 
 def forget_numbers(batch: Batch) -> None:
     """``batch`` will be numbered anew."""
-    batch.identity = None
+    batch.sending.identity = None
 
 
 def clear_numbers(batch: Batch) -> None:
     """Make ``batch`` one of a producer without idempotence."""
     set_producer(memoryview(batch.data), -1, -1, -1)
-    batch.identity = None
+    batch.sending.identity = None
 
 
 def share_numbers(batch: Batch, halves: Iterable[Batch]) -> None:
     """Give ``halves`` the numbers of ``batch``, so that those of later batches stay right."""
-    if batch.identity is None:
+    identity, sequence = batch.sending.identity, batch.sending.base_sequence
+    if identity is None:
         return
-    start = 0
     for half in halves:
-        half.identity = batch.identity
-        half.base_sequence = advance(batch.base_sequence, start)
-        set_producer(memoryview(half.data), *batch.identity, half.base_sequence)
-        start += half.records
+        _number(half, identity, sequence)
+        sequence = advance(sequence, half.records)
+
+
+def _number(batch: Batch, identity: ProducerIdentity, base_sequence: int) -> None:
+    batch.sending.identity, batch.sending.base_sequence = identity, base_sequence
+    set_producer(memoryview(batch.data), *identity, base_sequence)

@@ -213,7 +213,7 @@ class PartitionQueue:
         One that is in flight may be in the log by now; it keeps its numbers, by which the broker recognises
         it when it is replayed. Without numbers nothing would: that one's answer is waited for.
         """
-        silent = {batch for batch in self._in_flight if batch.identity is None}
+        silent = {batch for batch in self._in_flight if batch.sending.identity is None}
         return [batch for batch in self.unended(but) if batch not in silent]
 
     def ready_at(self) -> float | None:
@@ -254,8 +254,8 @@ class PartitionQueue:
         """
         assert batch.spilled is not None
         batch.data = memoryview(data)
-        batch.indefinite = batch.indefinite or batch.spilled.possibly_persisted
-        if batch.attempts == 0:
+        batch.sending.indefinite |= batch.spilled.possibly_persisted
+        if batch.sending.attempts == 0:
             read_numbers(batch)
 
     def sent(self, batch: Batch, leader: int) -> None:
@@ -265,11 +265,11 @@ class PartitionQueue:
         self._in_flight.append(batch)
         self._waiting.popleft()
         self._sent_to = leader
-        batch.attempts += 1
+        batch.sending.attempts += 1
 
     def not_sent(self, batch: Batch) -> None:
         """Not a byte of ``batch`` was written after all: it is as if it had never been tried."""
-        batch.attempts -= 1
+        batch.sending.attempts -= 1
         self._came_back(batch)
         self._waiting.appendleft(batch)
 
@@ -287,8 +287,8 @@ class PartitionQueue:
             records=batch.records,
             head_of_line=self._is_head(batch),
             gap=self._sequence is not None and self._sequence.gap,
-            indefinite=batch.indefinite,
-            numbered=batch.identity is not None,
+            indefinite=batch.sending.indefinite,
+            numbered=batch.sending.identity is not None,
             foreign=batch.spilled is not None,
             transactional=self._transactional,
             sets_apart=self._rules.sets_apart,
@@ -297,8 +297,8 @@ class PartitionQueue:
         if isinstance(verdict, Delivered):
             self._confirm(batch)
             return verdict
-        batch.indefinite = batch.indefinite or is_indefinite(code)
-        batch.last_error = cause
+        batch.sending.indefinite |= is_indefinite(code)
+        batch.sending.last_error = cause
         if batch.ended:
             return None
         match verdict:
@@ -320,8 +320,8 @@ class PartitionQueue:
     def lost(self, batch: Batch, cause: KafkaError, now: float) -> Retry | Failed | None:
         """No answer for ``batch`` will come, and it may be in the log: send the same bytes again."""
         self._came_back(batch)
-        batch.indefinite = True
-        batch.last_error = cause
+        batch.sending.indefinite = True
+        batch.sending.last_error = cause
         if batch.ended:
             return None
         return self._try_again(batch, None, now) or REFRESH
@@ -330,7 +330,7 @@ class PartitionQueue:
         """``batches`` end undelivered. Those in flight may be in the log; their answers still count."""
         gone, waiting = set(batches), set(self._waiting)
         for batch in batches:
-            batch.indefinite = batch.indefinite or (batch.attempts > 0 and batch not in waiting)
+            batch.sending.indefinite |= batch.sending.attempts > 0 and batch not in waiting
         if self._sequence is not None:
             self._sequence.leave_gap(batches)
         self._waiting = deque(batch for batch in self._waiting if batch not in gone)
@@ -348,8 +348,8 @@ class PartitionQueue:
         """``halves`` are to be sent instead of ``batch``, with its numbers and its attempts."""
         share_numbers(batch, halves)
         for half in halves:
-            half.attempts = batch.attempts
-            half.indefinite = batch.indefinite
+            half.sending.attempts = batch.sending.attempts
+            half.sending.indefinite = batch.sending.indefinite
 
     def replace(self, batch: Batch, halves: Sequence[Batch]) -> None:
         """``halves`` wait in the place of ``batch``."""
@@ -376,18 +376,18 @@ class PartitionQueue:
 
     def refreshed(self) -> None:
         """New metadata has the topic; it may be out of date if the leader has denied the topic since."""
-        first = next((batch.last_error for batch in [*self._in_flight, *self._waiting]), None)
+        first = next((batch.sending.last_error for batch in [*self._in_flight, *self._waiting]), None)
         if not (isinstance(first, BrokerError) and first.error_code in UNKNOWN_TOPIC):
             self._unknown_since = None
 
     def restart_timeout(self, batch: Batch, now: float) -> None:
         """The delivery timeout of ``batch`` counts from ``now`` on."""
-        batch.created_at = now
+        batch.sending.since = now
 
     def held_up(self, cause: KafkaError) -> None:
         """Nothing can be sent for now; if the first batch is given up, its error says ``cause``."""
         if self._waiting:
-            self._waiting[0].last_error = cause
+            self._waiting[0].sending.last_error = cause
 
     # Helpers, in the order in which they are called.
 
@@ -430,8 +430,8 @@ class PartitionQueue:
         take that one's next retry for out of order. Not behind a replayed one with the numbers of another
         producer either: if the broker refuses that one, the numbers of these hold it back from nothing.
         """
-        again = self._in_flight[0].attempts > 1
-        own = all(other.identity == sequence.identity for other in self._in_flight)
+        again = self._in_flight[0].sending.attempts > 1
+        own = all(other.sending.identity == sequence.identity for other in self._in_flight)
         return own and sequence.confirmed and not again and batch.spilled is None
 
     def _send_unnumbered(self, batch: Batch) -> Send:
@@ -451,13 +451,13 @@ class PartitionQueue:
                 # Another spilled one may be in the log, and has to come with the numbers that it had.
                 if other is batch or other.spilled is None:
                     forget_numbers(other)
-        numbered = batch.identity is None
+        numbered = batch.sending.identity is None
         if numbered:
             sequence.number(batch)
         return Send(batch, numbered)
 
     def _all_unnumbered(self) -> bool:
-        return not self._in_flight and all(batch.identity is None for batch in self._waiting)
+        return not self._in_flight and all(batch.sending.identity is None for batch in self._waiting)
 
     def _is_head(self, batch: Batch) -> bool:
         """True if no earlier batch is unconfirmed."""
@@ -484,7 +484,7 @@ class PartitionQueue:
 
     def _try_again(self, batch: Batch, code: ErrorCode | None, now: float) -> Failed | None:
         """Put ``batch`` back to be sent again; returns why that is pointless, if it is."""
-        if batch.attempts > self._rules.retries:
+        if batch.sending.attempts > self._rules.retries:
             self._put_back(batch, None)
             return EXHAUSTED
         if code is not None and self.denied(code, now):

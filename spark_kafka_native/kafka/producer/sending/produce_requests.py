@@ -228,10 +228,10 @@ class ProduceConnections:
         broker.in_flight.append(
             InFlightRequest(pending=pending, batches=batches, by_id=by_id, topic_ids=topic_ids, sent_at=now)
         )
-        first_tries = [batch for batch in batches if batch.attempts == 1]
+        first_tries = [batch for batch in batches if batch.sending.attempts == 1]
         self._stats.sent(retries=len(batches) - len(first_tries))
         for batch in first_tries:
-            self._stats.metrics.measure(metric.QUEUE_DURATION, now - batch.created_at)
+            self._stats.metrics.measure(metric.QUEUE_DURATION, now - batch.sending.since)
         if pending.done:
             self._timer.by(now)
 

@@ -212,7 +212,7 @@ class SenderLoop:
                 waiting = list(self.queues.of(batch.topic_partition).waiting)
                 failures.fail(waiting, str(cause), cause, retriable=False)
             case Failed(exhausted=True):
-                failures.fail([batch], f"{cause} (after {batch.attempts} attempts)", cause)
+                failures.fail([batch], f"{cause} (after {batch.sending.attempts} attempts)", cause)
             case Failed(oversized=True):
                 self._oversized.too_large(batch, cause)
             case _:

@@ -182,8 +182,6 @@ class BatchCompletion:
         if self._on_error is None and not self._keep:
             return
         try:
-            if not batch.data and batch.spilled is not None:
-                batch.data = memoryview(batch.spilled.read())
             records = read_records(batch)
         except Exception as failure:  # noqa: BLE001 - the sender must not end for what it can't read
             _LOG.error("%s; the records can't be handed back: %s", error, failure)
@@ -216,7 +214,7 @@ class BatchCompletion:
                     bytes=len(batch.data),
                     base_offset=outcome.base_offset,
                     error=None if outcome.error is None else str(outcome.error),
-                    seconds=max(0.0, time.monotonic() - batch.created_at),
+                    seconds=max(0.0, time.monotonic() - batch.sending.since),
                     at=time.time(),
                 )
             )

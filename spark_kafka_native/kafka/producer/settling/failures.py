@@ -86,7 +86,7 @@ class Failures:
         if self._transaction is not None:
             error = KafkaError(f"{batches[0].topic_partition}: {why}")
             error.__cause__ = cause
-            self._transaction.failed(error, uncertain=any(batch.indefinite for batch in batches))
+            self._transaction.failed(error, uncertain=any(batch.sending.indefinite for batch in batches))
         topic_id = self._topics.topic_id(queue.topic_partition.topic)
         if self._completion.failed(batches, why, cause, retriable=retriable, topic_id=topic_id):
             queue.spilled()
@@ -103,8 +103,8 @@ class Failures:
                 if place and batch.spilled is not None:
                     # It takes no memory, and long may stand in front of it: its time begins with its turn.
                     queue.restart_timeout(batch, now)
-                if batch.created_at + allowed_s > now:
-                    soonest = min(soonest, batch.created_at + allowed_s)
+                if batch.sending.since + allowed_s > now:
+                    soonest = min(soonest, batch.sending.since + allowed_s)
                     continue
                 last = self._last_failure(batch)
                 reason = f"not delivered within delivery.timeout.ms={self._timeout_ms}"
@@ -147,4 +147,4 @@ class Failures:
 
     def _last_failure(self, batch: Batch) -> Exception | None:
         """What keeps ``batch`` from being delivered, as far as this is known."""
-        return batch.last_error or self._topics.outage(batch.topic_partition)
+        return batch.sending.last_error or self._topics.outage(batch.topic_partition)

@@ -318,7 +318,7 @@ class OversizedBatches:
             name = "the topic's max.message.bytes"
             self.too_large(batch, RecordTooLargeError.of(topic, _row(batch), len(batch.data), limit, name))
             return
-        if batch.indefinite:
+        if batch.sending.indefinite:
             _LOG.warning(
                 "%s: a batch is too large now that may have been written already (the answer to an earlier "
                 "attempt was lost): its halves may be duplicates; was max.message.bytes lowered?",

@@ -79,7 +79,8 @@ class Spilling:
         if self._folder is None or not self.keeps(cause) or not new:
             return {}
         entries = [
-            NewEntry(b.topic_partition, topic_id, b.records, b.indefinite, reason, b.data) for b in new
+            NewEntry(b.topic_partition, topic_id, b.records, b.sending.indefinite, reason, b.data)
+            for b in new
         ]
         try:
             kept = self._folder.keep(entries)
@@ -91,7 +92,7 @@ class Spilling:
     def add(self, given_up: Batch, entry: SpilledBatch) -> None:
         """``given_up`` is ``entry`` of the folder now, and will be sent again."""
         backlog = self.backlogs.setdefault(given_up.topic_partition, Backlog())
-        insort(backlog.batches, _again(given_up, entry), key=lambda batch: batch.order)
+        insort(backlog.batches, given_up.sent_again_from(entry), key=lambda batch: batch.order)
         backlog.refused = backlog.refused or given_up.reported_before
 
     def replace(self, batch: Batch, into: Iterable[Batch]) -> None:
@@ -132,15 +133,3 @@ class Spilling:
         backlog.batches.remove(again[0])
         self.ended(again[0])
         return again[0].spilled
-
-
-def _again(given_up: Batch, entry: SpilledBatch) -> Batch:
-    """The batch as it will be sent again: with its place, its numbers and what its attempts have shown.
-
-    The numbers of ``entry`` itself may be older, where the folder could not take the new ones.
-    """
-    batch = Batch.from_folder(entry, given_up.order)
-    batch.reported_before = True
-    batch.identity, batch.base_sequence = given_up.identity, given_up.base_sequence
-    batch.indefinite = given_up.indefinite
-    return batch

@@ -163,7 +163,7 @@ def test_a_passing_refusal_of_a_producer_id_is_asked_about_again_after_a_while(p
     assert asking.half.failures.fatal is None
     assert not asking.half.topics.closed
     assert asking.ends == []
-    blamed = asking.partition.waiting[0].last_error
+    blamed = asking.partition.waiting[0].sending.last_error
     assert blamed.error_code is passing if by_code else blamed is passing
     again_at = asking.half.timer.next_at
     assert 100 < again_at < 102

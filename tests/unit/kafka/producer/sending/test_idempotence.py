@@ -6,7 +6,7 @@ import pytest
 from support.producer.sending_batches import batch, encode, numbers
 
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.producer.accumulating.batch import Batch, ProducerIdentity
+from spark_kafka_native.kafka.producer.accumulating.batch import Batch, ProducerIdentity, SendingState
 from spark_kafka_native.kafka.producer.sending.idempotence import (
     MAX_EPOCH,
     MAX_SEQUENCE,
@@ -35,28 +35,28 @@ def test_numbers_are_written_into_the_bytes_and_read_back() -> None:
     sequence.number(one)
     sequence.number(two)
     assert (numbers(one), numbers(two)) == ((7, 2, 0), (7, 2, 3))
-    again = Batch(one.topic_partition, two.data, 2, 0, [], 0.0, 0, (2,))
+    again = Batch(one.topic_partition, two.data, 2, 0, [], 0, (2,), SendingState(0.0))
     read_numbers(again)
-    assert (again.identity, again.base_sequence) == (ME, 3)
+    assert (again.sending.identity, again.sending.base_sequence) == (ME, 3)
     clear_numbers(again)
-    assert (again.identity, numbers(again)) == (None, (-1, -1, -1))
+    assert (again.sending.identity, numbers(again)) == (None, (-1, -1, -1))
     read_numbers(again)
-    assert again.identity is None
+    assert again.sending.identity is None
 
 
 def test_0_is_a_producer_id() -> None:
     sequence, one = PartitionSequence(ProducerIdentity(0, 0)), batch(1)
     sequence.number(one)
-    again = Batch(one.topic_partition, one.data, 1, 0, [], 0.0, 0, (1,))
+    again = Batch(one.topic_partition, one.data, 1, 0, [], 0, (1,), SendingState(0.0))
     read_numbers(again)
-    assert (again.identity, again.base_sequence) == (ProducerIdentity(0, 0), 0)
+    assert (again.sending.identity, again.sending.base_sequence) == (ProducerIdentity(0, 0), 0)
 
 
 def test_forgotten_numbers_stay_in_the_bytes_until_there_are_new_ones() -> None:
     sequence, one = PartitionSequence(ME), batch(1, 3)
     sequence.number(one)
     forget_numbers(one)
-    assert (one.identity, numbers(one)) == (None, (7, 2, 0))
+    assert (one.sending.identity, numbers(one)) == (None, (7, 2, 0))
 
 
 def test_halves_share_the_numbers_also_over_the_end() -> None:
@@ -64,16 +64,19 @@ def test_halves_share_the_numbers_also_over_the_end() -> None:
     sequence = PartitionSequence(ME)
     sequence.next_sequence = MAX_SEQUENCE - 1
     sequence.number(large)
-    halves = [Batch(TopicPartition("t", 0), encode([b"x"] * n), n, 0, [], 0.0, 0, (1, n)) for n in (2, 3, 1)]
+    halves = [
+        Batch(TopicPartition("t", 0), encode([b"x"] * n), n, 0, [], 0, (1, n), SendingState(0.0))
+        for n in (2, 3, 1)
+    ]
     share_numbers(large, halves)
     assert [numbers(half) for half in halves] == [(7, 2, MAX_SEQUENCE - 1), (7, 2, 0), (7, 2, 3)]
-    assert [half.identity for half in halves] == [ME, ME, ME]
+    assert [half.sending.identity for half in halves] == [ME, ME, ME]
 
 
 def test_halves_of_a_batch_without_numbers_have_none() -> None:
     half = batch(1)
     share_numbers(batch(1, 2), [half])
-    assert half.identity is None
+    assert half.sending.identity is None
 
 
 def test_the_last_given_up_decides_where_the_gap_ends() -> None:

@@ -10,7 +10,7 @@ from support.producer.sending_batches import TP, batch, encode, numbers, spilled
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, NetworkError
-from spark_kafka_native.kafka.producer.accumulating.batch import Batch, ProducerIdentity
+from spark_kafka_native.kafka.producer.accumulating.batch import Batch, ProducerIdentity, SendingState
 from spark_kafka_native.kafka.producer.sending.idempotence import MAX_EPOCH, ProducerId
 from spark_kafka_native.kafka.producer.sending.partition_queue import (
     TRANSITIONS,
@@ -191,9 +191,13 @@ class TestOrder:
         first, second = fill(partition, 1, 2)
         assert partition.ask() is first
         partition.not_sent(first)
-        assert (list(partition.waiting), first.attempts, partition.ready_at()) == ([first, second], 0, 0)
+        assert (list(partition.waiting), first.sending.attempts, partition.ready_at()) == (
+            [first, second],
+            0,
+            0,
+        )
         partition.given_up([first])
-        assert not first.indefinite
+        assert not first.sending.indefinite
 
     def test_a_batch_out_of_its_turn_is_a_bug(self, partition: Partition) -> None:
         _, second = fill(partition, 1, 2)
@@ -230,14 +234,14 @@ class TestAnswers:
         partition.answer(one, code)
         partition.ask(now=9)
         partition.answer(one, E.NOT_ENOUGH_REPLICAS)
-        assert one.indefinite is indefinite
+        assert one.sending.indefinite is indefinite
 
     def test_a_lost_answer_makes_it_indefinite(self, partition: Partition) -> None:
         (one,) = fill(partition, 1)
         partition.ask()
         partition.lost(one, LOST, 0)
-        assert one.indefinite
-        assert one.last_error is LOST
+        assert one.sending.indefinite
+        assert one.sending.last_error is LOST
 
     def test_retries_are_counted(self, producer_id: ProducerId) -> None:
         partition = Partition(TP, rules(retries=1), producer_id)
@@ -283,7 +287,7 @@ class TestAnswers:
         assert partition.answer(first, code) == FAIL
         assert partition.phase is Phase.OPEN
         partition.given_up([first])
-        assert first.indefinite is (code is E.UNKNOWN_SERVER_ERROR)
+        assert first.sending.indefinite is (code is E.UNKNOWN_SERVER_ERROR)
         assert partition.ask() is third
 
 
@@ -292,13 +296,13 @@ class TestGaps:
         first, second = fill(partition, 1, 2)
         partition.ask()
         partition.given_up([first, second])
-        assert (first.indefinite, second.indefinite) == (True, False)
+        assert (first.sending.indefinite, second.sending.indefinite) == (True, False)
         assert (list(partition.in_flight), list(partition.waiting)) == ([first], [])
 
     def test_one_that_never_came_to_its_partition_is_not_in_the_log(self, partition: Partition) -> None:
         ownerless = batch(1)
         partition.given_up([ownerless])
-        assert not ownerless.indefinite
+        assert not ownerless.sending.indefinite
 
     def test_once_nothing_is_in_flight_numbers_start_anew_behind_a_gap(self, partition: Partition) -> None:
         confirmed(partition)
@@ -461,7 +465,7 @@ class TestSpilledBatches:
         partition.loaded(old, data)
         assert partition.ask_all() == [old]
         assert numbers(old) == (99, 5, 42)
-        assert old.indefinite
+        assert old.sending.indefinite
         partition.answer(old)
         assert partition.ask() is new
         assert numbers(new) == (7, 0, 1)
@@ -622,7 +626,7 @@ class TestTopics:
         partition.held_up(LOST)
         first, second = fill(partition, 1, 2)
         partition.held_up(LOST)
-        assert (first.last_error, second.last_error) == (LOST, None)
+        assert (first.sending.last_error, second.sending.last_error) == (LOST, None)
 
 
 class TestSplits:
@@ -634,12 +638,12 @@ class TestSplits:
         assert partition.phase is Phase.DRAINING
         halves = []
         for place, values in enumerate(([b"a", b"b"], [b"c", b"d", b"e"])):
-            halves.append(Batch(TP, encode(values), len(values), 0, [], 0.0, 0, (1, place)))
+            halves.append(Batch(TP, encode(values), len(values), 0, [], 0, (1, place), SendingState(0.0)))
         partition.take_over(large, halves)
         partition.replace(large, halves)
         assert [numbers(half) for half in halves] == [(7, 0, 1), (7, 0, 3)]
-        assert [half.attempts for half in halves] == [1, 1]
-        assert [half.indefinite for half in halves] == [False, False]
+        assert [half.sending.attempts for half in halves] == [1, 1]
+        assert [half.sending.indefinite for half in halves] == [False, False]
         assert partition.ask(now=9) is None
         assert partition.answer(after, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == RETRY
         assert list(partition.waiting) == [*halves, after]
@@ -652,7 +656,7 @@ class TestSplits:
         partition.lost(large, LOST, 0)
         half = batch(1)
         partition.take_over(large, [half])
-        assert half.indefinite
+        assert half.sending.indefinite
 
 
 class TestTransitions:

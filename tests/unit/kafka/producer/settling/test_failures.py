@@ -35,7 +35,7 @@ class Failing:
 
     def send(self, one):
         """``one`` is in flight, with a number."""
-        one.identity = ProducerIdentity(7, 0)
+        one.sending.identity = ProducerIdentity(7, 0)
         self.partition.sent(one, 1)
 
     def kept(self, tmp_path):
@@ -72,7 +72,7 @@ def test_a_batch_in_flight_before_a_spilled_one_keeps_its_place(failing, tmp_pat
     failing.failures.fail([batches[1]], "too late", LOST)
     assert failing.kept(tmp_path) == data
     assert [order for order, _ in failing.told] == [1, 2, 3]
-    assert [one.indefinite for one in batches] == [True, False, False]
+    assert [one.sending.indefinite for one in batches] == [True, False, False]
 
 
 def test_several_are_kept_between_those_before_and_those_behind(failing, tmp_path):

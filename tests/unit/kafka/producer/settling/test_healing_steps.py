@@ -67,7 +67,7 @@ def test_the_first_is_tried_and_then_all_others_follow_in_order(world):
     assert world.turn(3) == [(2,), (3,), (4,)]
     assert not world.partition.spilling
     assert world.half.spilling.backlogs == {}
-    assert [one.created_at for one in world.partition.waiting] == [3, 3, 3]
+    assert [one.sending.since for one in world.partition.waiting] == [3, 3, 3]
 
 
 def test_what_is_refused_again_is_tried_at_growing_intervals(world):
@@ -87,7 +87,7 @@ def test_what_is_refused_again_is_tried_at_growing_intervals(world):
 
 def test_nothing_is_tried_before_the_answer_to_what_is_in_flight(world):
     first, second = world.add(1, 2)
-    first.identity = ProducerIdentity(7, 0)
+    first.sending.identity = ProducerIdentity(7, 0)
     world.partition.sent(first, 1)
     world.fail(first, second)
     for now in (0, 10, 100):
@@ -104,7 +104,7 @@ def test_nothing_is_tried_before_the_answer_to_what_is_in_flight(world):
 
 def test_a_partition_whose_late_answers_confirm_everything_goes_on_at_once(world):
     (only,) = world.add(1)
-    only.identity = ProducerIdentity(7, 0)
+    only.sending.identity = ProducerIdentity(7, 0)
     world.partition.sent(only, 1)
     world.fail(only)
     world.partition.written(only)
@@ -115,12 +115,20 @@ def test_a_partition_whose_late_answers_confirm_everything_goes_on_at_once(world
 
 def test_it_is_sent_again_with_what_is_known_about_it(world):
     (only,) = world.add(1)
-    only.identity, only.base_sequence, only.indefinite = ProducerIdentity(7, 2), 5, True
+    only.sending.identity, only.sending.base_sequence, only.sending.indefinite = (
+        ProducerIdentity(7, 2),
+        5,
+        True,
+    )
     world.fail(only)
     world.turn(0)
     world.turn(2)
     (again,) = world.partition.waiting
-    assert (again.identity, again.base_sequence, again.indefinite) == (ProducerIdentity(7, 2), 5, True)
+    assert (again.sending.identity, again.sending.base_sequence, again.sending.indefinite) == (
+        ProducerIdentity(7, 2),
+        5,
+        True,
+    )
     # Its bytes in the folder may be older, where that could not take the new numbers.
     world.partition.loaded(again, bytearray(again.spilled.read()))
     assert numbers(again) == (7, 2, 5)
