@@ -98,7 +98,7 @@ def _write(arguments: argparse.Namespace, client: ClientConfig, topic: str) -> d
 
 def _read(arguments: argparse.Namespace, admin: Admin, topic: str) -> dict[str, Any]:
     from ..kafka.consumer.fetcher import Fetcher
-    from .offset_specs import parse_offset_spec, resolve_offset_spec
+    from .offsets import parse_offset_spec, resolve_offset_spec
     from .options import partitions_of
 
     _, config = consumer_configs(arguments)

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from ..kafka.model import OffsetAt
-from .offset_specs import OFFSET_SPECS, OffsetResolver, OffsetSpec, parse_offset_spec
+from .offsets import OFFSET_SPECS, OffsetResolver, OffsetSpec, parse_offset_spec
 from .options import (
     add_connection_options,
     add_json_option,

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from types import FrameType
+from typing import Any
 
 from ..kafka.errors import KafkaError
 from ..version import __version__
@@ -26,7 +27,7 @@ _COMMANDS = (
     "acls", "users", "quotas", "transactions", "top", "bench", "doctor", "completion", "broker", "demo",
     "zip",
 )  # fmt: skip
-"""Each is a module of this package, with ``_`` for ``-``, and has a function ``add_command``."""
+"""Each but ``completion`` is a module of this package (``_`` for ``-``) with a function ``add_command``."""
 _LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 """Without -v, with -v, with -vv."""
 _EXTRAS = {"pyspark": "testing", "trustme": "testing", "cryptography": "testing", "shtab": "completion"}
@@ -87,8 +88,30 @@ def command_line_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     # If the command is known, only that one is imported: importing all takes as long as a request.
     meant = words[0] if words and words[0] in _COMMANDS else None
     for name in _COMMANDS if meant is None else (meant,):
-        import_module(f".{name.replace('-', '_')}", __package__).add_command(commands)
+        if name == "completion":
+            _add_completion(commands)
+        else:
+            import_module(f".{name.replace('-', '_')}", __package__).add_command(commands)
     return parser
+
+
+def _add_completion(commands: Any) -> None:
+    """Declare ``completion``, which needs the parsers of all commands."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "completion",
+        help="print a script that completes commands and options in a shell",
+        description='Prints the script. bash: put eval "$(pykafka completion bash)" into ~/.bashrc; zsh: '
+        "write it to a file _pykafka in a folder of $fpath.",
+    )
+    parser.add_argument("shell", choices=("bash", "zsh"))
+    parser.set_defaults(run=_print_completion, parser=parser)
+
+
+def _print_completion(arguments: argparse.Namespace) -> int:
+    import shtab
+
+    print(shtab.complete(command_line_parser(), arguments.shell))
+    return 0
 
 
 def _explained(error: Exception) -> str | None:

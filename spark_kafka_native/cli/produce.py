@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
+from ..kafka.config.producer_config import COMPRESSION_TYPES
 from ..kafka.errors import KafkaError
 from .options import add_connection_options, number, pair, producer_configs, wrong_usage
 from .output import note, on_terminal, print_json
@@ -29,7 +30,6 @@ _JSON_MEMBERS = {
     "header": ("name", "value", "value_base64"),
 }  # fmt: skip
 """The members of a record, and of its headers, that `tail --json` prints."""
-_COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 _PROGRESS_S = 0.2
 _LAST_CHANCE_S = 5.0
 """The time that accepted records have to be confirmed when the command is stopped."""
@@ -75,7 +75,7 @@ def add_command(commands: Any) -> None:
         "-z", "--empty-is-null", action="store_true", help="write an empty value (or key) as null"
     )
     parser.add_argument(
-        "--compression", choices=_COMPRESSIONS, help="the property compression.type (default none)"
+        "--compression", choices=COMPRESSION_TYPES, help="the property compression.type (default none)"
     )
     parser.add_argument("--whole", action="store_true", help="each file is one record")
     parser.add_argument(

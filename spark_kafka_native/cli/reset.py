@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from ..kafka.model import TopicPartition
-from .offset_specs import OFFSET_SPECS, OffsetSpec, parse_offset_spec, resolve_offset_spec
+from .offsets import OFFSET_SPECS, OffsetSpec, parse_offset_spec, resolve_offset_spec
 from .options import add_connection_options, add_json_option, connect, number, partitions_of, wrong_usage
 from .output import note, print_rows
 

@@ -1,16 +1,22 @@
-"""``tail``: shows records of topics, from any offset, up to the end or continuously."""
+"""``tail``: shows records of topics, from any offset, up to the end or continuously.
+
+The second half is pure: the formats of a printed record are text, raw, hex, JSON, and a format given by the
+user.
+"""
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import re
 import sys
-from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..kafka.errors import ConfigError, DeadlineExceededError, KafkaError
 from ..kafka.model import HeaderKeys, OffsetAt
-from .offset_specs import OFFSET_SPECS, OffsetResolver, OffsetSpec, parse_offset_spec
+from .offsets import OFFSET_SPECS, OffsetResolver, OffsetSpec, parse_offset_spec
 from .options import (
     add_connection_options,
     add_topics,
@@ -22,18 +28,7 @@ from .options import (
     topics_matching,
     wrong_usage,
 )
-from .output import on_terminal
-from .record_formats import (
-    FORMAT_HELP,
-    Render,
-    ShownRecord,
-    escaped,
-    hex_line,
-    json_line,
-    parse_format,
-    raw_line,
-    text_line,
-)
+from .output import on_terminal, printable
 
 if TYPE_CHECKING:
     from ..kafka.cluster.router import Router
@@ -44,12 +39,34 @@ if TYPE_CHECKING:
 
 _LAST = 10
 _FIRST_FETCH_BYTES = 256 * 1024
-_RENDERS: dict[str, Render] = {"text": text_line, "raw": raw_line, "hex": hex_line, "json": json_line}
 _REFRESH_MS = 10_000
 """The interval between looks for new partitions and late ones: a person waits for a record that was just
 written, and one request in this time is little to a broker."""
 _LATE_MS = 1_000
 """The limit for a partition that does not answer: the records of the others wait for it."""
+FORMAT_HELP = (
+    "%%t topic, %%p partition, %%o offset, %%T timestamp (milliseconds), %%k key, %%s value, %%K and %%S "
+    "their lengths (-1 for null), %%h headers, %%%% a percent sign, \\n \\t \\\\ \\xNN"
+)
+_TOKEN = re.compile(r"%(.)|\\x([0-9a-fA-F]{2})|\\(.)", re.DOTALL)
+_ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class ShownRecord(NamedTuple):
+    """A record with its topic, partition and offset."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+Render = Callable[[ShownRecord], bytes]
 
 
 def add_command(commands: Any) -> None:
@@ -338,3 +355,152 @@ class Following:
         for topic_partition, found in first.items():
             self._run.add(topic_partition, found.offset or 0)
             self._known.add(topic_partition)
+
+
+# --- formats ------------------------------------------------------------------------------------------------
+
+
+def raw_line(record: ShownRecord) -> bytes:
+    """Return the unchanged value and a newline; only a newline for a null value."""
+    return (record.value or b"") + b"\n"
+
+
+def text_line(record: ShownRecord) -> bytes:
+    """Return position, timestamp, key and value for people, with control characters escaped."""
+    when = "no time" if record.timestamp_ms < 0 else _time(record.timestamp_ms)
+    key = "" if record.key is None else f"{_readable(record.key)}  "
+    headers = "".join(f"  {name}={_readable(value)}" for name, value in record.headers)
+    where = f"{record.topic}-{record.partition}@{record.offset}"
+    line = f"{where}  {when}  {key}{_readable(record.value)}{'  #' if headers else ''}{headers}"
+    return f"{printable(line)}\n".encode(errors="backslashreplace")
+
+
+def hex_line(record: ShownRecord) -> bytes:
+    """Return the position and the key of a record, and its value as a hex dump."""
+    lines = [f"{record.topic}-{record.partition}@{record.offset}  key {_hex(record.key)}"]
+    value = record.value
+    if value is None:
+        lines.append("  null")
+    else:
+        for at in range(0, len(value), 16):
+            row = value[at : at + 16]
+            shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+            lines.append(f"  {at:08x}  {row.hex(' '):47}  {shown}")
+    return printable_lines(lines)
+
+
+def json_line(record: ShownRecord) -> bytes:
+    """Return one JSON object, which `produce` can read; bytes that are not UTF-8 are base64 (see
+    `json_bytes`).
+    """
+    shown: dict[str, Any] = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms if record.timestamp_ms >= 0 else None,
+    }
+    shown |= json_bytes("key", record.key) | json_bytes("value", record.value)
+    if record.headers:
+        shown["headers"] = [{"name": name} | json_bytes("value", value) for name, value in record.headers]
+    import json
+
+    return json.dumps(shown).encode() + b"\n"
+
+
+_RENDERS: dict[str, Render] = {"text": text_line, "raw": raw_line, "hex": hex_line, "json": json_line}
+
+
+def json_bytes(name: str, data: bytes | None) -> dict[str, str | None]:
+    """Return ``data`` as a member called ``name``, or ``<name>_base64`` if it is not UTF-8."""
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        import base64
+
+        return {f"{name}_base64": base64.b64encode(data).decode()}
+
+
+def parse_format(text: str) -> Render:
+    """Parse a format given by the user (`FORMAT_HELP`). Raises `ValueError` for an unknown letter."""
+    parts: list[bytes | Render] = []
+    at = 0
+    for found in _TOKEN.finditer(text):
+        parts.append(text[at : found.start()].encode())
+        parts.append(_part(found))
+        at = found.end()
+    parts.append(text[at:].encode())
+    return lambda record: b"".join(part if isinstance(part, bytes) else part(record) for part in parts)
+
+
+def _part(found: re.Match[str]) -> bytes | Render:
+    letter, code, escape = found.groups()
+    if code is not None:
+        return bytes.fromhex(code)
+    if escape is not None:
+        if escape not in _ESCAPES:
+            raise ValueError(f"\\{escape} means nothing in a format")
+        return _ESCAPES[escape]
+    if letter == "%":
+        return b"%"
+    if letter not in _FIELDS:
+        raise ValueError(
+            f"%{letter} means nothing in a format: it has {', '.join('%' + one for one in _FIELDS)}"
+        )
+    return _FIELDS[letter]
+
+
+def _number(value: int) -> bytes:
+    return str(value).encode()
+
+
+def _length(data: bytes | None) -> bytes:
+    return b"-1" if data is None else str(len(data)).encode()
+
+
+_FIELDS: dict[str, Render] = {
+    "t": lambda record: record.topic.encode(),
+    "p": lambda record: _number(record.partition),
+    "o": lambda record: _number(record.offset),
+    "T": lambda record: _number(record.timestamp_ms),
+    "k": lambda record: record.key or b"",
+    "s": lambda record: record.value or b"",
+    "K": lambda record: _length(record.key),
+    "S": lambda record: _length(record.value),
+    "h": lambda record: b",".join(
+        name.encode(errors="surrogateescape") + b"=" + (value or b"") for name, value in record.headers
+    ),
+}
+
+
+def escaped(render: Render) -> Render:
+    """Return ``render`` for a terminal: control characters except newlines and tabs are escaped."""
+
+    def safe(record: ShownRecord) -> bytes:
+        text = render(record).decode(errors="backslashreplace")
+        kept = re.split("([\n\t])", text)
+        return "".join(part if part in ("\n", "\t") else printable(part) for part in kept).encode()
+
+    return safe
+
+
+def printable_lines(lines: Sequence[str]) -> bytes:
+    """Return the bytes of ``lines``, with control characters escaped."""
+    return "".join(f"{printable(line)}\n" for line in lines).encode(errors="backslashreplace")
+
+
+def _readable(data: bytes | None) -> str:
+    return "null" if data is None else data.decode(errors="backslashreplace")
+
+
+def _hex(data: bytes | None) -> str:
+    return "null" if data is None else data.hex(" ") or "empty"
+
+
+def _time(timestamp_ms: int) -> str:
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"@{timestamp_ms}"
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{timestamp_ms % 1000:03d}Z"

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_native.cli import offset_specs, options, output, produce, record_formats, top
+from spark_kafka_native.cli import options, output, produce, tail, top
 from spark_kafka_native.cli.main import main
-from spark_kafka_native.cli.offset_specs import parse_time_ms
+from spark_kafka_native.cli.offsets import OffsetSpec, parse_offset_spec, parse_time_ms
 from spark_kafka_native.cli.options import CommandParser, number
-from spark_kafka_native.cli.record_formats import ShownRecord, parse_format
+from spark_kafka_native.cli.tail import ShownRecord, parse_format
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import OffsetAt
 from spark_kafka_native.testing import MockBroker
@@ -205,18 +205,18 @@ def test_a_secret_is_in_no_message(tmp_path: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("text", "spec"),
     [
-        ("earliest", offset_specs.OffsetSpec(at=OffsetAt.EARLIEST)),
-        ("END", offset_specs.OffsetSpec(at=OffsetAt.LATEST)),
-        ("42", offset_specs.OffsetSpec(shift=42)),
-        ("+3", offset_specs.OffsetSpec(at=OffsetAt.EARLIEST, shift=3)),
-        ("-10", offset_specs.OffsetSpec(at=OffsetAt.LATEST, shift=-10)),
-        ("@1700000000000", offset_specs.OffsetSpec(at=OffsetAt.timestamp(1_700_000_000_000))),
-        ("2026-05-01T12:00:00Z", offset_specs.OffsetSpec(at=OffsetAt.timestamp(1_777_636_800_000))),
-        ("max-timestamp", offset_specs.OffsetSpec(at=OffsetAt.MAX_TIMESTAMP)),
+        ("earliest", OffsetSpec(at=OffsetAt.EARLIEST)),
+        ("END", OffsetSpec(at=OffsetAt.LATEST)),
+        ("42", OffsetSpec(shift=42)),
+        ("+3", OffsetSpec(at=OffsetAt.EARLIEST, shift=3)),
+        ("-10", OffsetSpec(at=OffsetAt.LATEST, shift=-10)),
+        ("@1700000000000", OffsetSpec(at=OffsetAt.timestamp(1_700_000_000_000))),
+        ("2026-05-01T12:00:00Z", OffsetSpec(at=OffsetAt.timestamp(1_777_636_800_000))),
+        ("max-timestamp", OffsetSpec(at=OffsetAt.MAX_TIMESTAMP)),
     ],
 )
-def test_offset_specifications(text: str, spec: offset_specs.OffsetSpec) -> None:
-    assert offset_specs.parse_offset_spec(text) == spec
+def test_offset_specifications(text: str, spec: OffsetSpec) -> None:
+    assert parse_offset_spec(text) == spec
 
 
 def test_times_ago() -> None:
@@ -239,13 +239,13 @@ def test_records_in_a_format_of_ones_own() -> None:
 
 
 def test_records_for_people() -> None:
-    line = record_formats.text_line(RECORD)
+    line = tail.text_line(RECORD)
     assert line == b"t-1@2  2023-11-14T22:13:20.123Z  \\xff  null  #  h=\\x1b  n=null\n"
-    assert record_formats.text_line(RECORD._replace(timestamp_ms=2**62)).startswith(b"t-1@2  @4611686")
-    shown = json.loads(record_formats.json_line(RECORD._replace(timestamp_ms=-1)))
+    assert tail.text_line(RECORD._replace(timestamp_ms=2**62)).startswith(b"t-1@2  @4611686")
+    shown = json.loads(tail.json_line(RECORD._replace(timestamp_ms=-1)))
     assert (shown["timestamp_ms"], shown["key_base64"], shown["value"]) == (None, "/w==", None)
-    assert b"  null" in record_formats.hex_line(RECORD)
-    assert record_formats.hex_line(RECORD._replace(value=bytes(range(32, 50)))).count(b"\n") == 3
+    assert b"  null" in tail.hex_line(RECORD)
+    assert tail.hex_line(RECORD._replace(value=bytes(range(32, 50)))).count(b"\n") == 3
 
 
 @pytest.mark.parametrize("letter", ["\x00", "\x1b", "\x7f", "\x9b", "\u202e", "\u2028", "\ud800"])
