@@ -97,6 +97,23 @@ def test_an_expired_token_is_not_even_sent() -> None:
     assert expired not in str(caught.value)
 
 
+def test_the_expiry_that_a_provider_returns_is_in_milliseconds() -> None:
+    called = []
+
+    def provider() -> tuple[str, int]:
+        called.append(1)
+        return "t", round((time.time() + seconds_left) * 1000)
+
+    register_token_provider("in milliseconds", provider)
+    config = security(token_provider="in milliseconds")
+    seconds_left = -60
+    with pytest.raises(AuthenticationError, match="the token has expired already"):
+        current_token(config, soon())
+    seconds_left = 3_600
+    assert [current_token(config, soon()).reveal() for _ in range(3)] == ["t"] * 3
+    assert len(called) == 2, "once when it had expired, and once for all of the three"
+
+
 @pytest.mark.parametrize(
     "token", ["a.b.c", "opaque", jwt(sub="x"), jwt(exp="soon"), jwt(exp=True), "a..b", "a.WzFd.c"]
 )

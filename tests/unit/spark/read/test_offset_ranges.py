@@ -188,6 +188,16 @@ def test_pieces_that_meet_in_a_task_are_one_range_again():
     assert task[0].size == 100
 
 
+def test_ranges_of_different_partitions_that_meet_stay_apart():
+    ranges = [fixed("t", 0, 100, 0), fixed("t", 100, 200, 1), fixed("u", 200, 300, 1)]
+    (task,) = pack_ranges(ranges, 1, {})
+    assert [(r.shipped.topic_partition, r.from_offset, r.until_offset) for r in task] == [
+        (TopicPartition("t", 0), 0, 100),
+        (TopicPartition("t", 1), 100, 200),
+        (TopicPartition("u", 1), 200, 300),
+    ]
+
+
 def test_many_small_tasks_name_the_option():
     small = [(fixed("t", 0, 999, p),) for p in range(101)]
     assert "maxPartitions" in describe_small_tasks(small)
@@ -198,10 +208,12 @@ def test_many_small_tasks_name_the_option():
 
 @st.composite
 def planned(draw):
-    ranges = []
+    ranges, before = [], 0
     for partition in range(draw(st.integers(0, 8))):
-        first = draw(st.integers(0, 10**12))
-        until = first + draw(st.one_of(st.integers(0, 50), st.integers(0, 10**6)))
+        first = draw(
+            st.one_of(st.just(before), st.integers(0, 10**12))
+        )  # it may begin where the last one ends
+        before = until = first + draw(st.one_of(st.integers(0, 50), st.integers(0, 10**6)))
         ranges.append((late if draw(st.booleans()) else fixed)("t", first, until, partition))
     return ranges
 

@@ -34,7 +34,12 @@ from spark_kafka_native.kafka.protocol.api.init_producer_id import (
     InitProducerIdResponse,
 )
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
-from spark_kafka_native.kafka.protocol.api.transactions import EndTxnRequest, EndTxnResponse
+from spark_kafka_native.kafka.protocol.api.transactions import (
+    AddOffsetsToTxnRequest,
+    EndTxnRequest,
+    EndTxnResponse,
+    TxnOffsetCommitRequest,
+)
 
 # One in a destructor.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -108,11 +113,18 @@ def test_a_coordinator_that_goes_may_have_committed(cluster: TransactionCluster,
         assert raised.value.possibly_committed
 
 
-def test_what_may_be_committed_is_never_called_abortable(cluster: TransactionCluster) -> None:
+@pytest.mark.parametrize("answer", ["lost", E.UNKNOWN_SERVER_ERROR])
+def test_what_may_be_committed_is_never_called_abortable(cluster: TransactionCluster, answer: Any) -> None:
+    def applied_and_failed(request: EndTxnRequest, version: int) -> EndTxnResponse:
+        cluster.handlers[EndTxnRequest](request, version)
+        return EndTxnResponse(error_code=answer)
+
     with producing(cluster) as producer:
         producer.begin()
         producer.send("t", value=b"1")
-        cluster[1].push(EndTxnRequest, cluster.lost(EndTxnRequest))
+        cluster[1].push(
+            EndTxnRequest, cluster.lost(EndTxnRequest) if answer == "lost" else applied_and_failed
+        )
         cluster[1].push(EndTxnRequest, EndTxnResponse(error_code=E.TRANSACTION_ABORTABLE))
         with pytest.raises(TransactionFatalError) as raised:
             producer.commit()
@@ -331,3 +343,41 @@ def test_a_transaction_of_offsets_alone_is_ended_like_any_other(
         assert not cluster.offsets
         getattr(producer, end)()
     assert cluster.offsets == ({("g", TP): (7, "")} if end == "commit" else {})
+
+
+def test_offsets_of_an_unanswered_request_are_aborted_with_the_transaction(
+    cluster: TransactionCluster,
+) -> None:
+    with producing(cluster) as producer:
+        producer.begin()
+        cluster[1].on(TxnOffsetCommitRequest, cluster.lost(TxnOffsetCommitRequest))
+        with pytest.raises(DeadlineExceededError):
+            producer.send_offsets({TP: 7}, "g", timeout=0.2)
+        assert cluster.held["x"].offsets, "the coordinator has applied them"
+        cluster[1].on(TxnOffsetCommitRequest, cluster.handlers[TxnOffsetCommitRequest])
+        producer.abort()
+        producer.begin()
+        producer.send("t", value=b"1")
+        producer.commit()
+    assert not cluster.offsets
+    assert cluster.committed[TP] == [b"1"]
+
+
+@pytest.mark.parametrize("lost", [AddOffsetsToTxnRequest, TxnOffsetCommitRequest])
+def test_an_unanswered_request_for_offsets_of_version_1_fences_the_producer(
+    cluster: TransactionCluster, lost: Any
+) -> None:
+    with producing(cluster, 1) as producer:
+        producer.begin()
+        cluster[1].on(lost, cluster.lost(lost))
+        with pytest.raises(DeadlineExceededError):
+            producer.send_offsets({TP: 7}, "g", timeout=0.2)
+        producer.abort()
+        with pytest.raises(TransactionFatalError, match="make a new producer"):
+            producer.begin()
+    with producing(cluster, 1) as producer:
+        producer.begin()
+        producer.send("t", value=b"1")
+        producer.commit()
+    assert not cluster.offsets
+    assert cluster.committed[TP] == [b"1"]
