@@ -3,7 +3,7 @@
     python benchmarks/worker_sockets.py
 
 The JVM's end sends a task in two small messages, as Spark does, and waits for the answer. The worker's end is
-told nothing, or what `spark_kafka_native.spark.worker` tells it.
+told nothing, or what `spark_kafka_native.spark.worker_tuning` tells it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 
 from harness.table import print_table
 
-from spark_kafka_native.spark.worker import acknowledge_at_once, local_connections
+from spark_kafka_native.spark.worker_tuning import acknowledge_at_once, local_connections
 
 TASKS = 60
 WARM_UP = 20

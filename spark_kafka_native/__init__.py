@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
-    from .spark.options.properties_file import options_from_properties
+    from .spark.options.option_values import options_from_properties
     from .spark.progress import ProgressLog, kafka_progress, lag
     from .spark.source import KafkaDataSource
 
@@ -30,7 +30,7 @@ def __getattr__(name: str) -> Any:
 
         return KafkaDataSource
     if name == "options_from_properties":
-        from .spark.options.properties_file import options_from_properties
+        from .spark.options.option_values import options_from_properties
 
         return options_from_properties
     if name in ("ProgressLog", "kafka_progress", "lag"):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..kafka.errors import ConfigError, KafkaError
 from ..kafka.model import IsolationLevel, OffsetAt, TopicPartition
-from ..spark.options.timestamps import parse_timestamp_ms
+from ..spark.options.option_values import parse_timestamp_ms
 from .options import (
     add_connection_options,
     add_json_option,

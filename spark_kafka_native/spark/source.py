@@ -9,8 +9,8 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from .options.option import Scope
 from .options.option_values import OptionValues
+from .options.table import Scope
 from .user_messages import HideTracebacks, prefix_log_lines
 
 

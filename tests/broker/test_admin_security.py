@@ -28,12 +28,12 @@ from spark_kafka_native.kafka import (
     NewTopic,
     Secret,
 )
-from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.options.table import Scope
 from spark_kafka_native.spark.write.driver.stream_commit import commit_transactions
-from spark_kafka_native.spark.write.rows import RowColumns
 from spark_kafka_native.spark.write.worker.transactional_task import BatchTask, write_once
 from spark_kafka_native.spark.write.write_options import WriteOptions
+from spark_kafka_native.spark.write.write_task import RowColumns
 from spark_kafka_native.testing import EmbeddedKafka
 from spark_kafka_native.testing.embedded_kafka import ACLS
 

@@ -26,10 +26,9 @@ from spark_kafka_native.spark.write import commit_markers
 from spark_kafka_native.spark.write.commit_markers import BatchIntent, CommitMarker, ReplayError
 from spark_kafka_native.spark.write.driver.stream_commit import CommitFailedError, abort_transactions
 from spark_kafka_native.spark.write.marker_store import GroupIntents
-from spark_kafka_native.spark.write.rows import RowColumns
 from spark_kafka_native.spark.write.worker import transactional_task
 from spark_kafka_native.spark.write.worker.write_rows import WriteFailedError
-from spark_kafka_native.spark.write.write_task import KafkaCommitMessage
+from spark_kafka_native.spark.write.write_task import KafkaCommitMessage, RowColumns
 
 pytestmark = pytest.mark.broker
 

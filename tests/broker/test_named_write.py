@@ -23,8 +23,8 @@ from spark_kafka_native.kafka.cluster.router import Router, router_for
 from spark_kafka_native.kafka.config.client_config import TransactionConfig
 from spark_kafka_native.kafka.errors import KafkaError
 from spark_kafka_native.kafka.producer.producer import Producer
-from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.options.table import Scope
 from spark_kafka_native.spark.write.commit_markers import ReplayError
 from spark_kafka_native.spark.write.driver import resumable_write
 from spark_kafka_native.spark.write.driver.resumable_write import (
@@ -34,11 +34,10 @@ from spark_kafka_native.spark.write.driver.resumable_write import (
 )
 from spark_kafka_native.spark.write.driver.stream_commit import CommitFailedError
 from spark_kafka_native.spark.write.marker_store import GroupMarkers, MarkerTopic
-from spark_kafka_native.spark.write.rows import RowColumns
 from spark_kafka_native.spark.write.worker import transactional_task
 from spark_kafka_native.spark.write.worker.transactional_task import write_resumable
 from spark_kafka_native.spark.write.write_options import WriteOptions
-from spark_kafka_native.spark.write.write_task import KafkaCommitMessage
+from spark_kafka_native.spark.write.write_task import KafkaCommitMessage, RowColumns
 
 pytestmark = pytest.mark.broker
 PARTITIONS, ROWS, TASKS = 2, 24, 3

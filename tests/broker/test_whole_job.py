@@ -22,8 +22,8 @@ from spark_kafka_native.kafka.config.client_config import TransactionConfig
 from spark_kafka_native.kafka.errors import ConfigError, DeadlineExceededError, NetworkError
 from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.protocol.api.transactions import EndTxnRequest
-from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.options.table import Scope
 from spark_kafka_native.spark.write.batch_writer import KafkaBatchWriter
 from spark_kafka_native.spark.write.driver import atomic_write
 from spark_kafka_native.spark.write.driver.atomic_write import (
@@ -33,12 +33,11 @@ from spark_kafka_native.spark.write.driver.atomic_write import (
     commit_atomic,
 )
 from spark_kafka_native.spark.write.driver.stream_commit import CommitFailedError
-from spark_kafka_native.spark.write.rows import RowColumns
 from spark_kafka_native.spark.write.worker import transactional_task
 from spark_kafka_native.spark.write.worker.transactional_task import write_atomic
 from spark_kafka_native.spark.write.worker.write_rows import WriteFailedError
 from spark_kafka_native.spark.write.write_options import WriteOptions
-from spark_kafka_native.spark.write.write_task import AtomicWrite, KafkaCommitMessage
+from spark_kafka_native.spark.write.write_task import AtomicWrite, KafkaCommitMessage, RowColumns
 
 pytestmark = pytest.mark.broker
 PARTITIONS, ROWS = 2, 20

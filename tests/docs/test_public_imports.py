@@ -18,7 +18,7 @@ INSIDE = {
     "benchmarks/messages.py": "spark_kafka_native.kafka.protocol",
     "benchmarks/client.py": "spark_kafka_native.kafka.producer",
     "benchmarks/records.py": "spark_kafka_native.kafka.records",
-    "benchmarks/worker_sockets.py": "spark_kafka_native.spark.worker",
+    "benchmarks/worker_sockets.py": "spark_kafka_native.spark.worker_tuning",
     # It times the sink's requests, one by one.
     "benchmarks/harness/exactly_once.py": "spark_kafka_native",
     # The page documents the layer of messages and codecs as a tool of its own.

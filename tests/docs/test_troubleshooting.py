@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.spark.conditions import CONDITIONS
+from spark_kafka_native.spark.error_conditions import CONDITIONS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/troubleshooting.md").read_text()

@@ -11,9 +11,9 @@ from itertools import count
 import pytest
 
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.spark.conditions import KafkaConditionError
-from spark_kafka_native.spark.options.option import Scope
+from spark_kafka_native.spark.error_conditions import KafkaConditionError
 from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.options.table import Scope
 from spark_kafka_native.spark.read.driver.micro_batch import StreamOffset
 from spark_kafka_native.spark.read.driver.stream_logs import LogEnds
 from spark_kafka_native.spark.read.driver.stream_planner import StreamPlanner

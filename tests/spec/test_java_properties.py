@@ -3,7 +3,7 @@
 import pytest
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig, ProducerConfig
-from spark_kafka_native.spark.options.kafka_properties import describe_unread
+from spark_kafka_native.spark.options.option_values import describe_unread
 from spark_kafka_native.spark.read import read_options
 from spark_kafka_native.spark.write import write_options
 from spark_kafka_native.testing import run_java

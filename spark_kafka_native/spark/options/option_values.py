@@ -1,5 +1,5 @@
 """`OptionValues`: the options of one load or save, their names checked against the table, their values parsed
-on demand.
+on demand. `options_from_properties`: the same options out of a Kafka client's ``.properties`` file.
 
 Values are parsed when they are asked for, not at once: which error comes first is part of being compatible.
 """
@@ -7,16 +7,23 @@ Values are parsed when they are asked for, not at once: which error comes first 
 from __future__ import annotations
 
 import difflib
+import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Self
 
-from ...kafka.config.client_config import JAVA_ONLY, ClientConfig, ConsumerConfig, ProducerConfig
+from ...kafka.config.client_config import (
+    JAVA_ONLY,
+    ClientConfig,
+    ConsumerConfig,
+    ProducerConfig,
+    unknown_properties,
+)
 from ...kafka.config.properties import Properties
+from ...kafka.config.properties_file import parse_properties
 from ...kafka.errors import ConfigError
-from .kafka_properties import NO_EFFECT, describe_unread
-from .option import Option, Scope
-from .table import OPTIONS
+from .table import OPTIONS, Option, Scope
 
 _BY_NAME: Final[dict[str, Option]] = {option.name.lower(): option for option in OPTIONS}
 _CLIENT_PROPERTIES: Final = JAVA_ONLY.union(
@@ -134,3 +141,126 @@ def _name_nearest(lowered: str, name: str, scope: Scope) -> str:
     nearest = difflib.get_close_matches(lowered, candidates, n=1)
     hint = f"; did you mean '{_BY_NAME[nearest[0]].name}'?" if nearest else ""
     return f"Unknown option '{name}' is ignored{hint}"
+
+
+MEANINGLESS: Final = {
+    "group.remote.assignor",
+    "internal.throw.on.fetch.stable.offset.unsupported",
+    "metadata.max.idle.ms",
+    "metadata.recovery.rebootstrap.trigger.ms",
+    "metadata.recovery.strategy",
+    "share.acknowledgement.mode",
+    "share.acquire.mode",
+}
+"""Legal for Java's clients, and without a meaning here: nothing is said."""
+_NOT_YET: Final = ("sasl.", "ssl.", "config.providers")
+"""How names begin that Java's clients know and that would make a difference."""
+NO_EFFECT: Final = "is not supported yet: it has no effect"
+_TYPO: Final = 0.9
+"""How alike a name and a known one are (`difflib`) where it is a slip of the finger."""
+
+
+def describe_unread(
+    names: Iterable[str], configs: Iterable[type[Properties]], meaningless: Collection[str] = ()
+) -> tuple[str, ...]:
+    """A warning for each of ``names`` (without their prefix) that none of ``configs`` reads and that is not
+    ``meaningless`` here."""
+    unknown = unknown_properties(names, *configs)
+    return tuple(
+        _describe(name, nearest)
+        for name, nearest in unknown.items()
+        if name not in MEANINGLESS and name not in meaningless
+    )
+
+
+def _describe(name: str, nearest: str | None) -> str:
+    is_typo = nearest is not None and difflib.SequenceMatcher(None, name, nearest).ratio() >= _TYPO
+    if name.startswith(_NOT_YET) and not is_typo:
+        return f"Option 'kafka.{name}' {NO_EFFECT}"
+    hint = "" if nearest is None else f"; did you mean 'kafka.{nearest}'?"
+    return f"Unknown option 'kafka.{name}' is ignored{hint}"
+
+
+_UNITS_MS: Final = {
+    "ms": 1, "millisecond": 1,
+    "s": 1_000, "sec": 1_000, "second": 1_000,
+    "m": 60_000, "min": 60_000, "minute": 60_000,
+    "h": 3_600_000, "hour": 3_600_000,
+    "d": 86_400_000, "day": 86_400_000,
+    "w": 604_800_000, "week": 604_800_000,
+}  # fmt: skip
+_RELATIVE: Final = re.compile(r"-\s*(\d{1,18})\s*([a-z]{1,12})", re.IGNORECASE)
+_MAX_MS: Final = 2**63 - 1
+_EXPECTED: Final = (
+    "milliseconds since the epoch, an ISO-8601 time such as 2026-05-01T12:00:00Z, or a time before now such "
+    "as -1h or '-15 minutes'"
+)
+
+
+def parse_timestamp_ms(text: str, *, now_ms: int) -> int:
+    """Milliseconds since the epoch for ``1700000000000``, ``2026-05-01T12:00:00Z`` or ``-15 minutes``.
+
+    A date or time without an offset is UTC: the session's time zone is not known where options are parsed.
+    Raises `ConfigError` for anything else, and for a time before the epoch (Kafka stores none).
+    """
+    value = text.strip()
+    found = _parse_number(value)
+    if found is None:
+        found = _parse_relative(value, now_ms)
+    if found is None:
+        found = _parse_iso(value)
+    if found is None or not 0 <= found <= _MAX_MS:
+        why = "it is before 1970" if found is not None and found < 0 else _EXPECTED
+        raise ConfigError(f"Expected a single long value, got {text[:100]} ({why})")
+    return found
+
+
+def _parse_number(value: str) -> int | None:
+    return int(value) if re.fullmatch(r"\+?[0-9]{1,19}", value) else None
+
+
+def _parse_relative(value: str, now_ms: int) -> int | None:
+    match = _RELATIVE.fullmatch(value)
+    if match is None:
+        return None
+    word = match[2].lower()
+    unit_ms = _UNITS_MS.get(word) or _UNITS_MS.get(word.removesuffix("s"))
+    return None if unit_ms is None else now_ms - int(match[1]) * unit_ms
+
+
+def _parse_iso(value: str) -> int | None:
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    # Whole-number arithmetic: a float of seconds would lose milliseconds in far years.
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+
+
+_OWN: Final = frozenset(option.name.lower() for option in OPTIONS)
+_LEFT_OUT: Final = ("key.serializer", "value.serializer", "key.deserializer", "value.deserializer")
+"""Settings that Java's clients need and ``pykafka`` does not: keys and values are bytes."""
+
+
+def options_from_properties(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Read the file that Java's clients and Kafka's tools take, for
+    ``options(**options_from_properties(path))``.
+
+    The client's properties get their ``kafka.`` prefix; names that have it, and options such as
+    ``subscribe``, stay as they are; (de)serializers are left out. ``${env:NAME}`` becomes ``env:NAME``.
+    Raises `ConfigError`.
+    """
+    # Late: `pykafka` parses times with this module and reads no files.
+    from ...kafka.security.config_providers import read_file
+
+    content = read_file("options_from_properties", os.fspath(path))
+    found: dict[str, str] = {}
+    for name, value in parse_properties(content).items():
+        lowered = name.lower()
+        if lowered in _LEFT_OUT:
+            continue
+        own = lowered in _OWN or lowered.startswith("kafka.")
+        found[name if own else f"kafka.{name}"] = value
+    return found

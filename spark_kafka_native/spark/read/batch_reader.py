@@ -16,10 +16,9 @@ from pyspark.sql.types import StructType
 
 from ...kafka.cluster.router import router_for
 from ..user_messages import HideTracebacks, advise, note_once
-from ..worker import settle_worker
-from .offset_range import OffsetRange, fixed_offset
-from .read_options import ReadOptions
-from .read_task import KafkaInputPartition, ReadTask
+from ..worker_tuning import settle_worker
+from .offset_range import KafkaInputPartition, OffsetRange, fixed_offset
+from .read_options import ReadOptions, ReadTask
 
 if TYPE_CHECKING:
     from .driver.pushed_filters import PushedFilters

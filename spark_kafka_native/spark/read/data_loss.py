@@ -13,8 +13,8 @@ from typing import Final, assert_never
 from ...kafka.error_code import ErrorCode
 from ...kafka.errors import BrokerError, DeadlineExceededError, KafkaError
 from ...kafka.model import TopicPartition
-from ..conditions import KafkaConditionError
-from .offset_limits import format_topic_partitions
+from ..error_conditions import KafkaConditionError
+from .offset_range_limit import format_topic_partitions
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
 

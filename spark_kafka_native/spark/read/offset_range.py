@@ -1,4 +1,5 @@
-"""`OffsetRange`: the offsets of one partition that a task reads, as plain data that Spark pickles.
+"""`OffsetRange`: the offsets of one partition that a task reads; `KafkaInputPartition`: those of a task.
+Plain data that Spark pickles.
 
 A bound that is no offset yet (`Earliest`, `Latest`, `FirstAtOrAfter`) is looked up when the task runs, so
 that a DataFrame that is read twice sees what arrived in between.
@@ -7,6 +8,8 @@ that a DataFrame that is read twice sees what arrived in between.
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from pyspark.sql.datasource import InputPartition
 
 from ...kafka.model import TopicPartition
 
@@ -98,3 +101,10 @@ class OffsetRange:
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition} [{self.start}, {self.end})"
+
+
+@dataclass(frozen=True)
+class KafkaInputPartition(InputPartition):  # type: ignore[misc]
+    """A task: one offset range, or many of different partitions (and of the same)."""
+
+    ranges: tuple[OffsetRange, ...]

@@ -1,5 +1,5 @@
 """`ReadOptions` and `StreamOptions`: the options of a read, parsed and checked, in the order in which Spark's
-connector reports errors.
+connector reports errors. `ReadTask`: the part of them that the workers get.
 
 Two options can contradict each other in many ways; code that gets a `ReadOptions` need not check any of them
 again.
@@ -10,29 +10,31 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
+
+from pyspark.sql.types import StructType
 
 from ...kafka.config.client_config import ClientConfig, ConsumerConfig
 from ...kafka.errors import ConfigError
 from ...kafka.model import TopicPartition
 from ...kafka.runtime.deadline import Deadline
 from ...kafka.runtime.retry import Backoff
-from ..conditions import KafkaConditionError
-from ..options.option_values import OptionValues
-from ..options.timestamps import parse_timestamp_ms
-from .offset_limits import (
+from ..error_conditions import KafkaConditionError
+from ..options.option_values import OptionValues, parse_timestamp_ms
+from .offset_range import At, Earliest, Latest
+from .offset_range_limit import (
     AtTimestamp,
     AtTimestamps,
     Committed,
     LatestMinus,
-    OffsetLimit,
+    OffsetRangeLimit,
     Specific,
     format_topic_partitions,
     parse_offset_limit,
     parse_timestamps,
 )
-from .offset_range import At, Earliest, Latest
+from .schema import RowSchema
 from .subscription import Subscription, parse_subscription
 
 
@@ -79,8 +81,8 @@ class ReadOptions:
     client: ClientConfig
     consumer: ConsumerConfig
     subscription: Subscription
-    starting: OffsetLimit
-    ending: OffsetLimit
+    starting: OffsetRangeLimit
+    ending: OffsetRangeLimit
     fallbacks: StartFallbacks
     fail_on_data_loss: bool
     task_limits: TaskLimits
@@ -119,7 +121,7 @@ def check_general(values: OptionValues) -> ReadOptions:
     return _parse_general(values, starting, Latest())
 
 
-def _parse_limit(values: OptionValues, side: str, now_ms: int) -> OffsetLimit:
+def _parse_limit(values: OptionValues, side: str, now_ms: int) -> OffsetRangeLimit:
     """The limit of the first option given: a time for all, times for each, offsets; else the default."""
     if (text := values.text(f"{side}Timestamp")) is not None:
         return AtTimestamp(parse_timestamp_ms(text, now_ms=now_ms))
@@ -128,7 +130,7 @@ def _parse_limit(values: OptionValues, side: str, now_ms: int) -> OffsetLimit:
     return parse_offset_limit(values.value(f"{side}Offsets"))
 
 
-def _check_batch_start(starting: OffsetLimit) -> None:
+def _check_batch_start(starting: OffsetRangeLimit) -> None:
     if isinstance(starting, Latest):
         raise ConfigError("starting offset can't be latest for batch queries on Kafka")
     if isinstance(starting, Specific):
@@ -139,7 +141,7 @@ def _check_batch_start(starting: OffsetLimit) -> None:
                 )
 
 
-def _check_batch_end(ending: OffsetLimit) -> None:
+def _check_batch_end(ending: OffsetRangeLimit) -> None:
     if isinstance(ending, Earliest):
         raise ConfigError("ending offset can't be earliest for batch queries on Kafka")
     if isinstance(ending, LatestMinus | Committed):
@@ -154,7 +156,7 @@ def _check_batch_end(ending: OffsetLimit) -> None:
                 )
 
 
-def _parse_general(values: OptionValues, starting: OffsetLimit, ending: OffsetLimit) -> ReadOptions:
+def _parse_general(values: OptionValues, starting: OffsetRangeLimit, ending: OffsetRangeLimit) -> ReadOptions:
     subscription = parse_subscription(values)
     task_limits = TaskLimits(
         min_partitions=values.value("minPartitions"),
@@ -263,7 +265,7 @@ def _parse_configs(values: OptionValues) -> tuple[ClientConfig, ConsumerConfig]:
     return ClientConfig.from_properties(properties), ConsumerConfig.from_properties(properties)
 
 
-def _check_limits_agree(starting: OffsetLimit, ending: OffsetLimit) -> None:
+def _check_limits_agree(starting: OffsetRangeLimit, ending: OffsetRangeLimit) -> None:
     """Both sides given for each partition: the same partitions, and no start after its end."""
     compared = _comparable(starting, ending)
     if compared is None:
@@ -295,7 +297,9 @@ def _check_limits_agree(starting: OffsetLimit, ending: OffsetLimit) -> None:
 _Numbers = Mapping[TopicPartition, int | None]
 
 
-def _comparable(starting: OffsetLimit, ending: OffsetLimit) -> tuple[_Numbers, _Numbers, str] | None:
+def _comparable(
+    starting: OffsetRangeLimit, ending: OffsetRangeLimit
+) -> tuple[_Numbers, _Numbers, str] | None:
     """Both sides as numbers (None for earliest and latest), and what the numbers are."""
     if isinstance(starting, Specific) and isinstance(ending, Specific):
         return _offsets_of(starting), _offsets_of(ending), "offset"
@@ -360,3 +364,30 @@ class StreamOptions:
                 + values.near_miss("kafka.group.id")
             )
         return cls(read=read, limits=limits, commit_offsets=commit_offsets)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadTask:
+    """What all tasks of a read share."""
+
+    client: ClientConfig
+    consumer: ConsumerConfig
+    schema: RowSchema
+    fail_on_data_loss: bool
+    group_id: str
+    ends_are_known: bool = False
+    """True if every fixed end was in the log at planning (a stream's), so that it need not be looked up."""
+
+    @classmethod
+    def of(cls, options: ReadOptions, schema: StructType, *, ends_are_known: bool = False) -> ReadTask:
+        """The tasks of a read of ``schema``'s columns. Raises `ConfigError` for columns that can't be."""
+        # Nothing that a task waits for may take longer than its poll timeout.
+        timeout_ms = min(options.client.default_api_timeout_ms, options.consumer.poll_timeout_ms)
+        return cls(
+            client=replace(options.client, default_api_timeout_ms=timeout_ms),
+            consumer=options.consumer,
+            schema=RowSchema.from_schema(schema),
+            fail_on_data_loss=options.fail_on_data_loss,
+            group_id=options.group_id,
+            ends_are_known=ends_are_known,
+        )

@@ -1,13 +1,16 @@
 """`KafkaStreamReader`: ``spark.readStream.format("pykafka")``, as Spark's engine drives it.
 
 Spark makes two of it that share nothing. One lives in the query's process on the driver and is asked for
-offsets and tasks; the other is pickled to the workers and only reads. See docs/DESIGN.md.
+offsets and tasks; the other is pickled to the workers and only reads. See docs/internals/spark-reading.md.
+
+`OffsetCommitter` (``commitOffsets=true``) commits the offsets of completed batches to a consumer group.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,12 +21,11 @@ from pyspark.sql.types import StructType
 from ...kafka.cluster.router import router_for
 from ...kafka.errors import KafkaError
 from ..user_messages import HideTracebacks, advise
-from .read_options import StreamOptions
-from .read_task import KafkaInputPartition, ReadTask
+from .offset_range import KafkaInputPartition
+from .read_options import ReadTask, StreamOptions
 
 if TYPE_CHECKING:
-    from .driver.micro_batch import Positions
-    from .driver.offset_committer import OffsetCommitter
+    from .driver.micro_batch import Positions, StreamOffset
     from .driver.stream_planner import Json, StreamPlanner
 
 try:
@@ -72,7 +74,6 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
             return None
         # Late, as few streams need it: each query has a process of its own, which imports all anew.
         from ...kafka.group.committed_offsets import commit_offsets
-        from .driver.offset_committer import TIMEOUT_MS, OffsetCommitter
 
         router = router_for(read.client)
 
@@ -167,3 +168,64 @@ class RefusedStreamReader(KafkaStreamReader):
 
     def __getstate__(self) -> dict[str, Any]:
         return dict(self.__dict__)
+
+
+INTERVAL_S: Final = 1.0
+"""Between two commits of a busy stream."""
+
+PAUSE_S: Final = 15.0
+"""After one that failed."""
+
+REPEAT_S: Final = 3_600.0
+"""Of the same offsets: those that are never committed again expire (``offsets.retention.minutes``), and with
+them the lag of a stream that is only quiet."""
+
+TIMEOUT_MS: Final = 3_000
+
+
+class OffsetCommitter:
+    """Commits at most once in `INTERVAL_S`. Owned by the one thread of its process.
+
+    For lag tools only: the stream goes on from Spark's checkpoint. So a commit that fails is a warning, and
+    one that hangs must not hold up the batches for long.
+    """
+
+    def __init__(
+        self,
+        commit: Callable[[Positions], None],
+        *,
+        group_id: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._commit = commit
+        self._group_id = group_id
+        self._clock = clock
+        self._told: Positions | None = None
+        self._repeat_at = float("-inf")
+        self._not_before = float("-inf")
+        self._has_failed = False
+
+    def completed(self, offset: StreamOffset, *, is_idle: bool = False) -> None:
+        """Batches up to ``offset`` are completed, and Spark has written that down. ``is_idle``: there is no
+        next batch for now, so that this may be the last chance. Never raises a `KafkaError`."""
+        now = self._clock()
+        if offset.is_initial or (offset.positions == self._told and now < self._repeat_at):
+            return
+        if now < self._not_before and (self._has_failed or not is_idle):
+            return
+        try:
+            # All of them: an offset that is not committed again expires, also of a partition that is quiet.
+            self._commit(offset.positions)
+        except KafkaError as error:
+            self._has_failed = True
+            self._not_before = self._clock() + PAUSE_S
+            _LOG.warning(
+                "The offsets of completed batches could not be committed to group %s; the stream goes on and "
+                "tries again with a later batch. %s",
+                self._group_id, error,
+            )  # fmt: skip
+            return
+        self._has_failed = False
+        self._not_before = now + INTERVAL_S
+        self._told = offset.positions
+        self._repeat_at = now + REPEAT_S

@@ -14,9 +14,8 @@ from pyspark.sql.types import StructType
 from ...kafka.errors import ConfigError
 from ..options.option_values import OptionValues
 from ..user_messages import HideTracebacks, advise, prefix_log_lines
-from .rows import RowColumns
 from .write_options import ExactlyOnce, WriteOptions
-from .write_task import AtomicWrite, KafkaCommitMessage, ResumableWrite
+from .write_task import AtomicWrite, KafkaCommitMessage, ResumableWrite, RowColumns
 
 if TYPE_CHECKING:
     from ...kafka.cluster.router import Router

@@ -19,9 +19,8 @@ from pyspark.sql.types import StructType
 from ...kafka.errors import ConfigError
 from ..options.option_values import OptionValues
 from ..user_messages import HideTracebacks, advise, inform, note_once, prefix_log_lines
-from .rows import RowColumns
 from .write_options import WriteOptions
-from .write_task import KafkaCommitMessage
+from .write_task import KafkaCommitMessage, RowColumns
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
 _ADAPTIVE: Final = (

@@ -117,8 +117,8 @@ def rows(plan: Plan, batch_id: int, task: int) -> Iterator[Any]:
 
 
 def options(plan: Plan, timeout: str) -> Any:
-    from spark_kafka_native.spark.options.option import Scope
     from spark_kafka_native.spark.options.option_values import OptionValues
+    from spark_kafka_native.spark.options.table import Scope
     from spark_kafka_native.spark.write.write_options import WriteOptions
 
     given = {
@@ -156,9 +156,9 @@ def run_task(plan: Plan, job: dict[str, Any], events: Events) -> Any:
     """What a Python worker does; the message for the driver."""
     from spark_kafka_native.kafka.config.client_config import TransactionConfig
     from spark_kafka_native.spark.write.marker_store import GroupMarkers, MarkerTopic
-    from spark_kafka_native.spark.write.rows import RowColumns
     from spark_kafka_native.spark.write.worker import transactional_task
     from spark_kafka_native.spark.write.worker.write_rows import WriteTask
+    from spark_kafka_native.spark.write.write_task import RowColumns
 
     def at(point: str) -> Callable[[], None]:
         return partial(die, events, point) if job["point"] == point else lambda: None

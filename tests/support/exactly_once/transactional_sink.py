@@ -19,19 +19,18 @@ from spark_kafka_native.kafka.errors import KafkaError
 from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.producer.sending.transaction_requests import end_transaction
 from spark_kafka_native.kafka.runtime.deadline import Deadline
-from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.options.table import Scope
 from spark_kafka_native.spark.write.driver import stream_commit
 from spark_kafka_native.spark.write.driver.stream_commit import (
     CommitFailedError,
     abort_transactions,
     commit_transactions,
 )
-from spark_kafka_native.spark.write.rows import RowColumns
 from spark_kafka_native.spark.write.worker import transactional_task
 from spark_kafka_native.spark.write.worker.transactional_task import BatchTask, write_once
 from spark_kafka_native.spark.write.write_options import WriteOptions
-from spark_kafka_native.spark.write.write_task import KafkaCommitMessage
+from spark_kafka_native.spark.write.write_task import KafkaCommitMessage, RowColumns
 from support.exactly_once.read_committed import read_committed
 
 TASKS, ROWS, PARTITIONS = 3, 12, 3

@@ -7,8 +7,8 @@ import pytest
 
 from spark_kafka_native.cli.broker import _properties
 from spark_kafka_native.kafka.config.client_config import ClientConfig
-from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.options.table import Scope
 from spark_kafka_native.spark.write.write_options import ExactlyOnce, WriteOptions
 
 CONF = Path(__file__).parents[3] / "conf"

@@ -13,16 +13,7 @@ from typing import Final, assert_never
 
 from ....kafka.errors import ConfigError
 from ....kafka.model import TopicPartition
-from ...conditions import KafkaConditionError
-from ..offset_limits import (
-    AtTimestamp,
-    AtTimestamps,
-    Committed,
-    LatestMinus,
-    PartitionOffset,
-    Specific,
-    format_topic_partitions,
-)
+from ...error_conditions import KafkaConditionError
 from ..offset_range import (
     At,
     Earliest,
@@ -32,6 +23,15 @@ from ..offset_range import (
     OffsetRange,
     StartBound,
     fixed_offset,
+)
+from ..offset_range_limit import (
+    AtTimestamp,
+    AtTimestamps,
+    Committed,
+    LatestMinus,
+    PartitionOffset,
+    Specific,
+    format_topic_partitions,
 )
 from ..read_options import ReadOptions
 from .cluster_view import ClusterView, time_of

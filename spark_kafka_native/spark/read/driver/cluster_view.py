@@ -17,7 +17,7 @@ from ....kafka.error_code import ErrorCode
 from ....kafka.errors import BrokerError, KafkaError
 from ....kafka.model import IsolationLevel, OffsetAt, TopicPartition
 from ....kafka.runtime.retry import is_retriable, retry
-from ..offset_limits import AtTimestamp, AtTimestamps, Committed, OffsetLimit
+from ..offset_range_limit import AtTimestamp, AtTimestamps, Committed, OffsetRangeLimit
 from ..read_options import ReadOptions
 from ..subscription import Assign, Subscribe, SubscribePattern
 from .pushed_filters import PushedFilters
@@ -137,7 +137,9 @@ def list_offsets_at(
     return {topic_partition: place.offset for topic_partition, place in found.items()}
 
 
-def _places(limit: OffsetLimit, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAt]:
+def _places(
+    limit: OffsetRangeLimit, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, OffsetAt]:
     """The times of ``limit``; `plan_batch` refuses a limit that has other partitions than these."""
     if not isinstance(limit, AtTimestamp | AtTimestamps):
         return {}

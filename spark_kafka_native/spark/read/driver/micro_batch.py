@@ -24,9 +24,9 @@ from typing import Any, Final
 
 from ....kafka.errors import ConfigError
 from ....kafka.model import TopicPartition
-from ...conditions import KafkaConditionError
-from ..offset_limits import format_topic_partitions
+from ...error_conditions import KafkaConditionError
 from ..offset_range import At, OffsetRange
+from ..offset_range_limit import format_topic_partitions
 from .range_calculator import PlannedRange
 
 Positions = Mapping[TopicPartition, int]

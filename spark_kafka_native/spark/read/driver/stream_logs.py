@@ -13,12 +13,12 @@ from ....kafka.errors import BrokerError, ConfigError, DeadlineExceededError, Ka
 from ....kafka.model import IsolationLevel, OffsetAt, TopicPartition
 from ....kafka.runtime.retry import retry
 from ..data_loss import is_about_missing_partition
-from ..offset_limits import OffsetLimit, Specific, format_topic_partitions
+from ..offset_range_limit import OffsetRangeLimit, Specific, format_topic_partitions
 from ..read_options import ReadOptions
+from .admission_control import SizeSampler
 from .batch_plan import offset_now, resolve_start
 from .cluster_view import find_partitions, list_latest, list_offsets_at, view_start
 from .micro_batch import Positions, StreamOffset
-from .read_limits import SizeSampler
 
 T = TypeVar("T")
 
@@ -159,7 +159,7 @@ class StreamLogs:
         return {tp: offset or 0 for tp, offset in found.items()}
 
 
-def _check_all_specified(starting: OffsetLimit, assigned: Collection[TopicPartition]) -> None:
+def _check_all_specified(starting: OffsetRangeLimit, assigned: Collection[TopicPartition]) -> None:
     """Check that ``startingOffsets`` with offsets names exactly the existing partitions. Raises
     `ConfigError` in the words of Spark's own connector for streams, which differ from those for batch
     reads.

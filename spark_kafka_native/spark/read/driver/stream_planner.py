@@ -14,13 +14,13 @@ from typing import Any, Final
 
 from ....kafka.errors import ConfigError, KafkaError
 from ....kafka.model import TopicPartition
-from ...conditions import KafkaConditionError
-from ..offset_limits import format_topic_partitions
+from ...error_conditions import KafkaConditionError
 from ..offset_range import OffsetRange
+from ..offset_range_limit import format_topic_partitions
 from ..read_options import StreamOptions
+from .admission_control import admit, holds_back
 from .micro_batch import MicroBatch, Positions, StreamOffset, check_available_now, offset_changed
 from .range_calculator import PlannedRange, describe_small_tasks, form_tasks
-from .read_limits import admit, holds_back
 from .stream_logs import LogEnds, StreamLogs
 
 _LOG: Final = logging.getLogger("spark_kafka_native")

@@ -21,7 +21,7 @@ from ....kafka.consumer.fetched_records import FetchedRecords
 from ....kafka.errors import ConfigError
 from ....kafka.model import TopicPartition
 from ....kafka.records.columns import RecordColumns, build_binary, wrap_numpy
-from ...conditions import KafkaConditionError
+from ...error_conditions import KafkaConditionError
 from ..schema import RowSchema
 
 MAX_ROWS: Final = 2**20

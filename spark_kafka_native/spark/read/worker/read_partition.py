@@ -22,10 +22,10 @@ from ....kafka.errors import (
     TopicRecreatedError,
 )
 from ....kafka.model import TopicPartition
-from ...worker import settle_worker
+from ...worker_tuning import settle_worker
 from ..data_loss import DataLossPolicy
-from ..offset_range import OffsetRange
-from ..read_task import KafkaInputPartition, ReadTask
+from ..offset_range import KafkaInputPartition, OffsetRange
+from ..read_options import ReadTask
 from .arrow_rows import BatchCoalescer, RowLayout
 from .offset_binding import Binding, BoundRange, bind_ranges, rebind_ranges
 

@@ -16,11 +16,10 @@ from ....kafka.errors import ConfigError, KafkaError
 from ....kafka.producer.delivery import ColumnsDelivery
 from ....kafka.producer.errors import RecordError
 from ....kafka.producer.producer import Producer
-from ...worker import settle_worker
-from ..rows import RowColumns
+from ...worker_tuning import settle_worker
 from ..topics import prepare_topic
 from ..write_options import WriteOptions
-from ..write_task import KafkaCommitMessage
+from ..write_task import KafkaCommitMessage, RowColumns
 
 
 class WriteFailedError(KafkaError):

@@ -1,5 +1,5 @@
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig
-from spark_kafka_native.spark.options.kafka_properties import describe_unread
+from spark_kafka_native.spark.options.option_values import describe_unread
 
 CONFIGS = (ClientConfig, ConsumerConfig)
 

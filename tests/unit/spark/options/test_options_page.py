@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from spark_kafka_native.spark.options.options_page import write_options_page
+from spark_kafka_native.spark.options.__main__ import write_options_page
 
 
 def test_the_page_is_what_the_declarations_say():

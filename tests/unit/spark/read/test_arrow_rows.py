@@ -13,7 +13,7 @@ from pyspark.sql.types import ArrayType, StructType
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.records.columns import HEADERS_TYPE, RecordColumns
-from spark_kafka_native.spark.conditions import KafkaConditionError
+from spark_kafka_native.spark.error_conditions import KafkaConditionError
 from spark_kafka_native.spark.read.offset_range import At, OffsetRange
 from spark_kafka_native.spark.read.schema import HEADERS, RowSchema, full_schema
 from spark_kafka_native.spark.read.worker import arrow_rows, read_partition

@@ -12,7 +12,7 @@ from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import LogTruncatedError, TopicRecreatedError
 from spark_kafka_native.kafka.model import IsolationLevel
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
-from spark_kafka_native.spark.conditions import KafkaConditionError
+from spark_kafka_native.spark.error_conditions import KafkaConditionError
 from spark_kafka_native.spark.read.data_loss import DataLossPolicy
 from spark_kafka_native.spark.read.driver.range_calculator import PlannedRange, split_ranges
 from spark_kafka_native.spark.read.offset_range import At, Earliest, Latest, OffsetRange

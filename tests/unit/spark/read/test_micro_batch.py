@@ -3,7 +3,7 @@
 import pytest
 
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.spark.conditions import KafkaConditionError
+from spark_kafka_native.spark.error_conditions import KafkaConditionError
 from spark_kafka_native.spark.read.driver.micro_batch import MicroBatch, StreamOffset, check_available_now
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)

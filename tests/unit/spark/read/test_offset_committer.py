@@ -3,7 +3,7 @@ import logging
 from spark_kafka_native.kafka.errors import KafkaError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.spark.read.driver.micro_batch import StreamOffset
-from spark_kafka_native.spark.read.driver.offset_committer import (
+from spark_kafka_native.spark.read.stream_reader import (
     INTERVAL_S,
     PAUSE_S,
     REPEAT_S,

@@ -11,9 +11,16 @@ from support.brokers.scripted_broker import ScriptedCluster, properties
 from spark_kafka_native.kafka.cluster.router import router_for
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig
 from spark_kafka_native.kafka.errors import DeadlineExceededError
-from spark_kafka_native.spark.conditions import KafkaConditionError
-from spark_kafka_native.spark.read.offset_range import At, Earliest, Inner, Latest, OffsetRange
-from spark_kafka_native.spark.read.read_task import KafkaInputPartition, ReadTask
+from spark_kafka_native.spark.error_conditions import KafkaConditionError
+from spark_kafka_native.spark.read.offset_range import (
+    At,
+    Earliest,
+    Inner,
+    KafkaInputPartition,
+    Latest,
+    OffsetRange,
+)
+from spark_kafka_native.spark.read.read_options import ReadTask
 from spark_kafka_native.spark.read.schema import RowSchema
 from spark_kafka_native.spark.read.worker.read_partition import read_partition
 

@@ -19,7 +19,7 @@ from spark_kafka_native.kafka.errors import (
     TopicRecreatedError,
 )
 from spark_kafka_native.kafka.model import IsolationLevel, TopicPartition
-from spark_kafka_native.spark.conditions import KafkaConditionError
+from spark_kafka_native.spark.error_conditions import KafkaConditionError
 from spark_kafka_native.spark.read.data_loss import DataLossPolicy, LogShrunk, OffsetsLost, PartitionsDeleted
 from spark_kafka_native.spark.read.offset_range import At, Earliest, Latest, OffsetRange
 from spark_kafka_native.spark.read.worker import read_partition

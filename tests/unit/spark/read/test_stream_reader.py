@@ -9,8 +9,8 @@ import pytest
 from support.brokers.planning_cluster import PlanningCluster
 
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.options.table import Scope
 from spark_kafka_native.spark.read.driver.micro_batch import StreamOffset
 from spark_kafka_native.spark.read.read_options import StreamOptions
 from spark_kafka_native.spark.read.schema import full_schema
@@ -115,7 +115,7 @@ def test_a_querys_process_does_not_collect_garbage_before_it_answers(monkeypatch
     full = []
     monkeypatch.setattr(gc, "collect", lambda *_: full.append("collect"))
     monkeypatch.setattr(gc, "freeze", lambda: full.append("freeze"))
-    monkeypatch.setattr("spark_kafka_native.spark.worker._settled", False)
+    monkeypatch.setattr("spark_kafka_native.spark.worker_tuning._settled", False)
     with PlanningCluster() as cluster:
         cluster.create("t")
         given = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": "t"}

@@ -12,16 +12,14 @@ from support.brokers.scripted_broker import properties
 from support.brokers.transaction_cluster import TransactionCluster
 
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.options.table import Scope
 from spark_kafka_native.spark.write.commit_markers import CommitMarker, ReplayError
-from spark_kafka_native.spark.write.rows import RowColumns
 from spark_kafka_native.spark.write.worker import transactional_task
-from spark_kafka_native.spark.write.worker.row_digest import RowDigest
-from spark_kafka_native.spark.write.worker.transactional_task import BatchTask, write_once
+from spark_kafka_native.spark.write.worker.transactional_task import BatchTask, RowDigest, write_once
 from spark_kafka_native.spark.write.worker.write_rows import WriteFailedError
 from spark_kafka_native.spark.write.write_options import WriteOptions
-from spark_kafka_native.spark.write.write_task import KafkaCommitMessage
+from spark_kafka_native.spark.write.write_task import KafkaCommitMessage, RowColumns
 
 BATCH = 7
 ROWS = pa.record_batch({"value": pa.array([b"a", b"b"], pa.binary()), "topic": ["t", "t"]})

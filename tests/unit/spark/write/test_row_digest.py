@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spark_kafka_native.spark.write.worker.row_digest import RowDigest
+from spark_kafka_native.spark.write.worker.transactional_task import RowDigest
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 ROWS: list[dict[str, object]] = [

@@ -19,15 +19,15 @@ from spark_kafka_native.kafka.protocol.api.describe_transactions import (
     DescribeTransactionsResponse,
     TransactionState,
 )
-from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.options.table import Scope
 from spark_kafka_native.spark.write.driver import atomic_write
 from spark_kafka_native.spark.write.driver.atomic_write import begin_atomic, commit_atomic
 from spark_kafka_native.spark.write.marker_store import GroupMarkers, MarkerTopic
-from spark_kafka_native.spark.write.rows import RowColumns
 from spark_kafka_native.spark.write.worker import transactional_task
 from spark_kafka_native.spark.write.worker.transactional_task import BatchTask, write_atomic, write_once
 from spark_kafka_native.spark.write.write_options import WriteOptions
+from spark_kafka_native.spark.write.write_task import RowColumns
 
 TP = TopicPartition("t", 0)
 ROWS = pa.record_batch({"value": pa.array([b"a", b"b"], pa.binary()), "topic": ["t", "t"]})

@@ -10,9 +10,9 @@ from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.errors import DeliveryError, DeliveryStatus, ProducerClosedError
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
-from spark_kafka_native.spark.write.rows import RowColumns
 from spark_kafka_native.spark.write.topics import prepare_topic
 from spark_kafka_native.spark.write.worker import write_rows
+from spark_kafka_native.spark.write.write_task import RowColumns
 
 TP = TopicPartition("t", 0)
 OPTIONS = SimpleNamespace(client=None, producer=None, topic="t")

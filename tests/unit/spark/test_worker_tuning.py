@@ -12,7 +12,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from spark_kafka_native.spark import worker
+from spark_kafka_native.spark import worker_tuning as worker
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="TCP_QUICKACK is Linux's")
 

@@ -1,7 +1,7 @@
 import pytest
 
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.spark.read.driver.read_limits import admit, holds_back
+from spark_kafka_native.spark.read.driver.admission_control import admit, holds_back
 from spark_kafka_native.spark.read.read_options import MicroBatchLimits
 
 TPS = [TopicPartition("t", index) for index in range(4)]

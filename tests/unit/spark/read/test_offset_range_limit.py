@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.spark.read.offset_limits import (
+from spark_kafka_native.spark.read.offset_range import At, Earliest, Latest
+from spark_kafka_native.spark.read.offset_range_limit import (
     Committed,
     LatestMinus,
     Specific,
@@ -17,7 +18,6 @@ from spark_kafka_native.spark.read.offset_limits import (
     parse_offset_limit,
     parse_timestamps,
 )
-from spark_kafka_native.spark.read.offset_range import At, Earliest, Latest
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ import string
 
 import pytest
 
-from spark_kafka_native.spark.conditions import CONDITIONS, KafkaConditionError
+from spark_kafka_native.spark.error_conditions import CONDITIONS, KafkaConditionError
 
 
 @pytest.mark.parametrize("name", CONDITIONS)

@@ -1,4 +1,5 @@
-"""`OffsetLimit`: where a read starts or ends, as the options say it before the cluster is asked; its JSON.
+"""`OffsetRangeLimit`: where a read starts or ends, as the options say it before the cluster is asked; its
+JSON.
 
 The JSON comes from users, from checkpoints and from notebooks' widgets: it is checked like any untrusted
 input, and every error names the key it is about.
@@ -68,12 +69,12 @@ class AtTimestamps:
     timestamps_ms: Mapping[TopicPartition, int]
 
 
-OffsetLimit = Earliest | Latest | LatestMinus | Committed | Specific | AtTimestamp | AtTimestamps
+OffsetRangeLimit = Earliest | Latest | LatestMinus | Committed | Specific | AtTimestamp | AtTimestamps
 
 _LATEST_MINUS: Final = re.compile(r"latest\s*-\s*([0-9]{1,18})")
 
 
-def parse_offset_limit(text: str) -> OffsetLimit:
+def parse_offset_limit(text: str) -> OffsetRangeLimit:
     """A word, ``latest-1000`` or JSON as in `OFFSETS_EXAMPLE`; `ConfigError` if anything else."""
     word = text.strip().lower()
     if word in ("earliest", "latest"):

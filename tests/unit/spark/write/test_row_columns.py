@@ -4,7 +4,7 @@ from pyspark.sql.types import ArrayType, IntegerType, StructType
 
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.producer.accumulating.records_in import columns_by_topic
-from spark_kafka_native.spark.write.rows import RowColumns
+from spark_kafka_native.spark.write.write_task import RowColumns
 
 
 def test_beside_the_option_nobody_looks_at_the_topic_column():
