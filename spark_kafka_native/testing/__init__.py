@@ -5,6 +5,7 @@ Nothing here runs in production.
 
 from . import faults
 from .embedded_kafka import ACLS, EmbeddedKafka
+from .embedded_kdc import EmbeddedKdc
 from .errors import (
     BrokerStartError,
     BrokerUnavailableError,
@@ -27,6 +28,7 @@ __all__ = [
     "ClusterStartError",
     "Effect",
     "EmbeddedKafka",
+    "EmbeddedKdc",
     "FaultProxy",
     "FaultRule",
     "GuardError",

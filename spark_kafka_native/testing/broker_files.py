@@ -56,6 +56,8 @@ class ClusterSettings:
     ports: Mapping[int, Ports]
     users: Mapping[str, str] = field(default_factory=dict)
     certificates: Certificates | None = None
+    kerberos: tuple[str, str] | None = None
+    """The broker's principal and its keytab; None: no GSSAPI."""
     client_auth: str = "none"
     properties: Mapping[str, str] = field(default_factory=dict)
 
@@ -155,7 +157,16 @@ def _security(listener: str, settings: ClusterSettings) -> dict[str, str]:
         }
     if listener.startswith("SASL"):
         accounts = "".join(f' user_{name}="{password}"' for name, password in settings.users.items())
-        made[f"{prefix}sasl.enabled.mechanisms"] = ",".join(["PLAIN", *SCRAM_MECHANISMS, "OAUTHBEARER"])
+        others = ["OAUTHBEARER"]
+        if settings.kerberos is not None:
+            principal, keytab = settings.kerberos
+            others.append("GSSAPI")
+            made["sasl.kerberos.service.name"] = principal.partition("/")[0]
+            made[f"{prefix}gssapi.sasl.jaas.config"] = (
+                "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true "
+                f'keyTab="{keytab}" principal="{principal}";'
+            )
+        made[f"{prefix}sasl.enabled.mechanisms"] = ",".join(["PLAIN", *SCRAM_MECHANISMS, *others])
         # Tokens without a signature (`unsigned_token` makes them): for tests only, as Kafka's docs say.
         made[f"{prefix}oauthbearer.sasl.jaas.config"] = (
             f"{_PACKAGE}.oauthbearer.OAuthBearerLoginModule required;"

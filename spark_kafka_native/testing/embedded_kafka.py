@@ -36,6 +36,7 @@ from .broker_files import (
     write_scram_checkpoint,
 )
 from .credentials import Certificates, write_certificates
+from .embedded_kdc import SERVICE, EmbeddedKdc
 from .errors import BrokerStartError
 from .processes import Guard, GuardedProcess, free_ports, is_free
 
@@ -56,6 +57,7 @@ class EmbeddedKafka:
     port, or ``port``, ``port + 1``, ... in order of broker and listener. ``users``: name to password, for
     SASL PLAIN, SCRAM-SHA-256 and -512; OAUTHBEARER takes any `unsigned_token`. ``client_auth``: "none",
     "requested" or "required" client certificates.
+    ``kerberos``: the SASL listeners also take GSSAPI; `kdc` makes principals and keytabs.
     ``properties``: broker settings that win over ours. ``heap_mb``, ``jvm_options``: per broker.
 
     Raises `JavaUnavailableError`, `JarsUnavailableError` or `BrokerStartError`, each with what to do.
@@ -68,6 +70,7 @@ class EmbeddedKafka:
         listeners: Sequence[str] = ("PLAINTEXT",),
         users: Mapping[str, str] | None = None,
         client_auth: str = "none",
+        kerberos: bool = False,
         properties: Mapping[str, object] | None = None,
         heap_mb: int = 512,
         jvm_options: Sequence[str] = (),
@@ -81,6 +84,8 @@ class EmbeddedKafka:
         self.certificates: Certificates | None = None
         self.cluster_id = random_id()
         self._node_ids = range(1, brokers + 1)
+        self.kdc: EmbeddedKdc | None = EmbeddedKdc() if kerberos else None
+        """The KDC of its realm, as long as the cluster runs; None without ``kerberos``."""
         self._client_auth = client_auth
         self._properties = {name: str(value) for name, value in (properties or {}).items()}
         # Three brokers share the cores with what they test: the quick compiler alone saves them a third of
@@ -122,6 +127,8 @@ class EmbeddedKafka:
         self._brokers = {}
         if guard:
             guard.close()
+        if self.kdc is not None:
+            self.kdc.close()
 
     @property
     def folder(self) -> Path:
@@ -196,6 +203,8 @@ class EmbeddedKafka:
     def _start(self, image: BrokerImage, guard: Guard) -> None:
         if any(name.endswith("SSL") for name in self.listeners):
             self.certificates = write_certificates(guard.folder / "certificates", HOST, "localhost", "::1")
+        if self.kdc is not None:
+            self.kdc.start()
         checkpoint = None
         if any(name.startswith("SASL") for name in self.listeners) and self.users:
             checkpoint = guard.folder / "bootstrap.checkpoint"
@@ -216,6 +225,7 @@ class EmbeddedKafka:
             ports=self._choose_ports(),
             users=self.users,
             certificates=self.certificates,
+            kerberos=None if self.kdc is None else (SERVICE, str(self.kdc.keytab(SERVICE))),
             client_auth=self._client_auth,
             properties=self._properties,
         )
@@ -231,7 +241,7 @@ class EmbeddedKafka:
                 node_id=node_id,
                 ports=ports,
                 folder=folder,
-                jvm_options=self._jvm_options,
+                jvm_options=(*self._jvm_options, *(() if self.kdc is None else self.kdc.jvm_options)),
                 startup_timeout_s=self._startup_timeout_s,
             )
         for broker in self._brokers.values():

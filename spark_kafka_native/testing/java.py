@@ -33,22 +33,48 @@ _INSTALL = (
     f"Install a JDK of version {MINIMUM_JAVA} or newer (Debian, Ubuntu: apt-get install "
     "openjdk-17-jdk-headless; macOS: brew install openjdk@17) and put it on PATH or name it in JAVA_HOME."
 )
-# kafka-tools alone is taken without what it depends on: that is Connect and a web server, 45 jars that the
-# console tools do without. Kafka names no logging back-end in its dependencies; slf4j-simple is the one that
-# starts fastest.
-_IVY_FILE = f"""\
+_FETCH_TIMEOUT_S = 900.0  # a slow mirror takes two to three minutes for 52 small files
+
+
+@dataclass(frozen=True, kw_only=True)
+class JarSet:
+    """A program's jars: the modules to resolve, and the folder of the cache that keeps them."""
+
+    title: str
+    folder: str
+    """Rename it when the modules change, so that an older cache is not used for them."""
+    size_mb: int
+    proof: str
+    """A jar without which the others are incomplete."""
+    dependencies: str
+
+    @property
+    def ivy_file(self) -> str:
+        """The text of an ivy.xml that resolves them."""
+        return f"""\
 <ivy-module version="2.0">
-  <info organisation="spark-kafka-native" module="embedded-broker"/>
+  <info organisation="spark-kafka-native" module="embedded"/>
   <configurations><conf name="default"/></configurations>
   <dependencies defaultconf="default->default">
-    <dependency org="org.apache.kafka" name="kafka_2.13" rev="{KAFKA_VERSION}"/>
-    <dependency org="org.apache.kafka" name="kafka-tools" rev="{KAFKA_VERSION}" transitive="false"/>
+{self.dependencies}
     <dependency org="org.slf4j" name="slf4j-simple" rev="1.7.36"/>
   </dependencies>
 </ivy-module>
 """
-_LAYOUT = 1  # raise it when the list above changes, so that an older cache is not taken for this one
-_FETCH_TIMEOUT_S = 900.0  # a slow mirror takes two to three minutes for 52 small files
+
+
+# kafka-tools alone is taken without what it depends on: that is Connect and a web server, 45 jars that the
+# console tools do without. Kafka names no logging back-end in its dependencies; slf4j-simple is the one that
+# starts fastest.
+_KAFKA = JarSet(
+    title=f"Apache Kafka {KAFKA_VERSION}",
+    folder=f"kafka-{KAFKA_VERSION}-1",
+    size_mb=46,
+    proof=f"kafka_2.13-{KAFKA_VERSION}.jar",
+    dependencies=f"""\
+    <dependency org="org.apache.kafka" name="kafka_2.13" rev="{KAFKA_VERSION}"/>
+    <dependency org="org.apache.kafka" name="kafka-tools" rev="{KAFKA_VERSION}" transitive="false"/>""",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,45 +228,51 @@ def jars() -> list[Path]:
 
 def kafka_folder() -> Path:
     """The cached installation: ``jars/``, and beside it what the broker derives from them."""
-    folder = cache_folder() / f"kafka-{KAFKA_VERSION}-{_LAYOUT}"
+    return jars_folder(_KAFKA)
+
+
+def jars_folder(wanted: JarSet) -> Path:
+    """The folder of the cache that has these jars in ``jars/``; they are fetched on the first call ever.
+    Raises as `jars`.
+    """
+    folder = cache_folder() / wanted.folder
     if (folder / "jars").is_dir():
         return folder
     with locked(folder.with_name(folder.name + ".lock")):
         if not (folder / "jars").is_dir():
             folder.mkdir(exist_ok=True)
-            _fetch(folder)
+            _fetch(wanted, folder)
     return folder
 
 
-def _fetch(folder: Path) -> None:
+def _fetch(wanted: JarSet, folder: Path) -> None:
     partial = folder / "partial"  # under the lock: any content is left from a process that died
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     ivy_file = partial / "ivy.xml"
-    ivy_file.write_text(_IVY_FILE, encoding="utf-8")
+    ivy_file.write_text(wanted.ivy_file, encoding="utf-8")
     print(
-        f"Fetching Apache Kafka {KAFKA_VERSION} (46 MB, once) into {folder} ...", file=sys.stderr, flush=True
+        f"Fetching {wanted.title} ({wanted.size_mb} MB, once) into {folder} ...", file=sys.stderr, flush=True
     )
-    wanted = ["-ivy", str(ivy_file), "-confs", "default", "-cache", str(folder / "ivy-cache")]
-    wanted += ["-retrieve", f"{partial}/jars/[artifact]-[revision].[ext]", "-types", "jar", "bundle"]
+    arguments = ["-ivy", str(ivy_file), "-confs", "default", "-cache", str(folder / "ivy-cache")]
+    arguments += ["-retrieve", f"{partial}/jars/[artifact]-[revision].[ext]", "-types", "jar", "bundle"]
     try:
-        ran = run_ivy(wanted, timeout_s=_FETCH_TIMEOUT_S)
+        ran = run_ivy(arguments, timeout_s=_FETCH_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
         raise JarsUnavailableError(
-            _failure(folder, f"it had not finished after {_FETCH_TIMEOUT_S:g} s")
+            _failure(wanted, folder, f"it had not finished after {_FETCH_TIMEOUT_S:g} s")
         ) from error
-    if ran.returncode or not (partial / "jars" / f"kafka_2.13-{KAFKA_VERSION}.jar").exists():
-        raise JarsUnavailableError(_failure(folder, _reasons(ran.stdout + ran.stderr)))
+    if ran.returncode or not (partial / "jars" / wanted.proof).exists():
+        raise JarsUnavailableError(_failure(wanted, folder, _reasons(ran.stdout + ran.stderr)))
     os.rename(partial / "jars", folder / "jars")
     shutil.rmtree(partial, ignore_errors=True)
-    shutil.rmtree(
-        folder / "ivy-cache", ignore_errors=True
-    )  # it kept finished downloads for a new try after a failure
+    # It kept finished downloads for a new try after a failure.
+    shutil.rmtree(folder / "ivy-cache", ignore_errors=True)
 
 
-def _failure(folder: Path, reason: str) -> str:
+def _failure(wanted: JarSet, folder: Path, reason: str) -> str:
     return (
-        f"The jars of Apache Kafka {KAFKA_VERSION} are not in {folder} and could not be fetched: {reason}\n"
+        f"The jars of {wanted.title} are not in {folder} and could not be fetched: {reason}\n"
         "They come from Maven Central. Is this machine online? Behind a proxy, set https_proxy. To use a "
         f"mirror, set {IVY_SETTINGS_VARIABLE} to an ivysettings.xml. Offline, copy that folder from "
         "a machine that has it. What was fetched so far is kept: the next attempt continues from there."
