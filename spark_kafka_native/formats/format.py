@@ -1,0 +1,104 @@
+"""What a format is: `Decoder`, `Encoder` and `Format`, the table of ours, and the look-up by name."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from typing import Final, Protocol, cast, runtime_checkable
+
+import pyarrow as pa
+
+from .errors import FormatError
+
+ENTRY_POINT: Final = "spark_kafka_native.formats"
+"""The entry point group under which a package offers a `Format`, by its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadRows:
+    """The rows that can't be decoded, in ascending order, and why."""
+
+    rows: tuple[int, ...] = ()
+    reasons: tuple[str, ...] = ()
+    """As long as ``rows``. Short: a reason quotes no more than a few characters of the data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """Payloads as an array."""
+
+    array: pa.Array
+    """As long as the payloads, of the decoder's type. Null for a null payload. A bad row has what could be
+    read of it, and nulls for the rest."""
+    bad: BadRows = field(default=BadRows())
+
+
+class Decoder(Protocol):
+    """Turns payloads into one array. Stateless for its caller: any batch may be given in any order."""
+
+    @property
+    def type(self) -> pa.DataType:
+        """The type of what `decode` returns."""
+
+    def decode(self, payloads: pa.Array) -> Decoded:
+        """``payloads`` (binary, nulls allowed) as an array of the same length, row for row.
+
+        Never raises because of a payload: `Decoded.bad` lists those that can't be read.
+        """
+
+
+class Encoder(Protocol):
+    """Turns an array into payloads."""
+
+    def encode(self, rows: pa.Array) -> pa.Array:
+        """A binary array as long as ``rows``; null for a null row. Raises `EncodeError`."""
+
+
+@runtime_checkable
+class Format(Protocol):
+    """Makes decoders and encoders. Implement this for a format of your own.
+
+    ``settings`` are the options of the key or the value without their prefix: ``value.timeZone`` is
+    ``timeZone``. A format ignores those that it does not know.
+    """
+
+    def decoder(self, type: pa.DataType, settings: Mapping[str, str]) -> Decoder:
+        """A decoder into ``type``. Raises `FormatError` for a type or a setting that is not supported."""
+
+    def encoder(self, type: pa.DataType, settings: Mapping[str, str]) -> Encoder:
+        """An encoder of rows of ``type``. Raises as `decoder`."""
+
+
+_OURS: Final = {
+    "json": "json_format:JsonFormat",
+    "string": "string_format:StringFormat",
+}
+"""Module and class, loaded when the format is used."""
+
+
+def format_names() -> tuple[str, ...]:
+    """The names that `load_format` takes, sorted."""
+    return tuple(sorted({*_OURS, *(entry.name for entry in entry_points(group=ENTRY_POINT))}))
+
+
+def load_format(name: str) -> Format:
+    """The format called ``name``. Raises `FormatError` for a name that does not exist, and for an entry point
+    that can't be loaded or is no `Format`."""
+    if name in _OURS:
+        module, _, attribute = _OURS[name].partition(":")
+        return cast(Format, getattr(importlib.import_module(f".{module}", __package__), attribute)())
+    for entry in entry_points(group=ENTRY_POINT, name=name):
+        try:
+            found = entry.load()
+            made = found() if isinstance(found, type) else found
+        except Exception as error:
+            raise FormatError(f"Format '{name}' ({entry.value}) can't be loaded: {error}") from error
+        if not isinstance(made, Format):
+            raise FormatError(f"Format '{name}' ({entry.value}) has no methods `decoder` and `encoder`")
+        return made
+    nearest = difflib.get_close_matches(name, format_names(), n=1)
+    hint = f"; did you mean '{nearest[0]}'?" if nearest else ""
+    raise FormatError(f"There is no format '{name}'{hint} (formats: {', '.join(format_names())})")

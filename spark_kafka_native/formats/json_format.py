@@ -1,0 +1,212 @@
+"""`JsonFormat`: payloads that are JSON objects, read with `pyarrow.json` and written with Arrow's kernels.
+
+A good batch costs no Python object per record. `json_rows` reads what `pyarrow.json` refuses.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from .errors import FormatError
+from .format import Decoded
+from .isolate import NotTogetherError, decode_isolated
+from .json_rows import JsonRows
+from .json_write import JsonEncoder
+
+MAX_TOGETHER: Final = 2**30
+"""Bytes that are read at once: a block of `pyarrow.json` is limited to 2 GiB."""
+
+
+class JsonFormat:
+    """One JSON object in each payload; its members are the fields of a struct.
+
+    Setting ``timeZone``: the zone of timestamps that name none, default ``UTC``.
+    """
+
+    def decoder(self, type: pa.DataType, settings: Mapping[str, str]) -> JsonDecoder:
+        """A decoder into the struct ``type``. Raises `FormatError`."""
+        _check_struct(type)
+        _check_readable(type, "")
+        return JsonDecoder(type=type, zone=parse_zone(settings.get("timeZone", "UTC")))
+
+    def encoder(self, type: pa.DataType, settings: Mapping[str, str]) -> JsonEncoder:  # noqa: ARG002
+        """An encoder of the struct ``type``. Raises `FormatError`."""
+        _check_struct(type)
+        _check_readable(type, "")
+        return JsonEncoder()
+
+
+def parse_zone(name: str) -> dt.tzinfo:
+    """The time zone called ``name``. Raises `FormatError`."""
+    try:
+        return dt.UTC if name.upper() in ("UTC", "Z") else ZoneInfo(name)
+    except (LookupError, ValueError, OSError) as error:
+        raise FormatError(f"timeZone: there is no time zone '{name}'") from error
+
+
+def _check_struct(kind: pa.DataType) -> None:
+    if not pa.types.is_struct(kind):
+        raise FormatError(f"JSON needs a struct, not {kind}")
+
+
+_SCALARS: Final = frozenset(
+    ["bool", "int8", "int16", "int32", "int64", "float", "double", "string", "binary", "date32[day]"]
+)
+
+
+def _check_readable(kind: pa.DataType, path: str) -> None:
+    """Raise `FormatError` for what JSON has no rule for."""
+    types = pa.types
+    if types.is_struct(kind):
+        _check_names([f.name for f in kind], path)
+        for f in kind:
+            _check_readable(f.type, f"{path}.{f.name}" if path else f.name)
+    elif types.is_map(kind) and types.is_string(kind.key_type):
+        _check_readable(kind.item_type, f"{path}{{}}")
+    elif types.is_list(kind):
+        _check_readable(kind.value_type, f"{path}[]")
+    elif str(kind) not in _SCALARS and not types.is_decimal128(kind) and not _is_microseconds(kind):
+        raise FormatError(f"JSON can't hold the type {kind} of `{path}`")
+
+
+def _check_names(names: list[str], path: str) -> None:
+    where = f" in `{path}`" if path else ""
+    if not names:
+        raise FormatError(f"JSON needs a struct with at least one field{where}")
+    if len(set(names)) != len(names):
+        raise FormatError(f"A field appears twice{where}: {', '.join(names)}")
+
+
+def _is_microseconds(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) and kind.unit == "us")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonDecoder:
+    """Decodes JSON objects into one struct type."""
+
+    type: pa.DataType
+    zone: dt.tzinfo
+
+    def decode(self, payloads: pa.Array) -> Decoded:
+        """As `Decoder.decode`. An empty payload, or one of white space, is null, as in ``from_json``."""
+        if self._together is None:
+            return self._rows.read(payloads)
+        return decode_isolated(payloads, self._read_together, self._rows.read)
+
+    @cached_property
+    def _rows(self) -> JsonRows:
+        return JsonRows(self.type, self.zone)
+
+    @cached_property
+    def _together(self) -> pj.ParseOptions | None:
+        """How `pyarrow.json` reads the type; None if it can't."""
+        kind = _parsed_type(self.type, naive_is_utc=self.zone is dt.UTC)
+        if kind is None:
+            return None
+        return pj.ParseOptions(explicit_schema=pa.schema(list(kind)), unexpected_field_behavior="ignore")
+
+    def _read_together(self, payloads: pa.Array) -> pa.Array:
+        """All ``payloads`` at once, nulls and empty ones included. Raises `NotTogetherError`."""
+        if payloads.nbytes > MAX_TOGETHER:
+            raise NotTogetherError
+        try:
+            # `pyarrow.json` does not check that text is UTF-8.
+            texts = payloads.cast(pa.string())
+        except pa.ArrowInvalid as error:
+            raise NotTogetherError from error
+        if not texts.null_count and _first_that_is_no_object(texts) is None:
+            return self._parse(texts)
+        texts = pc.ascii_trim(texts, " \t\r\n")
+        present = pc.fill_null(pc.greater(pc.binary_length(texts), 0), False)
+        rows = np.flatnonzero(present.to_numpy(zero_copy_only=False))
+        texts = texts.take(pa.array(rows))
+        try:
+            if (bad := _first_that_is_no_object(texts)) is not None:
+                raise NotTogetherError(bad)
+            return _spread(self._parse(texts), present)
+        except NotTogetherError as error:
+            raise NotTogetherError(None if error.row is None else int(rows[error.row])) from error
+
+    def _parse(self, texts: pa.Array) -> pa.Array:
+        """``texts``, each of which begins with a brace and ends with one, as structs."""
+        if not len(texts):
+            return pa.array([], self.type)
+        joined = _joined_by_newline(texts)
+        try:
+            table = pj.read_json(
+                pa.BufferReader(joined),
+                read_options=pj.ReadOptions(use_threads=False, block_size=joined.size + 1),
+                parse_options=self._together,
+            )
+            struct = table.to_struct_array().combine_chunks()
+            struct = struct if struct.type == self.type else struct.cast(self.type)
+        except pa.ArrowInvalid as error:
+            named = re.search(r" in row ([0-9]+)$", str(error))
+            row = int(named[1]) if named else len(texts)
+            raise NotTogetherError(row if row < len(texts) else None) from error
+        # Each text is one object or more: `{` can't follow `}` inside an object, and a newline can't be in a
+        # string. So with as many rows as texts, each row is that of its text.
+        if len(struct) != len(texts):
+            raise NotTogetherError
+        return struct
+
+
+def _parsed_type(kind: pa.DataType, *, naive_is_utc: bool) -> pa.DataType | None:
+    """The type that `pyarrow.json` is asked for, which casts to ``kind``; None if there is none.
+
+    It can't read dates and maps, takes text for binary values, and takes timestamps without a zone for UTC,
+    even where the type has no zone.
+    """
+    types = pa.types
+    if types.is_struct(kind):
+        fields = [(f.name, _parsed_type(f.type, naive_is_utc=naive_is_utc)) for f in kind]
+        return None if any(one is None for _, one in fields) else pa.struct(fields)
+    if types.is_list(kind):
+        element = _parsed_type(kind.value_type, naive_is_utc=naive_is_utc)
+        return None if element is None else pa.list_(element)
+    if types.is_date32(kind) or (types.is_timestamp(kind) and kind.tz is None):
+        return pa.string()
+    if types.is_map(kind) or types.is_binary(kind):
+        return None
+    return kind if naive_is_utc or not types.is_timestamp(kind) else None
+
+
+def _first_that_is_no_object(texts: pa.Array) -> int | None:
+    """The first of ``texts`` that does not begin with ``{`` and end with ``}``; None if all do."""
+    if not len(texts):
+        return None
+    _, offset_buffer, data_buffer = texts.buffers()
+    offsets = np.frombuffer(offset_buffer, np.int32, len(texts) + 1, texts.offset * 4)
+    data: npt.NDArray[np.uint8] = np.frombuffer(data_buffer or b"", np.uint8)
+    if not len(data):
+        return 0
+    # An empty text at an end of the data has no byte of its own there: its length says that it is bad.
+    framed = (data[offsets[:-1].clip(max=len(data) - 1)] == ord("{")) & (data[offsets[1:] - 1] == ord("}"))
+    framed &= np.diff(offsets) >= 2
+    return None if framed.all() else int(np.argmin(framed))
+
+
+def _joined_by_newline(texts: pa.Array) -> Any:
+    """One buffer."""
+    ends = np.array([0, len(texts)], np.int32)
+    whole = pa.ListArray.from_arrays(pa.Array.from_buffers(pa.int32(), 2, [None, pa.py_buffer(ends)]), texts)
+    return pc.binary_join(whole, "\n")[0].as_buffer()
+
+
+def _spread(array: pa.Array, present: pa.Array) -> pa.Array:
+    """``array``'s rows where ``present`` is true, nulls where it is not."""
+    places = pc.cumulative_sum(present.cast(pa.int64()))
+    return array.take(pc.if_else(present, pc.subtract(places, 1), None))

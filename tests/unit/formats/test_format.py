@@ -1,0 +1,94 @@
+"""Formats by their names: ours, those of other packages, and none."""
+
+from importlib.metadata import EntryPoint
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_native.formats import FormatError, format, format_names, load_format
+from spark_kafka_native.formats.json_format import JsonFormat
+
+
+class Upper:
+    """A format of another package."""
+
+    def decoder(self, *_: object):
+        return self
+
+    encoder = decoder
+
+
+class NoFormat:
+    pass
+
+
+@pytest.fixture
+def offered(monkeypatch):
+    """Entry points of this module."""
+
+    def offer(**values: str) -> None:
+        found = [EntryPoint(name, value, format.ENTRY_POINT) for name, value in values.items()]
+
+        def entry_points(group: str, name: str | None = None) -> list[EntryPoint]:
+            assert group == "spark_kafka_native.formats"
+            return [one for one in found if name in (None, one.name)]
+
+        monkeypatch.setattr(format, "entry_points", entry_points)
+
+    return offer
+
+
+def test_ours() -> None:
+    assert isinstance(load_format("json"), JsonFormat)
+    assert {"json", "string"} <= set(format_names())
+
+
+def test_each_of_ours_can_be_loaded() -> None:
+    for name in format_names():
+        assert isinstance(load_format(name), format.Format)
+
+
+def test_a_name_that_does_not_exist() -> None:
+    with pytest.raises(
+        FormatError, match=r"There is no format 'jsn'; did you mean 'json'\? \(formats: .*json"
+    ):
+        load_format("jsn")
+
+
+def test_one_of_another_package(offered, monkeypatch) -> None:
+    monkeypatch.setitem(
+        __import__("sys").modules, "upper_format", __import__("types").SimpleNamespace(Upper=Upper)
+    )
+    offered(upper="upper_format:Upper", json="upper_format:Upper")
+    assert isinstance(load_format("upper"), Upper)
+    assert "upper" in format_names()
+    # Ours can't be replaced by what happens to be installed.
+    assert isinstance(load_format("json"), JsonFormat)
+
+
+def test_one_that_can_not_be_loaded(offered, monkeypatch) -> None:
+    monkeypatch.setitem(
+        __import__("sys").modules, "bad_format", __import__("types").SimpleNamespace(no=NoFormat)
+    )
+    offered(gone="no_such_module_at_all:X", bad="bad_format:no")
+    with pytest.raises(
+        FormatError, match=r"Format 'gone' \(no_such_module_at_all:X\) can't be loaded: No module"
+    ):
+        load_format("gone")
+    with pytest.raises(FormatError, match=r"Format 'bad' .* has no methods `decoder` and `encoder`"):
+        load_format("bad")
+
+
+def test_strings() -> None:
+    codec = load_format("string").decoder(pa.string(), {})
+    payloads = [b"a", None, b"\xff", "é".encode()] * 50
+    decoded = codec.decode(pa.array(payloads, pa.binary()))
+    assert decoded.array.to_pylist() == ["a", None, None, "é"] * 50
+    assert decoded.bad.rows == tuple(range(2, 200, 4))
+    assert set(decoded.bad.reasons) == {"not UTF-8 at byte 0"}
+    assert load_format("string").encoder(pa.string(), {}).encode(pa.array(["é", None])).to_pylist() == [
+        "é".encode(),
+        None,
+    ]
+    with pytest.raises(FormatError, match="The format 'string' has the type string, not int64"):
+        load_format("string").decoder(pa.int64(), {})

@@ -1,0 +1,56 @@
+"""Batches that can't be read at once: every row is read, in its place, in linear time."""
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_kafka_native.formats import BadRows, Decoded
+from spark_kafka_native.formats.isolate import NotTogetherError, decode_isolated
+
+
+class Reading:
+    """Reads numbers; those that are negative prevent their batch and are bad."""
+
+    def __init__(self, knows_row: bool) -> None:
+        self.knows_row = knows_row
+        self.tried = 0
+        self.one_by_one = 0
+
+    def batch(self, payloads: pa.Array) -> pa.Array:
+        self.tried += len(payloads)
+        bad = [i for i, value in enumerate(payloads.to_pylist()) if value < 0]
+        if bad:
+            raise NotTogetherError(bad[0] if self.knows_row else None)
+        return payloads
+
+    def rows(self, payloads: pa.Array) -> Decoded:
+        self.one_by_one += len(payloads)
+        rows = tuple(i for i, value in enumerate(payloads.to_pylist()) if value < 0)
+        return Decoded(payloads, BadRows(rows, tuple(f"{payloads[i]}" for i in rows)))
+
+
+@given(st.lists(st.integers(0, 400), max_size=12), st.booleans())
+def test_every_row_is_read_in_its_place(gaps: list[int], knows_row: bool) -> None:
+    numbers = [n for gap in gaps for n in (*range(1, gap), -1)]
+    decoded = decode_isolated(pa.array(numbers, pa.int64()), (r := Reading(knows_row)).batch, r.rows)
+    assert decoded.array.to_pylist() == numbers
+    assert decoded.bad.rows == tuple(i for i, n in enumerate(numbers) if n < 0)
+    assert decoded.bad.reasons == ("-1",) * len(decoded.bad.rows)
+
+
+@pytest.mark.parametrize("knows_row", [True, False])
+@pytest.mark.parametrize("every", [1, 2, 30, 100, 1000, 100_000])
+def test_the_work_is_linear(knows_row: bool, every: int) -> None:
+    total = 100_000
+    numbers = pa.array([-1 if i % every == every - 1 else i for i in range(total)], pa.int64())
+    reading = Reading(knows_row)
+    decode_isolated(numbers, reading.batch, reading.rows)
+    assert reading.tried <= 12 * total
+    # Few rows are read one by one where few are bad.
+    assert reading.one_by_one <= (total // every) * 64 + 64
+
+
+def test_nothing_is_an_empty_array() -> None:
+    reading = Reading(True)
+    assert len(decode_isolated(pa.array([], pa.int64()), reading.batch, reading.rows).array) == 0
