@@ -90,7 +90,7 @@ def spec_shape(specs: list[dict[str, Any]], structs: dict[str, Any], version: in
 def type_name(field_type: Any) -> str:
     if isinstance(field_type, ArrayOf):
         return f"[]{type_name(field_type.element)}"
-    return field_type.__name__ if isinstance(field_type, type) else field_type.name
+    return field_type.spec_name if isinstance(field_type, type) else field_type.name
 
 
 def struct_of(field: Field) -> type[Struct] | None:

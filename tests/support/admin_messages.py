@@ -11,8 +11,11 @@ from spark_kafka_native.kafka.protocol.api.acls import (
     DeleteAclsRequest,
     DescribeAclsRequest,
 )
-from spark_kafka_native.kafka.protocol.api.alter_client_quotas import AlterClientQuotasRequest, OpData
-from spark_kafka_native.kafka.protocol.api.alter_client_quotas import EntryData as Alteration
+from spark_kafka_native.kafka.protocol.api.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    OpData,
+    QuotaAlteration,
+)
 from spark_kafka_native.kafka.protocol.api.configs import (
     TOPIC_RESOURCE,
     AlterableConfig,
@@ -37,7 +40,7 @@ from spark_kafka_native.kafka.protocol.api.describe_transactions import (
     DescribeTransactionsRequest,
     TopicRequest,
 )
-from spark_kafka_native.kafka.protocol.api.elect_leaders import ElectLeadersRequest, TopicPartitions
+from spark_kafka_native.kafka.protocol.api.elect_leaders import ElectLeadersRequest, ElectionTopic
 from spark_kafka_native.kafka.protocol.api.list_transactions import ListTransactionsRequest
 from spark_kafka_native.kafka.protocol.api.log_dirs import DescribeLogDirsRequest
 from spark_kafka_native.kafka.protocol.api.reassignments import (
@@ -107,7 +110,7 @@ def admin_requests(topic: str, group: str) -> dict[type[Request[Any]], Request[A
         DescribeClientQuotasRequest(components=[], strict=False),
         AlterClientQuotasRequest(
             entries=[
-                Alteration(
+                QuotaAlteration(
                     entity=[EntityData(entity_type="client-id", entity_name=group)],
                     ops=[OpData(key="producer_byte_rate", value=1e9, remove=False)],
                 )
@@ -123,7 +126,7 @@ def admin_requests(topic: str, group: str) -> dict[type[Request[Any]], Request[A
             ]
         ),
         ListPartitionReassignmentsRequest(),
-        ElectLeadersRequest(topic_partitions=[TopicPartitions(topic=topic, partitions=[0])]),
+        ElectLeadersRequest(topic_partitions=[ElectionTopic(topic=topic, partitions=[0])]),
         ListTransactionsRequest(state_filters=[], producer_id_filters=[]),
         DescribeTransactionsRequest(transactional_ids=["never"]),
         DescribeProducersRequest(topics=[TopicRequest(name=topic, partition_indexes=[0])]),

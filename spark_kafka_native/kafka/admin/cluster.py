@@ -9,7 +9,7 @@ from typing import Any
 
 from ..error_code import ErrorCode
 from ..model import Broker, TopicPartition
-from ..protocol.api.elect_leaders import ElectLeadersRequest, TopicPartitions
+from ..protocol.api.elect_leaders import ElectionTopic, ElectLeadersRequest
 from ..protocol.api.log_dirs import DescribeLogDirsRequest, DescribeLogDirsResult
 from ..protocol.api.reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -192,11 +192,11 @@ def _refused(outcomes: Iterable[ItemResult]) -> list[ItemResult]:
     ]
 
 
-def _by_topic(topic_partitions: Iterable[TopicPartition]) -> list[TopicPartitions]:
+def _by_topic(topic_partitions: Iterable[TopicPartition]) -> list[ElectionTopic]:
     topics: dict[str, list[int]] = defaultdict(list)
     for tp in topic_partitions:
         topics[tp.topic].append(tp.partition)
-    return [TopicPartitions(topic=name, partitions=partitions) for name, partitions in topics.items()]
+    return [ElectionTopic(topic=name, partitions=partitions) for name, partitions in topics.items()]
 
 
 def _log_dir(node_id: int, result: DescribeLogDirsResult) -> LogDir:

@@ -25,10 +25,10 @@ from ..errors import (
 from ..group.committed_offsets import all_committed_offsets, commit_offsets
 from ..model import OffsetAt, OffsetToCommit, TopicPartition
 from ..protocol.api.consumer_group_describe import (
-    Assignment,
+    ConsumerGroupAssignment,
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
-    Member,
+    ConsumerGroupMember,
 )
 from ..protocol.api.describe_groups import (
     DeleteGroupsRequest,
@@ -143,7 +143,7 @@ def _refusal(error_code: ErrorCode, group_id: str, message: str | None) -> Broke
     return BrokerError(error_code, f"describing group {group_id}", message or None, "Describe")
 
 
-def _consumer_member(member: Member) -> GroupMember:
+def _consumer_member(member: ConsumerGroupMember) -> GroupMember:
     return GroupMember(
         member_id=member.member_id,
         instance_id=member.instance_id,
@@ -155,7 +155,7 @@ def _consumer_member(member: Member) -> GroupMember:
     )
 
 
-def _partitions(assignment: Assignment) -> tuple[TopicPartition, ...]:
+def _partitions(assignment: ConsumerGroupAssignment) -> tuple[TopicPartition, ...]:
     return _flat((topic.topic_name, topic.partitions) for topic in assignment.topic_partitions)
 
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..protocol.api.alter_client_quotas import AlterClientQuotasRequest, OpData
-from ..protocol.api.alter_client_quotas import EntryData as Alteration
+from ..protocol.api.alter_client_quotas import AlterClientQuotasRequest, OpData, QuotaAlteration
 from ..protocol.api.describe_client_quotas import (
     ComponentData,
     DescribeClientQuotasRequest,
@@ -84,7 +83,7 @@ class QuotaAdmin(AdminFamily):
 
         def ask(_: list[Any]) -> Iterable[ItemResult]:
             request = AlterClientQuotasRequest(
-                entries=[Alteration(entity=parts, ops=ops)], validate_only=validate_only
+                entries=[QuotaAlteration(entity=parts, ops=ops)], validate_only=validate_only
             )
             entries = self._ask_controller(request, limit).entries
             return [ItemResult(name, one.error_code, one.error_message) for one in entries]

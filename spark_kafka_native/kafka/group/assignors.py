@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 from ..errors import ProtocolError
 from ..model import TopicPartition
 from ..protocol.codec import codec
-from ..protocol.consumer_protocol import TopicPartition as TopicPartitions
+from ..protocol.consumer_protocol import ProtocolTopicPartitions
 from ..protocol.message import Data, field
 from ..protocol.wire import Int32
 
@@ -150,7 +150,7 @@ class StickyAssignorUserData(Data, versions=(0, 1)):
     spec: the structure is defined in Java's StickyAssignor, and is sent without its version.
     """
 
-    previous_assignment: list[TopicPartitions]
+    previous_assignment: list[ProtocolTopicPartitions]
     generation: Int32 = field(since=1, default=-1)
 
 
@@ -209,15 +209,15 @@ class CooperativeStickyAssignor:
         }
 
 
-def by_topic(partitions: Iterable[TopicPartition]) -> list[TopicPartitions]:
+def by_topic(partitions: Iterable[TopicPartition]) -> list[ProtocolTopicPartitions]:
     """The partitions in the form of the consumer protocol."""
     indexes: dict[str, list[int]] = defaultdict(list)
     for topic, index in sorted(partitions):
         indexes[topic].append(index)
-    return [TopicPartitions(topic=topic, partitions=found) for topic, found in indexes.items()]
+    return [ProtocolTopicPartitions(topic=topic, partitions=found) for topic, found in indexes.items()]
 
 
-def from_topics(topics: Iterable[TopicPartitions]) -> tuple[TopicPartition, ...]:
+def from_topics(topics: Iterable[ProtocolTopicPartitions]) -> tuple[TopicPartition, ...]:
     """The reverse of `by_topic`."""
     return tuple(TopicPartition(one.topic, index) for one in topics for index in one.partitions)
 

@@ -20,7 +20,7 @@ PROTOCOL_TYPE = "consumer"
 _VERSION = struct.Struct(">h")
 
 
-class TopicPartition(Struct):
+class ProtocolTopicPartitions(Struct, spec_name="TopicPartition"):
     """Partitions of one topic."""
 
     topic: String
@@ -32,7 +32,7 @@ class ConsumerProtocolSubscription(Data, versions=(0, 3)):
 
     topics: list[String]
     user_data: Bytes | None = field(nullable=0, default=None)
-    owned_partitions: list[TopicPartition] = field(since=1, ignorable=True, default_factory=list)
+    owned_partitions: list[ProtocolTopicPartitions] = field(since=1, ignorable=True, default_factory=list)
     generation_id: Int32 = field(since=2, ignorable=True, default=-1)
     rack_id: String | None = field(since=3, nullable=3, ignorable=True, default=None)
 
@@ -40,7 +40,7 @@ class ConsumerProtocolSubscription(Data, versions=(0, 3)):
 class ConsumerProtocolAssignment(Data, versions=(0, 3)):
     """The partitions that the leader has assigned to a member."""
 
-    assigned_partitions: list[TopicPartition]
+    assigned_partitions: list[ProtocolTopicPartitions]
     user_data: Bytes | None = field(nullable=0, default=None)
 
 

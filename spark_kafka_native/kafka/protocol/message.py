@@ -64,8 +64,12 @@ class Struct:
     class, they would take much of the time of importing the protocol.
     """
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    spec_name: ClassVar[str]
+    """Its name in Kafka's specification, which repeats some names."""
+
+    def __init_subclass__(cls, *, spec_name: str | None = None, **options: Any) -> None:
         super().__init_subclass__(**options)
+        cls.spec_name = spec_name or cls.__name__
         dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
 
     def __eq__(self, other: object) -> bool:

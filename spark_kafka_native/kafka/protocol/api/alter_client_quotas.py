@@ -16,7 +16,7 @@ class OpData(Struct):
     remove: Boolean
 
 
-class EntryData(Struct):
+class QuotaAlteration(Struct, spec_name="EntryData"):
     """An entity and the changes to its limits."""
 
     entity: list[EntityData]
@@ -26,5 +26,5 @@ class EntryData(Struct):
 class AlterClientQuotasRequest(Request[AlterClientQuotasResponse], api_key=49, versions=(0, 1), flexible=1):
     """Sent to the controller."""
 
-    entries: list[EntryData]
+    entries: list[QuotaAlteration]
     validate_only: Boolean

@@ -1,4 +1,4 @@
-"""The response of AlterClientQuotas, in its own file: the request has another ``EntryData`` (KIP-546)."""
+"""The response of AlterClientQuotas (KIP-546)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ..wire import Error, Int32, String
 from .describe_client_quotas import EntityData
 
 
-class EntryData(Struct):
+class AlteredQuotaEntry(Struct, spec_name="EntryData"):
     """The outcome of one entity."""
 
     error_code: Error
@@ -19,4 +19,4 @@ class AlterClientQuotasResponse(Response):
     """One outcome per entity."""
 
     throttle_time_ms: Int32
-    entries: list[EntryData]
+    entries: list[AlteredQuotaEntry]

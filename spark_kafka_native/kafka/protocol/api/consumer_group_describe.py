@@ -7,7 +7,7 @@ from ..wire import Boolean, Error, Int8, Int32, String, Uuid
 from .metadata import OPERATIONS_UNKNOWN
 
 
-class TopicPartitions(Struct):
+class ConsumerGroupTopicPartitions(Struct, spec_name="TopicPartitions"):
     """The partitions of one topic."""
 
     topic_id: Uuid
@@ -15,13 +15,13 @@ class TopicPartitions(Struct):
     partitions: list[Int32]
 
 
-class Assignment(Struct):
+class ConsumerGroupAssignment(Struct, spec_name="Assignment"):
     """The current or the target assignment of a member."""
 
-    topic_partitions: list[TopicPartitions]
+    topic_partitions: list[ConsumerGroupTopicPartitions]
 
 
-class Member(Struct):
+class ConsumerGroupMember(Struct, spec_name="Member"):
     """A member of the group."""
 
     member_id: String
@@ -32,12 +32,12 @@ class Member(Struct):
     client_host: String
     subscribed_topic_names: list[String]
     subscribed_topic_regex: String | None = None
-    assignment: Assignment
-    target_assignment: Assignment
+    assignment: ConsumerGroupAssignment
+    target_assignment: ConsumerGroupAssignment
     member_type: Int8 = field(since=1, ignorable=True, default=-1)
 
 
-class DescribedGroup(Struct):
+class DescribedConsumerGroup(Struct, spec_name="DescribedGroup"):
     """One group."""
 
     error_code: Error
@@ -47,7 +47,7 @@ class DescribedGroup(Struct):
     group_epoch: Int32
     assignment_epoch: Int32
     assignor_name: String
-    members: list[Member]
+    members: list[ConsumerGroupMember]
     authorized_operations: Int32 = OPERATIONS_UNKNOWN
 
 
@@ -55,7 +55,7 @@ class ConsumerGroupDescribeResponse(Response):
     """One description per group."""
 
     throttle_time_ms: Int32
-    groups: list[DescribedGroup]
+    groups: list[DescribedConsumerGroup]
 
 
 class ConsumerGroupDescribeRequest(

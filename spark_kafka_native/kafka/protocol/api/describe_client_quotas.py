@@ -20,7 +20,7 @@ class ValueData(Struct):
     value: Float64
 
 
-class EntryData(Struct):
+class DescribedQuotaEntry(Struct, spec_name="EntryData"):
     """An entity and its limits."""
 
     entity: list[EntityData]
@@ -33,7 +33,7 @@ class DescribeClientQuotasResponse(Response):
     throttle_time_ms: Int32
     error_code: Error
     error_message: String | None
-    entries: list[EntryData] | None
+    entries: list[DescribedQuotaEntry] | None
 
 
 class ComponentData(Struct):

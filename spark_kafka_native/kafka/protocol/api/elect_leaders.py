@@ -30,7 +30,7 @@ class ElectLeadersResponse(Response):
     replica_election_results: list[ReplicaElectionResult]
 
 
-class TopicPartitions(Struct):
+class ElectionTopic(Struct, spec_name="TopicPartitions"):
     """The partitions of one topic."""
 
     topic: String
@@ -41,5 +41,5 @@ class ElectLeadersRequest(Request[ElectLeadersResponse], api_key=43, versions=(0
     """Sent to the controller. ``election_type`` 0: preferred, 1: unclean. Null for all partitions."""
 
     election_type: Int8 = field(since=1, default=0)
-    topic_partitions: list[TopicPartitions] | None
+    topic_partitions: list[ElectionTopic] | None
     timeout_ms: Int32 = 60000

@@ -49,7 +49,7 @@ class ForgottenTopic(Struct):
     partitions: list[Int32]
 
 
-class EpochEndOffset(Struct):
+class DivergingEpoch(Struct, spec_name="EpochEndOffset"):
     """The end of an epoch in the log; only followers ask for it."""
 
     epoch: Int32 = field(default=-1)
@@ -63,7 +63,7 @@ class SnapshotId(Struct):
     epoch: Int32 = field(default=-1)
 
 
-class AbortedTransaction(Struct):
+class FetchedAbortedTransaction(Struct, spec_name="AbortedTransaction"):
     """The records of ``producer_id`` from ``first_offset`` to its next abort marker must not be shown."""
 
     producer_id: Int64
@@ -78,10 +78,10 @@ class PartitionData(Struct):
     high_watermark: Int64
     last_stable_offset: Int64 = field(since=4, ignorable=True, default=-1)
     log_start_offset: Int64 = field(since=5, ignorable=True, default=-1)
-    diverging_epoch: EpochEndOffset = field(since=12, tag=0, default=EpochEndOffset())
+    diverging_epoch: DivergingEpoch = field(since=12, tag=0, default=DivergingEpoch())
     current_leader: LeaderIdAndEpoch = field(since=12, tag=1, default=LeaderIdAndEpoch())
     snapshot_id: SnapshotId = field(since=12, tag=2, default=SnapshotId())
-    aborted_transactions: list[AbortedTransaction] | None = field(nullable=4, ignorable=True)
+    aborted_transactions: list[FetchedAbortedTransaction] | None = field(nullable=4, ignorable=True)
     preferred_read_replica: Int32 = field(since=11, default=-1)
     records: Records | None
 

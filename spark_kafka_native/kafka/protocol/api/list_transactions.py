@@ -6,7 +6,7 @@ from ..message import Request, Response, Struct, field
 from ..wire import Error, Int32, Int64, String
 
 
-class TransactionState(Struct):
+class ListedTransaction(Struct, spec_name="TransactionState"):
     """One transactional id."""
 
     transactional_id: String
@@ -20,7 +20,7 @@ class ListTransactionsResponse(Response):
     throttle_time_ms: Int32
     error_code: Error
     unknown_state_filters: list[String]
-    transaction_states: list[TransactionState]
+    transaction_states: list[ListedTransaction]
 
 
 class ListTransactionsRequest(Request[ListTransactionsResponse], api_key=66, versions=(0, 2), flexible=0):

@@ -12,8 +12,8 @@ from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.protocol.api.describe_client_quotas import (
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
+    DescribedQuotaEntry,
     EntityData,
-    EntryData,
     ValueData,
 )
 
@@ -32,7 +32,7 @@ def described(request: DescribeClientQuotasRequest, _version: int) -> DescribeCl
         if asked.items() <= entity.items() and not (request.strict and entity.keys() - asked.keys())
     ]
     entries = [
-        EntryData(
+        DescribedQuotaEntry(
             entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in entity.items()],
             values=[ValueData(key="producer_byte_rate", value=1.0)],
         )

@@ -30,7 +30,7 @@ from spark_kafka_native.kafka.errors import (
     OffsetOutOfRangeError,
 )
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.protocol.api.fetch import EpochEndOffset, PartitionData
+from spark_kafka_native.kafka.protocol.api.fetch import DivergingEpoch, PartitionData
 from spark_kafka_native.kafka.records.columns import RecordColumns
 from spark_kafka_native.kafka.records.encode import encode_record_batch
 from spark_kafka_native.kafka.runtime.retry import Backoff
@@ -231,7 +231,7 @@ def test_a_broker_that_does_not_wait_at_the_end_is_not_asked_at_once(
 def test_a_diverging_epoch_ends_it() -> None:
     one = state()
     assert not apply_answer(
-        one, data(records=batch(10, 5), diverging_epoch=EpochEndOffset(epoch=3, end_offset=0)), ANSWER, RULES
+        one, data(records=batch(10, 5), diverging_epoch=DivergingEpoch(epoch=3, end_offset=0)), ANSWER, RULES
     )
     assert isinstance(one.error, LogTruncatedError)
     assert (one.error.position, one.error.end_offset) == (10, 0)
@@ -239,7 +239,7 @@ def test_a_diverging_epoch_ends_it() -> None:
 
 def test_a_follower_whose_log_diverges_is_left_for_the_leader() -> None:
     one = follower()
-    told = data(diverging_epoch=EpochEndOffset(epoch=3, end_offset=0))
+    told = data(diverging_epoch=DivergingEpoch(epoch=3, end_offset=0))
     assert not apply_answer(one, told, ANSWER, RULES)
     assert (one.error, one.broker.node_id) == (None, 1)
     assert one.broker.leader_only(50.5)

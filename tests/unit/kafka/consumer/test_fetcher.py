@@ -40,8 +40,8 @@ from spark_kafka_native.kafka.errors import (
 )
 from spark_kafka_native.kafka.model import HeaderKeys, IsolationLevel, TopicPartition
 from spark_kafka_native.kafka.protocol.api.fetch import (
-    AbortedTransaction,
-    EpochEndOffset,
+    DivergingEpoch,
+    FetchedAbortedTransaction,
     FetchRequest,
     FetchResponse,
 )
@@ -423,7 +423,7 @@ def test_aborted_transactions_are_hidden_from_who_reads_what_is_committed(cluste
         response = serve(request, version)
         assert request.isolation_level == IsolationLevel.READ_COMMITTED
         topic = response.responses[0]
-        aborted = [AbortedTransaction(producer_id=7, first_offset=3)]
+        aborted = [FetchedAbortedTransaction(producer_id=7, first_offset=3)]
         partitions = [replace(partition, aborted_transactions=aborted) for partition in topic.partitions]
         return FetchResponse(responses=[replace(topic, partitions=partitions)])
 
@@ -597,7 +597,7 @@ def test_a_log_that_was_cut_back_is_no_continuation(cluster: ScriptedCluster) ->
 
     def diverging(request: FetchRequest, version: int) -> FetchResponse:
         topic = serve(request, version).responses[0]
-        cut_back = EpochEndOffset(epoch=0, end_offset=3)
+        cut_back = DivergingEpoch(epoch=0, end_offset=3)
         data = replace(topic.partitions[0], records=None, diverging_epoch=cut_back)
         return FetchResponse(responses=[replace(topic, partitions=[data])])
 

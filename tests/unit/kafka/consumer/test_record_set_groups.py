@@ -11,7 +11,7 @@ from spark_kafka_native.kafka.consumer.fetched_records import ReceivedRecords, g
 from spark_kafka_native.kafka.consumer.partition_state import PartitionState
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.protocol.api.fetch import AbortedTransaction, PartitionData
+from spark_kafka_native.kafka.protocol.api.fetch import FetchedAbortedTransaction, PartitionData
 
 BIG = fetched_records.SMALL_BYTES + 1
 
@@ -40,7 +40,7 @@ def test_small_neighbours_are_together_in_their_order() -> None:
 
 
 def test_what_aborted_transactions_may_hide_is_decoded_alone() -> None:
-    aborted = [AbortedTransaction(producer_id=1, first_offset=0)]
+    aborted = [FetchedAbortedTransaction(producer_id=1, first_offset=0)]
     assert groups(taken(0, 90, []), taken(1, 90, aborted), taken(2, 90), taken(3, 90)) == [[0], [1], [2, 3]]
 
 
