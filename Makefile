@@ -41,7 +41,7 @@ test: $(STAMP)
 soak: $(STAMP) java
 	$(BIN)/python -m pytest -m soak -o session_timeout=43200 $(PYTEST_ARGS)
 
-# By hand: hours for everything, minutes for MUTANTS_ARGS="--module kafka/records/control.py --sample 50 --seed 1".
+# By hand: hours for everything, minutes for MUTANTS_ARGS="--module kafka/records/batch.py --sample 50 --seed 1".
 mutants: $(STAMP)
 	$(BIN)/python tests/tools/mutants.py $(MUTANTS_ARGS)
 

@@ -43,8 +43,8 @@ from spark_kafka_native.kafka.protocol.api.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from spark_kafka_native.kafka.protocol.codec import codec
 from spark_kafka_native.kafka.protocol.message import Message
+from spark_kafka_native.kafka.protocol.message_codec import codec
 
 PARTITIONS = 100
 RECORD_SET_BYTES = 64 * 1024

@@ -28,7 +28,7 @@ from kafka.record.memory_records import MemoryRecords as KafkaPythonRecords
 from kafka.record.memory_records import MemoryRecordsBuilder
 
 from spark_kafka_native.kafka import HeaderKeys
-from spark_kafka_native.kafka.records import assemble, decode, encode, kernel, numpy_kernel
+from spark_kafka_native.kafka.records import decode, encode, kernel, numpy_kernel
 from spark_kafka_native.kafka.records.columns import RecordColumns
 from spark_kafka_native.kafka.records.compression import Codec
 
@@ -85,7 +85,7 @@ class Case:
 
 @contextmanager
 def using(chosen: kernel.Kernel) -> Iterator[None]:
-    users = (assemble, decode, encode)
+    users = (decode, encode)
     before = [user.kernel for user in users]
     for user in users:
         user.kernel = chosen

@@ -120,7 +120,7 @@ class OffsetResolver:
         return offsets
 
     def _find(self, at: OffsetAt) -> dict[TopicPartition, int | None]:
-        from ..kafka.consumer.offsets import list_offsets_of_each
+        from ..kafka.cluster.offsets import list_offsets_of_each
 
         if at not in self._found:
             asked = {tp: at for tp in self._topic_partitions if tp not in self.missing}

@@ -334,7 +334,7 @@ class Following:
         """Add new partitions. One attempt: the fetches report an error that persists, and another attempt
         follows.
         """
-        from ..kafka.consumer.offsets import list_offsets
+        from ..kafka.cluster.offsets import list_offsets
         from ..kafka.model import TopicPartition
 
         limit = self._router.deadline(self._router.config.request_timeout_ms)

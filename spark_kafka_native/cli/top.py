@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _look(admin: Admin, names: list[str]) -> _Moment:
-    from ..kafka.consumer.offsets import MISSING_MS, try_offsets
+    from ..kafka.cluster.offsets import MISSING_MS, try_offsets
     from ..kafka.model import IsolationLevel
 
     moment = _Moment(at=time.monotonic())

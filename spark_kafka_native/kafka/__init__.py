@@ -38,28 +38,28 @@ if TYPE_CHECKING:
     from .admin.transactions import TransactionDescription as TransactionDescription
     from .admin.transactions import TransactionListing as TransactionListing
     from .cluster.metadata import ClusterMetadata as ClusterMetadata
+    from .cluster.offsets import FoundOffset as FoundOffset
+    from .cluster.offsets import LogBounds as LogBounds
+    from .cluster.offsets import list_offsets as list_offsets
     from .cluster.router import Router as Router
     from .cluster.router import router_for as router_for
+    from .cluster_client import Cluster as Cluster
     from .config.client_config import ClientConfig as ClientConfig
     from .config.client_config import ConsumerConfig as ConsumerConfig
     from .config.client_config import ProducerConfig as ProducerConfig
     from .config.client_config import SecurityConfig as SecurityConfig
     from .config.client_config import SecurityProtocol as SecurityProtocol
     from .config.client_config import TransactionConfig as TransactionConfig
+    from .config.reader_config import OffsetReset as OffsetReset
+    from .config.reader_config import ReaderConfig as ReaderConfig
     from .config.secret import Secret as Secret
-    from .connected_cluster import Cluster as Cluster
     from .consumer.async_consumer import AsyncConsumer as AsyncConsumer
     from .consumer.consumer import Consumer as Consumer
-    from .consumer.consumer_events import WorkStatus as WorkStatus
-    from .consumer.consumer_events import WorkUnit as WorkUnit
     from .consumer.fetch_once import FetchedOnce as FetchedOnce
     from .consumer.fetched_records import FetchedRecords as FetchedRecords
+    from .consumer.fetched_records import WorkStatus as WorkStatus
+    from .consumer.fetched_records import WorkUnit as WorkUnit
     from .consumer.fetcher import Fetcher as Fetcher
-    from .consumer.offsets import FoundOffset as FoundOffset
-    from .consumer.offsets import LogBounds as LogBounds
-    from .consumer.offsets import list_offsets as list_offsets
-    from .consumer.reader_config import OffsetReset as OffsetReset
-    from .consumer.reader_config import ReaderConfig as ReaderConfig
     from .error_code import ErrorCode as ErrorCode
     from .errors import AuthenticationError as AuthenticationError
     from .errors import BrokerError as BrokerError
@@ -168,19 +168,19 @@ _MODULES: Final = {
     "SecurityProtocol": "config.client_config",
     "TransactionConfig": "config.client_config",
     "Secret": "config.secret",
-    "Cluster": "connected_cluster",
+    "Cluster": "cluster_client",
     "AsyncConsumer": "consumer.async_consumer",
     "Consumer": "consumer.consumer",
     "FetchedOnce": "consumer.fetch_once",
     "FetchedRecords": "consumer.fetched_records",
     "Fetcher": "consumer.fetcher",
-    "OffsetReset": "consumer.reader_config",
-    "FoundOffset": "consumer.offsets",
-    "LogBounds": "consumer.offsets",
-    "list_offsets": "consumer.offsets",
-    "ReaderConfig": "consumer.reader_config",
-    "WorkStatus": "consumer.consumer_events",
-    "WorkUnit": "consumer.consumer_events",
+    "OffsetReset": "config.reader_config",
+    "FoundOffset": "cluster.offsets",
+    "LogBounds": "cluster.offsets",
+    "list_offsets": "cluster.offsets",
+    "ReaderConfig": "config.reader_config",
+    "WorkStatus": "consumer.fetched_records",
+    "WorkUnit": "consumer.fetched_records",
     "ErrorCode": "error_code",
     "AuthenticationError": "errors",
     "BrokerError": "errors",

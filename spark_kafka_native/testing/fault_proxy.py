@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any, Final, assert_never
 
 from ..kafka.errors import KafkaError, ProtocolError
-from ..kafka.protocol.session import MAX_FRAME_BYTES, PREFIX_BYTES
+from ..kafka.protocol.framing import MAX_FRAME_BYTES, PREFIX_BYTES
 from .faults import (
     BlackHole,
     CutAt,

@@ -20,8 +20,8 @@ from typing import Any, Final, Literal, get_args
 
 from ..kafka.error_code import ErrorCode
 from ..kafka.protocol.api import all_requests
-from ..kafka.protocol.codec import codec
 from ..kafka.protocol.message import Request
+from ..kafka.protocol.message_codec import codec
 
 Side = Literal["request", "reply"]
 

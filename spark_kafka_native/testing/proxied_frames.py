@@ -21,9 +21,9 @@ from ..kafka.protocol.api.fetch import FetchRequest
 from ..kafka.protocol.api.find_coordinator import FindCoordinatorRequest
 from ..kafka.protocol.api.metadata import MetadataRequest
 from ..kafka.protocol.api.produce import ProduceRequest
-from ..kafka.protocol.codec import codec
+from ..kafka.protocol.framing import PREFIX_BYTES, build_frame, response_header_size
 from ..kafka.protocol.message import Request, Response, Struct
-from ..kafka.protocol.session import PREFIX_BYTES, build_frame, response_header_size
+from ..kafka.protocol.message_codec import codec
 from .faults import Fault, Flip, ProxiedRequest, RewriteError
 
 Address = tuple[str, int]

@@ -13,8 +13,8 @@ import pytest
 from support.consumer.reading import Reading, wait_until
 
 from spark_kafka_native.kafka.admin import Admin
+from spark_kafka_native.kafka.cluster.offsets import list_offsets
 from spark_kafka_native.kafka.config.client_config import ClientConfig
-from spark_kafka_native.kafka.consumer.offsets import list_offsets
 from spark_kafka_native.kafka.errors import EndOfLogError, OffsetOutOfRangeError
 from spark_kafka_native.kafka.group.committed_offsets import committed_offsets
 from spark_kafka_native.kafka.model import IsolationLevel, OffsetAt, TimestampType, TopicPartition

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.exactly_once.transactional_sink import PARTITIONS, ROWS, Sink, complaints, read
 
-from spark_kafka_native.kafka.consumer import last_committed_value
+from spark_kafka_native.kafka.consumer import fetch_once as last_committed_value
 from spark_kafka_native.spark.write import commit_markers
 from spark_kafka_native.spark.write.driver.stream_commit import CommitFailedError, abort_transactions
 from spark_kafka_native.spark.write.worker.write_rows import WriteFailedError

@@ -9,7 +9,7 @@ import pytest
 from spark_kafka_native.kafka import Producer, TransactionalProducer
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
-from spark_kafka_native.kafka.consumer.last_committed_value import UndecidedError, last_committed_value
+from spark_kafka_native.kafka.consumer.fetch_once import UndecidedError, last_committed_value
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 

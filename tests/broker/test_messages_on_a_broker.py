@@ -24,13 +24,13 @@ from spark_kafka_native.kafka.protocol.api.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
 )
-from spark_kafka_native.kafka.protocol.api.consumer_group import ConsumerGroupHeartbeatRequest
 from spark_kafka_native.kafka.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic
 from spark_kafka_native.kafka.protocol.api.find_coordinator import (
     TRANSACTION_KEY_TYPE,
     FindCoordinatorRequest,
 )
 from spark_kafka_native.kafka.protocol.api.group_membership import (
+    ConsumerGroupHeartbeatRequest,
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupRequestProtocol,
@@ -38,7 +38,14 @@ from spark_kafka_native.kafka.protocol.api.group_membership import (
     MemberIdentity,
     SyncGroupRequest,
 )
-from spark_kafka_native.kafka.protocol.api.init_producer_id import InitProducerIdRequest
+from spark_kafka_native.kafka.protocol.api.group_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
 from spark_kafka_native.kafka.protocol.api.list_offsets import (
     EARLIEST_TIMESTAMP,
     ListOffsetsPartition,
@@ -46,16 +53,6 @@ from spark_kafka_native.kafka.protocol.api.list_offsets import (
     ListOffsetsTopic,
 )
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataRequestTopic
-from spark_kafka_native.kafka.protocol.api.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
-from spark_kafka_native.kafka.protocol.api.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
-)
 from spark_kafka_native.kafka.protocol.api.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
@@ -83,12 +80,13 @@ from spark_kafka_native.kafka.protocol.api.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
     EndTxnRequest,
+    InitProducerIdRequest,
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from spark_kafka_native.kafka.protocol.framing import Framing
 from spark_kafka_native.kafka.protocol.message import Request
-from spark_kafka_native.kafka.protocol.session import Session
 from spark_kafka_native.kafka.protocol.versions import read_version_ranges
 from spark_kafka_native.kafka.records.columns import RecordColumns
 from spark_kafka_native.kafka.records.encode import encode_record_batch
@@ -102,7 +100,7 @@ class Wire:
     def __init__(self, bootstrap_servers: str) -> None:
         host, _, port = bootstrap_servers.split(",")[0].rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=30)
-        self.session = Session("test")
+        self.session = Framing("test")
 
     def send(self, request: Request[Any], version: int) -> Any:
         _, buffers = self.session.send(request, version)

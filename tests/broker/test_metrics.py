@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_native.kafka import AsyncConsumer, ClientConfig, Consumer, Producer, Router, TopicPartition
-from spark_kafka_native.kafka.consumer.consumer_events import WorkStatus
+from spark_kafka_native.kafka.consumer.fetched_records import WorkStatus
 from spark_kafka_native.kafka.errors import KafkaError
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.observe import catalogue

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import ProtocolError
 from spark_kafka_native.kafka.protocol.api import all_requests
-from spark_kafka_native.kafka.protocol.codec import codec
 from spark_kafka_native.kafka.protocol.message import ArrayOf, Field, Message, Struct, declared_fields
+from spark_kafka_native.kafka.protocol.message_codec import codec
 from spark_kafka_native.kafka.protocol.wire import Blob, Error, Fixed
 
 MESSAGES: list[type[Message]] = [

@@ -21,11 +21,11 @@ from spark_kafka_native.kafka.model import OffsetToCommit, TopicPartition
 from spark_kafka_native.kafka.producer.errors import TransactionAbortableError, TransactionFatalError
 from spark_kafka_native.kafka.producer.sending.transaction import State
 from spark_kafka_native.kafka.producer.transactional_producer import TransactionalProducer
-from spark_kafka_native.kafka.protocol.api.init_producer_id import InitProducerIdRequest
 from spark_kafka_native.kafka.protocol.api.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     EndTxnRequest,
+    InitProducerIdRequest,
     TxnOffsetCommitRequest,
 )
 

@@ -18,13 +18,13 @@ from spark_kafka_native.kafka.group.assignors import (
     from_topics,
 )
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.protocol.codec import codec
 from spark_kafka_native.kafka.protocol.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     read_versioned,
     write_versioned,
 )
+from spark_kafka_native.kafka.protocol.message_codec import codec
 from spark_kafka_native.testing.java import run_java
 
 JAVA = """

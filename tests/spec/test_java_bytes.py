@@ -14,7 +14,6 @@ import pytest
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.protocol.api import all_requests
-from spark_kafka_native.kafka.protocol.codec import codec
 from spark_kafka_native.kafka.protocol.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
@@ -28,6 +27,7 @@ from spark_kafka_native.kafka.protocol.message import (
     Struct,
     declared_fields,
 )
+from spark_kafka_native.kafka.protocol.message_codec import codec
 from spark_kafka_native.kafka.protocol.wire import Blob, Error, Fixed, Int32, String
 from spark_kafka_native.testing.java import run_java
 

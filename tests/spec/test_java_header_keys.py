@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import random
 
-from spark_kafka_native.kafka.records.headers import replace_malformed
+from spark_kafka_native.kafka.records.columns import replace_malformed
 from spark_kafka_native.testing.java import run_java
 
 JAVA = """

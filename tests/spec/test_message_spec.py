@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from spark_kafka_native.kafka.protocol.api import all_requests
-from spark_kafka_native.kafka.protocol.codec import codec
 from spark_kafka_native.kafka.protocol.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
 )
 from spark_kafka_native.kafka.protocol.message import ArrayOf, Field, Message, Struct, declared_fields
+from spark_kafka_native.kafka.protocol.message_codec import codec
 
 ReadSpec = Callable[[str], dict[str, Any]]
 

@@ -11,10 +11,21 @@ from spark_kafka_native.kafka.protocol.api.acls import (
     DeleteAclsRequest,
     DescribeAclsRequest,
 )
-from spark_kafka_native.kafka.protocol.api.alter_client_quotas import (
+from spark_kafka_native.kafka.protocol.api.client_quotas import (
     AlterClientQuotasRequest,
+    DescribeClientQuotasRequest,
+    EntityData,
     OpData,
     QuotaAlteration,
+)
+from spark_kafka_native.kafka.protocol.api.cluster import (
+    AlterPartitionReassignmentsRequest,
+    DescribeLogDirsRequest,
+    ElectionTopic,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
 )
 from spark_kafka_native.kafka.protocol.api.configs import (
     TOPIC_RESOURCE,
@@ -22,12 +33,8 @@ from spark_kafka_native.kafka.protocol.api.configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from spark_kafka_native.kafka.protocol.api.consumer_group_describe import ConsumerGroupDescribeRequest
-from spark_kafka_native.kafka.protocol.api.describe_client_quotas import (
-    DescribeClientQuotasRequest,
-    EntityData,
-)
-from spark_kafka_native.kafka.protocol.api.describe_groups import (
+from spark_kafka_native.kafka.protocol.api.groups import (
+    ConsumerGroupDescribeRequest,
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     ListGroupsRequest,
@@ -35,26 +42,16 @@ from spark_kafka_native.kafka.protocol.api.describe_groups import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
-from spark_kafka_native.kafka.protocol.api.describe_transactions import (
-    DescribeProducersRequest,
-    DescribeTransactionsRequest,
-    TopicRequest,
-)
-from spark_kafka_native.kafka.protocol.api.elect_leaders import ElectLeadersRequest, ElectionTopic
-from spark_kafka_native.kafka.protocol.api.list_transactions import ListTransactionsRequest
-from spark_kafka_native.kafka.protocol.api.log_dirs import DescribeLogDirsRequest
-from spark_kafka_native.kafka.protocol.api.reassignments import (
-    AlterPartitionReassignmentsRequest,
-    ListPartitionReassignmentsRequest,
-    ReassignablePartition,
-    ReassignableTopic,
-)
 from spark_kafka_native.kafka.protocol.api.scram_users import (
     AlterUserScramCredentialsRequest,
     DescribeUserScramCredentialsRequest,
     ScramCredentialDeletion,
 )
-from spark_kafka_native.kafka.protocol.api.txn_markers import (
+from spark_kafka_native.kafka.protocol.api.transaction_admin import (
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
+    ListTransactionsRequest,
+    TopicRequest,
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,

@@ -10,7 +10,6 @@ import crcmod.predefined
 import pytest
 
 from spark_kafka_native.kafka.records import (
-    assemble,
     decode,
     encode,
     hashing,
@@ -32,7 +31,7 @@ _crc32c = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 @contextmanager
 def using_kernel(chosen: kernel.Kernel) -> Iterator[None]:
     """Make the decoder, the encoder and the hashes use one kernel."""
-    users = (assemble, decode, encode, hashing)
+    users = (decode, encode, hashing)
     before = [user.kernel for user in users]
     for user in users:
         user.kernel = chosen

@@ -53,7 +53,7 @@ AREAS = {
 
 MODULES = (
     "kafka/records/decode.py",
-    "kafka/records/control.py",
+    "kafka/records/batch.py",
     "kafka/records/batch.py",
     "kafka/records/scan.py",
     "kafka/consumer",
@@ -92,7 +92,7 @@ def parse_arguments() -> argparse.Namespace:
     add(
         "--module",
         action="append",
-        help="a file or folder of the package (kafka/records/control.py); may be repeated",
+        help="a file or folder of the package (kafka/records/batch.py); may be repeated",
     )
     add("--tests", action="append", help="files or folders of tests, instead of those that know the modules")
     add("--sample", type=int, help="as many mutants, drawn at random (default: all)")

@@ -9,10 +9,12 @@ from typing import Any
 
 from ..error_code import ErrorCode
 from ..model import Broker, TopicPartition
-from ..protocol.api.elect_leaders import ElectionTopic, ElectLeadersRequest
-from ..protocol.api.log_dirs import DescribeLogDirsRequest, DescribeLogDirsResult
-from ..protocol.api.reassignments import (
+from ..protocol.api.cluster import (
     AlterPartitionReassignmentsRequest,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResult,
+    ElectionTopic,
+    ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
-from ..cluster.configs import describe_broker_configs, describe_topic_configs
+from ..cluster.describe_configs import describe_broker_configs, describe_topic_configs
 from ..error_code import ErrorCode
 from ..errors import BrokerError
 from ..protocol.api.configs import (

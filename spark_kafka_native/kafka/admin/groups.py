@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..cluster.coordinators import ask_coordinator, send_to_coordinator
+from ..cluster.offsets import list_bounds, list_offsets_of_each, resolve_offsets
 from ..cluster.router import CoordinatorKey
-from ..consumer.offsets import list_bounds, list_offsets_of_each, resolve_offsets
 from ..error_code import ErrorCode
 from ..errors import (
     BrokerError,
@@ -24,13 +24,11 @@ from ..errors import (
 )
 from ..group.committed_offsets import all_committed_offsets, commit_offsets
 from ..model import OffsetAt, OffsetToCommit, TopicPartition
-from ..protocol.api.consumer_group_describe import (
+from ..protocol.api.groups import (
     ConsumerGroupAssignment,
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     ConsumerGroupMember,
-)
-from ..protocol.api.describe_groups import (
     DeleteGroupsRequest,
     DescribedGroupMember,
     DescribeGroupsRequest,

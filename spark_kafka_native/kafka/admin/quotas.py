@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..protocol.api.alter_client_quotas import AlterClientQuotasRequest, OpData, QuotaAlteration
-from ..protocol.api.describe_client_quotas import (
+from ..protocol.api.client_quotas import (
+    AlterClientQuotasRequest,
     ComponentData,
     DescribeClientQuotasRequest,
     EntityData,
+    OpData,
+    QuotaAlteration,
 )
 from ..runtime.deadline import Timeout
 from .family import AdminFamily, ItemResult, Task, refuse

@@ -7,24 +7,26 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from ..cluster import offsets
 from ..cluster.coordinators import send_to_coordinator
 from ..cluster.fan_out import ask_each_broker, ask_each_partition
 from ..cluster.router import CoordinatorKey
-from ..consumer import offsets
 from ..errors import BrokerError, IncompleteResponseError, KafkaError, PartialAnswerError
 from ..model import TopicPartition
 from ..network.connection import Connection
 from ..network.pending_response import PendingResponse
-from ..protocol.api.describe_transactions import (
+from ..protocol.api.transaction_admin import (
     DescribeProducersRequest,
     DescribeProducersResponse,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
+    ListTransactionsRequest,
     ProducerState,
     TopicRequest,
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
 )
-from ..protocol.api.list_transactions import ListTransactionsRequest
-from ..protocol.api.txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
 from ..runtime.deadline import Deadline, Timeout
 from .family import AdminFamily, ItemResult, names_of, refuse
 

@@ -12,15 +12,14 @@ import functools
 from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
+from ..cluster.offsets import OffsetLike, Whence
 from ..errors import ConsumerClosedError
 from ..model import Record, TopicPartition
 from ..observe.events import EventStream
 from ..observe.metrics import MetricsSnapshot
 from ..runtime.deadline import Deadline
 from .consumer import LOOK_MS, Consumer
-from .consumer_events import WorkUnit
-from .fetched_records import FetchedRecords
-from .offsets import OffsetLike, Whence
+from .fetched_records import FetchedRecords, WorkUnit
 
 T = TypeVar("T")
 

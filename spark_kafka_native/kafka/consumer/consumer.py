@@ -8,18 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Self
 
 from ..cluster.metadata import Topic
-from ..cluster.router import Router, check_shared
-from ..config.client_config import Bootstrap, configs_from
-from ..errors import ConsumerClosedError
-from ..model import OffsetAt, Record, TopicPartition
-from ..observe.events import EventStream
-from ..observe.metrics import MetricsSnapshot
-from ..records.decode import ALL_COLUMNS
-from ..runtime.deadline import Deadline
-from ..runtime.retry import is_retriable
-from .consumer_events import WorkUnit
-from .fetched_records import FetchedRecords
-from .offsets import (
+from ..cluster.offsets import (
     OffsetLike,
     Whence,
     list_offsets,
@@ -28,8 +17,18 @@ from .offsets import (
     resolve_offsets_of_each,
     try_resolve_offsets,
 )
+from ..cluster.router import Router, check_shared
+from ..config.client_config import Bootstrap, configs_from
+from ..config.reader_config import ReaderConfig
+from ..errors import ConsumerClosedError
+from ..model import OffsetAt, Record, TopicPartition
+from ..observe.events import EventStream
+from ..observe.metrics import MetricsSnapshot
+from ..records.decode import ALL_COLUMNS
+from ..runtime.deadline import Deadline
+from ..runtime.retry import is_retriable
+from .fetched_records import FetchedRecords, WorkUnit
 from .partition_reader import PartitionReader
-from .reader_config import ReaderConfig
 
 _LOG = logging.getLogger("spark_kafka_native.consumer")
 

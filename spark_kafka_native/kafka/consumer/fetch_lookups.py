@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from ..cluster.offsets import with_bounds
 from ..cluster.router import Leader, Router
 from ..error_code import ErrorCode
 from ..errors import BrokerError, KafkaError, OffsetOutOfRangeError
@@ -19,7 +20,6 @@ from ..network.connection import Connection
 from ..runtime.background import Background
 from ..runtime.deadline import Deadline
 from ..runtime.retry import Backoff, is_retriable
-from .offsets import with_bounds
 from .partition_state import PartitionState
 
 LEADERS = "leaders"

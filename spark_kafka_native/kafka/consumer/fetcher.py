@@ -26,16 +26,6 @@ from ..observe import catalogue as metric
 from ..observe.metrics import MetricsRegistry
 from ..protocol.api.fetch import FetchRequest, PartitionData
 from ..runtime.deadline import Clock, Deadline
-from .fetch_answers import (
-    Answer,
-    FetchRules,
-    apply_answer,
-    apply_failure,
-    apply_leader,
-    apply_missing,
-    log_overdue,
-    overdue_error,
-)
 from .fetch_lookups import BoundsOutcome, FetchLookups, HeldBack, LeaderOutcome, Outcome, unbounded
 from .fetch_requests import (
     LAST_EPOCH_SINCE,
@@ -45,6 +35,16 @@ from .fetch_requests import (
     find_truncated,
     is_probe,
     read_fetch,
+)
+from .fetch_responses import (
+    Answer,
+    FetchRules,
+    apply_answer,
+    apply_failure,
+    apply_leader,
+    apply_missing,
+    log_overdue,
+    overdue_error,
 )
 from .fetched_records import (
     FetchedRecords,

@@ -14,6 +14,7 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 from uuid import UUID
 
 from ..cluster.router import Router
+from ..config.reader_config import ReaderConfig
 from ..errors import ConsumerClosedError
 from ..model import IsolationLevel, Record, TopicPartition
 from ..observe import catalogue as metric
@@ -21,11 +22,9 @@ from ..observe.events import EventSource
 from ..observe.metrics import MetricsRegistry, MetricsSnapshot, Observed
 from ..runtime.deadline import Deadline
 from ..runtime.fork import in_forked_child
-from .consumer_events import WorkUnit
-from .fetched_records import FetchedRecords
+from .fetched_records import FetchedRecords, WorkUnit
 from .prefetch_buffer import PrefetchBuffer
 from .prefetch_thread import PrefetchThread
-from .reader_config import ReaderConfig
 
 ROWS = 1_024
 """How many records become Python objects at a time: few enough to stay in the CPU's cache until used."""

@@ -25,8 +25,7 @@ from ..observe.events import EventSource
 from ..observe.metrics import MetricsRegistry, Observed
 from ..runtime.deadline import Wakeup
 from ..runtime.waiting import LocklessCondition
-from .consumer_events import WorkStatus, WorkUnit
-from .fetched_records import FetchedRecords
+from .fetched_records import FetchedRecords, WorkStatus, WorkUnit
 
 _NEED_SEEK = (OffsetOutOfRangeError, LogTruncatedError, TopicRecreatedError, CorruptRecordError)
 """Errors that no retry resolves: they are raised until the caller moves, pauses or removes the partition.

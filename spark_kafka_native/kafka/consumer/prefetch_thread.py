@@ -14,7 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..cluster.brokers import Brokers
+from ..cluster.offsets import resolve_offsets, with_bounds
 from ..cluster.router import Router
+from ..config.reader_config import ReaderConfig
 from ..errors import KafkaError, OffsetOutOfRangeError, TopicRecreatedError
 from ..model import TopicPartition
 from ..network.connection import Connection
@@ -26,9 +28,7 @@ from ..runtime.deadline import Deadline
 from .fetch_lookups import FetchLookups
 from .fetched_records import FetchedRecords
 from .fetcher import FetchRun
-from .offsets import resolve_offsets, with_bounds
 from .prefetch_buffer import BufferedPartition, PrefetchBuffer
-from .reader_config import ReaderConfig
 
 _LOG = logging.getLogger("spark_kafka_native.consumer")
 IDLE_MS = 1_000

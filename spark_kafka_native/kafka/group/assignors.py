@@ -19,9 +19,9 @@ from typing import NamedTuple, Protocol
 
 from ..errors import ProtocolError
 from ..model import TopicPartition
-from ..protocol.codec import codec
 from ..protocol.consumer_protocol import ProtocolTopicPartitions
 from ..protocol.message import Data, field
+from ..protocol.message_codec import codec
 from ..protocol.wire import Int32
 
 Assignments = dict[str, list[TopicPartition]]

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from ..cluster.coordinators import ask_coordinator
 from ..cluster.router import CoordinatorKey, Router
-from ..consumer.consumer_events import WorkStatus, WorkUnit
+from ..consumer.fetched_records import WorkStatus, WorkUnit
 from ..consumer.partition_reader import PartitionReader
 from ..error_code import ErrorCode
 from ..errors import BrokerError, CommitFailedError, KafkaError

@@ -10,13 +10,11 @@ from ..cluster.router import CoordinatorKey, Router
 from ..error_code import ErrorCode
 from ..errors import BrokerError, IncompleteResponseError
 from ..model import OffsetToCommit, TopicPartition
-from ..protocol.api.offset_commit import (
+from ..protocol.api.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
-)
-from ..protocol.api.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,

@@ -22,7 +22,7 @@ from uuid import UUID
 from ..error_code import ErrorCode
 from ..errors import BrokerError
 from ..model import TopicPartition
-from ..protocol.api.consumer_group import (
+from ..protocol.api.group_membership import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
     LEAVE_STATIC_EPOCH,

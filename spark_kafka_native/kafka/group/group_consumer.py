@@ -19,11 +19,10 @@ from operator import itemgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from ..cluster.offsets import list_offsets
 from ..cluster.router import Router
 from ..config.client_config import Bootstrap, configs_from
-from ..consumer.consumer_events import WorkUnit
-from ..consumer.fetched_records import FetchedRecords
-from ..consumer.offsets import list_offsets
+from ..consumer.fetched_records import FetchedRecords, WorkUnit
 from ..consumer.partition_reader import PartitionReader, single_reader
 from ..errors import CommitFailedError, ConfigError, ConsumerClosedError, DeadlineExceededError, KafkaError
 from ..model import GroupMembership, OffsetAt, Record, TopicPartition
@@ -31,14 +30,13 @@ from ..observe import catalogue as metric
 from ..observe.events import EventStream
 from ..observe.metrics import MetricsSnapshot, Observed
 from ..runtime.deadline import Deadline
+from ..runtime.signal_safe_close import closed_late, within_handler
 from .commits import CommitQueue, Commits, Progress, partitions_named
 from .committed_offsets import committed_offsets
-from .group_config import GroupConfig
+from .group_config import GroupConfig, Subscription, Topics
 from .membership_thread import new_member
 from .rebalance import OnChange, Rebalance, RebalanceCallbacks
-from .signal_safe_close import closed_late, within_handler
 from .start_offsets import StartOffsets
-from .subscription import Subscription, Topics
 
 if TYPE_CHECKING:
     from ..producer.transactional_producer import TransactionalProducer

@@ -20,9 +20,8 @@ from ..runtime.retry import Backoff, is_retriable
 from ..runtime.waiting import LocklessCondition
 from .classic_membership import ClassicMembership
 from .consumer_membership import ConsumerMembership
-from .group_config import ASSIGNORS, GroupConfig, GroupProtocol
+from .group_config import ASSIGNORS, GroupConfig, GroupProtocol, Subscription
 from .membership import NEVER, Ask, Change, FindPartitions, Identity, Membership, MembershipRules
-from .subscription import Subscription
 
 _LOG = logging.getLogger("spark_kafka_native.group")
 

@@ -14,10 +14,10 @@ from ..observe import catalogue as metric
 from ..observe.metrics import MetricsRegistry
 from ..runtime.deadline import Deadline
 from .commits import Commits, partitions_named
+from .group_config import Subscription
 from .membership import Change
 from .membership_thread import MembershipThread
 from .start_offsets import StartOffsets
-from .subscription import Subscription
 
 _LOG = logging.getLogger("spark_kafka_native.group")
 

@@ -13,9 +13,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
+from ..cluster.offsets import resolve_offsets, try_resolve_offsets
 from ..cluster.retry_policy import SAY_AFTER_S
 from ..cluster.router import Router
-from ..consumer.offsets import resolve_offsets, try_resolve_offsets
 from ..consumer.partition_reader import PartitionReader
 from ..errors import DeadlineExceededError, KafkaError, NoCommittedOffsetError
 from ..model import OffsetAt, TopicPartition

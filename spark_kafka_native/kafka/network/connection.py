@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from ..config.client_config import ClientConfig, split_address
 from ..errors import HandshakeClosedError, KafkaError, NetworkError
+from ..protocol.framing import Framing
 from ..protocol.message import Request, Response
-from ..protocol.session import Session
 from ..protocol.versions import negotiate
 from ..runtime.deadline import Deadline
 from .handshake import Negotiated, SessionLifetime, shake_hands
@@ -33,10 +33,10 @@ class Connection(RequestPipeline):
     """A connection to one broker. Any thread may submit requests and wait for responses."""
 
     def __init__(self, transport: Transport, config: ClientConfig) -> None:
-        session = Session(
+        framing = Framing(
             config.client_id, max_frame_length=min(HANDSHAKE_FRAME_BYTES, config.max_response_bytes)
         )
-        super().__init__(transport, session, config.request_timeout_ms)
+        super().__init__(transport, framing, config.request_timeout_ms)
         self._config = config
         self.retired = False
         """True once `retire` has begun. Guarded by the lock."""

@@ -25,8 +25,8 @@ from typing import Any, TypeVar
 from ..errors import KafkaError, NetworkError, RequestTimedOutError, own_copy
 from ..observe import catalogue as metric
 from ..observe.metrics import MetricsRegistry, error_tag
+from ..protocol.framing import PREFIX_BYTES, Framing
 from ..protocol.message import Request, Response
-from ..protocol.session import PREFIX_BYTES, Session
 from ..runtime.deadline import Deadline
 from ..runtime.log_throttle import LogThrottle
 from ..runtime.waiting import LocklessCondition, is_held
@@ -55,10 +55,10 @@ class _Role:
 class RequestPipeline:
     """Pipelined requests over one transport. Any thread may write requests and wait for responses."""
 
-    def __init__(self, transport: Transport, session: Session, request_timeout_ms: int) -> None:
+    def __init__(self, transport: Transport, framing: Framing, request_timeout_ms: int) -> None:
         self._transport = transport
-        self._session = session
-        self._frames = FrameReader(transport, session.frame_length)
+        self._framing = framing
+        self._frames = FrameReader(transport, framing.frame_length)
         self._in_flight: deque[PendingResponse[Any]] = deque()
         self._unwritten = WriteQueue(transport)
         # Guards the three attributes below, `_in_flight` and `_unwritten`. Re-entrant: a signal handler may
@@ -122,7 +122,7 @@ class RequestPipeline:
 
     def begin_service(self, max_frame_length: int) -> None:
         """Called once the handshake is done: responses may now have ``max_frame_length``."""
-        self._session.max_frame_length = max_frame_length
+        self._framing.max_frame_length = max_frame_length
         self._served = False
 
     def submit(
@@ -221,7 +221,7 @@ class RequestPipeline:
         try:
             with self.lock:
                 self._raise_if_unusable()
-                correlation_id, buffers = self._session.send(request, version)
+                correlation_id, buffers = self._framing.send(request, version)
                 api = request.api_name()
                 what = f"{api} v{version} to {self.address}"
                 pending: PendingResponse[R] = PendingResponse(self, correlation_id, what, version, api)
@@ -364,7 +364,7 @@ class RequestPipeline:
             frame = self._frames.read()
             if frame is None:
                 return False
-            correlation_id, response = self._session.receive(frame)
+            correlation_id, response = self._framing.receive(frame)
         except KafkaError as error:
             self._die(self._explained(error))
             return False
@@ -373,7 +373,7 @@ class RequestPipeline:
                 return False
             pending = self._in_flight.popleft()
         if pending.correlation_id != correlation_id:
-            raise AssertionError("the session and the connection disagree on what is in flight")
+            raise AssertionError("framing and connection disagree on what is in flight")
         throttle_time_ms = getattr(response, "throttle_time_ms", 0)
         self._throttle.learn(throttle_time_ms)
         self._served = True

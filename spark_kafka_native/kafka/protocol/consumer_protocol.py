@@ -10,8 +10,8 @@ import struct
 from typing import TypeVar
 
 from ..errors import ProtocolError
-from .codec import codec
 from .message import Data, Struct, field
+from .message_codec import codec
 from .wire import Bytes, Int32, String
 
 PROTOCOL_TYPE = "consumer"

@@ -22,10 +22,9 @@ from .batch import (
     TRANSACTIONAL,
     place_of,
 )
-from .columns import RecordColumns
+from .columns import HeaderLists, RecordColumns, is_binary
 from .compression import Codec, compress
 from .crc32c import crc32c
-from .headers import HeaderLists, is_binary
 from .kernel import chosen as kernel
 from .varint import varint_size, varint_sizes
 

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from . import numpy_kernel
 from .buffer_pool import BUFFERS
+from .columns import HeaderLists
 from .crc32c import crc32c
-from .headers import HeaderLists
 from .scan import BadRecord, ScannedRecords
 
 ENVIRONMENT_VARIABLE = "SPARK_KAFKA_NATIVE_KERNEL"

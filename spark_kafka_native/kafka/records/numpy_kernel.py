@@ -15,9 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from .columns import build_index
+from .columns import HeaderLists, build_index
 from .crc32c import crc32c
-from .headers import HeaderLists
 from .numpy_walk import RecordWalk, walk_records
 from .scan import DENSE, SAME_TIMESTAMP, BadRecord, ScannedRecords
 from .varint import (

@@ -209,7 +209,7 @@ class MarkerTopic:
         topic = self._place.topic
         if (self._router.config, topic) in _checked:
             return
-        from ...kafka.cluster.configs import describe_topic_configs
+        from ...kafka.cluster.describe_configs import describe_topic_configs
 
         create = "create it with cleanup.policy=compact; one partition is enough"
         deadline = self._router.deadline(self._options.producer.max_block_ms)
@@ -301,7 +301,7 @@ class MarkerTopic:
         until: int | None = None,
     ) -> M | None:
         # Late: the driver commits each micro-batch in a process of its own, which imports what it needs.
-        from ...kafka.consumer.last_committed_value import last_committed_value
+        from ...kafka.consumer.fetch_once import last_committed_value
 
         found = last_committed_value(self._router, self._place, key.encode(), deadline, until=until)
         if found is None:

@@ -12,6 +12,13 @@ from spark_kafka_native.kafka.protocol.api.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from spark_kafka_native.kafka.protocol.api.group_offsets import (
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
 from spark_kafka_native.kafka.protocol.api.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -19,13 +26,6 @@ from spark_kafka_native.kafka.protocol.api.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
-from spark_kafka_native.kafka.protocol.api.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-    OffsetFetchResponseGroup,
-    OffsetFetchResponsePartitions,
-    OffsetFetchResponseTopics,
-)
 from support.brokers.scripted_broker import ScriptedCluster
 
 

@@ -22,16 +22,16 @@ from spark_kafka_native.kafka.protocol.api.configs import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
-from spark_kafka_native.kafka.protocol.api.init_producer_id import (
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-)
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_native.kafka.protocol.api.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceResponse,
+)
+from spark_kafka_native.kafka.protocol.api.transactions import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
 )
 from spark_kafka_native.kafka.records.batch import HEADER
 from spark_kafka_native.kafka.records.decode import decode_record_set

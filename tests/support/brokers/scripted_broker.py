@@ -49,8 +49,8 @@ from spark_kafka_native.kafka.protocol.api.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from spark_kafka_native.kafka.protocol.codec import codec
 from spark_kafka_native.kafka.protocol.message import Request, Response
+from spark_kafka_native.kafka.protocol.message_codec import codec
 from spark_kafka_native.kafka.records.columns import RecordColumns
 from spark_kafka_native.kafka.records.encode import encode_record_batch
 

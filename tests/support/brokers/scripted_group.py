@@ -7,10 +7,11 @@ from typing import Any
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.group.assignors import by_topic
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.protocol.api import consumer_group as epochs
 from spark_kafka_native.kafka.protocol.api import find_coordinator as finding
 from spark_kafka_native.kafka.protocol.api import group_membership as classic
-from spark_kafka_native.kafka.protocol.api import offset_commit, offset_fetch
+from spark_kafka_native.kafka.protocol.api import group_membership as epochs
+from spark_kafka_native.kafka.protocol.api import group_offsets as offset_commit
+from spark_kafka_native.kafka.protocol.api import group_offsets as offset_fetch
 from spark_kafka_native.kafka.protocol.consumer_protocol import ConsumerProtocolAssignment, write_versioned
 from support.brokers.scripted_broker import ScriptedCluster
 

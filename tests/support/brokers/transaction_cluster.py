@@ -25,10 +25,6 @@ from spark_kafka_native.kafka.protocol.api.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
-from spark_kafka_native.kafka.protocol.api.init_producer_id import (
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-)
 from spark_kafka_native.kafka.protocol.api.produce import PartitionProduceResponse, ProduceRequest
 from spark_kafka_native.kafka.protocol.api.transactions import (
     AddOffsetsToTxnRequest,
@@ -39,6 +35,8 @@ from spark_kafka_native.kafka.protocol.api.transactions import (
     AddPartitionsToTxnTopicResult,
     EndTxnRequest,
     EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,

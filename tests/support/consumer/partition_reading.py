@@ -9,8 +9,8 @@ from typing import Any
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
+from spark_kafka_native.kafka.config.reader_config import ReaderConfig
 from spark_kafka_native.kafka.consumer.partition_reader import PartitionReader
-from spark_kafka_native.kafka.consumer.reader_config import ReaderConfig
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 from support.brokers.scripted_broker import ScriptedCluster, offsets_of, properties

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from spark_kafka_native.kafka.cluster.offsets import list_offsets
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig
 from spark_kafka_native.kafka.consumer.fetched_records import FetchedRecords
 from spark_kafka_native.kafka.consumer.fetcher import Fetcher
-from spark_kafka_native.kafka.consumer.offsets import list_offsets
 from spark_kafka_native.kafka.model import OffsetAt, TopicPartition
 
 

@@ -13,7 +13,7 @@ from support.brokers.scripted_broker import ScriptedCluster
 
 from spark_kafka_native.cli import tail
 from spark_kafka_native.cli.main import main
-from spark_kafka_native.kafka.consumer import offsets
+from spark_kafka_native.kafka.cluster import offsets
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 

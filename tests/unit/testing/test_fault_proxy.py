@@ -30,8 +30,8 @@ from spark_kafka_native.kafka.protocol.api.metadata import (
 )
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 from spark_kafka_native.kafka.protocol.api.transactions import EndTxnRequest, EndTxnResponse
+from spark_kafka_native.kafka.protocol.framing import Framing
 from spark_kafka_native.kafka.protocol.message import Request
-from spark_kafka_native.kafka.protocol.session import Session
 from spark_kafka_native.testing import FaultProxy, FaultRule, faults, read_trace, write_trace
 
 END = EndTxnRequest(transactional_id="t", producer_id=7, producer_epoch=1, committed=True)
@@ -44,7 +44,7 @@ class Client:
     def __init__(self, address: str, client_id: str = "c") -> None:
         host, _, port = address.partition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=60)
-        self.session = Session(client_id)
+        self.session = Framing(client_id)
 
     def send(self, request: Request[Any], version: int) -> None:
         _, buffers = self.session.send(request, version)

@@ -33,8 +33,8 @@ from spark_kafka_native.kafka import (
     Record,
     TopicPartition,
 )
-from spark_kafka_native.kafka.protocol.api.describe_groups import ListGroupsRequest
 from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest
+from spark_kafka_native.kafka.protocol.api.groups import ListGroupsRequest
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 from spark_kafka_native.testing import MockBroker

@@ -17,8 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...model import NO_TIMESTAMP_MS, Record
-from ...records.columns import HEADERS_TYPE, RecordColumns, build_binary, build_headers
-from ...records.headers import HeaderError, HeaderLists
+from ...records.columns import (
+    HEADERS_TYPE,
+    HeaderError,
+    HeaderLists,
+    RecordColumns,
+    build_binary,
+    build_headers,
+)
 from ..delivery import DeliveryBlock, Rows
 from ..errors import RecordError
 from .batch import Origin, take_columns

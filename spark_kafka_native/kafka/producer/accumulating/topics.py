@@ -13,7 +13,7 @@ from uuid import UUID
 
 import numpy as np
 
-from ...cluster.configs import describe_topic_configs
+from ...cluster.describe_configs import describe_topic_configs
 from ...cluster.metadata import ClusterMetadata, Topic
 from ...cluster.router import Router
 from ...config.client_config import ProducerConfig

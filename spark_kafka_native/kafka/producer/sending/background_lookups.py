@@ -16,7 +16,7 @@ from ...cluster.router import Router
 from ...errors import BrokerError, ConfigError, DeadlineExceededError, KafkaError, SecurityError
 from ...model import TopicPartition
 from ...network.connection import Connection
-from ...protocol.api.init_producer_id import InitProducerIdRequest
+from ...protocol.api.transactions import InitProducerIdRequest
 from ...runtime.deadline import Deadline
 from ...runtime.retry import Backoff
 from ..accumulating.batch import ProducerIdentity

@@ -23,8 +23,7 @@ from typing import Any
 from ...error_code import ErrorCode
 from ...errors import KafkaError
 from ...model import TopicPartition
-from ...protocol.api.init_producer_id import InitProducerIdRequest
-from ...protocol.api.transactions import EndTxnRequest
+from ...protocol.api.transactions import EndTxnRequest, InitProducerIdRequest
 from ...protocol.message import Request
 from ..errors import TransactionStateError
 

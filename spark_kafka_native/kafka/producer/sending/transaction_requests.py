@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ...cluster.configs import describe_broker_configs
 from ...cluster.coordinators import ask_coordinator, find_coordinator, retry_at_coordinator
+from ...cluster.describe_configs import describe_broker_configs
 from ...cluster.router import CoordinatorKey, Router
 from ...error_code import ErrorCode
 from ...errors import (
@@ -22,7 +22,6 @@ from ...errors import (
     UnsupportedVersionError,
 )
 from ...model import GroupMembership, OffsetToCommit, TopicPartition
-from ...protocol.api.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ...protocol.api.transactions import (
     LAST_END_TXN_OF_VERSION_1,
     LAST_TXN_OFFSET_COMMIT_OF_VERSION_1,
@@ -32,6 +31,8 @@ from ...protocol.api.transactions import (
     AddPartitionsToTxnTopic,
     EndTxnRequest,
     EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...error_code import ErrorCode
 from ..message import Request, Response, Struct, field
 from ..wire import ZERO_UUID, Error, Int8, Int32, Int64, Records, String, Uuid
-from .leaders import LeaderIdAndEpoch, NodeEndpoint
+from .metadata import LeaderIdAndEpoch, NodeEndpoint
 
 NO_SESSION_EPOCH = -1
 """A full fetch outside any fetch session (KIP-227)."""

@@ -1,4 +1,6 @@
-"""Metadata: brokers, topics, and the leader of each partition."""
+"""Metadata: brokers, topics, and the leader of each partition; and the new leaders that Fetch and Produce
+responses name (KIP-951).
+"""
 
 from __future__ import annotations
 
@@ -69,3 +71,19 @@ class MetadataRequest(Request[MetadataResponse], api_key=3, versions=(1, 13), fl
     allow_auto_topic_creation: Boolean = field(since=4, default=True)
     include_cluster_authorized_operations: Boolean = field(since=8, until=10, default=False)
     include_topic_authorized_operations: Boolean = field(since=8, default=False)
+
+
+class LeaderIdAndEpoch(Struct):
+    """The leader of a partition after it moved; -1 if the broker does not know it."""
+
+    leader_id: Int32 = field(default=-1)
+    leader_epoch: Int32 = field(default=-1)
+
+
+class NodeEndpoint(Struct):
+    """The address of a broker named in a `LeaderIdAndEpoch`."""
+
+    node_id: Int32
+    host: String
+    port: Int32
+    rack: String | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..message import Request, Response, Struct, field
 from ..wire import ZERO_UUID, Error, Int16, Int32, Int64, Records, String, Uuid
-from .leaders import LeaderIdAndEpoch, NodeEndpoint
+from .metadata import LeaderIdAndEpoch, NodeEndpoint
 
 
 class PartitionProduceData(Struct):

@@ -1,4 +1,6 @@
-"""AddPartitionsToTxn, AddOffsetsToTxn, TxnOffsetCommit, EndTxn: transactions (KIP-98, KIP-890)."""
+"""InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, TxnOffsetCommit, EndTxn: idempotent and transactional
+producers (KIP-98, KIP-360, KIP-890).
+"""
 
 from __future__ import annotations
 
@@ -135,3 +137,24 @@ class TxnOffsetCommitRequest(Request[TxnOffsetCommitResponse], api_key=28, versi
     member_id: String = field(since=3, default="")
     group_instance_id: String | None = field(since=3, nullable=3, default=None)
     topics: list[TxnOffsetCommitRequestTopic]
+
+
+class InitProducerIdResponse(Response):
+    """The producer's id and epoch; both -1 on an error."""
+
+    throttle_time_ms: Int32 = field(ignorable=True, default=0)
+    error_code: Error
+    producer_id: Int64 = field(default=-1)
+    producer_epoch: Int16
+
+
+class InitProducerIdRequest(Request[InitProducerIdResponse], api_key=22, versions=(0, 5), flexible=2):
+    """Sent to the transaction coordinator, or to any broker if there is no transactional id.
+
+    Version 6 (two-phase commit, KIP-939) is unstable in Kafka 4.3 and not declared.
+    """
+
+    transactional_id: String | None
+    transaction_timeout_ms: Int32
+    producer_id: Int64 = field(since=3, default=-1)
+    producer_epoch: Int16 = field(since=3, default=-1)

@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, assert_never
 
+from ....kafka.cluster.offsets import list_offsets
 from ....kafka.cluster.router import Router
-from ....kafka.consumer.offsets import list_offsets
 from ....kafka.error_code import ErrorCode
 from ....kafka.errors import BrokerError, KafkaError
 from ....kafka.model import IsolationLevel, OffsetAt, TopicPartition

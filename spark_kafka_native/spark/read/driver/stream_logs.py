@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 from uuid import UUID
 
+from ....kafka.cluster.recreated_topics import find_recreated
 from ....kafka.cluster.router import Router
-from ....kafka.cluster.topic_ids import find_recreated
 from ....kafka.errors import BrokerError, ConfigError, DeadlineExceededError, KafkaError
 from ....kafka.model import IsolationLevel, OffsetAt, TopicPartition
 from ....kafka.runtime.retry import retry

@@ -13,9 +13,9 @@ from typing import assert_never
 from uuid import UUID
 
 from ....kafka.cluster.metadata import ClusterMetadata
+from ....kafka.cluster.offsets import list_bounds, list_offsets
+from ....kafka.cluster.recreated_topics import find_recreated
 from ....kafka.cluster.router import Router
-from ....kafka.cluster.topic_ids import find_recreated
-from ....kafka.consumer.offsets import list_bounds, list_offsets
 from ....kafka.errors import (
     BrokerError,
     DeadlineExceededError,

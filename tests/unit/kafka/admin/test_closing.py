@@ -12,13 +12,13 @@ from support.consumer.reading import wait_until
 
 from spark_kafka_native.kafka.admin.admin import Admin
 from spark_kafka_native.kafka.cluster.router import Router
+from spark_kafka_native.kafka.cluster_client import Cluster
 from spark_kafka_native.kafka.config.client_config import ConsumerConfig, configs_from
-from spark_kafka_native.kafka.connected_cluster import Cluster
 from spark_kafka_native.kafka.errors import ClientClosedError, DeadlineExceededError, KafkaError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
-from spark_kafka_native.kafka.protocol.api.list_transactions import ListTransactionsRequest
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
+from spark_kafka_native.kafka.protocol.api.transaction_admin import ListTransactionsRequest
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 A0 = TopicPartition("a", 0)

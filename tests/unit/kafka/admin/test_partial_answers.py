@@ -12,20 +12,18 @@ from support.brokers.scripted_broker import ScriptedCluster
 from spark_kafka_native.cli.main import main
 from spark_kafka_native.kafka.admin.admin import Admin
 from spark_kafka_native.kafka.admin.groups import GroupListing
-from spark_kafka_native.kafka.consumer import offsets
+from spark_kafka_native.kafka.cluster import offsets
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, DeadlineExceededError, PartialAnswerError
 from spark_kafka_native.kafka.model import OffsetToCommit, TopicPartition
-from spark_kafka_native.kafka.protocol.api.describe_transactions import (
+from spark_kafka_native.kafka.protocol.api.transaction_admin import (
     DescribeProducersRequest,
     DescribeProducersResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
     PartitionResponse,
     ProducerState,
     TopicResponse,
-)
-from spark_kafka_native.kafka.protocol.api.list_transactions import (
-    ListTransactionsRequest,
-    ListTransactionsResponse,
 )
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)

@@ -9,7 +9,7 @@ from support.brokers.scripted_broker import ScriptedCluster
 
 from spark_kafka_native.kafka.admin.admin import Admin
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.protocol.api.describe_client_quotas import (
+from spark_kafka_native.kafka.protocol.api.client_quotas import (
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
     DescribedQuotaEntry,

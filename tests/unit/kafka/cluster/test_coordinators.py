@@ -19,7 +19,7 @@ from spark_kafka_native.kafka.protocol.api.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
-from spark_kafka_native.kafka.protocol.api.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+from spark_kafka_native.kafka.protocol.api.group_offsets import OffsetFetchRequest, OffsetFetchResponse
 
 GROUP = CoordinatorKey.group("g")
 

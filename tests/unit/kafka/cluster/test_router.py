@@ -19,9 +19,9 @@ from support.brokers.scripted_broker import HangUp, Raw, ScriptedBroker, Scripte
 from spark_kafka_native.kafka.cluster import retry_policy
 from spark_kafka_native.kafka.cluster import router as router_module
 from spark_kafka_native.kafka.cluster.metadata import ClusterMetadata
+from spark_kafka_native.kafka.cluster.offsets import list_offsets
 from spark_kafka_native.kafka.cluster.router import Router, router_for
 from spark_kafka_native.kafka.config.client_config import ClientConfig
-from spark_kafka_native.kafka.consumer.offsets import list_offsets
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     BrokerError,

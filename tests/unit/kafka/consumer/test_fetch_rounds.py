@@ -23,8 +23,9 @@ from support.consumer.simulated_fetch import (
 
 from spark_kafka_native.kafka.cluster.router import Leader
 from spark_kafka_native.kafka.config.client_config import ConsumerConfig
-from spark_kafka_native.kafka.consumer import fetch_answers, fetcher
-from spark_kafka_native.kafka.consumer.fetch_answers import FRAME_OVERHEAD
+from spark_kafka_native.kafka.consumer import fetch_responses as fetch_answers
+from spark_kafka_native.kafka.consumer import fetcher
+from spark_kafka_native.kafka.consumer.fetch_responses import FRAME_OVERHEAD
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     BrokerError,

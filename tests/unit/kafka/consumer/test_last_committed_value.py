@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from support.record_batches import batch, control, record
 
+from spark_kafka_native.kafka.cluster.offsets import LogBounds
 from spark_kafka_native.kafka.cluster.router import Router
-from spark_kafka_native.kafka.consumer import last_committed_value as module
-from spark_kafka_native.kafka.consumer.last_committed_value import UndecidedError, last_committed_value
-from spark_kafka_native.kafka.consumer.offsets import LogBounds
+from spark_kafka_native.kafka.consumer import fetch_once as module
+from spark_kafka_native.kafka.consumer.fetch_once import UndecidedError, last_committed_value
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.fetch import PartitionData

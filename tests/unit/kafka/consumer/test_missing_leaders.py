@@ -8,7 +8,8 @@ import pytest
 from support.brokers.scripted_broker import ScriptedCluster
 from support.consumer.reading import wait_until
 
-from spark_kafka_native.kafka.consumer import offsets, prefetch_thread
+from spark_kafka_native.kafka.cluster import offsets
+from spark_kafka_native.kafka.consumer import prefetch_thread
 from spark_kafka_native.kafka.consumer.consumer import Consumer
 from spark_kafka_native.kafka.errors import DeadlineExceededError
 from spark_kafka_native.kafka.model import TopicPartition

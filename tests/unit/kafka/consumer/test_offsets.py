@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kafka_native.kafka.cluster.router import Leader
-from spark_kafka_native.kafka.consumer.offsets import (
+from spark_kafka_native.kafka.cluster.offsets import (
     FoundOffset,
     build_list_offsets,
     read_list_offsets,
 )
+from spark_kafka_native.kafka.cluster.router import Leader
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, IncompleteResponseError, ProtocolError
 from spark_kafka_native.kafka.model import IsolationLevel, OffsetAt, TopicPartition

@@ -23,8 +23,8 @@ from support.consumer.partition_reading import (
     take,
 )
 
+from spark_kafka_native.kafka.config.reader_config import OffsetReset
 from spark_kafka_native.kafka.consumer import partition_reader, prefetch_thread
-from spark_kafka_native.kafka.consumer.reader_config import OffsetReset
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     BrokerError,

@@ -13,13 +13,13 @@ import pytest
 from support.brokers.scripted_broker import HangUp, Late, ScriptedCluster, offsets_of, properties
 from support.consumer.partition_reading import Start, eventually, fill, prefetched, readers_of, soon, take
 
+from spark_kafka_native.kafka.cluster.offsets import offset_or_at, resolve_offsets
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
+from spark_kafka_native.kafka.config.reader_config import ReaderConfig
 from spark_kafka_native.kafka.consumer import prefetch_thread
 from spark_kafka_native.kafka.consumer.consumer import Consumer
-from spark_kafka_native.kafka.consumer.offsets import offset_or_at, resolve_offsets
 from spark_kafka_native.kafka.consumer.partition_reader import PartitionReader
-from spark_kafka_native.kafka.consumer.reader_config import ReaderConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     BrokerError,

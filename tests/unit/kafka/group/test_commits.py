@@ -23,7 +23,7 @@ from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.group.membership import Identity
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.group_membership import HeartbeatRequest, HeartbeatResponse
-from spark_kafka_native.kafka.protocol.api.offset_commit import OffsetCommitRequest
+from spark_kafka_native.kafka.protocol.api.group_offsets import OffsetCommitRequest
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)

@@ -14,12 +14,10 @@ from spark_kafka_native.kafka.group.committed_offsets import (
     read_offset_fetch,
 )
 from spark_kafka_native.kafka.model import OffsetToCommit, TopicPartition
-from spark_kafka_native.kafka.protocol.api.offset_commit import (
+from spark_kafka_native.kafka.protocol.api.group_offsets import (
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
-)
-from spark_kafka_native.kafka.protocol.api.offset_fetch import (
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartitions,

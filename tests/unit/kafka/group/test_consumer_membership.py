@@ -12,7 +12,7 @@ from spark_kafka_native.kafka.errors import BrokerError, NetworkError
 from spark_kafka_native.kafka.group.consumer_membership import ConsumerMembership
 from spark_kafka_native.kafka.group.membership import Ask, Change, FindPartitions, MembershipRules, Wait
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.protocol.api.consumer_group import (
+from spark_kafka_native.kafka.protocol.api.group_membership import (
     Assignment,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,

@@ -17,8 +17,7 @@ from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import CommitFailedError, ConfigError, KafkaError
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.model import GroupMembership, Record, TopicPartition
-from spark_kafka_native.kafka.protocol.api.offset_commit import OffsetCommitRequest
-from spark_kafka_native.kafka.protocol.api.offset_fetch import OffsetFetchRequest
+from spark_kafka_native.kafka.protocol.api.group_offsets import OffsetCommitRequest, OffsetFetchRequest
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)

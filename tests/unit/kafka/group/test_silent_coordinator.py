@@ -16,8 +16,8 @@ from spark_kafka_native.kafka.group import classic_membership
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.group.membership import NEVER, Ask
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.protocol.api.consumer_group import ConsumerGroupHeartbeatRequest
 from spark_kafka_native.kafka.protocol.api.group_membership import (
+    ConsumerGroupHeartbeatRequest,
     HeartbeatRequest,
     JoinGroupRequest,
     SyncGroupRequest,

@@ -17,8 +17,8 @@ from spark_kafka_native.kafka.errors import DeadlineExceededError
 from spark_kafka_native.kafka.group import start_offsets
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.protocol.api.group_offsets import OffsetFetchRequest
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
-from spark_kafka_native.kafka.protocol.api.offset_fetch import OffsetFetchRequest
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 WITHIN_S = 120

@@ -157,7 +157,7 @@ def test_too_short_a_body_is_an_error(broker: ScriptedBroker) -> None:
     connection = connect(broker)
 
     def short(request: MetadataRequest, version: int) -> Raw:
-        return Raw(struct.pack(">ii", 9, connection._session._next_correlation_id - 1) + b"\0\0\0\0\0")
+        return Raw(struct.pack(">ii", 9, connection._framing._next_correlation_id - 1) + b"\0\0\0\0\0")
 
     broker.push(MetadataRequest, short)
     with pytest.raises(ProtocolError):

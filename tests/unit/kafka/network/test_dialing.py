@@ -12,8 +12,7 @@ from support.brokers.silent_listener import silent_listener
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import ConfigError, NetworkError, UnreachableError
-from spark_kafka_native.kafka.network.dialing import Dialing
-from spark_kafka_native.kafka.network.transport import Transport
+from spark_kafka_native.kafka.network.transport import Dialing, Transport
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 SOON = 60_000.0

@@ -99,7 +99,7 @@ def test_a_request_that_was_counted_and_not_queued_is_the_end(
     broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = connect(broker)
-    monkeypatch.setattr(connection._session, "send", interrupted_after(connection._session.send))
+    monkeypatch.setattr(connection._framing, "send", interrupted_after(connection._framing.send))
     with pytest.raises(KeyboardInterrupt):
         connection.submit(METADATA)
     monkeypatch.undo()

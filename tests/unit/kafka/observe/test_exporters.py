@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_native.kafka.consumer.consumer_events import WorkStatus, WorkUnit
+from spark_kafka_native.kafka.consumer.fetched_records import WorkStatus, WorkUnit
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.observe import catalogue

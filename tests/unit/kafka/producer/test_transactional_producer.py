@@ -34,16 +34,14 @@ from spark_kafka_native.kafka.producer.sending.transaction import State
 from spark_kafka_native.kafka.producer.sending.transaction_requests import end_transaction
 from spark_kafka_native.kafka.producer.transactional_producer import TransactionalProducer
 from spark_kafka_native.kafka.protocol.api.api_versions import ApiVersionsRequest
-from spark_kafka_native.kafka.protocol.api.init_producer_id import (
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-)
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 from spark_kafka_native.kafka.protocol.api.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     EndTxnRequest,
     EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
     TxnOffsetCommitRequest,
 )
 from spark_kafka_native.kafka.runtime.deadline import Deadline

@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from spark_kafka_native.kafka.errors import ProtocolError
-from spark_kafka_native.kafka.protocol.session import MAX_FRAME_BYTES, build_frame, read_frame_length
+from spark_kafka_native.kafka.protocol.framing import MAX_FRAME_BYTES, build_frame, read_frame_length
 from spark_kafka_native.kafka.protocol.wire import COPY_BELOW_BYTES
 
 

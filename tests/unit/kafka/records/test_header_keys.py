@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_native.kafka.model import HeaderKeys
-from spark_kafka_native.kafka.records import headers as record_headers
-from spark_kafka_native.kafka.records.headers import HeaderKeyError, read_header_keys, replace_malformed
+from spark_kafka_native.kafka.records import columns as record_headers
+from spark_kafka_native.kafka.records.columns import HeaderKeyError, read_header_keys, replace_malformed
 
 
 def binary(*keys: bytes) -> pa.Array:

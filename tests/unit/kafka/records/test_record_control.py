@@ -7,7 +7,7 @@ import struct
 import pytest
 from support.record_batches import span, varint
 
-from spark_kafka_native.kafka.records.control import ControlType, read_control_type
+from spark_kafka_native.kafka.records.batch import ControlType, read_control_type
 
 
 def marker(

@@ -78,7 +78,7 @@ def test_columns_that_change_between_measuring_and_writing_are_refused(length):
     import pyarrow as pa
 
     from spark_kafka_native.kafka.records import _kernel
-    from spark_kafka_native.kafka.records.headers import HeaderLists
+    from spark_kafka_native.kafka.records.columns import HeaderLists
 
     ends = np.array([0, 9], np.int32)
     headers = HeaderLists(

@@ -9,7 +9,7 @@ import sys
 import spark_kafka_native.spark.write.stream_writer
 import spark_kafka_native.spark.write.driver.stream_commit
 import spark_kafka_native.spark.write.driver.write_summary
-unwanted = (".producer.producer", ".last_committed_value", ".fetcher")
+unwanted = (".producer.producer", ".fetch_once", ".fetcher")
 print([name for name in sys.modules if name.endswith(unwanted)])
 """
 

@@ -14,7 +14,7 @@ from support.brokers.transaction_cluster import TransactionCluster
 from spark_kafka_native.kafka.cluster.router import router_for
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.protocol.api.describe_transactions import (
+from spark_kafka_native.kafka.protocol.api.transaction_admin import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     TransactionState,

@@ -27,8 +27,8 @@ from spark_kafka_native.kafka.producer.accumulating.batch import ProducerIdentit
 from spark_kafka_native.kafka.producer.errors import ProducerClosedError
 from spark_kafka_native.kafka.producer.sending import background_lookups, sender
 from spark_kafka_native.kafka.protocol.api.configs import DescribeConfigsRequest
-from spark_kafka_native.kafka.protocol.api.init_producer_id import InitProducerIdResponse
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
+from spark_kafka_native.kafka.protocol.api.transactions import InitProducerIdResponse
 
 pytestmark = pytest.mark.timed(0.1)
 

@@ -21,11 +21,11 @@ from spark_kafka_native.kafka.producer.errors import (
     ProducerClosedError,
 )
 from spark_kafka_native.kafka.producer.sending.idempotence import MAX_EPOCH
-from spark_kafka_native.kafka.protocol.api.init_producer_id import (
+from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
+from spark_kafka_native.kafka.protocol.api.transactions import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
-from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 
 pytestmark = pytest.mark.timed(0.1)
 

@@ -15,11 +15,11 @@ from spark_kafka_native.kafka.producer.sending.transaction import (
     TransactionEvent,
     judge_answer,
 )
-from spark_kafka_native.kafka.protocol.api.init_producer_id import InitProducerIdRequest
 from spark_kafka_native.kafka.protocol.api.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     EndTxnRequest,
+    InitProducerIdRequest,
     TxnOffsetCommitRequest,
 )
 

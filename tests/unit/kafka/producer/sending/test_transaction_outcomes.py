@@ -29,15 +29,13 @@ from spark_kafka_native.kafka.producer.errors import (
 )
 from spark_kafka_native.kafka.producer.sending.transaction import State, TransactionEvent
 from spark_kafka_native.kafka.producer.transactional_producer import TransactionalProducer
-from spark_kafka_native.kafka.protocol.api.init_producer_id import (
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-)
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 from spark_kafka_native.kafka.protocol.api.transactions import (
     AddOffsetsToTxnRequest,
     EndTxnRequest,
     EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
     TxnOffsetCommitRequest,
 )
 

@@ -11,8 +11,6 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Literal, NamedTuple
 
-from ..cluster.fan_out import ask_each_broker, ask_each_partition
-from ..cluster.router import Leader, Router
 from ..error_code import ErrorCode
 from ..errors import (
     BrokerError,
@@ -36,6 +34,8 @@ from ..protocol.api.list_offsets import (
     ListOffsetsTopic,
 )
 from ..runtime.deadline import Deadline
+from .fan_out import ask_each_broker, ask_each_partition
+from .router import Leader, Router
 
 MAX_TIMESTAMP_SINCE = 7
 MISSING_MS = 5_000

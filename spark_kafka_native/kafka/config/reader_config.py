@@ -9,9 +9,9 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..config.client_config import ConsumerConfig
-from ..config.properties import INT32_MAX, property_field
 from ..model import OffsetAt
+from .client_config import ConsumerConfig
+from .properties import INT32_MAX, property_field
 
 _BY_DURATION = "by_duration:"
 _DURATION = re.compile(

@@ -6,9 +6,9 @@ from uuid import uuid4
 import pytest
 from support.brokers.scripted_broker import ScriptedCluster, properties
 
-from spark_kafka_native.kafka.cluster import topic_ids
+from spark_kafka_native.kafka.cluster import recreated_topics as topic_ids
+from spark_kafka_native.kafka.cluster.recreated_topics import find_recreated
 from spark_kafka_native.kafka.cluster.router import Router
-from spark_kafka_native.kafka.cluster.topic_ids import find_recreated
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import DeadlineExceededError
 from spark_kafka_native.kafka.model import TopicPartition

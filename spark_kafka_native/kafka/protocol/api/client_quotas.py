@@ -1,4 +1,4 @@
-"""DescribeClientQuotas: limits of users, client ids and addresses (KIP-546)."""
+"""DescribeClientQuotas, AlterClientQuotas: limits of users, client ids and addresses (KIP-546)."""
 
 from __future__ import annotations
 
@@ -51,3 +51,40 @@ class DescribeClientQuotasRequest(
 
     components: list[ComponentData]
     strict: Boolean
+
+
+class AlteredQuotaEntry(Struct, spec_name="EntryData"):
+    """The outcome of one entity."""
+
+    error_code: Error
+    error_message: String | None
+    entity: list[EntityData]
+
+
+class AlterClientQuotasResponse(Response):
+    """One outcome per entity."""
+
+    throttle_time_ms: Int32
+    entries: list[AlteredQuotaEntry]
+
+
+class OpData(Struct):
+    """A limit to set or to remove."""
+
+    key: String
+    value: Float64
+    remove: Boolean
+
+
+class QuotaAlteration(Struct, spec_name="EntryData"):
+    """An entity and the changes to its limits."""
+
+    entity: list[EntityData]
+    ops: list[OpData]
+
+
+class AlterClientQuotasRequest(Request[AlterClientQuotasResponse], api_key=49, versions=(0, 1), flexible=1):
+    """Sent to the controller."""
+
+    entries: list[QuotaAlteration]
+    validate_only: Boolean

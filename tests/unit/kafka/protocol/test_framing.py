@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import importlib
 import struct
+import sys
 from typing import Any
 
 import pytest
@@ -17,8 +19,7 @@ from spark_kafka_native.kafka.protocol.api.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
-from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
-from spark_kafka_native.kafka.protocol.api.offset_fetch import (
+from spark_kafka_native.kafka.protocol.api.group_offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
@@ -26,10 +27,11 @@ from spark_kafka_native.kafka.protocol.api.offset_fetch import (
     OffsetFetchResponsePartition,
     OffsetFetchResponseTopic,
 )
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 from spark_kafka_native.kafka.protocol.api.topics import DeleteTopicsRequest, DeleteTopicState
-from spark_kafka_native.kafka.protocol.codec import codec
-from spark_kafka_native.kafka.protocol.session import Session
+from spark_kafka_native.kafka.protocol.framing import Framing
+from spark_kafka_native.kafka.protocol.message_codec import codec
 from spark_kafka_native.kafka.protocol.versions import lower_api_versions, negotiate, read_version_ranges
 
 METADATA = MetadataRequest(topics=None)
@@ -47,7 +49,7 @@ def metadata_response() -> MetadataResponse:
 
 class TestSend:
     def test_header_v1(self) -> None:
-        correlation_id, buffers = Session("me").send(METADATA, 4)
+        correlation_id, buffers = Framing("me").send(METADATA, 4)
 
         written = b"".join(buffers)
         assert correlation_id == 0
@@ -55,23 +57,23 @@ class TestSend:
         assert written[4:] == b"\0\x03\0\x04\0\0\0\0" + b"\0\x02me" + b"\xff\xff\xff\xff" + b"\x01"
 
     def test_header_v2_keeps_the_client_id_an_old_string(self) -> None:
-        _, buffers = Session("me").send(METADATA, 12)
+        _, buffers = Framing("me").send(METADATA, 12)
 
         assert b"".join(buffers)[4:] == b"\0\x03\0\x0c\0\0\0\0" + b"\0\x02me" + b"\0" + b"\0" + b"\x01\0\0"
 
     def test_no_client_id(self) -> None:
-        _, buffers = Session(None).send(METADATA, 4)
+        _, buffers = Framing(None).send(METADATA, 4)
 
         assert b"".join(buffers)[12:14] == b"\xff\xff"
 
     def test_correlation_ids_count_up_and_wrap(self) -> None:
-        session = Session("me")
+        session = Framing("me")
         session._next_correlation_id = (1 << 31) - 2
 
         assert [session.send(METADATA, 4)[0] for _ in range(3)] == [(1 << 31) - 2, (1 << 31) - 1, 0]
 
     def test_nothing_is_in_flight_when_a_request_cannot_be_written(self) -> None:
-        session = Session("me")
+        session = Framing("me")
 
         with pytest.raises(UnsupportedVersionError):
             session.send(MetadataRequest(topics=[], allow_auto_topic_creation=False), 1)
@@ -79,7 +81,7 @@ class TestSend:
         assert session.send(METADATA, 1)[0] == 0
 
     def test_acks_0_is_not_answered(self) -> None:
-        session = Session("me")
+        session = Framing("me")
         session.send(ProduceRequest(acks=0, timeout_ms=1, topic_data=[]), 9)
         session.send(METADATA, 4)
 
@@ -89,7 +91,7 @@ class TestSend:
 
 class TestReceive:
     def test_in_order(self) -> None:
-        session = Session("me")
+        session = Framing("me")
         session.send(METADATA, 4)
         session.send(METADATA, 12)
 
@@ -98,7 +100,7 @@ class TestReceive:
         assert session.in_flight == 0
 
     def test_tags_in_the_response_header_are_skipped(self) -> None:
-        session = Session("me")
+        session = Framing("me")
         session.send(METADATA, 12)
 
         assert (
@@ -107,7 +109,7 @@ class TestReceive:
 
     @pytest.mark.parametrize("tags", [b"\x01\x07\x63abc", b"\x01\x07", b"\xff\xff\xff\xff\xff\xff"])
     def test_tags_that_lie_are_refused(self, tags: bytes) -> None:
-        session = Session("me")
+        session = Framing("me")
         session.send(METADATA, 12)
 
         with pytest.raises(ProtocolError):
@@ -115,7 +117,7 @@ class TestReceive:
 
     @pytest.mark.parametrize("correlation_id", [1, 7, -1])
     def test_another_correlation_id_is_refused_by_name(self, correlation_id: int) -> None:
-        session = Session("me")
+        session = Framing("me")
         session.send(METADATA, 4)
         session.send(METADATA, 4)
 
@@ -125,18 +127,18 @@ class TestReceive:
 
     def test_an_answer_to_nothing_is_refused(self) -> None:
         with pytest.raises(ProtocolError, match="correlation id 5 came, but nothing was asked"):
-            Session("me").receive(frame(5, metadata_response(), 4))
+            Framing("me").receive(frame(5, metadata_response(), 4))
 
     def test_a_frame_without_correlation_id_is_refused(self) -> None:
         with pytest.raises(ProtocolError, match="2 bytes is too short"):
-            Session("me").receive(memoryview(b"\0\0"))
+            Framing("me").receive(memoryview(b"\0\0"))
 
 
 class TestApiVersions:
     """KIP-511."""
 
     def test_the_response_header_is_v0_at_every_version(self) -> None:
-        session = Session("me")
+        session = Framing("me")
         response = ApiVersionsResponse(
             error_code=ErrorCode.NONE, api_keys=[ApiVersion(api_key=3, min_version=0, max_version=13)]
         )
@@ -145,7 +147,7 @@ class TestApiVersions:
         assert session.receive(frame(0, response, 4)) == (0, response)
 
     def test_a_broker_that_does_not_know_the_version_answers_in_version_0(self) -> None:
-        session = Session("me")
+        session = Framing("me")
         response = ApiVersionsResponse(
             error_code=UNSUPPORTED, api_keys=[ApiVersion(api_key=18, min_version=0, max_version=2)]
         )
@@ -213,7 +215,7 @@ class TestOneShapeForAllVersions:
     """A caller builds and reads the latest shape; the session translates for older versions."""
 
     def test_find_coordinator(self) -> None:
-        session = Session("me")
+        session = Framing("me")
         request = FindCoordinatorRequest(coordinator_keys=["g"])
         _, buffers = session.send(request, 1)
         assert b"".join(buffers).endswith(b"\0\x01g\0")
@@ -230,10 +232,10 @@ class TestOneShapeForAllVersions:
 
     def test_find_coordinator_of_many_needs_a_version(self) -> None:
         with pytest.raises(UnsupportedVersionError, match=r"FindCoordinator v3 finds one coordinator, not 2"):
-            Session("me").send(FindCoordinatorRequest(coordinator_keys=["g", "h"]), 3)
+            Framing("me").send(FindCoordinatorRequest(coordinator_keys=["g", "h"]), 3)
 
     def test_offset_fetch(self) -> None:
-        session = Session("me")
+        session = Framing("me")
         topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[1])]
         session.send(OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)]), 7)
         partition = OffsetFetchResponsePartition(
@@ -275,17 +277,17 @@ class TestOneShapeForAllVersions:
 class TestPolledRequests:
     """A polled request mostly gets the same bytes as response: they are read once."""
 
-    def answer(self, session: Session, response: MetadataResponse) -> Any:
+    def answer(self, session: Framing, response: MetadataResponse) -> Any:
         correlation_id, _ = session.send(METADATA, 4)
         return session.receive(frame(correlation_id, response, 4))[1]
 
     def test_the_same_bytes_are_the_same_response(self) -> None:
-        session = Session("me")
+        session = Framing("me")
         first = self.answer(session, metadata_response())
         assert self.answer(session, metadata_response()) is first
 
     def test_other_bytes_are_another_response(self) -> None:
-        session = Session("me")
+        session = Framing("me")
         self.answer(session, metadata_response())
         assert (
             self.answer(session, MetadataResponse(brokers=[], topics=[], controller_id=7)).controller_id == 7
@@ -293,25 +295,25 @@ class TestPolledRequests:
         assert self.answer(session, metadata_response()) == metadata_response()
 
     def test_bytes_of_another_version_are_read_anew(self) -> None:
-        session = Session("me")
+        session = Framing("me")
         first = self.answer(session, metadata_response())
         correlation_id, _ = session.send(METADATA, 5)
         assert session.receive(frame(correlation_id, metadata_response(), 5))[1] is not first
 
     def test_a_large_response_is_not_kept(self) -> None:
-        session = Session("me")
+        session = Framing("me")
         large = MetadataResponse(brokers=[], topics=[], cluster_id="c" * 30_000)
         kept = self.answer(session, large)
         assert self.answer(session, large) is kept
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("spark_kafka_native.kafka.protocol.session.MAX_KEPT_BYTES", 30_000)
+            patch.setattr("spark_kafka_native.kafka.protocol.framing.MAX_KEPT_BYTES", 30_000)
             another = self.answer(session, MetadataResponse(brokers=[], topics=[], cluster_id="d" * 30_001))
             again = self.answer(session, MetadataResponse(brokers=[], topics=[], cluster_id="d" * 30_001))
         assert again == another
         assert again is not another
 
     def test_other_requests_are_read_each_time(self) -> None:
-        session = Session("me")
+        session = Framing("me")
         response = FindCoordinatorResponse(coordinators=[])
         read = []
         for _ in range(2):
@@ -319,3 +321,11 @@ class TestPolledRequests:
             read.append(session.receive(frame(correlation_id, response, 4, b"\0"))[1])
         assert read[0] == read[1]
         assert read[0] is not read[1]
+
+
+@pytest.mark.parametrize(("former", "name"), [("codec", "codec"), ("session", "Session")])
+def test_former_module_names_work_and_warn(former: str, name: str) -> None:
+    sys.modules.pop(f"spark_kafka_native.kafka.protocol.{former}", None)
+    with pytest.warns(DeprecationWarning, match="is now"):
+        module = importlib.import_module(f"spark_kafka_native.kafka.protocol.{former}")
+    assert getattr(module, name) in (codec, Framing)

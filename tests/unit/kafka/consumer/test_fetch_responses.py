@@ -12,7 +12,7 @@ import pytest
 
 from spark_kafka_native.kafka.cluster import retry_policy
 from spark_kafka_native.kafka.cluster.router import Leader
-from spark_kafka_native.kafka.consumer.fetch_answers import (
+from spark_kafka_native.kafka.consumer.fetch_responses import (
     Answer,
     FetchRules,
     apply_answer,

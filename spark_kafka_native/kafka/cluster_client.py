@@ -10,10 +10,10 @@ from datetime import datetime, timedelta
 from typing import Any, Self, TypeVar
 
 from .cluster.metadata import ClusterMetadata, Partition, Topic
+from .cluster.offsets import FoundOffset, LogBounds, list_bounds, list_offsets, offset_or_at
 from .cluster.router import Router, check_shared
 from .config.client_config import Bootstrap, ConsumerConfig, configs_from
 from .consumer.fetch_once import FetchedOnce, fetch_once
-from .consumer.offsets import FoundOffset, LogBounds, list_bounds, list_offsets, offset_or_at
 from .model import Broker, OffsetAt, TopicPartition
 from .network.connection import Connection
 from .protocol.message import Request, Response

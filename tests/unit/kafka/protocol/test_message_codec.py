@@ -16,16 +16,19 @@ from spark_kafka_native.kafka.protocol.api.fetch import (
     FetchTopic,
     PartitionData,
 )
-from spark_kafka_native.kafka.protocol.api.leaders import LeaderIdAndEpoch
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
-from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataRequestTopic
+from spark_kafka_native.kafka.protocol.api.metadata import (
+    LeaderIdAndEpoch,
+    MetadataRequest,
+    MetadataRequestTopic,
+)
 from spark_kafka_native.kafka.protocol.api.produce import (
     PartitionProduceData,
     ProduceRequest,
     TopicProduceData,
 )
-from spark_kafka_native.kafka.protocol.codec import codec, compile_struct
 from spark_kafka_native.kafka.protocol.message import Struct, field
+from spark_kafka_native.kafka.protocol.message_codec import codec, compile_struct
 from spark_kafka_native.kafka.protocol.wire import COPY_BELOW_BYTES, Bytes, Int8, Int32, String, Uuid
 
 
@@ -270,7 +273,9 @@ class TestLeftOverBytes:
     def test_they_are_logged_and_dropped_after(
         self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("spark_kafka_native.kafka.protocol.codec._LOGGED", set())  # as in a new process
+        monkeypatch.setattr(
+            "spark_kafka_native.kafka.protocol.message_codec._LOGGED", set()
+        )  # as in a new process
         with caplog.at_level(logging.WARNING):
             response = codec(ApiVersionsResponse, 3).read(memoryview(b"\0\0\1\0\0\0\0\0" + b"?" * 17))
 
