@@ -35,7 +35,7 @@ _BYTES: Final = re.compile(r"#bytes ([0-9]+(?:\.[0-9]+)?)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionLag:
+class StreamPartitionLag:
     """One partition."""
 
     topic_partition: TopicPartition
@@ -53,11 +53,15 @@ class PartitionLag:
         return max(self.latest - self.position, 0)
 
 
+PartitionLag = StreamPartitionLag
+"""Its former name, for one version: `spark_kafka_native.kafka.PartitionLag` is another class."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
     """A stream, all its sources from Kafka together. Shows itself as a table in notebooks."""
 
-    partitions: tuple[PartitionLag, ...]
+    partitions: tuple[StreamPartitionLag, ...]
     """In order of topic and partition."""
     records_per_s: float
     """Read, over the batches that Spark remembers; counts the time in batches only."""
@@ -110,7 +114,7 @@ class Lag:
         )
 
 
-def _write_row(one: PartitionLag) -> str:
+def _write_row(one: StreamPartitionLag) -> str:
     seconds = "?" if one.seconds is None else f"{one.seconds:,.1f}"
     cells = (
         html.escape(str(one.topic_partition)),
@@ -157,7 +161,7 @@ def lag_of(history: Sequence[Mapping[str, Any]]) -> Lag:
         return Lag(partitions=(), records_per_s=0.0, arriving_per_s=None, bytes_per_s=None)
     last = seen[-1]
     partitions = tuple(
-        PartitionLag(
+        StreamPartitionLag(
             topic_partition=tp,
             position=last.position.get(tp, 0),
             latest=latest,

@@ -24,7 +24,7 @@ from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.spark.write import commit_markers
 from spark_kafka_native.spark.write.commit_markers import BatchIntent, CommitMarker, ReplayError
-from spark_kafka_native.spark.write.driver.stream_commit import CommitFailedError, abort_transactions
+from spark_kafka_native.spark.write.driver.stream_commit import WriteCommitFailedError, abort_transactions
 from spark_kafka_native.spark.write.marker_store import GroupIntents
 from spark_kafka_native.spark.write.worker import transactional_task
 from spark_kafka_native.spark.write.worker.write_rows import WriteFailedError
@@ -93,7 +93,8 @@ def test_a_transaction_that_expires_is_written_again(kafka: Any, target: str) ->
         time.sleep(0.1)
     consumer.close()
     with pytest.raises(
-        CommitFailedError, match=r"longer than transactionTimeout \(1000 ms\): raise it .* stay as they are"
+        WriteCommitFailedError,
+        match=r"longer than transactionTimeout \(1000 ms\): raise it .* stay as they are",
     ):
         sink.commit(messages, 0)
     abort_transactions(messages, sink.options)

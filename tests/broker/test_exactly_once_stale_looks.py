@@ -12,7 +12,7 @@ from support.exactly_once.transactional_sink import PARTITIONS, ROWS, Sink, comp
 
 from spark_kafka_native.kafka.consumer import fetch_once as last_committed_value
 from spark_kafka_native.spark.write import commit_markers
-from spark_kafka_native.spark.write.driver.stream_commit import CommitFailedError, abort_transactions
+from spark_kafka_native.spark.write.driver.stream_commit import WriteCommitFailedError, abort_transactions
 from spark_kafka_native.spark.write.worker.write_rows import WriteFailedError
 
 pytestmark = pytest.mark.broker
@@ -56,7 +56,7 @@ def test_a_driver_that_was_told_of_no_intent_commits_nothing(kafka: Any, target:
     sink = Sink(kafka, target, markers=markers)
     sink.die_in_commit(sink.run_tasks(0), 0, [])
     messages = sink.run_tasks(0, tasks=2)
-    with deposed(), pytest.raises(CommitFailedError, match="a broker answered that was deposed"):
+    with deposed(), pytest.raises(WriteCommitFailedError, match="a broker answered that was deposed"):
         sink.commit(messages, 0)
     abort_transactions(messages, sink.options)
     sink.commit(sink.run_tasks(0), 0)

@@ -13,7 +13,7 @@ from support.exactly_once.transactional_sink import PARTITIONS, Crash, Sink, com
 from spark_kafka_native.spark.write import marker_store
 from spark_kafka_native.spark.write.commit_markers import ReplayError
 from spark_kafka_native.spark.write.driver import stream_commit
-from spark_kafka_native.spark.write.driver.stream_commit import CommitFailedError, abort_transactions
+from spark_kafka_native.spark.write.driver.stream_commit import WriteCommitFailedError, abort_transactions
 
 pytestmark = pytest.mark.broker
 MARKERS = pytest.mark.parametrize("markers", ["groups", "topic"])
@@ -42,7 +42,7 @@ def meanwhile(owner: Any, name: str, happens: Callable[[], Any]) -> Iterator[Non
 
 def refuse(sink: Sink, messages: list[Any], words: str) -> None:
     """The commit raises, and Spark aborts."""
-    with pytest.raises((CommitFailedError, ReplayError), match=words):
+    with pytest.raises((WriteCommitFailedError, ReplayError), match=words):
         sink.commit(messages, 0)
     abort_transactions(messages, sink.options)
 

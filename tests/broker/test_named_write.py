@@ -32,7 +32,7 @@ from spark_kafka_native.spark.write.driver.resumable_write import (
     begin_resumable,
     commit_resumable,
 )
-from spark_kafka_native.spark.write.driver.stream_commit import CommitFailedError
+from spark_kafka_native.spark.write.driver.stream_commit import WriteCommitFailedError
 from spark_kafka_native.spark.write.marker_store import GroupMarkers, MarkerTopic
 from spark_kafka_native.spark.write.worker import transactional_task
 from spark_kafka_native.spark.write.worker.transactional_task import write_resumable
@@ -253,7 +253,7 @@ def test_attempts_that_died_half_way_or_ran_twice_count_once(kafka: Any, target:
     run.killed_task(1)
     run.write()
     late = run.task(2)
-    with pytest.raises(CommitFailedError, match="1 of 3 transactions could not be committed"):
+    with pytest.raises(WriteCommitFailedError, match="1 of 3 transactions could not be committed"):
         run.commit()  # Spark counted the attempt that was fenced
     run.abort([*run.messages[:2], late])
     assert Run(kafka, target).whole() == [8, 8, 0]
@@ -273,7 +273,7 @@ def test_a_failed_job_ends_what_its_tasks_left(kafka: Any, target: str) -> None:
 def test_a_commit_without_a_tasks_message_is_refused(kafka: Any, target: str) -> None:
     run = Run(kafka, target)
     run.write()
-    with pytest.raises(CommitFailedError, match="1 tasks have said nothing"):
+    with pytest.raises(WriteCommitFailedError, match="1 tasks have said nothing"):
         run.commit([*run.messages[:2], None])
     run.abort()
     assert seen(kafka, target) == []
@@ -323,7 +323,7 @@ def test_a_driver_that_a_deposed_broker_told_of_no_intent_commits_nothing(
             patch.setattr(store, "last", lambda *_: None)
         run = Run(kafka, target, word=b"other", **markers)
         run.write()
-        with pytest.raises(CommitFailedError, match="a broker answered that was deposed"):
+        with pytest.raises(WriteCommitFailedError, match="a broker answered that was deposed"):
             run.commit()
     run.abort()
     assert seen(kafka, target) == []
@@ -397,7 +397,7 @@ def test_an_intent_binds_again_once_another_run_commits_the_same_rows(kafka: Any
     other, same = Run(kafka, target, word=b"other", tasks=2), Run(kafka, target)
     same.write()
     other.write()
-    with pytest.raises(CommitFailedError, match="2 of 3 transactions could not be committed"):
+    with pytest.raises(WriteCommitFailedError, match="2 of 3 transactions could not be committed"):
         same.commit()
     with pytest.raises(ReplayError, match="began to commit 24 rows in 3 tasks"):
         other.commit()
@@ -415,7 +415,7 @@ def test_what_has_expired_is_written_again(kafka: Any, target: str) -> None:
     while run.open_transactions():
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    with pytest.raises(CommitFailedError, match=r"longer .* than transactionTimeout \(1000 ms\)"):
+    with pytest.raises(WriteCommitFailedError, match=r"longer .* than transactionTimeout \(1000 ms\)"):
         run.commit()
     run.abort()
     assert Run(kafka, target).whole() == [0, 0, 0]
@@ -566,4 +566,4 @@ def test_runs_that_differ_and_cross_each_other_never_mix(
     words = Counter(seen(kafka, target))
     assert len(words) == ROUNDS * ROWS
     assert max(words.values()) == 1
-    assert ends.keys() >= {"done", "ReplayError", "CommitFailedError", "Crash"}, ends
+    assert ends.keys() >= {"done", "ReplayError", "WriteCommitFailedError", "Crash"}, ends

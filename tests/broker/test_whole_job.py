@@ -32,7 +32,7 @@ from spark_kafka_native.spark.write.driver.atomic_write import (
     begin_atomic,
     commit_atomic,
 )
-from spark_kafka_native.spark.write.driver.stream_commit import CommitFailedError
+from spark_kafka_native.spark.write.driver.stream_commit import WriteCommitFailedError
 from spark_kafka_native.spark.write.worker import transactional_task
 from spark_kafka_native.spark.write.worker.transactional_task import write_atomic
 from spark_kafka_native.spark.write.worker.write_rows import WriteFailedError
@@ -150,7 +150,7 @@ def test_a_second_task_with_rows_fails_the_job(kafka: Any, target: str) -> None:
 def test_what_one_task_did_not_say_is_not_committed(kafka: Any, target: str, lacking: bool) -> None:
     run = Run(kafka, target)
     message = run.task()
-    with pytest.raises(CommitFailedError, match="nothing of it will be seen"):
+    with pytest.raises(WriteCommitFailedError, match="nothing of it will be seen"):
         run.commit(message, None if lacking else message)
     run.abort(message)
     assert seen(kafka, target) == []
@@ -194,7 +194,7 @@ def test_a_zombie_that_takes_over_fails_the_job_and_is_never_committed(
     run = Run(kafka, target)
     message = run.task()
     run.task()
-    with pytest.raises(CommitFailedError, match="another job with the same transactionalIdPrefix"):
+    with pytest.raises(WriteCommitFailedError, match="another job with the same transactionalIdPrefix"):
         run.commit(message)
     run.abort(message)
     Run(kafka, target)
@@ -215,7 +215,7 @@ def test_what_a_dead_driver_left_is_aborted_by_the_next_run_at_once(
     assert seen(kafka, target) == []
     again.commit(again.task())
     if message is not None:  # the ghost of the first driver
-        with pytest.raises(CommitFailedError):
+        with pytest.raises(WriteCommitFailedError):
             run.commit(message)
     assert seen(kafka, target) == ALL
 
@@ -324,7 +324,7 @@ def test_a_job_that_takes_longer_than_its_timeout_fails(kafka: Any, target: str,
     while run.state() == "Ongoing":
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    with pytest.raises(CommitFailedError, match=r"than transactionTimeout \(1000 ms\)"):
+    with pytest.raises(WriteCommitFailedError, match=r"than transactionTimeout \(1000 ms\)"):
         run.commit(message)
     run.abort(message)
     assert seen(kafka, target) == []

@@ -80,15 +80,17 @@ class CommitMarker:
         One that is being committed is waited for at ``where`` and wherever the group has one already: asked
         for everything, a coordinator leaves out pending offsets of partitions without a committed one.
         """
-        return cls._last(find_offsets(router, group_id, where, deadline), group_id)
+        return cls.newest(find_offsets(router, group_id, where, deadline), group_id)
 
     @classmethod
     def read_decided(cls, router: Router, group_id: str) -> CommitMarker | None:
         """The last committed one, without waiting for pending ones."""
-        return cls._last(all_committed_offsets(router, group_id, stable=False), group_id)
+        return cls.newest(all_committed_offsets(router, group_id, stable=False), group_id)
 
     @classmethod
-    def _last(cls, found: Mapping[TopicPartition, OffsetToCommit], group_id: str) -> CommitMarker | None:
+    def newest(cls, found: Mapping[TopicPartition, OffsetToCommit], group_id: str) -> CommitMarker | None:
+        """The one of the last micro-batch among all offsets of the group: each hangs on a partition that was
+        written to then. Raises `ReplayError` for an offset that is none."""
         return max(read_all(found, group_id, cls.from_json), key=lambda one: one.batch_id, default=None)
 
 
@@ -164,15 +166,16 @@ class BatchIntent:
         cls, router: Router, group_id: str, where: TopicPartition | None, deadline: Deadline | None = None
     ) -> BatchIntent | None:
         """The last one; None if there is none. ``where``: as `CommitMarker.read` has it."""
-        return cls._last(find_offsets(router, group_id, where, deadline), group_id)
+        return cls.newest(find_offsets(router, group_id, where, deadline), group_id)
 
     @classmethod
     def read_decided(cls, router: Router, group_id: str, deadline: Deadline) -> BatchIntent | None:
         """The last committed one, without waiting for pending ones."""
-        return cls._last(all_committed_offsets(router, group_id, deadline, stable=False), group_id)
+        return cls.newest(all_committed_offsets(router, group_id, deadline, stable=False), group_id)
 
     @classmethod
-    def _last(cls, offsets: Mapping[TopicPartition, OffsetToCommit], group_id: str) -> BatchIntent | None:
+    def newest(cls, offsets: Mapping[TopicPartition, OffsetToCommit], group_id: str) -> BatchIntent | None:
+        """The last one among all offsets of the group. Raises `ReplayError` for an offset that is none."""
         found = read_all(offsets, group_id, cls.from_json)
         return max(found, key=lambda one: (one.batch_id, one.change, one.tasks), default=None)
 

@@ -184,6 +184,16 @@ def close_producer(producer: TransactionalProducer) -> None:
         _LOG.warning("%r could not be closed: %s", producer, error)
 
 
+def check_cleanup_policy(topic: str, policy: str | None) -> None:
+    """Raises `ConfigError` if a marker topic with this ``cleanup.policy`` would lose markers."""
+    found = (policy or "unknown").replace(" ", "")
+    if found != "compact":
+        raise ConfigError(
+            f"transactionMarkerTopic: topic {topic} has cleanup.policy={found}, so that markers would be "
+            "deleted that are still needed: set cleanup.policy=compact, without delete"
+        )
+
+
 _PARTITION: Final = 0
 """Of a marker topic. Not by the key: it would be another one as soon as the topic has more partitions."""
 
@@ -219,12 +229,7 @@ class MarkerTopic:
             if error.error_code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise
             raise ConfigError(f"transactionMarkerTopic: topic {topic} does not exist: {create}") from error
-        found = (policy[topic].get("cleanup.policy") or "unknown").replace(" ", "")
-        if found != "compact":
-            raise ConfigError(
-                f"transactionMarkerTopic: topic {topic} has cleanup.policy={found}, so that markers would be "
-                "deleted that are still needed: set cleanup.policy=compact, without delete"
-            )
+        check_cleanup_policy(topic, policy[topic].get("cleanup.policy"))
         _checked.add((self._router.config, topic))
 
     def last(

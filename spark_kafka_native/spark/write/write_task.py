@@ -7,9 +7,11 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
@@ -26,6 +28,7 @@ from pyspark.sql.types import (
 )
 
 from ...kafka.errors import ConfigError
+from ...kafka.model import TopicPartition
 from ...kafka.producer.sending.transaction_requests import OpenTransaction
 from ...kafka.producer.stats import ProducerStats
 from ..error_conditions import KafkaConditionError
@@ -104,6 +107,33 @@ class KafkaCommitMessage(WriterCommitMessage):  # type: ignore[misc]
             over_limit_skipped=stats.skipped_records,
             over_limit_dead_lettered=stats.dead_lettered_records,
         )
+
+
+def reports_of(messages: Iterable[object]) -> list[KafkaCommitMessage]:
+    """The messages of tasks that have ended well. Spark has None for each of the others."""
+    return [message for message in messages if isinstance(message, KafkaCommitMessage)]
+
+
+def transactions_of(messages: Iterable[object]) -> list[OpenTransaction]:
+    """The transactions that tasks have left open for the driver to end."""
+    return [one.transaction for one in reports_of(messages) if one.transaction is not None]
+
+
+def topic_of(reports: Iterable[KafkaCommitMessage], topic: str | None) -> TopicPartition | None:
+    """A partition of a topic that was written to, else of ``topic``; None if neither is known."""
+    written = {row[0] for report in reports for row in report.partitions}
+    name = min(written) if written else topic
+    return None if name is None else TopicPartition(name, 0)
+
+
+def task_numbers(names: Iterable[str], lead: str) -> list[int]:
+    """The numbers of the tasks among transactional ids: what follows ``lead`` is a number as we write it.
+    Others begin like that, too: ``jobs-write/a/1-write/b`` is a write with another prefix."""
+    found = (name.removeprefix(lead) for name in names if name.startswith(lead))
+    return sorted(int(number) for number in found if _NUMBER.fullmatch(number))
+
+
+_NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
 def hash_of_tasks(messages: Iterable[KafkaCommitMessage]) -> int:

@@ -356,7 +356,7 @@ class Driver:
             return True
         if came is not None and came[0] == "raised":
             self.events.tell(f"commit refused: {came[1]}"[:600])
-            if expire and "CommitFailedError" in came[1]:
+            if expire and "WriteCommitFailedError" in came[1]:
                 self.events.tell("expired")
         elif late or rng.random() < 0.6:
             self._die("in the commit")

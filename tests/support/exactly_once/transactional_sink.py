@@ -23,7 +23,7 @@ from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.options.table import Scope
 from spark_kafka_native.spark.write.driver import stream_commit
 from spark_kafka_native.spark.write.driver.stream_commit import (
-    CommitFailedError,
+    WriteCommitFailedError,
     abort_transactions,
     commit_transactions,
 )
@@ -181,7 +181,7 @@ class Sink:
                     break
                 except Crash:
                     self.counts["replays"] += 1
-                except CommitFailedError:
+                except WriteCommitFailedError:
                     self.counts["refused commits"] += 1
                     abort_transactions(messages, self.options)
             else:

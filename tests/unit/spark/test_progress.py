@@ -5,7 +5,16 @@ from types import SimpleNamespace
 import pytest
 
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.spark.progress import ProgressLog, describe_progress, kafka_progress, lag, lag_of
+from spark_kafka_native.spark.progress import (
+    PartitionLag,
+    ProgressLog,
+    StreamPartitionLag,
+    describe_progress,
+    kafka_progress,
+    lag,
+    lag_of,
+)
+from spark_kafka_native.spark.write.driver.stream_commit import CommitFailedError, WriteCommitFailedError
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -205,3 +214,8 @@ def test_a_query_that_ended_for_its_update_mode_comes_with_what_to_do(caplog):
     log.onQueryTerminated(SimpleNamespace(exception=refused))
     (record,) = caplog.records
     assert "foreachBatch" in record.getMessage()
+
+
+def test_the_former_names_still_work() -> None:
+    assert PartitionLag is StreamPartitionLag
+    assert CommitFailedError is WriteCommitFailedError

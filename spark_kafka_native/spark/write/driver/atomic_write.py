@@ -23,8 +23,8 @@ from ....kafka.producer.sending.transaction_requests import (
     init_producer_id,
 )
 from ..write_options import ExactlyOnce, WriteOptions
-from ..write_task import AtomicWrite, KafkaCommitMessage
-from .stream_commit import CommitFailedError
+from ..write_task import AtomicWrite, reports_of, transactions_of
+from .stream_commit import WriteCommitFailedError
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
 
@@ -57,10 +57,10 @@ def begin_atomic(router: Router, options: WriteOptions, once: ExactlyOnce) -> At
 def commit_atomic(job: AtomicWrite, messages: Sequence[object], options: WriteOptions) -> None:
     """On the driver: make all of it visible.
 
-    Raises `CommitFailedError` where nothing of it will ever be seen, `CommitInDoubtError` where that is
+    Raises `WriteCommitFailedError` where nothing of it will ever be seen, `CommitInDoubtError` where that is
     not known.
     """
-    open_ = _only_transaction(job, messages)
+    open_ = only_transaction(job, messages)
     if open_ is None:
         return
     router = router_for(options.client)
@@ -69,10 +69,10 @@ def commit_atomic(job: AtomicWrite, messages: Sequence[object], options: WriteOp
     try:
         end_transaction(router, open_, commit=True, deadline=deadline)
     except KafkaError as error:
-        if _is_definite(error):
+        if is_definite(error):
             raise _failed(job, str(error)) from error
         raise CommitInDoubtError(
-            f"it is not known whether the job is committed: {error}. {_how_to_find_out(open_, messages)}"
+            f"it is not known whether the job is committed: {error}. {how_to_find_out(open_, messages)}"
         ) from error
     await_readers(router, open_)
 
@@ -83,10 +83,10 @@ def abort_atomic(job: AtomicWrite, messages: Sequence[object], options: WriteOpt
     router = router_for(options.client)
     deadline = router.deadline(_ABORT_MS)
     try:
-        for one in _transactions(messages):
+        for one in transactions_of(messages):
             # Not by InitProducerId: the coordinator would forget how this one has ended.
             end_transaction(router, one, commit=False, deadline=deadline)
-        if not _transactions(messages):
+        if not transactions_of(messages):
             timeout_ms = job.transaction_timeout_ms
             init_producer_id(router, job.transactional_id, timeout_ms, None, deadline)
     except KafkaError as error:
@@ -96,17 +96,17 @@ def abort_atomic(job: AtomicWrite, messages: Sequence[object], options: WriteOpt
         )  # fmt: skip
 
 
-def _only_transaction(job: AtomicWrite, messages: Sequence[object]) -> OpenTransaction | None:
+def only_transaction(job: AtomicWrite, messages: Sequence[object]) -> OpenTransaction | None:
     """The one to commit; None for a job without rows."""
-    open_ = _transactions(messages)
-    lacking = sum(not isinstance(message, KafkaCommitMessage) for message in messages)
+    open_ = transactions_of(messages)
+    lacking = len(messages) - len(reports_of(messages))
     if lacking or len(open_) > 1:
         raise _failed(job, f"{len(open_)} tasks have a transaction, and {lacking} have said nothing")
     return open_[0] if open_ else None
 
 
-def _failed(job: AtomicWrite, why: str) -> CommitFailedError:
-    return CommitFailedError(
+def _failed(job: AtomicWrite, why: str) -> WriteCommitFailedError:
+    return WriteCommitFailedError(
         f"the job could not be committed, and nothing of it will be seen by readers with read_committed: "
         f"{why}. Run it again. Where that repeats itself, either it takes longer from its first row to "
         f"its end than transactionTimeout ({job.transaction_timeout_ms} ms), or another job with the "
@@ -114,22 +114,17 @@ def _failed(job: AtomicWrite, why: str) -> CommitFailedError:
     )
 
 
-def _transactions(messages: Sequence[object]) -> list[OpenTransaction]:
-    told = [message for message in messages if isinstance(message, KafkaCommitMessage)]
-    return [message.transaction for message in told if message.transaction is not None]
-
-
-def _is_definite(error: KafkaError) -> bool:
+def is_definite(error: KafkaError) -> bool:
     """True if a coordinator has said that the transaction is not committed."""
     if isinstance(error, TransactionFatalError):
         return not error.possibly_committed
     return isinstance(error, TransactionAbortableError)
 
 
-def _how_to_find_out(transaction: OpenTransaction, messages: Sequence[object]) -> str:
+def how_to_find_out(transaction: OpenTransaction, messages: Sequence[object]) -> str:
+    """What a user can ask where a commit is in doubt, for the error."""
     name = transaction.transactional_id
-    told = [message for message in messages if isinstance(message, KafkaCommitMessage)]
-    places = sorted(row for message in told for row in message.partitions if row[4] >= 0)
+    places = sorted(row for report in reports_of(messages) for row in report.partitions if row[4] >= 0)
     reads = f" Or read {places[0][0]}-{places[0][1]} from offset {places[0][4]}" if places else ""
     return (
         "All of its rows are there, or none is: find out before you run it again. Ask the coordinator "

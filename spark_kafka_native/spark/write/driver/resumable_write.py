@@ -23,7 +23,6 @@ from ....kafka.admin import Admin
 from ....kafka.cluster.router import Router, router_for
 from ....kafka.config.client_config import TransactionConfig
 from ....kafka.errors import KafkaError
-from ....kafka.model import TopicPartition
 from ....kafka.producer.errors import TransactionAbortableError, TransactionFatalError
 from ....kafka.producer.sending.transaction_requests import (
     OpenTransaction,
@@ -37,9 +36,18 @@ from ...user_messages import inform
 from ..commit_markers import CommitMarker, ReplayError
 from ..marker_store import Markers, close_producer, find_markers
 from ..write_options import ExactlyOnce, WriteOptions
-from ..write_task import KafkaCommitMessage, ResumableWrite, hash_of_tasks, task_name
+from ..write_task import (
+    KafkaCommitMessage,
+    ResumableWrite,
+    hash_of_tasks,
+    reports_of,
+    task_name,
+    task_numbers,
+    topic_of,
+    transactions_of,
+)
 from .atomic_write import await_readers
-from .stream_commit import CommitFailedError
+from .stream_commit import WriteCommitFailedError
 
 T = TypeVar("T")
 
@@ -70,7 +78,7 @@ def begin_resumable(
     markers.check()
     # An intent that is being committed is there, or gone for good, when this returns.
     init_producer_id(router, job, timeout_ms, None, deadline)
-    before = markers.last(job, _place(options.topic), deadline)
+    before = markers.last(job, topic_of((), options.topic), deadline)
     names = set(_open_transactions(router, job, deadline))
     if before is not None and not before.is_complete:
         names |= {task_name(job, partition) for partition in range(before.tasks)}
@@ -85,12 +93,12 @@ def commit_resumable(run: ResumableWrite, messages: Sequence[object], options: W
     """On the driver: make all of it visible, one task after another.
 
     Raises `ReplayError` where an earlier run has committed other rows; nothing of this one is committed
-    then. Raises `CommitFailedError` where only a part of it, or nothing, could be committed.
+    then. Raises `WriteCommitFailedError` where only a part of it, or nothing, could be committed.
     """
-    told = [message for message in messages if isinstance(message, KafkaCommitMessage)]
-    if len(told) < len(messages):
-        lacking = len(messages) - len(told)
-        raise CommitFailedError(f"write {run.write_id}: {lacking} tasks have said nothing. Run it again")
+    reports = reports_of(messages)
+    if len(reports) < len(messages):
+        lacking = len(messages) - len(reports)
+        raise WriteCommitFailedError(f"write {run.write_id}: {lacking} tasks have said nothing. Run it again")
     once = options.exactly_once
     assert once is not None
     router = router_for(options.client)
@@ -101,9 +109,9 @@ def commit_resumable(run: ResumableWrite, messages: Sequence[object], options: W
     )
     producer = TransactionalProducer(options.client, settings, options.producer, router=router)
     try:
-        intent = _Intent(producer, find_markers(router, options), told, options.topic)
+        intent = _Intent(producer, find_markers(router, options), reports, options.topic)
         wanted = intent.take(run, deadline)
-        open_ = [message.transaction for message in told if message.transaction is not None]
+        open_ = transactions_of(reports)
         failures = [one for one in _each(partial(_commit, router, deadline), open_) if one is not None]
         if failures:
             raise _failed(run, len(failures), len(open_), failures[0], once) from failures[0]
@@ -111,7 +119,7 @@ def commit_resumable(run: ResumableWrite, messages: Sequence[object], options: W
         intent.complete(run.transactional_id, wanted, deadline)
     finally:
         close_producer(producer)
-    _announce(run, told, once)
+    inform(describe_complete(run, reports, once))
 
 
 def abort_resumable(run: ResumableWrite, messages: Sequence[object], options: WriteOptions) -> None:
@@ -138,8 +146,8 @@ def abort_resumable(run: ResumableWrite, messages: Sequence[object], options: Wr
 
 def _failed(
     run: ResumableWrite, failed: int, of: int, error: KafkaError, once: ExactlyOnce
-) -> CommitFailedError:
-    return CommitFailedError(
+) -> WriteCommitFailedError:
+    return WriteCommitFailedError(
         f"write {run.write_id}: {failed} of {of} transactions could not be committed: {error}. Readers "
         "see the rows of the others. Run it again with the same writeId: it writes what is missing, and "
         "nothing twice. Where that repeats itself, either it takes longer from the first row to the "
@@ -148,16 +156,17 @@ def _failed(
     )
 
 
-def _announce(run: ResumableWrite, told: Sequence[KafkaCommitMessage], once: ExactlyOnce) -> None:
-    rows = sum(message.records + message.skipped for message in told)
-    before = sum(message.skipped for message in told)
+def describe_complete(run: ResumableWrite, reports: Sequence[KafkaCommitMessage], once: ExactlyOnce) -> str:
+    """A line for the user: what this run wrote, what earlier runs had, and for how long that is known."""
+    rows = sum(report.records + report.skipped for report in reports)
+    before = sum(report.skipped for report in reports)
     kept = "offsets.retention.minutes of the brokers (7 days unless configured) have passed"
     if once.marker_topic is not None:
         kept = f"its markers in topic {once.marker_topic} are deleted"
     did = f"{before} of its {rows} rows were committed before, and not written again"
     if rows and before == rows:
         did = f"all of its {rows} rows were committed before: nothing was written"
-    inform(f"write {run.write_id} is complete; {did}. It is remembered until {kept}")
+    return f"write {run.write_id} is complete; {did}. It is remembered until {kept}"
 
 
 class _Intent:
@@ -167,27 +176,26 @@ class _Intent:
         self,
         producer: TransactionalProducer,
         markers: Markers,
-        told: Sequence[KafkaCommitMessage],
+        reports: Sequence[KafkaCommitMessage],
         topic: str | None,
     ) -> None:
         self._producer = producer
         self._markers = markers
-        self._told = told
+        self._reports = reports
         self._topic = topic
-        topics = {row[0] for message in told for row in message.partitions}
-        self._where = _place(min(topics) if topics else topic)
+        self._where = topic_of(reports, topic)
         self._is_noted = False
         self._last: CommitMarker | None = None
 
     def take(self, run: ResumableWrite, deadline: Deadline) -> CommitMarker:
         """The next intent; it is written if there is something to commit. Raises `ReplayError` where that
-        must not be, `CommitFailedError` where another driver has come between."""
+        must not be, `WriteCommitFailedError` where another driver has come between."""
         try:
             wanted = self._check(run, deadline)
-            if any(message.transaction is not None for message in self._told):
+            if transactions_of(self._reports):
                 self._write(run.transactional_id, wanted, deadline)
         except (TransactionAbortableError, TransactionFatalError) as error:
-            raise CommitFailedError(
+            raise WriteCommitFailedError(
                 f"write {run.write_id}: this run has committed nothing: {error}. Another run with the same "
                 "writeId is at work; if there should be none, run it again"
             ) from error
@@ -195,14 +203,14 @@ class _Intent:
 
     def _check(self, run: ResumableWrite, deadline: Deadline) -> CommitMarker:
         """The next intent, not written yet."""
-        wanted = intent_of(self._told, self._topic)
+        wanted = intent_of(self._reports, self._topic)
         self._producer.initialize()  # from here on no other driver's intent comes between
         before = self._last = self._markers.last(run.transactional_id, self._where, deadline)
         self._is_noted = before is not None and before.is_complete
-        why = refusal(before, wanted, self._told, run.void)
+        why = refusal(before, wanted, self._reports, run.void)
         if why is not None:
             raise ReplayError(f"write {run.write_id} can't be committed: {why}")
-        return wanted if before is None else replace(wanted, batch_id=before.batch_id + 1)
+        return next_revision(before, wanted)
 
     def _write(self, job: str, intent: CommitMarker, deadline: Deadline) -> None:
         assert self._where is not None
@@ -226,14 +234,9 @@ class _Intent:
         if self._is_noted or self._where is None or not intent.rows:
             return
         try:
-            self._write(job, replace(intent, batch_id=intent.batch_id + 1, is_complete=True), deadline)
+            self._write(job, replace(next_revision(intent, intent), is_complete=True), deadline)
         except KafkaError as error:
             _LOG.info("%s is complete; that could not be noted: %s", job, error)
-
-
-def _place(topic: str | None) -> TopicPartition | None:
-    """Any partition there is."""
-    return None if topic is None else TopicPartition(topic, 0)
 
 
 def _commit(router: Router, deadline: Deadline, transaction: OpenTransaction) -> KafkaError | None:
@@ -253,12 +256,8 @@ def _open_transactions(router: Router, job: str, deadline: Deadline) -> list[str
     except KafkaError as error:
         _LOG.info("it is not known which transactions of %s are open: %s", job, error)
         return []
-    lead = task_name(job, 0)[:-1]
-    numbers = [
-        one.transactional_id.removeprefix(lead) for one in found if one.transactional_id.startswith(lead)
-    ]
-    # Only numbers: ``jobs-write/a/1-write/b`` is a write with another prefix.
-    return [f"{lead}{number}" for number in numbers if number.isdecimal()]
+    numbers = task_numbers((one.transactional_id for one in found), task_name(job, 0)[:-1])
+    return [task_name(job, number) for number in numbers]
 
 
 def _find_void(
@@ -266,25 +265,32 @@ def _find_void(
 ) -> int | None:
     """The revision of ``before`` if none of its tasks is committed; they are fenced. Says what there is."""
     if before.is_complete:
-        inform(
-            f"write {write_id} was completed by an earlier run: its {before.rows} rows are compared with "
-            "those of this run, and not written again"
-        )
+        inform(describe_earlier(write_id, before, []))
         return None
     # Without its place a marker that has just been committed may not be seen yet (`CommitMarker.read`).
-    where = _place(before.topic or None)
+    where = topic_of((), before.topic or None)
     if where is None and markers.needs_place:
         return None
     names = [task_name(job, partition) for partition in range(before.tasks)]
     done = [one for one in _each(lambda name: markers.last(name, where, deadline), names) if one is not None]
     if not done:
         return before.batch_id
+    inform(describe_earlier(write_id, before, done))
+    return None
+
+
+def describe_earlier(write_id: str, before: CommitMarker, done: Sequence[CommitMarker]) -> str:
+    """A line for the user: what an earlier run has committed; ``done`` are the markers of its tasks."""
+    if before.is_complete:
+        return (
+            f"write {write_id} was completed by an earlier run: its {before.rows} rows are compared with "
+            "those of this run, and not written again"
+        )
     rows = sum(one.rows for one in done)
-    inform(
+    return (
         f"write {write_id} was begun by an earlier run, which has committed {rows} of its {before.rows} rows "
         f"in {len(done)} of its {before.tasks} tasks: this run writes the rest"
     )
-    return None
 
 
 def _each(ask: Callable[[T], R], items: Sequence[T]) -> list[R]:
@@ -304,6 +310,11 @@ def intent_of(messages: Sequence[KafkaCommitMessage], topic: str | None) -> Comm
         tasks=len(messages),
         topic=topic or "",
     )
+
+
+def next_revision(before: CommitMarker | None, intent: CommitMarker) -> CommitMarker:
+    """``intent`` as the one after ``before``: no revision comes twice, also with the same rows."""
+    return intent if before is None else replace(intent, batch_id=before.batch_id + 1)
 
 
 def refusal(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
@@ -24,10 +24,17 @@ from ....kafka.producer.sending.transaction_requests import (
     init_producer_id,
 )
 from ....kafka.runtime.deadline import Deadline
-from ..commit_markers import BatchIntent, ReplayError
+from ..commit_markers import BatchIntent, CommitMarker, ReplayError
 from ..marker_store import Markers, find_markers
 from ..write_options import ExactlyOnce, WriteOptions
-from ..write_task import KafkaCommitMessage, hash_of_tasks
+from ..write_task import (
+    KafkaCommitMessage,
+    hash_of_tasks,
+    reports_of,
+    task_numbers,
+    topic_of,
+    transactions_of,
+)
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
 
@@ -39,9 +46,13 @@ _TOO_OLD: Final = 0.5
 """The share of its timeout after which a transaction is a reason to warn."""
 
 
-class CommitFailedError(KafkaError):
+class WriteCommitFailedError(KafkaError):
     """Not all transactions of a micro-batch could be committed: the query stops, and its restart writes the
     missing rows. Of a batch write: nothing is committed."""
+
+
+CommitFailedError = WriteCommitFailedError
+"""Its former name, for one version: `spark_kafka_native.kafka.CommitFailedError` is that of groups."""
 
 
 def commit_transactions(
@@ -54,163 +65,193 @@ def commit_transactions(
 ) -> None:
     """Commit them all; with the first micro-batch of a run, abort what earlier runs have left open.
 
-    Raises `CommitFailedError` where one could not be, `ReplayError` where the batch was partly committed with
-    another number of tasks before.
+    Raises `WriteCommitFailedError` where one could not be, `ReplayError` where the batch was partly committed
+    with another number of tasks before.
     """
-    told = [message for message in messages if isinstance(message, KafkaCommitMessage)]
-    if not told:
+    reports = reports_of(messages)
+    if not reports:
         return
-    open_ = [message.transaction for message in told if message.transaction is not None]
+    open_ = transactions_of(reports)
     router = router_for(options.client)
     # When it has passed, the coordinator has aborted them, and says so.
     deadline = router.deadline(once.transaction_timeout_ms)
-    intent = BatchIntent(batch_id=batch_id, tasks=len(messages), hash=hash_of_tasks(told))
-    before = _Replacing(router, told, options, once.transaction_timeout_ms, deadline).keep(intent)
+    intent = BatchIntent(batch_id=batch_id, tasks=len(messages), hash=hash_of_tasks(reports))
+    before = _Replacing(router, reports, options, once.transaction_timeout_ms, deadline).keep(intent)
     failures = _end_all(open_, lambda one: end_transaction(router, one, commit=True, deadline=deadline))
     if failures:
-        transaction, error = failures[0]
-        raise CommitFailedError(
-            f"micro-batch {batch_id}: {len(failures)} of {len(open_)} transactions could not be committed; "
-            f"{transaction.transactional_id}: {error}. Start the query again: it writes the micro-batch "
-            "again, without what is committed. Where that repeats itself, its tasks and commit take longer "
-            f"than transactionTimeout ({once.transaction_timeout_ms} ms): raise it (and the broker's "
-            "transaction.max.timeout.ms, where that is lower), or give the query more cores. The offsets of "
-            "this micro-batch are in the checkpoint and stay as they are: maxOffsetsPerTrigger and "
-            "maxBytesPerTrigger make those after it smaller"
-        ) from error
-    _warn_of_age(batch_id, told, once.transaction_timeout_ms / 1_000)
+        raise _failed(batch_id, failures, len(open_), once) from failures[0][1]
+    if (warning := age_warning(batch_id, reports, once.transaction_timeout_ms, time.time())) is not None:
+        _LOG.warning("%s", warning)
     if is_first:
         known = 0 if before is None else before.tasks
-        abort_abandoned(router, told[0].job, once, tasks=intent.tasks, known=known)
+        abort_abandoned(router, reports[0].job, once, tasks=intent.tasks, known=known)
 
 
 def abort_transactions(messages: Sequence[object], options: WriteOptions) -> None:
     """Abort all open transactions. Spark calls this after a failed commit, too: committed ones stay
     committed.
     """
-    told = [message for message in messages if isinstance(message, KafkaCommitMessage)]
-    open_ = [message.transaction for message in told if message.transaction is not None]
+    reports = reports_of(messages)
     router = router_for(options.client)
     deadline = router.deadline(_ABORT_MS)
     for transaction, error in _end_all(
-        open_, lambda one: end_transaction(router, one, commit=False, deadline=deadline)
+        transactions_of(reports), lambda one: end_transaction(router, one, commit=False, deadline=deadline)
     ):
         _LOG.info("%s was not aborted: %s", transaction.transactional_id, error)
     once = options.exactly_once
-    if told and len(told) < len(messages) and once is not None:
+    if reports and len(reports) < len(messages) and once is not None:
         # The query was stopped, or failed: of tasks that were killed nothing is known but their names.
-        abort_abandoned(router, told[0].job, once, tasks=0, known=len(messages))
+        abort_abandoned(router, reports[0].job, once, tasks=0, known=len(messages))
 
 
-def _warn_of_age(batch_id: int, told: Sequence[KafkaCommitMessage], timeout_s: float) -> None:
-    """A micro-batch that outlives its transactions can't be committed, and has the same offsets again."""
-    began_s = [one.began_s for one in told if one.transaction is not None and one.began_s is not None]
-    age_s = time.time() - min(began_s, default=time.time())
-    if age_s > timeout_s * _TOO_OLD:
-        _LOG.warning(
-            "micro-batch %d: its first transaction was open for %.0f of the %.0f seconds that "
-            "transactionTimeout allows. A micro-batch that takes longer can't be committed, however often it "
-            "runs. Limit what one reads (maxOffsetsPerTrigger, maxBytesPerTrigger), or raise "
-            "transactionTimeout",
-            batch_id, age_s, timeout_s,
-        )  # fmt: skip
+def _failed(
+    batch_id: int, failures: Sequence[tuple[OpenTransaction, KafkaError]], of: int, once: ExactlyOnce
+) -> WriteCommitFailedError:
+    transaction, error = failures[0]
+    return WriteCommitFailedError(
+        f"micro-batch {batch_id}: {len(failures)} of {of} transactions could not be committed; "
+        f"{transaction.transactional_id}: {error}. Start the query again: it writes the micro-batch "
+        "again, without what is committed. Where that repeats itself, its tasks and commit take longer "
+        f"than transactionTimeout ({once.transaction_timeout_ms} ms): raise it (and the broker's "
+        "transaction.max.timeout.ms, where that is lower), or give the query more cores. The offsets of "
+        "this micro-batch are in the checkpoint and stay as they are: maxOffsetsPerTrigger and "
+        "maxBytesPerTrigger make those after it smaller"
+    )
 
 
-@dataclass(frozen=True)
-class _Replacing:
-    """The intent of a driver takes the place of the last one.
+def age_warning(
+    batch_id: int, reports: Iterable[KafkaCommitMessage], timeout_ms: int, now_s: float
+) -> str | None:
+    """A warning if the oldest transaction was open for more than half of its timeout: a micro-batch that
+    outlives its transactions can't be committed, and has the same offsets again."""
+    began_s = [one.began_s for one in reports if one.transaction is not None and one.began_s is not None]
+    age_s, timeout_s = now_s - min(began_s, default=now_s), timeout_ms / 1_000
+    if age_s <= timeout_s * _TOO_OLD:
+        return None
+    return (
+        f"micro-batch {batch_id}: its first transaction was open for {age_s:.0f} of the {timeout_s:.0f} "
+        "seconds that transactionTimeout allows. A micro-batch that takes longer can't be committed, however "
+        "often it runs. Limit what one reads (maxOffsetsPerTrigger, maxBytesPerTrigger), or raise "
+        "transactionTimeout"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unsettled:
+    """The tasks to look at before an intent takes the place of another one of the same micro-batch."""
+
+    ours: tuple[KafkaCommitMessage, ...] = ()
+    """Their open transactions are to be committed, and must not have been taken over."""
+    others: tuple[int, ...] = ()
+    """They have nothing to commit now: nothing of them may be committed already, nor be committed later."""
+
+
+def find_unsettled(
+    before: BatchIntent | None, intent: BatchIntent, reports: Sequence[KafkaCommitMessage]
+) -> Unsettled:
+    """The tasks of the last intent, and of this one, that decide if this one may take its place.
 
     The same rows may be in other tasks: with another number of them, or with another version of the query. So
     where a micro-batch was about to be committed otherwise, nothing of that may be committed any more, nor be
     committed already unless this replay has found the same rows in the same task.
+
+    Raises `ReplayError` if a later micro-batch was about to be committed.
     """
+    if before is None or before.batch_id < intent.batch_id:
+        return Unsettled()
+    if before.batch_id > intent.batch_id:
+        raise ReplayError(
+            f"micro-batch {intent.batch_id} can't be committed: {reports[0].job} has begun to commit "
+            f"micro-batch {before.batch_id}. The checkpoint was rolled back or copied, or another query "
+            "runs on it"
+        )
+    if before.is_like(intent):
+        return Unsettled()
+    open_ = {one.task: one for one in reports if one.transaction is not None}
+    found_again = {one.task for one in reports if one.skipped}
+    looked_at = sorted({*range(max(before.tasks, intent.tasks))} - found_again)
+    return Unsettled(
+        ours=tuple(open_[task] for task in looked_at if task in open_),
+        others=tuple(task for task in looked_at if task not in open_),
+    )
+
+
+def check_uncommitted(
+    marker: CommitMarker | None, name: str, before: BatchIntent, intent: BatchIntent
+) -> None:
+    """Raises `ReplayError` if the task ``name``, which has nothing to commit now, has committed rows of this
+    micro-batch."""
+    if marker is None or marker.batch_id != intent.batch_id:
+        return
+    otherwise = " with other rows" if before.tasks == intent.tasks else ""
+    raise ReplayError(
+        f"micro-batch {intent.batch_id} has {intent.tasks} tasks, and before the restart it had "
+        f"{before.tasks}{otherwise}, of which {name} is committed: run the query with as many "
+        "partitions as then (minPartitions, maxPartitions, repartition, "
+        "spark.sql.shuffle.partitions; where Spark chooses, by "
+        "spark.sql.adaptive.streaming.stateless.enabled, as many cores)"
+    )
+
+
+@dataclass(frozen=True)
+class _Replacing:
+    """The intent of a driver takes the place of the last one."""
 
     router: Router
-    told: Sequence[KafkaCommitMessage]
+    reports: Sequence[KafkaCommitMessage]
     options: WriteOptions
     timeout_ms: int
     deadline: Deadline
 
     def keep(self, intent: BatchIntent) -> BatchIntent | None:
-        """The last one. Raises `ReplayError` where it can't be replaced, `CommitFailedError` where another
-        driver has come between."""
+        """The last one. Raises `ReplayError` where it can't be replaced, `WriteCommitFailedError` where
+        another driver has come between."""
         markers = find_markers(self.router, self.options)
-        where = _where(self.told, self.options)
+        where = topic_of(self.reports, self.options.topic)
         try:
-            intents = markers.take_intents(self.told[0].job, self.timeout_ms, self.deadline)
+            intents = markers.take_intents(self.reports[0].job, self.timeout_ms, self.deadline)
             try:
                 before = intents.last(where)
+                unsettled = find_unsettled(before, intent, self.reports)
+                self._check_ours(unsettled.ours)
                 if before is not None:
-                    self._check(markers, before, intent, where)
-                if where is not None and any(one.transaction is not None for one in self.told):
+                    self._end_others(unsettled.others, markers, before, intent, where)
+                if where is not None and transactions_of(self.reports):
                     intents.replace(before, intent.follows(before), where)
                 return before
             finally:
                 intents.close()
         except (TransactionAbortableError, TransactionFatalError) as error:
-            raise CommitFailedError(
+            raise WriteCommitFailedError(
                 f"micro-batch {intent.batch_id}: this driver has committed nothing: {error}. Another "
                 "driver of the same query (the same checkpoint) runs; if there should be none, start the "
                 "query again"
             ) from error
 
-    def _check(
-        self, markers: Markers, before: BatchIntent, intent: BatchIntent, where: TopicPartition | None
-    ) -> None:
-        if before.batch_id > intent.batch_id:
-            raise ReplayError(
-                f"micro-batch {intent.batch_id} can't be committed: {self.told[0].job} has begun to commit "
-                f"micro-batch {before.batch_id}. The checkpoint was rolled back or copied, or another query "
-                "runs on it"
-            )
-        if before.batch_id < intent.batch_id or before.is_like(intent):
-            return
-        ours = {one.task: one for one in self.told if one.transaction is not None}
-        skipped = {one.task for one in self.told if one.skipped}
-        for task in sorted({*range(max(before.tasks, intent.tasks))} - skipped):
-            if task in ours:
-                self._check_ours(ours[task])
-            else:
-                self._end_others(markers, task, before, intent, where)
-
-    def _check_ours(self, message: KafkaCommitMessage) -> None:
-        """Check that no later task has taken the transactional id: its InitProducerId would have ended ours.
+    def _check_ours(self, reports: Iterable[KafkaCommitMessage]) -> None:
+        """Check that no later task has taken a transactional id: its InitProducerId would have ended ours.
 
         The coordinator says so when a partition is added to the transaction that is in it already.
         """
-        assert message.transaction is not None
-        topic, partition, *_ = message.partitions[0]
-        add_partitions(self.router, message.transaction, [TopicPartition(topic, partition)], self.deadline)
+        for report in reports:
+            assert report.transaction is not None
+            topic, partition, *_ = report.partitions[0]
+            add_partitions(self.router, report.transaction, [TopicPartition(topic, partition)], self.deadline)
 
     def _end_others(
         self,
+        tasks: Iterable[int],
         markers: Markers,
-        task: int,
         before: BatchIntent,
         intent: BatchIntent,
         where: TopicPartition | None,
     ) -> None:
-        """Of a task that has nothing to commit now: refuse where its rows are committed."""
-        name = f"{self.told[0].job}-{task}"
-        # Ends a transaction that the task may have left open, so that no other driver commits it.
-        init_producer_id(self.router, name, self.timeout_ms, None, self.deadline)
-        marker = markers.last(name, where, self.deadline)
-        if marker is not None and marker.batch_id == intent.batch_id:
-            otherwise = " with other rows" if before.tasks == intent.tasks else ""
-            raise ReplayError(
-                f"micro-batch {intent.batch_id} has {intent.tasks} tasks, and before the restart it had "
-                f"{before.tasks}{otherwise}, of which {name} is committed: run the query with as many "
-                "partitions as then (minPartitions, maxPartitions, repartition, "
-                "spark.sql.shuffle.partitions; where Spark chooses, by "
-                "spark.sql.adaptive.streaming.stateless.enabled, as many cores)"
-            )
-
-
-def _where(told: Sequence[KafkaCommitMessage], options: WriteOptions) -> TopicPartition | None:
-    """A partition of a topic that was written to; None where that is not known: nothing was."""
-    topics = {row[0] for message in told for row in message.partitions}
-    topic = min(topics) if topics else options.topic
-    return None if topic is None else TopicPartition(topic, 0)
+        """Of tasks that have nothing to commit now: refuse where rows of theirs are committed."""
+        for task in tasks:
+            name = f"{self.reports[0].job}-{task}"
+            # Ends a transaction that the task may have left open, so that no other driver commits it.
+            init_producer_id(self.router, name, self.timeout_ms, None, self.deadline)
+            check_uncommitted(markers.last(name, where, self.deadline), name, before, intent)
 
 
 def _end_all(
@@ -274,9 +315,5 @@ def _open_names(router: Router, job: str, tasks: int, known: int, deadline: Dead
     except UnsupportedVersionError:
         return [f"{job}-{task}" for task in range(tasks, known)]
     lead = f"{job}-"
-    numbers = [
-        one.transactional_id.removeprefix(lead) for one in found if one.transactional_id.startswith(lead)
-    ]
-    return [
-        f"{lead}{task}" for task in sorted(int(one) for one in numbers if one.isdecimal()) if task >= tasks
-    ]
+    numbers = task_numbers((one.transactional_id for one in found), lead)
+    return [f"{lead}{task}" for task in numbers if task >= tasks]

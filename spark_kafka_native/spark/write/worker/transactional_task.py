@@ -150,14 +150,12 @@ def write_once(
         markers.check()
         producer.initialize()
         where = None if columns.topic is None else TopicPartition(columns.topic, 0)
-        marker = markers.last(name, where)
-        _check_ahead(marker, task, name)
+        committed = find_committed(markers.last(name, where), task, name)
         digest = RowDigest()
-        if marker is not None and marker.batch_id == task.batch_id:
+        if committed is not None:
             for batch in batches:
                 digest.add(columns.select(batch))
-            if (marker.rows, marker.hash) != (digest.rows, digest.hash):
-                raise task.other_rows(marker, digest)
+            check_same_rows(committed, digest, task)
             job = task.job(once.transactional_id_prefix)
             message = KafkaCommitMessage.skipped_rows(job, digest.rows, digest.hash)
         else:
@@ -213,16 +211,16 @@ def _write(
         where = TopicPartition(min(tp.topic for tp in written.partitions), 0)
         name = task.name(once.transactional_id_prefix)
         if writing.columns.topic is None and markers.needs_place:
-            _check_nothing_pending(markers.last(name, where), task, name)
-        _check_nothing_pending(markers.add(producer, name, marker, where), task, name)
+            check_uncommitted(markers.last(name, where), task, name)
+        check_uncommitted(markers.add(producer, name, marker, where), task, name)
     job = task.job(once.transactional_id_prefix)
     message = KafkaCommitMessage.of(written, producer.detach(), job, digest.hash)
     return replace(message, began_s=began_s)
 
 
-def _check_nothing_pending(marker: CommitMarker | None, task: TaskIdentity, name: str) -> None:
-    """What the first look has missed. Where rows say their topic, only now it is known where a marker of
-    theirs would be; and a broker may have answered that was deposed."""
+def check_uncommitted(marker: CommitMarker | None, task: TaskIdentity, name: str) -> None:
+    """Raises `WriteFailedError` if the first look missed a marker. Where rows say their topic, only now it is
+    known where a marker of theirs would be; and a broker may have answered that was deposed."""
     if marker is not None and marker.batch_id >= task.batch_id:
         done = task.what if marker.batch_id == task.batch_id else f"micro-batch {marker.batch_id}"
         raise WriteFailedError(
@@ -231,13 +229,22 @@ def _check_nothing_pending(marker: CommitMarker | None, task: TaskIdentity, name
         )
 
 
-def _check_ahead(marker: CommitMarker | None, task: TaskIdentity, name: str) -> None:
+def find_committed(marker: CommitMarker | None, task: TaskIdentity, name: str) -> CommitMarker | None:
+    """``marker``, the last one of the task, if it is that of the same rows: they are not written again. None
+    if the rows are to be written. Raises `ReplayError` if a later micro-batch is committed."""
     if marker is not None and marker.batch_id > task.batch_id:
         raise ReplayError(
             f"{task.what} can't be written exactly once: {name} has committed micro-batch "
             f"{marker.batch_id} already. The checkpoint was rolled back or copied, or another query runs on "
             "it (the same query id); start from the newest checkpoint, or with a new one"
         )
+    return marker if marker is not None and marker.batch_id == task.batch_id else None
+
+
+def check_same_rows(marker: CommitMarker, digest: RowDigest, task: TaskIdentity) -> None:
+    """Raises `ReplayError` if the rows that are committed are not those of this replay."""
+    if (marker.rows, marker.hash) != (digest.rows, digest.hash):
+        raise task.other_rows(marker, digest)
 
 
 @dataclass(frozen=True, kw_only=True)
