@@ -42,7 +42,7 @@ from .accumulating.records_in import (
     columns_by_topic,
     columns_of,
 )
-from .accumulating.topic_buffer import TopicBuffer
+from .accumulating.topic_buffer import BufferParts, TopicBuffer
 from .accumulating.topics import Topics
 from .delivery import ColumnsDelivery, Delivery, DeliveryBlock, PartlyTakenError, Waiters, words_of
 from .errors import ProducerClosedError, RecordError
@@ -100,41 +100,48 @@ class Producer:
         check_shared(router, config)
         self._owns_router = router is None
         self._router = router or Router(config)
-        self._partitioner: str | PartitionFunction = partitioner or self._config.partitioner
         self._encoder = BatchEncoder(self._config, transactional=self._transaction is not None)
+        chosen: str | PartitionFunction = partitioner or self._config.partitioner
         # A wrong name fails here, not at the first record.
-        self._explicit = isinstance(build_partitioner(self._partitioner, 1), ExplicitPartitioner)
+        self._explicit = isinstance(build_partitioner(chosen, 1), ExplicitPartitioner)
         self._stats = StatsRecorder()
         self._memory = BufferMemory(
             self._config.buffer_memory, self._config.max_buffered_records, self._stats.metrics
         )
         self._waiters = Waiters(self._stats.metrics)
         self._buffers: dict[str, TopicBuffer] = {}
-        self._spill = SpillFolder(self._config.spill_dir) if self._config.spill_dir else None
+        spilling = Spilling(SpillFolder(self._config.spill_dir) if self._config.spill_dir else None)
         try:
-            self._start(on_error)
+            self._start(chosen, spilling, on_error)
         except BaseException:
-            if self._spill is not None:
-                self._spill.close()
+            spilling.close()
             raise
 
-    def _start(self, on_error: OnError | None) -> None:
-        spilling = Spilling(self._spill)
+    def _start(
+        self, partitioner: str | PartitionFunction, spilling: Spilling, on_error: OnError | None
+    ) -> None:
         self._completion = BatchCompletion(
             self._memory, self._stats, spilling, on_error, self._config.keep_undelivered, self._waiters
         )
         self._over_limit = OverLimit(
             self._config, self._buffers, self._encoder, self._memory, self._completion, self._stats
         )
-        entries = [] if self._spill is None else self._spill.entries
         # Appending to it is the one step in which a batch becomes the sender's: an interrupt in a caller
         # leaves it on one side or on the other.
         inbox: deque[Batch] = deque()
-        self._replay = Replay(entries, inbox.extend, self._waiters)
-        self._topics = Topics(
-            self._buffers, self._router, self._config, self._memory, self._build_buffer, self._replay.post
+        wakeup = Wakeup()
+        self._replay = Replay(spilling.left_over, inbox.extend, self._waiters)
+        parts = BufferParts(
+            config=self._config,
+            partitioner=partitioner,
+            encoder=self._encoder,
+            memory=self._memory,
+            new_block=self._new_block,
+            post=inbox.extend,
+            wake=wakeup.set,
         )
-        self._sender = self._build_sender(inbox, spilling)
+        self._topics = Topics(self._buffers, self._router, parts, self._replay.post)
+        self._sender = self._build_sender(inbox, wakeup, spilling)
         self._checks = RecordChecks(
             self._topics,
             self._config.buffer_memory,
@@ -146,8 +153,7 @@ class Producer:
         LIVE.add(self)
         self._replay.start(self._open_for_replay)
 
-    def _build_sender(self, inbox: deque[Batch], spilling: Spilling) -> Sender:
-        wakeup = Wakeup()
+    def _build_sender(self, inbox: deque[Batch], wakeup: Wakeup, spilling: Spilling) -> Sender:
         loop = SenderLoop(
             self._router,
             self._config,
@@ -210,7 +216,7 @@ class Producer:
         elif partition.__class__ is not int or not 0 <= partition < buffer.targets.count:
             partition = self._checks.partition(buffer, partition)
         record = (key, value, partition, stamp, headers or None)
-        if size > buffer.small_bytes:
+        if size > buffer.limits.small_bytes:
             apart = self._checks.single(buffer, record)
             if apart is not None:
                 return self._send_apart(apart, on_delivery)
@@ -358,8 +364,6 @@ class Producer:
         self._topics.disown(cause, self._memory)
         self._stats = StatsRecorder()
         self._completion.disown()
-        if self._spill is not None:
-            self._spill.forget()
 
     def __repr__(self) -> str:
         stats = self.stats()
@@ -387,18 +391,6 @@ class Producer:
     def _buffer(self, topic: str) -> TopicBuffer:
         self._prepare(self._topics.open((topic,)))
         return self._buffers[topic]
-
-    def _build_buffer(self, topic: str) -> TopicBuffer:
-        return TopicBuffer(
-            topic,
-            self._config,
-            build_partitioner(self._partitioner, self._config.batch_size),
-            self._encoder,
-            self._memory,
-            self._new_block,
-            self._sender.inbox.extend,
-            self._sender.wake,
-        )
 
     def _grant(self, buffer: TopicBuffer, size: int) -> None:
         """Reserve room for single records: for one of ``size`` bytes, or for many where there is plenty."""
@@ -520,11 +512,9 @@ class Producer:
 
     def _release(self) -> None:
         """Called by the sender's thread at its end: nothing uses these any more."""
-        if self._spill is not None:
-            self._spill.close()
+        self._completion.close()
         if self._owns_router:
             self._close_router()
-        self._completion.acknowledgements.close()
         LIVE.discard(self)
 
     def _close_router(self) -> None:

@@ -91,7 +91,8 @@ class SendingHalf:
         self.timer = LoopTimer(clock)
         self.spilling = Spilling(folder)
         self.completion = BatchCompletion(memory, self.stats, self.spilling, None, False, Waiters())
-        self.topics = Topics({}, self.router, config, memory, nothing, nothing)
+        parts: Any = SimpleNamespace(config=config, memory=memory)
+        self.topics = Topics({}, self.router, parts, nothing)
         self.queues = PartitionQueues(SendingRules.of(config, client), ProducerId())
         self.failures = Failures(
             self.topics, self.queues, self.completion, self.spilling, self.timer, config.delivery_timeout_ms

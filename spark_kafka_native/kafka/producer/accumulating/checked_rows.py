@@ -100,10 +100,10 @@ class RecordChecks:
         return chosen
 
     def _too_large(self, buffer: TopicBuffer, part: TopicColumns, sizes: Rows) -> list[RecordTooLargeError]:
-        if buffer.may_exceed(sizes):
+        if buffer.limits.may_exceed(sizes):
             letters = [self._dead_letter_topic] if self._dead_letter_topic else []
             self._topics.read_limits([buffer.topic, *letters])
-        found = buffer.too_large(part.columns, sizes)
+        found = buffer.limits.too_large(part.columns, sizes)
         if not self._sets_apart(buffer.topic):
             for error in (*islice(found, 1), *self._beyond_memory(buffer, sizes)):
                 raise error

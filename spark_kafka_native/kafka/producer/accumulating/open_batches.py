@@ -1,24 +1,27 @@
 """Records that wait for their batch to fill: `SingleRecords` of a topic (they came one by one, and become
-columns together), and `WaitingRows` of a partition (chunks of columns, which become batches together).
+columns together), and `OpenBatches`, which places columns: for each partition `WaitingRows` (chunks of
+columns, which become batches together).
 
-The topic's lock guards both. They know nothing of sending.
+The topic's lock guards all of it. Nothing here knows of sending.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ...model import NO_TIMESTAMP_MS, TopicPartition
-from ...records.columns import RecordColumns, build_binary, build_headers
+from ...records.columns import RecordColumns, build_binary, build_headers, build_index
 from ...records.encode import BATCH_OVERHEAD_BYTES
+from ...records.hashing import group_rows
 from ..delivery import DeliveryBlock, Rows
 from ..errors import RecordError
 from .batch import Batch, BatchEncoder, Origin, Part, SendingState, concat_columns, take_columns
-from .partitioner import Partitions
+from .partitioner import Partitioner, Partitions, Targets
 from .records_in import RecordHeaders
 
 SingleRecord = tuple[bytes | None, bytes | None, int | None, float, RecordHeaders | None]
@@ -34,11 +37,13 @@ MAX_CHUNKS = 64
 class SingleRecords:
     """The records of one topic, in the order of the calls. The topic's lock guards them."""
 
-    __slots__ = ("block", "count", "fields", "opened_at", "size")
+    __slots__ = ("block", "count", "fields", "full_bytes", "opened_at", "size")
 
-    def __init__(self, block: DeliveryBlock, opened_at: float) -> None:
+    def __init__(self, block: DeliveryBlock, opened_at: float, full_bytes: int) -> None:
         self.block = block
         self.opened_at = opened_at
+        self.full_bytes = full_bytes
+        """They become columns once they have this size."""
         self.size = 0
         self.count = 0
         """How many records there are."""
@@ -249,6 +254,146 @@ class WaitingRows:
         parts = [part for chunk in self.chunks for part in chunk.parts]
         joined, _ = _join([(chunk.columns, chunk.stamped_ms) for chunk in self.chunks])
         self.chunks = [Chunk(joined, parts, self.chunk_size)]
+
+
+class Incoming(NamedTuple):
+    """Records on their way into batches."""
+
+    columns: RecordColumns
+    sizes: Rows
+    """Bytes of each, at most."""
+    partition: Partitions | None
+    """Of each, -1 where it is the partitioner's choice; None where it is for all."""
+    origin: Origin
+
+
+class Move:
+    """Rows that are being moved: the batches that they have made, and the partitions' rows before."""
+
+    __slots__ = ("_touched", "closed")
+
+    def __init__(self) -> None:
+        self.closed: list[Batch] = []
+        self._touched: dict[WaitingRows, SavedRows] = {}
+
+    def touch(self, rows: WaitingRows) -> None:
+        """To be called before ``rows`` is changed."""
+        if rows not in self._touched:
+            self._touched[rows] = rows.saved()
+
+    def put_back(self) -> None:
+        """Let the partitions have the rows that they had."""
+        for rows, saved in self._touched.items():
+            rows.restore(saved)
+
+
+class OpenBatches:
+    """The open batches of one topic, one for each partition, and the partitioner that chooses among them."""
+
+    def __init__(self, topic: str, encoder: BatchEncoder, partitioner: Partitioner) -> None:
+        self.partitions: list[WaitingRows] = []
+        self._topic = topic
+        self._encoder = encoder
+        self._partitioner = partitioner
+        self._nowhere = WaitingRows(TopicPartition(topic, -1), encoder)
+        """Of records for which no partition could be found."""
+
+    def grow(self, count: int) -> None:
+        """There are ``count`` partitions; none goes away."""
+        for partition in range(len(self.partitions), count):
+            self.partitions.append(WaitingRows(TopicPartition(self._topic, partition), self._encoder))
+
+    @property
+    def oldest(self) -> float | None:
+        """When the oldest open batch was begun; None if there is none."""
+        return min((rows.opened_at for rows in self.partitions if rows.chunks), default=None)
+
+    def append(
+        self, move: Move, incoming: Incoming, targets: Targets, limits: BatchLimits, since: float
+    ) -> bool:
+        """Make full batches of the records, and hold the rest back; False if nothing is left to be held.
+
+        Raises `RecordError`, or any error of the partitioner; then nothing has changed.
+        """
+        columns, sizes, _, origin = incoming
+        order, bounds = self._group(incoming, targets)
+        held: list[tuple[WaitingRows, Rows, int]] = []
+        for p in np.flatnonzero(np.diff(bounds)).tolist():
+            waiting, rows = self.partitions[p], order[bounds[p] : bounds[p + 1]]
+            row_sizes = sizes[rows]
+            move.touch(waiting)
+            closed, taken = waiting.cut(columns, rows, row_sizes, origin, limits, since)
+            move.closed += closed
+            if taken < len(rows):
+                held.append((waiting, rows[taken:], int(row_sizes[taken:].sum())))
+        if held:
+            _hold(columns, held, origin, since)
+        return bool(held)
+
+    def close(self, move: Move, due: Callable[[WaitingRows], bool], now: float) -> None:
+        """Make batches of the rows of the partitions that are ``due``, however few they are."""
+        for rows in self.partitions:
+            if rows.chunks and due(rows):
+                move.touch(rows)
+                batch = rows.close_chunks(now)
+                self._partitioner.batch_closed(rows.topic_partition.partition)
+                move.closed += [] if batch is None else [batch]
+
+    def failed(self, parts: list[Part], reserved: int, created_at: float, cause: Exception) -> Batch:
+        """A batch that stands for records for which no partition was found."""
+        return self._nowhere.failed(parts, reserved, created_at, cause)
+
+    def _group(self, incoming: Incoming, targets: Targets) -> tuple[Rows, Rows]:
+        """The rows by partition, and where each partition's begin among them."""
+        chosen = self._choose(incoming, targets)
+        try:
+            return group_rows(chosen, len(self.partitions))
+        except ValueError:
+            raise self._outside(chosen) from None
+
+    def _choose(self, incoming: Incoming, targets: Targets) -> Partitions:
+        """The partition of each record: the one given, else the partitioner's."""
+        columns, sizes, partition, _ = incoming
+        if partition is None:
+            return self._partitioner.assign(columns.key, sizes, targets)
+        missing = np.flatnonzero(partition < 0)
+        if not len(missing):
+            return partition
+        keys = None if columns.key is None else columns.key.take(build_index(missing))
+        chosen = partition.copy()
+        try:
+            chosen[missing] = self._partitioner.assign(keys, sizes[missing], targets)
+        except RecordError as error:
+            raise RecordError(error.reason, self._topic, int(missing[error.row or 0])) from None
+        return chosen
+
+    def _outside(self, chosen: Partitions) -> RecordError:
+        count = len(self.partitions)
+        row = int(np.flatnonzero((chosen < 0) | (chosen >= count))[0])
+        return PartitionOutsideError.of(self._topic, int(chosen[row]), count, row)
+
+
+class PartitionOutsideError(RecordError):
+    """A partition that the topic does not have (as far as the producer knows)."""
+
+    @classmethod
+    def of(cls, topic: str, partition: int, count: int, row: int | None) -> PartitionOutsideError:
+        """The error for a record for ``partition`` of ``count``."""
+        has = f"the topic has {count} partitions, 0 to {count - 1}"
+        return cls(f"there is no partition {partition}: {has}", topic, row)
+
+
+def _hold(
+    columns: RecordColumns, held: list[tuple[WaitingRows, Rows, int]], origin: Origin, since: float
+) -> None:
+    """Copy the rows that are left over out of ``columns``, for all partitions at once: nothing keeps the
+    rest alive."""
+    kept = take_columns(columns, np.concatenate([rows for _, rows, _ in held]))
+    start = 0
+    for waiting, rows, size in held:
+        own = kept.slice(start, start + len(rows))
+        waiting.hold(Chunk(own, [origin.part(rows)], size), since)
+        start += len(rows)
 
 
 def _join(pieces: list[tuple[RecordColumns, int]]) -> tuple[RecordColumns, int]:

@@ -4,7 +4,7 @@ There are two ways in: columns, and single records, which wait until there are e
 keeps the order; it is held while batches are encoded, and never while a caller waits for room in the buffer.
 
 An interrupt (Ctrl-C) may end any call of the main thread between any two steps. So each move of rows is a
-`_Move`: it notes the state of everything before it touches it, collects the batches that it makes, and hands
+`Move`: it notes the state of everything before it touches it, collects the batches that it makes, and hands
 them to the sender in one step at its end. The next thread that takes the lock after an unfinished move first
 puts everything back.
 """
@@ -14,30 +14,94 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Self
 from uuid import UUID
 
 import numpy as np
-import numpy.typing as npt
 
 from ...config.client_config import ProducerConfig
-from ...model import TopicPartition
-from ...records.columns import RecordColumns, build_index
+from ...records.columns import RecordColumns
 from ...records.encode import BATCH_OVERHEAD_BYTES
-from ...records.hashing import group_rows
 from ..delivery import Delivery, DeliveryBlock, Rows
-from ..errors import ProducerClosedError, RecordError, RecordTooLargeError
-from .batch import Batch, BatchEncoder, Origin, Part, max_record_sizes, take_columns
+from ..errors import ProducerClosedError, RecordTooLargeError
+from .batch import Batch, BatchEncoder, Origin, Part, max_record_sizes
 from .memory import BufferMemory, Room
-from .open_batches import BatchLimits, Chunk, SavedRows, SingleRecord, SingleRecords, WaitingRows
-from .partitioner import Partitioner, Partitions, Targets
+from .open_batches import BatchLimits, Incoming, Move, OpenBatches, SingleRecord, SingleRecords, WaitingRows
+from .partitioner import PartitionFunction, Partitions, Targets, build_partitioner
 
 MAX_SINGLE_BYTES = 4 * 1024 * 1024
 """Single records become columns at this size at the latest: it takes their caller some milliseconds."""
 
 
-class PartitionOutsideError(RecordError):
-    """A partition that the topic does not have (as far as the producer knows)."""
+@dataclass(frozen=True, kw_only=True)
+class BufferParts:
+    """What the buffers of one producer have in common."""
+
+    config: ProducerConfig
+    partitioner: str | PartitionFunction
+    """Of which each topic has its own."""
+    encoder: BatchEncoder
+    memory: BufferMemory
+    new_block: Callable[[int], DeliveryBlock]
+    post: Callable[[list[Batch]], None]
+    """Hands batches to the sender. One step for an interrupt: `deque.extend`, not a function around it."""
+    wake: Callable[[], None]
+    clock: Callable[[], float] = time.monotonic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicLimits:
+    """How large the records and batches of a topic may be."""
+
+    topic: str
+    max_bytes: int
+    """Of a batch, once compressed: max.message.bytes. 0 while it is not known."""
+    small_bytes: int
+    """A record up to this size is certain to fit a batch."""
+    max_request_size: int | None
+    batches: BatchLimits
+    encoder: BatchEncoder
+    read_at: float
+    """Monotonic seconds when the cluster was asked for ``max_bytes``."""
+
+    @classmethod
+    def of(cls, topic: str, max_bytes: int, parts: BufferParts) -> Self:
+        """As the cluster has just said."""
+        config, encoder = parts.config, parts.encoder
+        cap = None if encoder.compresses else max_bytes
+        return cls(
+            topic=topic,
+            max_bytes=max_bytes,
+            small_bytes=min(min(max_bytes, config.max_request_size or max_bytes) // 2, config.buffer_memory),
+            max_request_size=config.max_request_size,
+            batches=BatchLimits.of(config.batch_size, config.batch_records, cap),
+            encoder=encoder,
+            read_at=parts.clock(),
+        )
+
+    def may_exceed(self, sizes: Rows) -> bool:
+        """True if a record may be over the topic's limit; ``sizes`` are those of `max_record_sizes`. What
+        can't be compressed grows a little."""
+        largest = (
+            self.max_bytes - BATCH_OVERHEAD_BYTES - (self.max_bytes // 64 if self.encoder.compresses else 0)
+        )
+        return bool(len(sizes)) and int(sizes.max()) > largest
+
+    def too_large(self, columns: RecordColumns, sizes: Rows) -> Iterator[RecordTooLargeError]:
+        """An error for each record that can never be sent, in order."""
+        own, compresses = self.max_request_size, self.encoder.compresses
+        limit = self.max_bytes if own is None else own if compresses else min(own, self.max_bytes)
+        if own is None and compresses:
+            return  # only the encoded batch can tell
+        for row in np.flatnonzero(sizes > limit - BATCH_OVERHEAD_BYTES).tolist():
+            size = int(sizes[row]) + BATCH_OVERHEAD_BYTES
+            if not compresses:
+                # The sizes are upper bounds, a few bytes too high: look closer at those near the limit.
+                size = len(self.encoder.encode(columns, np.array([row]), 0))
+            if size > limit:
+                name = "max.request.size" if limit == own else "the topic's max.message.bytes"
+                yield RecordTooLargeError.of(self.topic, row, size, limit, name)
 
 
 class Closing:
@@ -55,110 +119,52 @@ class Closing:
 class TopicBuffer:
     """The buffer of one topic."""
 
-    def __init__(  # noqa: PLR0913 - what the producer shares with all its buffers
-        self,
-        topic: str,
-        config: ProducerConfig,
-        partitioner: Partitioner,
-        encoder: BatchEncoder,
-        memory: BufferMemory,
-        new_block: Callable[[int], DeliveryBlock],
-        post: Callable[[list[Batch]], None],
-        wake: Callable[[], None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, topic: str, parts: BufferParts) -> None:
         self.topic = topic
         self.lock = threading.RLock()
+        self.closed = False
         self.topic_id: UUID | None = None
         self.targets = Targets.all(topic, 0)
-        self.queues: list[WaitingRows] = []
-        self.described_at = clock()
-        self.max_bytes = 0
-        """Of a batch, once compressed."""
-        self.small_bytes = 0
-        """A record up to this size is certain to fit a batch."""
-        self._single_bytes = config.batch_size
-        self._limited_at = clock()
-        self.closed = False
+        self.described_at = parts.clock()
+        self.limits = TopicLimits.of(topic, 0, parts)
         self.waiting_since: float | None = None
         """Monotonic seconds since which the oldest record has waited for its batch to fill, or None."""
+        self._parts = parts
         self._room = Room()
         self._single: SingleRecords | None = None
-        self._move: _Move | None = None
+        partitioner = build_partitioner(parts.partitioner, parts.config.batch_size)
+        self._open = OpenBatches(topic, parts.encoder, partitioner)
+        self._move: _BufferMove | None = None
         self._closing: Closing | None = None
         """For the next thread that takes the lock."""
         self._asked: Closing | None = None
         """The sender's own note of it."""
-        self._config = config
-        self._partitioner = partitioner
-        self._encoder = encoder
-        self._memory = memory
-        self._new_block = new_block
-        # One step for an interrupt: `deque.extend`, not a function around it.
-        self._post = post
-        self._wake = wake
-        self._clock = clock
-        self._limits = BatchLimits(size=1, records=1, direct=1)
-        self._nowhere = WaitingRows(TopicPartition(topic, -1), encoder)
-        """Where records go for which no partition could be found."""
 
     # What the cluster says.
 
     def describe(self, topic_id: UUID | None, targets: Targets, max_message_bytes: int) -> None:
-        """What the cluster says about the topic; the lock is held. Partitions are only ever added: a queue
-        outlives its partition."""
+        """What the cluster says about the topic; the lock is held. Partitions are only ever added: the open
+        batch of a partition outlives it."""
         self.topic_id = topic_id
-        self.described_at = self._clock()
-        for partition in range(len(self.queues), targets.count):
-            self.queues.append(WaitingRows(TopicPartition(self.topic, partition), self._encoder))
+        self.described_at = self._parts.clock()
+        self._open.grow(targets.count)
         self.targets = targets
-        # Divided among the partitions, they shall fill a batch of each: small ones cost the sender and the
-        # broker as much as large ones.
-        several = min(
-            self._config.batch_size * targets.count, MAX_SINGLE_BYTES, self._config.buffer_memory // 8
-        )
-        self._single_bytes = max(self._config.batch_size, several)
-        if max_message_bytes != self.max_bytes:
+        if max_message_bytes != self.limits.max_bytes:
             self.limit_batches(max_message_bytes)
 
     @property
-    def limit_age_s(self) -> float:
-        """Seconds since the cluster was asked for `max_bytes`."""
-        return self._clock() - self._limited_at
+    def partitions(self) -> int:
+        """How many partitions there are open batches for."""
+        return len(self._open.partitions)
 
-    def may_exceed(self, sizes: Rows) -> bool:
-        """True if a record may be over the topic's limit; ``sizes`` are those of `max_record_sizes`. What
-        can't be compressed grows a little."""
-        largest = (
-            self.max_bytes - BATCH_OVERHEAD_BYTES - (self.max_bytes // 64 if self._encoder.compresses else 0)
-        )
-        return bool(len(sizes)) and int(sizes.max()) > largest
+    @property
+    def limit_age_s(self) -> float:
+        """Seconds since the cluster was asked for the limit of a batch."""
+        return self._parts.clock() - self.limits.read_at
 
     def limit_batches(self, max_message_bytes: int) -> None:
         """No batch may be larger, once compressed: the cluster has just said so."""
-        self._limited_at = self._clock()
-        self.max_bytes = max_message_bytes
-        self.small_bytes = min(max_message_bytes, self._config.max_request_size or max_message_bytes)
-        self.small_bytes = min(self.small_bytes // 2, self._config.buffer_memory)
-        cap = None if self._encoder.compresses else max_message_bytes
-        self._limits = BatchLimits.of(self._config.batch_size, self._config.batch_records, cap)
-
-    def too_large(self, columns: RecordColumns, sizes: Rows) -> Iterator[RecordTooLargeError]:
-        """An error for each record that can never be sent, in order."""
-        own = self._config.max_request_size
-        limit = (
-            self.max_bytes if own is None else own if self._encoder.compresses else min(own, self.max_bytes)
-        )
-        if own is None and self._encoder.compresses:
-            return  # only the encoded batch can tell
-        for row in np.flatnonzero(sizes > limit - BATCH_OVERHEAD_BYTES).tolist():
-            size = int(sizes[row]) + BATCH_OVERHEAD_BYTES
-            if not self._encoder.compresses:
-                # The sizes are upper bounds, a few bytes too high: look closer at those near the limit.
-                size = len(self._encoder.encode(columns, np.array([row]), 0))
-            if size > limit:
-                name = "max.request.size" if limit == own else "the topic's max.message.bytes"
-                yield RecordTooLargeError.of(self.topic, row, size, limit, name)
+        self.limits = TopicLimits.of(self.topic, max_message_bytes, self._parts)
 
     # Records in.
 
@@ -186,7 +192,7 @@ class TopicBuffer:
             except MemoryError:
                 single.count = row
                 raise
-            if single.size >= self._single_bytes:
+            if single.size >= single.full_bytes:
                 self._close_full_single()
             return Delivery(single.block, row)
 
@@ -197,7 +203,7 @@ class TopicBuffer:
             self._commit(move)
         finally:
             move.live = False
-        self._wake()
+        self._parts.wake()
 
     def grant(self, room: Room) -> None:
         """``room`` is for single records to come."""
@@ -239,8 +245,7 @@ class TopicBuffer:
             move = self._begin()
             try:
                 self._close_single(move)
-                grouped = self._group(columns, sizes, partition)
-                self._append(move, columns, sizes, grouped, origin, self._clock())
+                self._append(move, Incoming(columns, sizes, partition, origin), self._parts.clock())
                 taken = self._commit(move, room, refused=not by_sender)
             except BaseException:
                 if self._move is move:
@@ -251,7 +256,7 @@ class TopicBuffer:
             if not taken:
                 self._undo()
                 raise ProducerClosedError("the producer was closed by a signal's handler meanwhile")
-            self._wake()
+            self._parts.wake()
 
     def append_alone(
         self, columns: RecordColumns, partition: int, origin: Origin, keep: Callable[[Batch], None]
@@ -263,9 +268,9 @@ class TopicBuffer:
         with self.lock:
             if self._move is not None:
                 self._put_in_order()
-            batch = self.queues[partition].close_alone(columns, origin, self._clock())
+            batch = self._open.partitions[partition].close_alone(columns, origin, self._parts.clock())
             keep(batch)
-            self._post([batch])
+            self._parts.post([batch])
 
     # Records out.
 
@@ -311,7 +316,7 @@ class TopicBuffer:
             self._close_all(closing.due)
             closing.done = True
             self._closing = None  # if it is another by now, the sender asks for that again
-            self._wake()
+            self._parts.wake()
 
     def _close_all(self, due: Callable[[WaitingRows], bool]) -> None:
         if self._move is not None:
@@ -319,27 +324,21 @@ class TopicBuffer:
         move = self._begin()
         try:
             self._close_single(move)
-            now = self._clock()
-            for queue in self.queues:
-                if queue.chunks and due(queue):
-                    move.touch(queue)
-                    batch = queue.close_chunks(now)
-                    self._partitioner.batch_closed(queue.topic_partition.partition)
-                    move.closed += [] if batch is None else [batch]
-            self.waiting_since = min((q.opened_at for q in self.queues if q.chunks), default=None)
+            self._open.close(move, due, self._parts.clock())
+            self.waiting_since = self._open.oldest
             self._commit(move)
         finally:
             move.live = False
-        self._memory.give_back(self._room)
+        self._parts.memory.give_back(self._room)
 
     # Moves. All of it under the lock.
 
-    def _begin(self) -> _Move:
-        move = _Move(self._single, self._room.size, self.waiting_since)
+    def _begin(self) -> _BufferMove:
+        move = _BufferMove(self._single, self._room.size, self.waiting_since)
         self._move = move
         return move
 
-    def _commit(self, move: _Move, room: Room | None = None, *, refused: bool = False) -> bool:
+    def _commit(self, move: _BufferMove, room: Room | None = None, *, refused: bool = False) -> bool:
         """False where a signal's handler has closed the producer meanwhile, so that it was undone, or is
         ``refused``."""
         if self._move is not move or (self.closed and refused):
@@ -349,7 +348,7 @@ class TopicBuffer:
         if room is not None:
             room.size = room.records = 0
         self._move = None
-        self._post(move.closed)
+        self._parts.post(move.closed)
         return True
 
     def _put_in_order(self) -> None:
@@ -376,14 +375,19 @@ class TopicBuffer:
             self._move = None
 
     def _open_single(self) -> None:
-        single = SingleRecords(self._new_block(0), self._clock())
+        # Divided among the partitions, they shall fill a batch of each: small ones cost the sender and the
+        # broker as much as large ones.
+        config = self._parts.config
+        several = min(config.batch_size * self.targets.count, MAX_SINGLE_BYTES, config.buffer_memory // 8)
+        full_bytes = max(config.batch_size, several)
+        single = SingleRecords(self._parts.new_block(0), self._parts.clock(), full_bytes)
         if self._single is None:  # a signal's handler may have sent a record
             self._single = single
         if self.waiting_since is None:
             self.waiting_since = single.opened_at
-        self._wake()  # the sender has to notice when the batch has lingered long enough
+        self._parts.wake()  # the sender has to notice when the batch has lingered long enough
 
-    def _close_single(self, move: _Move) -> None:
+    def _close_single(self, move: _BufferMove) -> None:
         single, self._single = self._single, None
         if single is None or not single.count:
             return
@@ -392,106 +396,32 @@ class TopicBuffer:
         try:
             columns, partition = single.columns()
             sizes = max_record_sizes(columns)
-            grouped = self._group(columns, sizes, partition)
-            self._append(move, columns, sizes, grouped, Origin(single.block), single.opened_at)
+            rows = Incoming(columns, sizes, partition, Origin(single.block))
+            self._append(move, rows, single.opened_at)
         except Exception as error:  # noqa: BLE001 - a partitioner may raise anything, and `send` has returned long ago
             move.put_back()  # a move closes the single records before anything else
             parts = [Part(single.block, np.arange(count), 0)]
-            move.closed = [self._nowhere.failed(parts, single.size, single.opened_at, error)]
+            move.closed = [self._open.failed(parts, single.size, single.opened_at, error)]
             return
         single.block.start(count, columns.timestamp_ms)
         # `send` sized each record's size before it knew its neighbours; the grant makes up the difference.
         self._room.size += single.size - int(sizes.sum())
 
-    def _group(self, columns: RecordColumns, sizes: Rows, partition: Partitions | None) -> tuple[Rows, Rows]:
-        """The rows by partition, and where each partition's begin among them."""
-        chosen = self._choose(columns, sizes, partition)
-        try:
-            return group_rows(chosen, len(self.queues))
-        except ValueError:
-            raise self._outside(chosen) from None
-
-    def _append(
-        self,
-        move: _Move,
-        columns: RecordColumns,
-        sizes: Rows,
-        grouped: tuple[Rows, Rows],
-        origin: Origin,
-        since: float,
-    ) -> None:
-        order, bounds = grouped
-        held: list[tuple[WaitingRows, Rows, int]] = []
-        for p in np.flatnonzero(np.diff(bounds)).tolist():
-            queue, rows = self.queues[p], order[bounds[p] : bounds[p + 1]]
-            row_sizes = sizes[rows]
-            move.touch(queue)
-            closed, taken = queue.cut(columns, rows, row_sizes, origin, self._limits, since)
-            move.closed += closed
-            if taken < len(rows):
-                held.append((queue, rows[taken:], int(row_sizes[taken:].sum())))
-        if held:
-            self._hold(columns, held, origin, since)
-
-    def _hold(
-        self,
-        columns: RecordColumns,
-        held: list[tuple[WaitingRows, Rows, int]],
-        origin: Origin,
-        since: float,
-    ) -> None:
-        """Copy the rows that are left over out of ``columns``, for all partitions at once: nothing keeps the
-        rest alive."""
-        kept = take_columns(columns, np.concatenate([rows for _, rows, _ in held]))
-        start = 0
-        if self.waiting_since is None:
+    def _append(self, move: Move, rows: Incoming, since: float) -> None:
+        held = self._open.append(move, rows, self.targets, self.limits.batches, since)
+        if held and self.waiting_since is None:
             self.waiting_since = since
-        for queue, rows, size in held:
-            own = kept.slice(start, start + len(rows))
-            queue.hold(Chunk(own, [origin.part(rows)], size), since)
-            start += len(rows)
-
-    def _choose(self, columns: RecordColumns, sizes: Rows, partition: Partitions | None) -> Partitions:
-        """The partition of each record: the one given, else the partitioner's."""
-        if partition is None:
-            return self._partitioner.assign(columns.key, sizes, self.targets)
-        missing = np.flatnonzero(partition < 0)
-        if not len(missing):
-            return partition
-        keys = None if columns.key is None else columns.key.take(build_index(missing))
-        chosen = partition.copy()
-        try:
-            chosen[missing] = self._partitioner.assign(keys, sizes[missing], self.targets)
-        except RecordError as error:
-            raise RecordError(error.reason, self.topic, int(missing[error.row or 0])) from None
-        return chosen
-
-    def _outside(self, chosen: npt.NDArray[Any]) -> RecordError:
-        row = int(np.flatnonzero((chosen < 0) | (chosen >= len(self.queues)))[0])
-        has = f"the topic has {len(self.queues)} partitions, 0 to {len(self.queues) - 1}"
-        return PartitionOutsideError(f"there is no partition {chosen[row]}: {has}", self.topic, row)
 
 
-class _Move:
-    """Rows that are being moved, and the state before."""
+class _BufferMove(Move):
+    """A move, and the state of the buffer before."""
 
-    __slots__ = ("closed", "live", "room_size", "single", "touched", "waiting_since")
+    __slots__ = ("live", "room_size", "single", "waiting_since")
 
     def __init__(self, single: SingleRecords | None, room_size: int, waiting_since: float | None) -> None:
+        super().__init__()
         self.single = single
         self.room_size = room_size
         self.waiting_since = waiting_since
         self.live = True
         """True if the call that began it has not ended."""
-        self.touched: dict[WaitingRows, SavedRows] = {}
-        self.closed: list[Batch] = []
-
-    def touch(self, queue: WaitingRows) -> None:
-        """To be called before ``queue`` is changed."""
-        if queue not in self.touched:
-            self.touched[queue] = queue.saved()
-
-    def put_back(self) -> None:
-        """Let the queues have the rows that they had."""
-        for queue, saved in self.touched.items():
-            queue.restore(saved)

@@ -16,16 +16,16 @@ import numpy as np
 from ...cluster.describe_configs import describe_topic_configs
 from ...cluster.metadata import ClusterMetadata, Topic
 from ...cluster.router import Router
-from ...config.client_config import ProducerConfig
 from ...error_code import ErrorCode
 from ...errors import BrokerError, KafkaError
 from ...model import TopicPartition
 from ...runtime.deadline import Deadline
 from ..errors import ProducerClosedError
 from .memory import BufferMemory
+from .open_batches import PartitionOutsideError
 from .partitioner import ExplicitPartitioner, Targets
 from .records_in import check_topic
-from .topic_buffer import PartitionOutsideError, TopicBuffer
+from .topic_buffer import BufferParts, TopicBuffer
 
 _LOG = logging.getLogger("spark_kafka_native")
 
@@ -49,18 +49,16 @@ class Topics:
         self,
         buffers: dict[str, TopicBuffer],
         router: Router,
-        config: ProducerConfig,
-        memory: BufferMemory,
-        build_buffer: Callable[[str], TopicBuffer],
+        parts: BufferParts,
         grown: Callable[[TopicBuffer], None],
     ) -> None:
         """``grown`` is called with the lock of a buffer held, when that is made and whenever it gets
         partitions: before any record can be appended to these."""
         self.buffers = buffers
         self._router = router
-        self._config = config
-        self._memory = memory
-        self._build_buffer = build_buffer
+        self._parts = parts
+        self._config = parts.config
+        self._memory = parts.memory
         self._grown = grown
         self.lock = threading.RLock()
         self._closed: BaseException | None = None
@@ -80,7 +78,7 @@ class Topics:
     def max_bytes(self, topic: str) -> int:
         """The largest batch that the topic accepts; 0 when that is not known."""
         buffer = self.buffers.get(topic)
-        return 0 if buffer is None else buffer.max_bytes
+        return 0 if buffer is None else buffer.limits.max_bytes
 
     def topic_id(self, topic: str) -> UUID | None:
         """The topic's id as it was last described.
@@ -156,7 +154,7 @@ class Topics:
         if found is None or found.error_code or not found.partitions:
             return
         with buffer.lock:
-            buffer.describe(found.topic_id, _targets_of(found), buffer.max_bytes)
+            buffer.describe(found.topic_id, _targets_of(found), buffer.limits.max_bytes)
             self._grown(buffer)
 
     def refreshed(self, names: Collection[str]) -> None:
@@ -195,7 +193,7 @@ class Topics:
         limits = read_max_message_bytes(self._router, old, deadline)
         for name, buffer in old.items():
             with buffer.lock:
-                buffer.limit_batches(limits.get(name, buffer.max_bytes))
+                buffer.limit_batches(limits.get(name, buffer.limits.max_bytes))
 
     def check_partition(self, buffer: TopicBuffer, partition: int | None) -> None:
         """Raise `RecordError` for a ``partition`` that the topic does not have, or None with the explicit
@@ -206,8 +204,7 @@ class Topics:
         self.describe(buffer)
         count = buffer.targets.count
         if not 0 <= partition < count:
-            has = f"the topic has {count} partitions, 0 to {count - 1}"
-            raise PartitionOutsideError(f"there is no partition {partition}: {has}", buffer.topic)
+            raise PartitionOutsideError.of(buffer.topic, partition, count, None)
 
     def disown(self, cause: BaseException, memory: BufferMemory) -> None:
         """In a forked child: nothing here is its own. ``memory`` is: a thread of the parent may have held the
@@ -241,7 +238,7 @@ class Topics:
                     continue
                 if not for_replay:
                     self.raise_if_closed()  # `close` looks at the topics that there are then
-                buffer = self._build_buffer(topic.name)
+                buffer = TopicBuffer(topic.name, self._parts)
                 with buffer.lock:
                     buffer.closed = self._closed is not None
                     buffer.describe(topic.topic_id, _targets_of(topic), limit)

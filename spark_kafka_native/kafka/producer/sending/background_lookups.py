@@ -7,7 +7,6 @@ what the sender's thread owns.
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Collection
 
@@ -17,6 +16,7 @@ from ...errors import BrokerError, ConfigError, DeadlineExceededError, KafkaErro
 from ...model import TopicPartition
 from ...network.connection import Connection
 from ...protocol.api.transactions import InitProducerIdRequest
+from ...runtime.background import start_thread
 from ...runtime.deadline import Deadline
 from ...runtime.retry import Backoff
 from ..accumulating.batch import ProducerIdentity
@@ -61,6 +61,8 @@ class BackgroundLookups:
         self.finished: deque[Answer] = deque()
         """What the sender's thread is to do next."""
         self._wanted: dict[str, None] = {}
+        self._refreshed_at: dict[str, float] = {}
+        """When a topic was last asked about because of its age."""
         self._asking_metadata: frozenset[str] = frozenset()
         self._metadata_not_before: dict[str, float] = {}
         self._metadata_failures: dict[str, int] = {}
@@ -108,13 +110,14 @@ class BackgroundLookups:
     def refresh_old(self, now: float) -> None:
         """Ask again about topics that were described long ago: partitions may have been added."""
         age_s = max(LEAST_AGE_S, self._router.config.metadata_max_age_ms / 1000)
-        buffers = self._topics.all()
-        if any(buffer.described_at + age_s <= now for buffer in buffers):
-            for buffer in buffers:  # also those that would be due in a moment: one request for all
-                if buffer.described_at + age_s * TOGETHER <= now:
-                    buffer.described_at = now
-                    self.refresh(buffer.topic)
-        self._timer.by(min((buffer.described_at for buffer in buffers), default=now) + age_s)
+        asked = self._refreshed_at
+        known = {one.topic: max(one.described_at, asked.get(one.topic, 0.0)) for one in self._topics.all()}
+        if any(at + age_s <= now for at in known.values()):
+            for topic, at in known.items():  # also those that would be due in a moment: one request for all
+                if at + age_s * TOGETHER <= now:
+                    known[topic] = asked[topic] = now
+                    self.refresh(topic)
+        self._timer.by(min(known.values(), default=now) + age_s)
 
     def ask_metadata(self, now: float) -> None:
         """Ask about all topics that are to be refreshed, in one request, once there is no other under way.
@@ -183,11 +186,7 @@ class BackgroundLookups:
             self.finished.append(ask())
             self._wake()
 
-        try:
-            threading.Thread(target=run, name=f"kafka-producer-{name}", daemon=True).start()
-        except RuntimeError:
-            # None can be started while the interpreter ends (3.12 on), or where there are too many.
-            run()
+        start_thread(run, f"kafka-producer-{name}")
 
     def _connected(self, broker: BrokerConnection, connection: Connection) -> None:
         broker.connecting = False

@@ -63,8 +63,14 @@ class BatchCompletion:
         self._keep = keep_undelivered
 
     def disown(self) -> None:
-        """In a forked child: the parent's events are not its own, and their locks may be held for ever."""
+        """In a forked child: the parent's events and its spill folder are not its own."""
         self.acknowledgements = EventSource()
+        self._spilling.disown()
+
+    def close(self) -> None:
+        """No batch ends any more."""
+        self._spilling.close()
+        self.acknowledgements.close()
 
     def expect(self, batches: Iterable[Batch]) -> None:
         """These will end."""

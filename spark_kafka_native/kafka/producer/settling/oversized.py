@@ -276,10 +276,10 @@ class DeadLetterWriter:
             return True
         if size > self._own_limit() or not self._encoder.compresses:
             return False
-        return len(self._encoder.encode(letter, None, 0)) <= self._buffers[self._topic].max_bytes
+        return len(self._encoder.encode(letter, None, 0)) <= self._buffers[self._topic].limits.max_bytes
 
     def _limit(self) -> int:
-        return min(self._own_limit(), self._buffers[self._topic].max_bytes)
+        return min(self._own_limit(), self._buffers[self._topic].limits.max_bytes)
 
     def _own_limit(self) -> int:
         """Before compression."""

@@ -5,11 +5,12 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
+from functools import partial
 
 from ...errors import KafkaError
 from ...model import TopicPartition
+from ...runtime.background import start_thread
 from ...runtime.deadline import Deadline
 from ...runtime.retry import Backoff
 from ..accumulating.batch import Batch
@@ -68,13 +69,7 @@ class Replay:
         records = sum(entry.records for topic in topics for _, entry in self._left[topic])
         _LOG.info("spill folder: sending %d records of %d topics first", records, len(topics))
         self._running = True
-        thread = threading.Thread(
-            target=self._open, args=(topics, open_topic), name="kafka-producer-replay", daemon=True
-        )
-        try:
-            thread.start()
-        except RuntimeError:  # no thread can be started while the interpreter ends
-            self._open(topics, open_topic)
+        start_thread(partial(self._open, topics, open_topic), "kafka-producer-replay")
 
     @property
     def left(self) -> bool:
@@ -109,7 +104,7 @@ class Replay:
         left = self._left.get(buffer.topic)
         if not left:
             return
-        count = len(buffer.queues)
+        count = buffer.partitions
         batches, rest = [], []
         for place, entry in left:
             index = entry.topic_partition.partition

@@ -62,6 +62,21 @@ class Spilling:
         """True if there is a folder."""
         return self._folder is not None
 
+    @property
+    def left_over(self) -> list[SpilledBatch]:
+        """The batches that an earlier producer left in the folder, in order."""
+        return [] if self._folder is None else self._folder.entries
+
+    def close(self) -> None:
+        """Release the folder; harmless when repeated."""
+        if self._folder is not None:
+            self._folder.close()
+
+    def disown(self) -> None:
+        """In a forked child: the folder is the parent's."""
+        if self._folder is not None:
+            self._folder.forget()
+
     def keeps(self, cause: BaseException | None) -> bool:
         """True if batches that are given up for ``cause`` go to the folder."""
         if self._folder is None or isinstance(cause, RecordError):

@@ -14,7 +14,7 @@ from support.interrupts.keyboard_interrupts import repeat_until_interrupted
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.producer.accumulating import topic_buffer
+from spark_kafka_native.kafka.producer.accumulating import open_batches
 from spark_kafka_native.kafka.producer.producer import Producer
 
 # One in a destructor.
@@ -109,14 +109,14 @@ def test_rows_that_were_on_the_move_are_where_they_were(cluster, monkeypatch, wh
     producer = open_producer(cluster, linger_ms=30_000, batch_size=batch_size)
     waiting = producer.send_columns(pa.record_batch({"value": [b"%d" % i for i in range(3)]}), "t", 0)
     single = [producer.send("t", value=b"single %d" % i, partition=0) for i in range(3)]
-    done = getattr(topic_buffer.WaitingRows, where)
+    done = getattr(open_batches.WaitingRows, where)
 
     def interrupt(self, *arguments):
         done(self, *arguments)
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(topic_buffer.WaitingRows, where, interrupt)
+    monkeypatch.setattr(open_batches.WaitingRows, where, interrupt)
     with pytest.raises(KeyboardInterrupt):
         producer.send_columns(pa.record_batch({"value": [b"not taken" * 9] * 3}), "t", 0)
     producer.flush(60)
@@ -129,14 +129,14 @@ def test_rows_that_were_on_the_move_are_where_they_were(cluster, monkeypatch, wh
 
 def test_a_record_that_fills_the_batch_is_not_taken_twice(cluster, monkeypatch):
     producer = open_producer(cluster, linger_ms=30_000, batch_size=200)
-    group = topic_buffer.group_rows
+    group = open_batches.group_rows
 
     def interrupt(*arguments):
         monkeypatch.undo()
         group(*arguments)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(topic_buffer, "group_rows", interrupt)
+    monkeypatch.setattr(open_batches, "group_rows", interrupt)
     values = [b"%d" % i + b"x" * 30 for i in range(20)]
     interrupted = 0
     for value in values:

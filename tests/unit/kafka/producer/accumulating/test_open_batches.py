@@ -64,7 +64,7 @@ def test_memory_is_shared_where_it_is_contiguous_and_outlives_its_owner():
 
 
 def single(*records):
-    found = SingleRecords(None, 0.0)
+    found = SingleRecords(None, 0.0, 1)
     found.fields = [
         field for record in records for field in (*record, *(None, None, 9.75, None)[len(record) - 1 :])
     ]

@@ -29,6 +29,7 @@ from spark_kafka_native.kafka.producer.sending import background_lookups, sender
 from spark_kafka_native.kafka.protocol.api.configs import DescribeConfigsRequest
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.kafka.protocol.api.transactions import InitProducerIdResponse
+from spark_kafka_native.kafka.runtime import background
 
 pytestmark = pytest.mark.timed(0.1)
 
@@ -51,10 +52,11 @@ def test_a_question_that_fails_unexpectedly_is_asked_again(cluster, monkeypatch,
 
 
 def test_where_no_thread_can_be_started_questions_are_asked_all_the_same(cluster, monkeypatch):
-    def no_thread(**_kwargs):
+    def start():
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
-    monkeypatch.setattr(background_lookups, "threading", SimpleNamespace(Thread=no_thread))
+    no_thread = SimpleNamespace(Thread=lambda **_: SimpleNamespace(start=start))
+    monkeypatch.setattr(background, "threading", no_thread)
     with producing(cluster) as producer:
         assert send(producer, 1)[0].exception(60) is None
 
@@ -81,10 +83,7 @@ class Asking:
     """Two batches of a partition wait for a producer id; `ask` asks `answer`, in this thread."""
 
     def __init__(self, answer, monkeypatch):
-        def no_thread(**_kwargs):
-            raise RuntimeError("can't start new thread")
-
-        monkeypatch.setattr(background_lookups, "threading", SimpleNamespace(Thread=no_thread))
+        monkeypatch.setattr(background_lookups, "start_thread", lambda work, _name: work())
         self.now, self.answer, self.asked = 100.0, answer, 0
         self.ends = []
         self.half = half = SendingHalf(send_any=self.send_any, clock=lambda: self.now)
@@ -186,11 +185,7 @@ class Refreshing:
         router = self.half.router
         router.snapshot = SimpleNamespace(topics={"t": SimpleNamespace(error_code=error_code)})
         router.refresh = lambda topics, _deadline: self.asked.append(sorted(topics))
-        thread = SimpleNamespace(Thread=lambda target, **_: self.threads.append(target) or self)
-        monkeypatch.setattr(background_lookups, "threading", thread)
-
-    def start(self):
-        pass
+        monkeypatch.setattr(background_lookups, "start_thread", lambda work, _name: self.threads.append(work))
 
     def answer(self):
         self.threads.pop()()
