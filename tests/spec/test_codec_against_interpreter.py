@@ -16,7 +16,7 @@ from spark_kafka_native.kafka.protocol.api import all_requests
 from spark_kafka_native.kafka.protocol.message import ArrayOf, Field, Message, Struct, declared_fields
 from spark_kafka_native.kafka.protocol.message_codec import codec
 from spark_kafka_native.kafka.protocol.wire import Blob, Error, Fixed
-from spark_kafka_native.testing.mock.message_specs import MessageSpecs, message_specs
+from spark_kafka_native.testing.mock.message_spec import MessageSpecs, message_specs
 
 MESSAGES: list[type[Message]] = [
     message for request in all_requests().values() for message in (request, request.response)

@@ -1,4 +1,4 @@
-"""`Exchange`: from the bytes of a request to those of its answer, by Kafka's specification and the script."""
+"""`Exchange`: from a request's bytes to those of its response, by Kafka's specification and the script."""
 
 from __future__ import annotations
 
@@ -11,32 +11,84 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from ...kafka.error_code import ErrorCode
-from .answers import ANSWERS, HIGHEST, answer
 from .listener import Outgoing, Then
-from .message_bytes import MessageReader
-from .message_spec import MessageSpec, VersionRange
-from .message_specs import MessageSpecs
-from .mock_cluster import Call, MockCluster
-from .mock_request import MockRequest, find_places, topic_of
-from .sasl_answers import BEFORE_USERS
-from .script import Effect, Fields, Script
+from .message_spec import MessageReader, MessageSpec, MessageSpecs, VersionRange
+from .mock_cluster import Call, MockCluster, Respond
+from .script import Effect, Fields, MockRequest, Script, find_places, topic_of
 
 _LOG = logging.getLogger("spark_kafka_native.testing.mock")
 _LENGTH: Final = 4
 _API_VERSIONS: Final = "ApiVersions"
+_HIGHEST: Final[Mapping[str, int]] = {"AddPartitionsToTxn": 3, "EndTxn": 4, "TxnOffsetCommit": 4}
+"""Later versions are for brokers among themselves, or need KIP-890's transactions."""
+_WHOLE: Final = (
+    "DescribeCluster",
+    "InitProducerId",
+    "ListGroups",
+    "AddOffsetsToTxn",
+    "EndTxn",
+    "SaslHandshake",
+    "SaslAuthenticate",
+)
+"""Their response has one error code: `Exchange` applies the script's refusal."""
+_OF_MEMBERS: Final = ("JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup")
+"""Their response has one as well, and they refuse invalid requests by themselves."""
+_BEFORE_SASL: Final = (_API_VERSIONS, "SaslHandshake", "SaslAuthenticate")
+"""What a connection may ask before its user is known."""
+_MECHANISM: Final = "PLAIN"
+
+
+class Authentication:
+    """SASL PLAIN (RFC 4616), with or without TLS.
+
+    ``users`` has names and passwords; None: clients need no authentication.
+    """
+
+    def __init__(self, users: Mapping[str, str] | None) -> None:
+        self.users = users
+        self._connections: set[int] = set()
+        """Those that have authenticated, by number."""
+
+    def responders(self) -> dict[str, Respond]:
+        """The methods for each API."""
+        return {"SaslHandshake": self.handshake, "SaslAuthenticate": self.authenticate}
+
+    def permits(self, request: MockRequest) -> bool:
+        """True if the connection may ask this already."""
+        return self.users is None or request.api in _BEFORE_SASL or request.connection in self._connections
+
+    def handshake(self, call: Call) -> Fields:
+        """SaslHandshake."""
+        is_known = call.fields["mechanism"] == _MECHANISM
+        code = ErrorCode.NONE if is_known else ErrorCode.UNSUPPORTED_SASL_MECHANISM
+        return {"error_code": code, "mechanisms": [_MECHANISM]}
+
+    def authenticate(self, call: Call) -> Fields:
+        """SaslAuthenticate: from then on the connection may ask anything."""
+        _, user, password = [*call.fields["auth_bytes"].split(b"\0"), b"", b""][:3]
+        users = self.users or {}
+        if users.get(user.decode(errors="replace"), "").encode() != password or not password:
+            message = "Authentication failed: Invalid username or password"
+            return {"error_code": ErrorCode.SASL_AUTHENTICATION_FAILED, "error_message": message}
+        self._connections.add(call.request.connection)
+        return {"error_message": None}
 
 
 class Exchange:
-    """Answers requests for all brokers of a mock. Any thread may call it."""
+    """Responds to requests for all brokers of a mock. Any thread may call it."""
 
     def __init__(
         self,
         specs: MessageSpecs,
         cluster: MockCluster,
+        responders: Mapping[str, Respond],
+        users: Mapping[str, str] | None,
         versions: Mapping[str, tuple[int, int]],
         see: Callable[[MockRequest], None],
     ) -> None:
         self._specs, self._cluster, self._versions, self._see = specs, cluster, versions, see
+        self._authentication = Authentication(users)
+        self._responders = {**responders, **self._authentication.responders()}
         self.script = Script()
         self.closed = threading.Event()
         self._failures: list[tuple[MockRequest, Exception]] = []
@@ -52,10 +104,10 @@ class Exchange:
         found = self._specs[f"{api}Request"].versions
         if api == "SaslHandshake":  # 0 has frames without a header behind it
             return VersionRange(1, found.highest)
-        return VersionRange(found.lowest, min(found.highest, HIGHEST.get(api, found.highest)))
+        return VersionRange(found.lowest, min(found.highest, _HIGHEST.get(api, found.highest)))
 
     def _is_asked_for(self, api: str) -> bool:
-        return self._cluster.users is not None or not api.startswith("Sasl")
+        return self._authentication.users is not None or not api.startswith("Sasl")
 
     def check_api(self, api: str) -> None:
         """Raise `ValueError` where Kafka has no such API."""
@@ -63,7 +115,7 @@ class Exchange:
             raise ValueError(f"Kafka has no API {api!r}; names are as in Produce, ListOffsets")
 
     def check(self) -> None:
-        """Raise `RuntimeError` for the first request that could not be answered as the script says."""
+        """Raise `RuntimeError` for the first request that got no response as the script says."""
         failures, self._failures = self._failures, []
         for request, error in failures:
             what = f"{request.api}, version {request.version}"
@@ -76,20 +128,20 @@ class Exchange:
         spec = self._known(api)
         if api in self._versions:
             return VersionRange(*self._versions[api])
-        known = (api in ANSWERS and self._is_asked_for(api)) or api == _API_VERSIONS
+        known = (api in self._responders and self._is_asked_for(api)) or api == _API_VERSIONS
         known = known or api in self.script.apis()
         return spec if known else VersionRange.parse(None)
 
-    def answer(self, api: str, body: bytes, version: int, node_id: int) -> bytes:
+    def respond(self, api: str, body: bytes, version: int, node_id: int) -> bytes:
         """Carry a request out that came over no connection, without any fault, and return the body of the
-        answer; no bytes if a broker sends none.
+        response; no bytes if a broker sends none.
         """
         request = self._request(api, version, body, node_id)
-        fields = self._answer(request, [])
+        fields = self._respond(request, [])
         return b"" if fields is None else self._specs[f"{api}Response"].write(fields, version)
 
     def serve(self, frame: bytes, node_id: int, connection: int) -> Outgoing:
-        """What to send in answer to ``frame``, its length included, and what becomes of the connection."""
+        """What to send in response to ``frame``, its length included, and what becomes of the connection."""
         try:
             request, spec = self._read(frame, node_id, connection)
         except ValueError as error:
@@ -98,21 +150,16 @@ class Exchange:
         self._see(request)
         if request.version not in self.versions_of(request.api):
             return self._refuse(request)
-        if self._is_stranger(request):
+        if not self._authentication.permits(request):
             what = (request.node_id, request.connection, request.api)
             _LOG.warning("broker %d: connection %d asks for %s before it says who it is (SASL)", *what)
             return Outgoing(b"", Then.CLOSE)
         try:
             return self._carry_out(request, spec)
         except Exception as error:  # noqa: BLE001 - a function of the script may raise anything
-            _LOG.exception("broker %d could not answer %r: the connection is closed", node_id, request)
+            _LOG.exception("broker %d could not respond to %r: the connection is closed", node_id, request)
             self._failures.append((request, error))
             return Outgoing(b"", Then.CLOSE)
-
-    def _is_stranger(self, request: MockRequest) -> bool:
-        if self._cluster.users is None or request.api in BEFORE_USERS:
-            return False
-        return request.connection not in self._cluster.authenticated
 
     def _carry_out(self, request: MockRequest, spec: MessageSpec) -> Outgoing:
         with self._cluster.changed:
@@ -190,15 +237,15 @@ class Exchange:
             pass
 
     def _body(self, request: MockRequest, faults: list[Effect]) -> bytes | None:
-        replies = [fault.answer for fault in faults if fault.answer is not None]
+        replies = [fault.response for fault in faults if fault.response is not None]
         fields: Fields | None
         if replies:
-            told = replies[0](request) if callable(replies[0]) else replies[0]
-            if isinstance(told, bytes):
-                return told
-            fields = dict(told)
+            reply = replies[0](request) if callable(replies[0]) else replies[0]
+            if isinstance(reply, bytes):
+                return reply
+            fields = dict(reply)
         else:
-            fields = self._answer(request, faults)
+            fields = self._respond(request, faults)
         if fields is None:
             return None
         for fault in faults:
@@ -207,14 +254,21 @@ class Exchange:
             self._spoil_records(fields, fault)
         return self._specs[f"{request.api}Response"].write(fields, request.version)
 
-    def _answer(self, request: MockRequest, faults: list[Effect]) -> Fields | None:
+    def _respond(self, request: MockRequest, faults: list[Effect]) -> Fields | None:
+        code = next((fault.code for fault in faults if fault.code is not None), ErrorCode.NONE)
         if request.api == _API_VERSIONS:
-            code = next((fault.code for fault in faults if fault.code is not None), ErrorCode.NONE)
             return self._api_versions() | {"error_code": code}
-        if request.api not in ANSWERS:
-            code = next((fault.code for fault in faults if fault.code is not None), ErrorCode.NONE)
+        if request.api not in self._responders:
             return {"error_code": code}
-        return answer(self._cluster, Call(request, faults))
+        call = Call(request, faults)
+        refusal = call.refusal()
+        if request.api in _WHOLE and refusal is not None and not refusal.applied:
+            return {"error_code": refusal.code}
+        with self._cluster.changed:
+            fields = self._responders[request.api](call)
+        if fields is not None and refusal is not None and request.api in _WHOLE + _OF_MEMBERS:
+            fields["error_code"] = refusal.code
+        return fields
 
     def _spoil_records(self, fields: Fields, fault: Effect) -> None:
         for topic in fields.get("responses", ()) if fault.spoilt_records else ():

@@ -1,4 +1,4 @@
-"""`Listener`: the sockets of one mock broker. A connection's requests are answered in turn, as by Kafka."""
+"""`Listener`: the sockets of one mock broker. A connection's requests get their responses in turn."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_FRAME_BYTES: Final = 100 << 20
 
 
 class Then(enum.Enum):
-    """What becomes of a connection after an answer."""
+    """What becomes of a connection after a response."""
 
     NEXT = enum.auto()
     """The next request is answered."""
@@ -124,7 +124,7 @@ class Listener:
                 sock = secured
                 self._keep(sock, connection)
                 secured.do_handshake()
-            self._answer_in_turn(sock, connection)
+            self._respond_in_turn(sock, connection)
         except (OSError, EOFError):
             pass  # the client is gone, or we hung up
         finally:
@@ -139,7 +139,7 @@ class Listener:
             if self._listening is None:
                 raise EOFError  # stopped while this one came in
 
-    def _answer_in_turn(self, sock: socket.socket, connection: int) -> None:
+    def _respond_in_turn(self, sock: socket.socket, connection: int) -> None:
         then = Then.NEXT
         while then is not Then.CLOSE:
             prefix = _receive(sock, 4)

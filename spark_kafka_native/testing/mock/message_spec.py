@@ -1,20 +1,93 @@
-"""`MessageSpec`: a message as Kafka's own specification describes it, read and written by following it.
+"""Kafka's messages, read and written by its own specification, which comes out of a ``kafka-clients`` jar.
 
-A value is a dict from field names (snake-cased: ``error_code``) to ints, strs, bytes, bools, `uuid.UUID`,
-lists and dicts. Fields that are left out have Kafka's default. Nothing of ``kafka.protocol`` is used here.
+`MessageSpecs` opens the jar as a zip: no Java runs, and nothing of the specification is kept in this package.
+A `MessageSpec` reads and writes one message by following it. A value is a dict from field names (snake-cased:
+``error_code``) to ints, strs, bytes, bools, `uuid.UUID`, lists and dicts. Fields that are left out have
+Kafka's default.
+
+Slow and plain on purpose, and nothing of ``kafka.protocol`` is used: what both read alike is Kafka's format,
+not one mistake made twice. *Compact* lengths (KIP-482) are unsigned varints of length + 1.
 """
 
 from __future__ import annotations
 
+import functools
+import json
 import re
+import struct
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from .message_bytes import MessageReader, MessageWriter
+from ..errors import JarsUnavailableError
+from ..java import jars
 
 Fields = dict[str, Any]
+_FOLDER = "common/message/"
+_NUMBERS = {
+    "bool": ">?",
+    "int8": ">b",
+    "int16": ">h",
+    "uint16": ">H",
+    "int32": ">i",
+    "uint32": ">I",
+    "int64": ">q",
+    "float64": ">d",
+}
+
+
+class MessageSpecs:
+    """All messages of one version of Kafka. Get it from `message_specs`."""
+
+    def __init__(self, jar: Path) -> None:
+        """Read them from ``jar``. Raises `JarsUnavailableError` if they are not in it."""
+        try:
+            with zipfile.ZipFile(jar) as opened:
+                names = [
+                    name
+                    for name in opened.namelist()
+                    if name.startswith(_FOLDER) and name.endswith(("Request.json", "Response.json"))
+                ]
+                self._texts = {
+                    name[len(_FOLDER) : -len(".json")]: opened.read(name).decode() for name in names
+                }
+        except (OSError, zipfile.BadZipFile) as error:
+            raise JarsUnavailableError(f"{jar} can't be read as a jar: {error}") from error
+        if "ApiVersionsRequest" not in self._texts:
+            raise JarsUnavailableError(f"{jar} has no specification of Kafka's messages in {_FOLDER}")
+        self._specs: dict[str, MessageSpec] = {}
+        self._apis = {
+            int(key[1]): name.removesuffix("Request")
+            for name, text in self._texts.items()
+            if name.endswith("Request") and (key := re.search(r'"apiKey": *(\d+)', text))
+        }
+
+    def __getitem__(self, name: str) -> MessageSpec:
+        """That of ``FetchRequest``. Raises `KeyError`."""
+        if name not in self._specs:
+            # The files are JSON with comments on lines of their own.
+            text = re.sub(r"^\s*//.*$", "", self._texts[name], flags=re.MULTILINE)
+            self._specs[name] = MessageSpec.from_json(json.loads(text))
+        return self._specs[name]
+
+    @property
+    def apis(self) -> dict[int, str]:
+        """The name of each API, as ``Fetch``, by its key."""
+        return self._apis
+
+
+@functools.cache
+def message_specs(jar: Path | None = None) -> MessageSpecs:
+    """Kafka's messages, from ``jar``, or by default from the one that the embedded broker uses, too.
+
+    Raises `JarsUnavailableError` when there is none and none can be fetched.
+    """
+    if jar is None:
+        jar = next(one for one in jars() if one.name.startswith("kafka-clients-"))
+    return MessageSpecs(jar)
 
 
 @dataclass(frozen=True)
@@ -224,3 +297,81 @@ def _default(spec: Mapping[str, Any]) -> Any:
 def _snake_cased(name: str) -> str:
     """``TopicIdsAndNames`` as topic_ids_and_names, ``ISRNodes`` as isr_nodes."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
+class MessageReader:
+    """Reads values from the front of ``data``. Raises `ValueError` if ``data`` ends before a value does."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+
+    def take(self, size: int) -> bytes:
+        """The next ``size`` bytes."""
+        if size < 0 or self.at + size > len(self.data):
+            raise ValueError(f"{size} bytes are wanted at byte {self.at} of {len(self.data)}")
+        self.at += size
+        return self.data[self.at - size : self.at]
+
+    def varint(self) -> int:
+        """An unsigned varint."""
+        value = shift = 0
+        while True:
+            (byte,) = self.take(1)
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    def length(self, kind: str, *, compact: bool) -> int:
+        """How long the string, bytes or array that follows is; -1 for null."""
+        if compact:
+            return self.varint() - 1
+        return int(self.primitive("int16" if kind == "string" else "int32"))
+
+    def primitive(self, kind: str, *, compact: bool = False) -> Any:
+        """A value of one of Kafka's primitive types; None for a null string or null bytes."""
+        if kind == "uuid":
+            return UUID(bytes=self.take(16))
+        if kind in _NUMBERS:
+            form = _NUMBERS[kind]
+            return struct.unpack(form, self.take(struct.calcsize(form)))[0]
+        size = self.length(kind, compact=compact)
+        if size == -1:
+            return None
+        value = self.take(size)
+        return value.decode() if kind == "string" else value
+
+
+class MessageWriter:
+    """Appends values to ``data``."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def varint(self, value: int) -> None:
+        """An unsigned varint."""
+        while value > 127:
+            self.data.append(value & 127 | 128)
+            value >>= 7
+        self.data.append(value)
+
+    def length(self, kind: str, size: int, *, compact: bool) -> None:
+        """How long the string, bytes or array that follows is; -1 for null."""
+        if compact:
+            self.varint(size + 1)
+        else:
+            self.primitive("int16" if kind == "string" else "int32", size)
+
+    def primitive(self, kind: str, value: Any, *, compact: bool = False) -> None:
+        """A value of one of Kafka's primitive types; None is a null string or null bytes."""
+        if kind == "uuid":
+            self.data += value.bytes
+        elif kind in _NUMBERS:
+            self.data += struct.pack(_NUMBERS[kind], value)
+        elif value is None:
+            self.length(kind, -1, compact=compact)
+        else:
+            written = value.encode() if kind == "string" else bytes(value)
+            self.length(kind, len(written), compact=compact)
+            self.data += written

@@ -11,13 +11,14 @@ from typing import Self
 
 from ...kafka.model import Record, TopicPartition
 from .exchange import Exchange
+from .groups import GroupCoordinator
 from .listener import Listener
-from .message_specs import message_specs
-from .mock_cluster import MockCluster
-from .mock_request import MockRequest
-from .partition_log import PartitionLog
-from .record_batches import build_batch, read_records
-from .script import Fault
+from .message_spec import message_specs
+from .mock_cluster import MockCluster, topic_responders
+from .partition_log import PartitionLog, build_batch, read_records
+from .record_responses import record_responders
+from .script import Fault, MockRequest
+from .transactions import TransactionCoordinator
 
 Value = Record | bytes | str | None
 
@@ -54,12 +55,22 @@ class MockBroker:
         """
         if brokers < 1:
             raise ValueError(f"brokers is {brokers}: at least one is needed")
-        self.cluster = MockCluster(users=users)
-        """What the brokers have: topics with their logs, groups, transactions. A test may change it, with the
-        lock ``cluster.changed`` held, to make what no client could.
+        self.cluster = MockCluster()
+        """Topics with their logs and leaders. With the lock ``cluster.changed`` held, a test may change it,
+        `groups` and `transactions`, to make a state that no client could.
         """
+        self.groups = GroupCoordinator(self.cluster)
+        self.transactions = TransactionCoordinator(self.cluster, self.groups)
         self._seen: list[MockRequest] = []
-        self._exchange = Exchange(message_specs(jar), self.cluster, versions or {}, self._see)
+        responders = {
+            **topic_responders(self.cluster),
+            **record_responders(self.cluster, self.transactions),
+            **self.groups.responders(),
+            **self.transactions.responders(),
+        }
+        self._exchange = Exchange(
+            message_specs(jar), self.cluster, responders, users, versions or {}, self._see
+        )
         numbers = itertools.count(1)
         self._number: Callable[[], int] = lambda: next(numbers)
         self._listeners = {
@@ -81,7 +92,7 @@ class MockBroker:
         """Stop all brokers and wait for their threads; what waits at a gate or for a group goes on.
 
         Raises `RuntimeError` if a fault could not be carried out, as where a function given to it raised
-        or a `Fault.reply` has a field that the answer has not: its request found the connection closed.
+        or a `Fault.reply` has a field that the response has not: its request found the connection closed.
         """
         self._end()
         self._exchange.check()
@@ -92,8 +103,7 @@ class MockBroker:
             self.stop(node_id)
             listener.stop(for_good=True)
         with self.cluster.changed:
-            for group in self.cluster.groups.values():
-                group.disband()
+            self.groups.disband()
         for listener in self._listeners.values():
             listener.join()
 
@@ -154,7 +164,7 @@ class MockBroker:
     def committed(self, group: str) -> dict[TopicPartition, int]:
         """The offsets that a group has committed."""
         with self.cluster.changed:
-            known = self.cluster.groups.get(group)
+            known = self.groups.by_id.get(group)
             committed = {} if known is None else known.committed
             return {TopicPartition(*place): part["committed_offset"] for place, part in committed.items()}
 
@@ -177,7 +187,7 @@ class MockBroker:
         Only those count that are about ``topic`` and ``partition``, at broker ``node_id``, and for which
         ``when(request)`` is true; the first ``after`` of them are spared. Faults with the same conditions
         happen one after the other. An API that the mock does not know is offered to clients as soon as there
-        is a fault of it: answer it with `Fault.reply`.
+        is a fault of it, such as `Fault.reply`.
         """
         self._exchange.check_api(api)
         conditions = {"topic": topic, "partition": partition, "node_id": node_id}
@@ -186,13 +196,13 @@ class MockBroker:
             fault = Fault(api, conditions, times=times, after=after, when=when, lock=lock)
             return self._exchange.script.add(fault)
 
-    def answer(self, api: str, body: bytes, *, version: int, node_id: int = 1) -> bytes:
-        """What a broker answers a request with that came over no connection: the bytes behind the headers.
+    def respond(self, api: str, body: bytes, *, version: int, node_id: int = 1) -> bytes:
+        """A broker's response to a request that came over no connection: the bytes behind the headers.
 
-        It is carried out; faults do not count. For a function given to `Fault.reply` that changes an answer.
+        It is carried out; faults do not count. For a function given to `Fault.reply` that changes a response.
         """
         self._exchange.check_api(api)
-        return self._exchange.answer(api, body, version, node_id)
+        return self._exchange.respond(api, body, version, node_id)
 
     def stop(self, node_id: int, *, is_noticed: bool = True) -> None:
         """Refuse and close the connections of a broker; others lead its partitions from now on.

@@ -1,20 +1,21 @@
-"""`MockCluster`: the state that the brokers of a mock share: topics, logs, groups, leaders."""
+"""`MockCluster`: the brokers, topics and leaders of a mock, and the responses about them.
+
+All brokers share it. A `Call` is a request together with its faults; `each_partition` and `named_error` make
+responses of which the script may refuse a part.
+"""
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
 from ...kafka.error_code import ErrorCode
-from .classic_group import ClassicGroup
-from .mock_request import MockRequest, index_of, topic_of
 from .partition_log import PartitionLog
-from .script import Effect, Fields
-from .transaction import Transaction
+from .script import Effect, Fields, MockRequest, index_of, topic_of
 
 CLUSTER_ID = "mock"
 
@@ -54,6 +55,10 @@ class Call:
         return None
 
 
+Respond = Callable[[Call], Fields | None]
+"""Carries a request out and returns the fields of the response; None: there is no response."""
+
+
 @dataclass
 class MockCluster:
     """State under one lock, `changed`, which is notified of every change that a thread may wait for."""
@@ -61,15 +66,7 @@ class MockCluster:
     addresses: dict[int, tuple[str, int]] = field(default_factory=dict)
     running: set[int] = field(default_factory=set)
     topics: dict[str, MockTopic] = field(default_factory=dict)
-    groups: dict[str, ClassicGroup] = field(default_factory=dict)
-    transactions: dict[str, Transaction] = field(default_factory=dict)
-    """By transactional id."""
-    users: Mapping[str, str] | None = None
-    """Names and passwords; None: clients need no authentication."""
-    authenticated: set[int] = field(default_factory=set)
-    """The authenticated connections, by number."""
     changed: threading.Condition = field(default_factory=threading.Condition)
-    producer_ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1000))
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str | None]) -> MockTopic:
         """Make a topic; its leaders take turns."""
@@ -94,10 +91,6 @@ class MockCluster:
         found = self.topics.get(topic)
         in_range = found is not None and 0 <= partition < len(found.partitions)
         return found.partitions[partition] if found is not None and in_range else None
-
-    def group(self, group_id: str) -> ClassicGroup:
-        """A group; created on first use."""
-        return self.groups.setdefault(group_id, ClassicGroup(self.changed))
 
     @property
     def coordinator(self) -> int:
@@ -136,39 +129,207 @@ class MockCluster:
 
 
 Ask = Callable[[str | None, Fields], Fields]
-"""What a partition answers: gets its topic and its part of the request."""
+"""Responds for a partition: gets its topic and its part of the request."""
 
 
 def each_partition(
     cluster: MockCluster, call: Call, topics: list[Fields], keys: tuple[str, str], ask: Ask
 ) -> list[Fields]:
-    """The answer topic by topic, partition by partition; what the script refuses is not asked.
+    """The response topic by topic, partition by partition; what the script refuses is not asked.
 
     ``keys`` are the response's names for the list of partitions and for their index.
     """
-    answers = []
+    responses = []
     for item in topics:
         topic = topic_of(item, cluster.topic_name)
         within = next(value for value in item.values() if isinstance(value, list))
-        answer: Fields = {key: item[key] for key in ("name", "topic", "topic_id") if key in item}
-        answer[keys[0]] = [_partition_answer(call, topic, part, keys[1], ask) for part in within]
-        answers.append(answer)
-    return answers
+        response: Fields = {key: item[key] for key in ("name", "topic", "topic_id") if key in item}
+        response[keys[0]] = [_partition_response(call, topic, part, keys[1], ask) for part in within]
+        responses.append(response)
+    return responses
 
 
-def _partition_answer(call: Call, topic: str | None, part: Fields, index_key: str, ask: Ask) -> Fields:
+def _partition_response(call: Call, topic: str | None, part: Fields, index_key: str, ask: Ask) -> Fields:
     index = index_of(part)
     refusal = call.refusal(topic or "", index)
-    answer: dict[str, Any] = {} if refusal is not None and not refusal.applied else ask(topic, part)
+    response: dict[str, Any] = {} if refusal is not None and not refusal.applied else ask(topic, part)
     if refusal is not None:
-        answer["error_code"] = refusal.code
-    return {**answer, index_key: index}
+        response["error_code"] = refusal.code
+    return {**response, index_key: index}
 
 
 def named_error(call: Call, name: str, check: Callable[[], ErrorCode]) -> Fields:
-    """The answer about one topic: the script's error, else what ``check`` (which does it) returns."""
+    """The response about one topic: the script's error, else what ``check`` (which does it) returns."""
     refusal = call.refusal(name)
     code = refusal.code if refusal is not None and not refusal.applied else check()
     if refusal is not None:
         code = refusal.code
     return {"name": name, "error_code": code, "error_message": None}
+
+
+_TOPIC_RESOURCE = 2
+_FROM_TOPIC, _BY_DEFAULT = 1, 5
+
+
+def topic_responders(cluster: MockCluster) -> dict[str, Respond]:
+    """The functions for each API about the cluster and its topics, to be called with its lock held."""
+    functions: dict[str, Callable[[MockCluster, Call], Fields]] = {
+        "Metadata": metadata,
+        "DescribeCluster": describe_cluster,
+        "CreateTopics": create_topics,
+        "DeleteTopics": delete_topics,
+        "CreatePartitions": create_partitions,
+        "DescribeConfigs": describe_configs,
+    }
+    return {api: partial(function, cluster) for api, function in functions.items()}
+
+
+def metadata(cluster: MockCluster, call: Call) -> Fields:
+    """Metadata."""
+    asked = call.fields["topics"]
+    if asked is None or (not asked and call.version == 0):
+        asked = [{"name": name} for name in cluster.topics]
+    nodes = sorted(cluster.running)
+    return {
+        "brokers": [_address(cluster, node_id, "node_id") for node_id in nodes],
+        "cluster_id": CLUSTER_ID,
+        "controller_id": cluster.coordinator,
+        "topics": [_describe(cluster, call, one) for one in asked],
+    }
+
+
+def _address(cluster: MockCluster, node_id: int, key: str) -> Fields:
+    host, port = cluster.addresses[node_id]
+    return {key: node_id, "host": host, "port": port}
+
+
+def _describe(cluster: MockCluster, call: Call, asked: Fields) -> Fields:
+    name = topic_of(asked, cluster.topic_name)
+    topic = cluster.topics.get(name or "")
+    refusal = call.refusal(name or "")
+    if refusal is not None or topic is None:
+        missing = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        topic_id = asked.get("topic_id", UUID(int=0))
+        return {"name": name, "topic_id": topic_id, "error_code": refusal.code if refusal else missing}
+    nodes = sorted(cluster.running)
+    return {
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "partitions": [
+            {
+                "error_code": ErrorCode.NONE if log.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+                "partition_index": log.partition,
+                "leader_id": log.leader,
+                "leader_epoch": log.leader_epoch,
+                "replica_nodes": nodes,
+                "isr_nodes": nodes,
+            }
+            for log in topic.partitions
+        ],
+    }
+
+
+def describe_cluster(cluster: MockCluster, _call: Call) -> Fields:
+    """DescribeCluster."""
+    return {
+        "cluster_id": CLUSTER_ID,
+        "controller_id": cluster.coordinator,
+        "brokers": [_address(cluster, node_id, "broker_id") for node_id in sorted(cluster.running)],
+    }
+
+
+def create_topics(cluster: MockCluster, call: Call) -> Fields:
+    """CreateTopics."""
+    return {"topics": [_create(cluster, call, one) for one in call.fields["topics"]]}
+
+
+def _create(cluster: MockCluster, call: Call, asked: Fields) -> Fields:
+    name = asked["name"]
+    partitions = len(asked["assignments"]) or max(1, asked["num_partitions"])
+    made: list[MockTopic] = []
+
+    def create() -> ErrorCode:
+        if name in cluster.topics:
+            return ErrorCode.TOPIC_ALREADY_EXISTS
+        if not call.fields["validate_only"]:
+            configs = {one["name"]: one["value"] for one in asked["configs"]}
+            made.append(cluster.create_topic(name, partitions, configs))
+        return ErrorCode.NONE
+
+    response = named_error(call, name, create)
+    if made:
+        response |= {"topic_id": made[0].topic_id, "num_partitions": partitions, "replication_factor": 1}
+    return response
+
+
+def delete_topics(cluster: MockCluster, call: Call) -> Fields:
+    """DeleteTopics."""
+    asked = call.fields.get("topics") or [{"name": name} for name in call.fields.get("topic_names", ())]
+
+    def delete(one: Fields) -> Fields:
+        name = topic_of(one, cluster.topic_name)
+        if name is None:
+            return {"topic_id": one["topic_id"], "error_code": ErrorCode.UNKNOWN_TOPIC_ID}
+
+        def remove() -> ErrorCode:
+            if cluster.topics.pop(name, None) is None:
+                return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            cluster.changed.notify_all()
+            return ErrorCode.NONE
+
+        return named_error(call, name, remove)
+
+    return {"responses": [delete(one) for one in asked]}
+
+
+def create_partitions(cluster: MockCluster, call: Call) -> Fields:
+    """CreatePartitions."""
+
+    def grow(one: Fields) -> Fields:
+        def add() -> ErrorCode:
+            topic = cluster.topics.get(one["name"])
+            if topic is None:
+                return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if one["count"] <= len(topic.partitions):
+                return ErrorCode.INVALID_PARTITIONS
+            if not call.fields["validate_only"]:
+                cluster.grow_topic(topic.name, one["count"])
+            return ErrorCode.NONE
+
+        return named_error(call, one["name"], add)
+
+    return {"results": [grow(one) for one in call.fields["topics"]]}
+
+
+def describe_configs(cluster: MockCluster, call: Call) -> Fields:
+    """DescribeConfigs: of topics, what they were created with, and what a producer asks for."""
+
+    def describe(one: Fields) -> Fields:
+        head: dict[str, Any] = {
+            "resource_type": one["resource_type"],
+            "resource_name": one["resource_name"],
+            "error_message": None,
+        }
+        is_topic = one["resource_type"] == _TOPIC_RESOURCE
+        topic = cluster.topics.get(one["resource_name"]) if is_topic else None
+        refusal = call.refusal(one["resource_name"])
+        if refusal is not None or (is_topic and topic is None):
+            missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return head | {"error_code": missing if refusal is None else refusal.code, "configs": []}
+        own = topic.configs if topic is not None else {}
+        values = {"max.message.bytes": "1048588", "cleanup.policy": "delete"} | own
+        wanted = one["configuration_keys"]
+        return head | {
+            "configs": [
+                {
+                    "name": name,
+                    "value": value,
+                    "config_source": _FROM_TOPIC if name in own else _BY_DEFAULT,
+                    "documentation": None,
+                }
+                for name, value in values.items()
+                if wanted is None or name in wanted
+            ]
+        }
+
+    return {"results": [describe(one) for one in call.fields["resources"]]}

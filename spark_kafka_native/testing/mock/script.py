@@ -1,14 +1,88 @@
-"""`Effect`, `Fault` and `Script`: what a mock broker does otherwise than a broker would, and when."""
+"""What a mock broker does otherwise than a broker would, and when: a `Script` is a list of faults.
+
+A `Fault` has conditions, which a `MockRequest` may meet, and an `Effect`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Self
+from uuid import UUID
 
 from ...kafka.error_code import ErrorCode
-from .mock_request import MockRequest
+
+_PARTITIONS = ("partitions", "partition_data", "partition_indexes")
+_INDEX = ("partition", "index", "partition_index")
+_TOPIC_RESOURCE = 2
+
+Place = tuple[str, int | None]
+"""A topic, and a partition of it where one is named."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MockRequest:
+    """One request. ``fields`` has Kafka's names for its fields, in snake case, as its version has them."""
+
+    api: str
+    """As in Kafka's documentation: ``Produce``, ``ListOffsets``."""
+    version: int
+    fields: dict[str, Any] = field(repr=False)
+    node_id: int
+    """The broker that was asked."""
+    connection: int
+    """Connections are numbered from 1, over all brokers."""
+    at: float
+    """When it came, by `time.monotonic`."""
+    body: bytes = field(repr=False)
+    """The bytes behind its header."""
+    client_id: str | None
+    correlation_id: int
+    places: tuple[Place, ...] = ()
+    """Which topics and partitions it is about."""
+
+
+def find_places(fields: Mapping[str, Any], topic_name: Callable[[UUID], str | None]) -> Iterator[Place]:
+    """The topics and partitions that a request names, wherever its API puts them."""
+    for key, value in fields.items():
+        if not isinstance(value, list):
+            continue
+        for one in value:
+            if key == "topic_names":
+                yield one, None
+            elif isinstance(one, dict):
+                yield from _places_of(one, topic_name)
+
+
+def _places_of(item: Mapping[str, Any], topic_name: Callable[[UUID], str | None]) -> Iterator[Place]:
+    topic = topic_of(item, topic_name)
+    if topic is None:
+        yield from find_places(item, topic_name)
+        return
+    partitions = next((item[key] for key in _PARTITIONS if key in item), None)
+    if partitions is None:
+        yield topic, None
+        return
+    for partition in partitions:
+        yield topic, index_of(partition) if isinstance(partition, dict) else partition
+
+
+def topic_of(item: Mapping[str, Any], topic_name: Callable[[UUID], str | None]) -> str | None:
+    """The topic that a part of a request is about, by its name or its id; None if it has neither."""
+    if item.get("resource_type") == _TOPIC_RESOURCE:
+        return str(item["resource_name"])
+    named = item.get("name") or item.get("topic")
+    if named or "topic_id" not in item:
+        return named
+    return topic_name(item["topic_id"])
+
+
+def index_of(item: Mapping[str, Any]) -> int:
+    """The partition that a part of a request is about."""
+    return int(next(item[key] for key in _INDEX if key in item))
+
 
 Fields = dict[str, Any]
 Reply = Mapping[str, Any] | bytes | Callable[[MockRequest], Mapping[str, Any] | bytes]
@@ -32,7 +106,7 @@ class Effect:
         self.spoilt_records: list[int] = []
         self.frame: bytes | None = None
         self.pieces: tuple[int, float] | None = None
-        self.answer: Reply | None = None
+        self.response: Reply | None = None
         self.edits: list[Callable[[Fields], None]] = []
 
     def fail(self, code: str | int | ErrorCode, *, applied: bool = False) -> Self:
@@ -77,7 +151,7 @@ class Effect:
         return self
 
     def cut(self, after_bytes: int = 0) -> Self:
-        """Carry the request out, send the given number of bytes of the answer (the 4 bytes of its length
+        """Carry the request out, send the given number of bytes of the response (the 4 bytes of its length
         included), and close the connection.
         """
         with self._tell():
@@ -85,7 +159,7 @@ class Effect:
         return self
 
     def dribble(self, piece: int, pause_s: float) -> Self:
-        """Carry the request out, and send the answer in pieces of ``piece`` bytes, ``pause_s`` apart."""
+        """Carry the request out, and send the response in pieces of ``piece`` bytes, ``pause_s`` apart."""
         if piece < 1:
             raise ValueError(f"piece is {piece}: at least one byte is sent at a time")
         with self._tell():
@@ -93,7 +167,7 @@ class Effect:
         return self
 
     def corrupt(self, byte: int) -> Self:
-        """Turn over the bits of one byte of the answer: counted from 0 after the length, or -1 from its end.
+        """Turn over the bits of a byte of the response, counted from 0 after the length, or -1 from its end.
 
         The first four are the correlation id.
         """
@@ -109,17 +183,17 @@ class Effect:
             self.spoilt_records.append(byte)
         return self
 
-    def reply(self, answer: Reply) -> Self:
+    def reply(self, response: Reply) -> Self:
         """Answer with these fields, or with these bytes after the header. The request is not carried out.
 
         A function gets the `MockRequest` and returns either. Fields that are left out have their default.
         """
         with self._tell():
-            self.answer = answer
+            self.response = response
         return self
 
     def send(self, frame: bytes) -> Self:
-        """Send these bytes in place of the answer's frame, length and header included. The request is not
+        """Send these bytes in place of the response's frame, length and header included. The request is not
         carried out.
         """
         with self._tell():
@@ -127,7 +201,7 @@ class Effect:
         return self
 
     def change(self, edit: Callable[[Fields], None]) -> Self:
-        """Carry the request out, and let ``edit`` change the fields of its answer in place."""
+        """Carry the request out, and let ``edit`` change the fields of its response in place."""
         with self._tell():
             self.edits.append(edit)
         return self

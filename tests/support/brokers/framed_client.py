@@ -7,7 +7,7 @@ import socket
 import struct
 from typing import Any
 
-from spark_kafka_native.testing.mock.message_specs import message_specs
+from spark_kafka_native.testing.mock.message_spec import message_specs
 
 WITHIN_S = 120
 

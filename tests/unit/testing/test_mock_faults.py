@@ -17,8 +17,8 @@ import trustme
 from support.brokers.framed_client import WITHIN_S, Peer
 
 from spark_kafka_native.testing import Effect, MockBroker
-from spark_kafka_native.testing.mock.message_specs import message_specs
-from spark_kafka_native.testing.mock.mock_request import MockRequest
+from spark_kafka_native.testing.mock.message_spec import message_specs
+from spark_kafka_native.testing.mock.script import MockRequest
 
 REFUSED = 29  # TOPIC_AUTHORIZATION_FAILED
 OF_COORDINATORS = ("FindCoordinator", "JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup")
@@ -186,7 +186,7 @@ def test_a_reply_begins_with_the_own_answer_of_the_broker(broker: MockBroker, pe
     spec = message_specs()["MetadataResponse"]
 
     def lagging(request: MockRequest) -> dict[str, Any]:
-        told = spec.read(broker.answer(request.api, request.body, version=request.version), request.version)
+        told = spec.read(broker.respond(request.api, request.body, version=request.version), request.version)
         return told | {"topics": []}
 
     broker.on("Metadata").reply(lagging)
@@ -195,7 +195,7 @@ def test_a_reply_begins_with_the_own_answer_of_the_broker(broker: MockBroker, pe
     assert len(broker.requests) == 1  # what the function asked came over no connection
     fields = {"acks": 0, "topic_data": []}
     produce = message_specs()["ProduceRequest"].write(fields, 9)
-    assert broker.answer("Produce", produce, version=9) == b""
+    assert broker.respond("Produce", produce, version=9) == b""
 
 
 def test_a_request_knows_when_it_came_and_its_bytes(broker: MockBroker, peer: Peer) -> None:

@@ -12,7 +12,7 @@ from support.brokers.framed_client import WITHIN_S, Peer
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.testing import MockBroker
-from spark_kafka_native.testing.mock.message_specs import message_specs
+from spark_kafka_native.testing.mock.message_spec import message_specs
 
 LONG_MS = 600_000
 SHORT_MS = 300

@@ -15,8 +15,7 @@ from support.brokers.framed_client import Peer
 from spark_kafka_native.kafka import Record
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.testing import MockBroker
-from spark_kafka_native.testing.mock.partition_log import PartitionLog
-from spark_kafka_native.testing.mock.record_batches import BatchHeader, place_batch, read_records
+from spark_kafka_native.testing.mock.partition_log import BatchHeader, PartitionLog, place_batch, read_records
 
 LAST_SEQUENCE = (1 << 31) - 1
 OUT_OF_ORDER = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
@@ -91,7 +90,7 @@ def test_what_is_no_batch_is_not_taken(log: PartitionLog) -> None:
 
 def recount(whole: bytes, count: int) -> bytes:
     """The batch with another number of records, and a checksum that fits."""
-    from spark_kafka_native.testing.mock.record_batches import _crc32c
+    from spark_kafka_native.testing.mock.partition_log import _crc32c
 
     checked = whole[21:57] + struct.pack(">i", count) + whole[61:]
     return whole[:17] + struct.pack(">I", _crc32c(checked)) + checked

@@ -22,7 +22,7 @@ from spark_kafka_native.kafka import (
 )
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.testing import MockBroker
-from spark_kafka_native.testing.mock.record_batches import BatchHeader
+from spark_kafka_native.testing.mock.partition_log import BatchHeader
 
 
 @pytest.fixture
@@ -240,7 +240,7 @@ def test_epochs_and_who_is_fenced(broker: MockBroker, peer: Peer) -> None:
 
 def test_epochs_that_are_used_up_give_another_producer_id(broker: MockBroker, peer: Peer) -> None:
     first = initialize(peer)
-    broker.cluster.transactions["id"].epoch = 32765
+    broker.transactions.by_id["id"].epoch = 32765
     assert initialize(peer) == {**first, "producer_epoch": 32766}
     after = initialize(peer)
     assert after["producer_epoch"] == 0

@@ -1,26 +1,38 @@
-"""Answers about records: written, read, looked up, deleted."""
+"""Responses about records: written, read, looked up, deleted."""
 
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from ...kafka.error_code import ErrorCode
-from .mock_cluster import Call, MockCluster, each_partition
+from .mock_cluster import Call, MockCluster, Respond, each_partition
 from .script import Fields
-from .transaction_answers import batch_refusal
+from .transactions import TransactionCoordinator
 
 _READ_COMMITTED = 1
 _LATEST = -1
 
 
-def produce(cluster: MockCluster, call: Call) -> Fields | None:
-    """Produce; no answer with ``acks=0``."""
+def record_responders(cluster: MockCluster, transactions: TransactionCoordinator) -> dict[str, Respond]:
+    """The functions for each API about records, to be called with the cluster's lock held."""
+    return {
+        "Produce": partial(produce, cluster, transactions),
+        "Fetch": partial(fetch, cluster),
+        "ListOffsets": partial(list_offsets, cluster),
+        "OffsetForLeaderEpoch": partial(offset_for_leader_epoch, cluster),
+        "DeleteRecords": partial(delete_records, cluster),
+    }
+
+
+def produce(cluster: MockCluster, transactions: TransactionCoordinator, call: Call) -> Fields | None:
+    """Produce; no response with ``acks=0``."""
 
     def append(topic: str | None, part: Fields) -> Fields:
         code, log = cluster.led_log(call, topic, part["index"])
         if log is None:
             return {"error_code": code, "base_offset": -1}
-        code, base_offset = batch_refusal(cluster, topic, part), -1
+        code, base_offset = transactions.batch_refusal(topic, part), -1
         if not code:
             code, base_offset = log.append(part["records"] or b"")
         return {"error_code": code, "base_offset": base_offset, "log_start_offset": log.log_start_offset}
@@ -46,7 +58,7 @@ def fetch(cluster: MockCluster, call: Call) -> Fields:
 
 
 def _read(cluster: MockCluster, call: Call) -> tuple[list[Fields], int, bool]:
-    """The answer, the bytes of records in it, and whether it has an error."""
+    """The response, the bytes of records in it, and whether it has an error."""
     left = [call.fields.get("max_bytes", 1 << 31)]
     committed = call.fields.get("isolation_level") == _READ_COMMITTED
 
@@ -58,7 +70,7 @@ def _read(cluster: MockCluster, call: Call) -> tuple[list[Fields], int, bool]:
         offset = part["fetch_offset"]
         stable = log.last_stable_offset
         until = stable if committed else log.end_offset
-        told: Fields = {
+        response: Fields = {
             "high_watermark": log.end_offset,
             "last_stable_offset": stable,
             "log_start_offset": log.log_start_offset,
@@ -66,11 +78,11 @@ def _read(cluster: MockCluster, call: Call) -> tuple[list[Fields], int, bool]:
             "records": b"",
         }
         if not log.log_start_offset <= offset <= log.end_offset:
-            return told | {"error_code": ErrorCode.OFFSET_OUT_OF_RANGE}
+            return response | {"error_code": ErrorCode.OFFSET_OUT_OF_RANGE}
         if left[0] > 0:
-            told["records"] = log.read(offset, min(left[0], part["partition_max_bytes"]), until)
-            left[0] -= len(told["records"])
-        return told
+            response["records"] = log.read(offset, min(left[0], part["partition_max_bytes"]), until)
+            left[0] -= len(response["records"])
+        return response
 
     responses = each_partition(cluster, call, call.fields["topics"], ("partitions", "partition_index"), read)
     parts = [part for topic in responses for part in topic["partitions"]]
