@@ -19,7 +19,7 @@ from .faults import FaultRule, ProxiedRequest, TracedFault, read_trace, write_tr
 from .java import find_java, jars, run_ivy, run_java
 from .local_spark import StandaloneSpark
 from .mock.mock_broker import MockBroker
-from .mock.script import Effect
+from .mock.script import Effect, MockRequest
 
 __all__ = [
     "ACLS",
@@ -35,6 +35,7 @@ __all__ = [
     "JarsUnavailableError",
     "JavaUnavailableError",
     "MockBroker",
+    "MockRequest",
     "ProxiedRequest",
     "StandaloneSpark",
     "TracedFault",
