@@ -1,7 +1,7 @@
-"""Every error code of a broker's answer, and its consequences for a client.
+"""Every error code of a broker's response, and its consequences for a client.
 
 Numbers, names and kinds are checked against Java's ``org.apache.kafka.common.protocol.Errors`` by
-``tests/spec/test_error_codes.py``. A code is a value in an answer; the exception is ``errors.BrokerError``.
+``tests/spec/test_error_codes.py``. A code is a value in a response; the exception is ``errors.BrokerError``.
 """
 
 from __future__ import annotations

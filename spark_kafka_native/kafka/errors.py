@@ -123,7 +123,7 @@ class BrokerError(KafkaError):
 
 
 class IncompleteResponseError(KafkaError):
-    """A response leaves out a part of the answer. Asking again may help."""
+    """A response lacks something that was requested. Asking again may help."""
 
 
 class PartialAnswerError(KafkaError):

@@ -18,7 +18,7 @@ R = TypeVar("R", bound=Response)
 T = TypeVar("T")
 
 BROKER_SHARE = 0.8
-"""The share of the remaining time that a broker may spend on a request, so that its answer arrives in
+"""The share of the remaining time that a broker may spend on a request, so that its response arrives in
 time.
 """
 
@@ -32,7 +32,7 @@ TRY_AGAIN = frozenset(
     )
 )
 """A request that was refused with one of these was not carried out. After other retriable codes it may have
-been (REQUEST_TIMED_OUT), or the code is the final answer of the controller (UNKNOWN_TOPIC_OR_PARTITION).
+been (REQUEST_TIMED_OUT), or the code is the final response of the controller (UNKNOWN_TOPIC_OR_PARTITION).
 """
 
 
@@ -128,7 +128,7 @@ class _Settlement:
             raise put_off[0]
         if self.pending:
             raise IncompleteResponseError(
-                f"{self._task.doing} {next(iter(self.pending))}: the answer lacks it"
+                f"{self._task.doing} {next(iter(self.pending))}: the response lacks it"
             )
 
     def _take(self, outcome: ItemResult) -> BrokerError | None:
@@ -152,7 +152,7 @@ class Task(NamedTuple):
     operation: str | None = None
     """The operation that an ACL would have to allow."""
     done_by_lost: ErrorCode | None = None
-    """The code that means, after an attempt with a lost answer, that this attempt succeeded."""
+    """The code that means, after an attempt with a lost response, that this attempt succeeded."""
 
 
 def broker_share(deadline: Deadline) -> int:

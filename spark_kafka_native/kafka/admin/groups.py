@@ -115,7 +115,7 @@ def read_consumer_group(response: ConsumerGroupDescribeResponse, group_id: str) 
                 members=tuple(_consumer_member(member) for member in group.members),
                 group_epoch=group.group_epoch,
             )
-    raise IncompleteResponseError(f"describing group {group_id}: the answer lacks it")
+    raise IncompleteResponseError(f"describing group {group_id}: the response lacks it")
 
 
 def read_classic_group(response: DescribeGroupsResponse, group_id: str) -> GroupDescription:
@@ -124,7 +124,7 @@ def read_classic_group(response: DescribeGroupsResponse, group_id: str) -> Group
         if group.group_id == group_id:
             if group.error_code:
                 raise _refusal(group.error_code, group_id, group.error_message)
-            if group.group_state == "Dead":  # the answer of brokers before 4.0 for a group that never existed
+            if group.group_state == "Dead":  # brokers before 4.0 say so of a group that never existed
                 raise _refusal(ErrorCode.GROUP_ID_NOT_FOUND, group_id, None)
             consumers = group.protocol_type == PROTOCOL_TYPE
             return GroupDescription(
@@ -134,7 +134,7 @@ def read_classic_group(response: DescribeGroupsResponse, group_id: str) -> Group
                 assignor=group.protocol_data,
                 members=tuple(_classic_member(member, consumers) for member in group.members),
             )
-    raise IncompleteResponseError(f"describing group {group_id}: the answer lacks it")
+    raise IncompleteResponseError(f"describing group {group_id}: the response lacks it")
 
 
 def _refusal(error_code: ErrorCode, group_id: str, message: str | None) -> BrokerError:

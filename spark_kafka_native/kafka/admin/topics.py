@@ -171,7 +171,7 @@ class TopicAdmin(AdminFamily):
             if refused:
                 raise with_refused(refused[0], refused[1:])
             if left_out := [tp for tp in before if tp not in first]:
-                raise IncompleteResponseError(f"deleting records of {left_out[0]}: the answer lacks it")
+                raise IncompleteResponseError(f"deleting records of {left_out[0]}: the response lacks it")
 
         topics = {tp.topic for tp in before}
         self._router.retry(attempt, what="deleting records", deadline=limit, topics=topics)

@@ -169,7 +169,7 @@ class TransactionAdmin(AdminFamily):
         found: dict[TopicPartition, list[ActiveProducer]],
         limit: Deadline,
     ) -> dict[TopicPartition, KafkaError]:
-        """One round: put the answers into ``found``; returns the errors of the other partitions."""
+        """One round: put the responses into ``found``; returns the errors of the other partitions."""
         failed: dict[TopicPartition, KafkaError] = {}
         led: dict[int, list[TopicPartition]] = defaultdict(list)
         timeout_ms = self._router.config.request_timeout_ms
@@ -188,7 +188,7 @@ class TransactionAdmin(AdminFamily):
 
         for node_id, error in ask_each_broker(self._router, led, ask, read, limit).items():
             failed.update(dict.fromkeys(led[node_id], error))
-        lacks = "the leader's answer lacks it"
+        lacks = "the leader's response lacks it"
         return {
             tp: failed.get(tp) or IncompleteResponseError(f"producers of {tp}: {lacks}")
             for tp in wanted
@@ -294,7 +294,7 @@ def _read_transaction(response: DescribeTransactionsResponse, name: str) -> Tran
                     for partition in topic.partitions
                 ),
             )
-    raise IncompleteResponseError(f"describing the transaction of {name}: the answer lacks it")
+    raise IncompleteResponseError(f"describing the transaction of {name}: the response lacks it")
 
 
 def _describe_producers(topic_partitions: Iterable[TopicPartition]) -> DescribeProducersRequest:
@@ -341,7 +341,7 @@ def _abort(topic_partition: TopicPartition, producer: ActiveProducer) -> WriteTx
         producer_epoch=producer.producer_epoch,
         transaction_result=False,
         topics=[topic],
-        # -1 is the leader's answer for a producer without a transaction marker.
+        # -1 is the leader's response for a producer without a transaction marker.
         coordinator_epoch=max(0, producer.coordinator_epoch),
     )
     return WriteTxnMarkersRequest(markers=[marker])

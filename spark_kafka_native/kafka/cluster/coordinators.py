@@ -79,7 +79,7 @@ def find_coordinator(router: Router, key: CoordinatorKey, deadline: Deadline) ->
     response = router.ask_any(request, deadline)
     found = next((one for one in response.coordinators if one.key == key.name), None)
     if found is None:
-        raise IncompleteResponseError(f"coordinator of {key}: the answer does not name it")
+        raise IncompleteResponseError(f"coordinator of {key}: the response does not name it")
     if found.error_code:
         raise BrokerError(
             found.error_code, f"coordinator of {key}", found.error_message or None, operation="Describe"

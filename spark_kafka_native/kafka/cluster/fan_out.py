@@ -1,4 +1,4 @@
-"""One request to several brokers at once, or about several partitions, with an answer or an error from
+"""One request to several brokers at once, or about several partitions, with a response or an error from
 each.
 """
 
@@ -25,11 +25,11 @@ def ask_each_broker(
     read: Callable[[int, P], None],
     deadline: Deadline,
 ) -> dict[int, KafkaError]:
-    """Call ``ask``, which sends a request, and ``read``, which waits for its answer, for each broker; returns
-    the errors of the brokers that did not answer.
+    """Call ``ask``, which sends a request, and ``read``, which waits for its response, for each broker;
+    returns the errors of the brokers that did not answer.
 
-    Connected brokers are asked first, all before the first answer is awaited. The others are connected to at
-    the same time, in threads: an unreachable broker delays no other.
+    Connected brokers are asked first, all before the first response is awaited. The others are connected to
+    at the same time, in threads: an unreachable broker delays no other.
     """
     failures: dict[int, KafkaError] = {}
     bugs: list[BaseException] = []
@@ -108,10 +108,10 @@ def ask_each_partition(
     deadline: Deadline,
     give_up_after_ms: float = float("inf"),
 ) -> tuple[dict[TopicPartition, A], dict[TopicPartition, KafkaError]]:
-    """``ask`` puts the answers about some partitions into a dict, and returns the errors of the others; it is
-    called again for those that are missing.
+    """``ask`` puts the responses about some partitions into a dict, and returns the errors of the others; it
+    is called again for those that are missing.
 
-    With ``give_up_after_ms`` the retries end after this time if any partition has an answer: the errors of
+    With ``give_up_after_ms`` the retries end after this time if any partition has a response: the errors of
     the others are returned with it. Otherwise the first error is raised.
     """
     found: dict[TopicPartition, A] = {}

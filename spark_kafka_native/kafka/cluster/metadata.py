@@ -13,7 +13,7 @@ from ..model import Broker, TopicPartition
 from ..protocol.api.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 
 NO_TOPIC_ID = UUID(int=0)
-"""The topic id in answers of clusters without topic ids (KIP-516)."""
+"""The topic id in responses of clusters without topic ids (KIP-516)."""
 
 
 class Partition(NamedTuple):
@@ -42,7 +42,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterMetadata:
-    """The metadata of the last answers. ``generation`` grows with every answer."""
+    """The metadata of the last responses. ``generation`` grows with every response."""
 
     brokers: Mapping[int, Broker] = field(default_factory=dict)
     controller_id: int | None = None

@@ -1,7 +1,7 @@
 """Resolve a place in a partition (earliest, latest, a timestamp, a `datetime`) to an offset, by ListOffsets.
 
-The one place that asks a leader for an offset. `list_offsets` returns the leader's answers; `resolve_offsets`
-returns an offset for everything that a user may give as a start.
+The one place that asks a leader for an offset. `list_offsets` returns the leader's responses;
+`resolve_offsets` returns an offset for everything that a user may give as a start.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _WORDS = {
 
 
 class FoundOffset(NamedTuple):
-    """The answer for one partition; a tuple, as each poll of a stream creates thousands of them."""
+    """The response for one partition; a tuple, as each poll of a stream creates thousands of them."""
 
     offset: int | None
     """None if no record matches (a timestamp after the last one, or `MAX_TIMESTAMP` of an empty log)."""
@@ -83,7 +83,7 @@ _Found = dict[TopicPartition, FoundOffset]
 _Failures = dict[TopicPartition, KafkaError]
 
 
-# The leader's answers.
+# The leader's responses.
 
 
 def list_offsets(
@@ -284,7 +284,7 @@ def _ask_leaders(
     deadline: Deadline,
     found: _Found,
 ) -> _Failures:
-    """One round: every leader gets its request before the first answer is awaited. Adds the offsets to
+    """One round: every leader gets its request before the first response is awaited. Adds the offsets to
     ``found``; returns the failures of the other partitions.
     """
     if not places:
@@ -356,7 +356,7 @@ def read_list_offsets(
             else:
                 found[tp] = _found(partition, places[tp], tp)
     for tp, place in missing.items():
-        failures[tp] = IncompleteResponseError(f"{place} offset of {tp}: the leader's answer lacks it")
+        failures[tp] = IncompleteResponseError(f"{place} offset of {tp}: the leader's response lacks it")
     return failures
 
 

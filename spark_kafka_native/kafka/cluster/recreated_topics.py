@@ -14,9 +14,9 @@ from ..runtime.retry import Backoff, retry
 from .metadata import NO_TOPIC_ID, ClusterMetadata
 from .router import Router
 
-ANSWERS_NEEDED: Final = 3
-"""The number of consecutive answers that must give another topic id: one broker may lag behind and still give
-the former one.
+RESPONSES_NEEDED: Final = 3
+"""The number of consecutive responses that must give another topic id: one broker may lag behind and still
+give the former one.
 """
 
 
@@ -31,9 +31,9 @@ def find_recreated(
 
     A cached id may confirm the expected one (unless ``refresh``), but never refute it. Only leaders may
     refute it, those of the partitions ``at`` (none: of all): a leader of the existing topic knows its id,
-    while any other broker may lag behind. The leaders are asked until they agree, and `ANSWERS_NEEDED` times
-    before another id is believed. A topic that is missing, or has no id, is not another one. Raises the error
-    that kept the brokers from answering, or from agreeing.
+    while any other broker may lag behind. The leaders are asked until they agree, and `RESPONSES_NEEDED`
+    times before another id is believed. A topic that is missing, or has no id, is not another one. Raises the
+    error that kept the brokers from answering, or from agreeing.
     """
     if not expected or (not refresh and not _others(_known_ids(router.metadata(expected)), expected)):
         return {}
@@ -47,7 +47,7 @@ def find_recreated(
             verdicts.clear()
             raise IncompleteResponseError(f"the brokers disagree about the ids of {', '.join(expected)}")
         verdicts[:] = [one for one in (*verdicts, *told) if one == told[0]]
-        if told[0] and len(verdicts) < ANSWERS_NEEDED:
+        if told[0] and len(verdicts) < RESPONSES_NEEDED:
             raise IncompleteResponseError(f"{len(verdicts)} answers give other ids: {', '.join(told[0])}")
         return told[0]
 
@@ -62,8 +62,8 @@ def find_recreated(
 def _ask_leaders(
     router: Router, expected: Mapping[str, UUID], at: Collection[TopicPartition], deadline: Deadline
 ) -> list[dict[str, UUID]]:
-    """For each leader, the topics with another id by its answer; a leader that cannot be asked is skipped if
-    another answers.
+    """For each leader, the topics with another id by its response; a leader that cannot be asked is skipped
+    if another answers.
     """
     failure: KafkaError | None = None
     told: list[dict[str, UUID]] = []

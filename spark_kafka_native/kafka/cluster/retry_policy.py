@@ -161,7 +161,7 @@ def topics_named(topics: Iterable[str]) -> str:
 
 
 def unknown_topics(metadata: ClusterMetadata, topics: Iterable[str]) -> set[str]:
-    """Those of ``topics`` that are unknown by the last answer about them."""
+    """Those of ``topics`` that are unknown by the last response about them."""
     known = metadata.topics
     return {
         name

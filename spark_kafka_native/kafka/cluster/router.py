@@ -434,7 +434,7 @@ class Coordinators:
         return self._known.get(key)
 
     def note(self, key: CoordinatorKey, node_id: int) -> None:
-        """The coordinator of ``key`` is ``node_id``, by an answer of a broker."""
+        """The coordinator of ``key`` is ``node_id``, by a response of a broker."""
         self._known[key] = node_id
 
     def learn(self, key: CoordinatorKey, error: KafkaError) -> None:

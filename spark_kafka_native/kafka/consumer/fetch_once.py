@@ -97,7 +97,7 @@ def fetch_once(
     except OffsetOutOfRangeError as error:
         raise with_bounds(router, error) from None
     records = memoryview(data.records or b"").cast("B")
-    decoded = decode_answer(topic_partition, offset, records, data, config)
+    decoded = decode_response(topic_partition, offset, records, data, config)
     return FetchedOnce(
         topic_partition=topic_partition,
         from_offset=offset,
@@ -114,7 +114,7 @@ def fetch_once(
 def ask_leader(
     router: Router, topic_partition: TopicPartition, offset: int, config: ConsumerConfig, deadline: Deadline
 ) -> tuple[FetchResponse, PartitionData]:
-    """One attempt at a fetch: the answer, and its part about the partition."""
+    """One attempt at a fetch: the response, and its part about the partition."""
     leader: Leader = router.leader(topic_partition)
     connection = router.connection(leader.node_id, deadline)
     version = connection.version_of(FetchRequest, NAMES_UNTIL if leader.topic_id is None else None)
@@ -135,17 +135,17 @@ def ask_leader(
             if data.error_code:
                 raise BrokerError(data.error_code, where, operation="Read")
             return response, data
-    raise IncompleteResponseError(f"{where}: the leader's answer lacks it")
+    raise IncompleteResponseError(f"{where}: the leader's response lacks it")
 
 
-def decode_answer(
+def decode_response(
     topic_partition: TopicPartition,
     offset: int,
     records: memoryview,
     data: PartitionData,
     config: ConsumerConfig,
 ) -> DecodedRecordSet:
-    """Decode an answer to a fetch at ``offset``. Raises `CorruptRecordError` that names the partition."""
+    """Decode a response to a fetch at ``offset``. Raises `CorruptRecordError` that names the partition."""
     try:
         decoded = decode_record_set(
             records,
@@ -248,8 +248,8 @@ def _events(
             )
         ask = partial(ask_leader, router, topic_partition, position, config, deadline)
         what = f"fetching {topic_partition} at offset {position}"
-        _, answer = router.retry(ask, what=what, deadline=deadline, topics=(topic_partition.topic,))
-        position, events = _read(topic_partition, position, key, answer, config, writers)
+        _, data = router.retry(ask, what=what, deadline=deadline, topics=(topic_partition.topic,))
+        position, events = _read(topic_partition, position, key, data, config, writers)
         yield from events
 
 
@@ -257,15 +257,15 @@ def _read(
     topic_partition: TopicPartition,
     position: int,
     key: bytes,
-    answer: PartitionData,
+    data: PartitionData,
     config: ConsumerConfig,
     writers: set[int],
 ) -> tuple[int, list[Event]]:
-    """One answer; ``writers``, the producers that wrote the key, are added to."""
+    """One response; ``writers``, the producers that wrote the key, are added to."""
     import pyarrow.compute as pc  # late: importing it takes half the time of importing pyarrow
 
-    records = memoryview(answer.records or b"").cast("B")
-    decoded = decode_answer(topic_partition, position, records, answer, config)
+    records = memoryview(data.records or b"").cast("B")
+    decoded = decode_response(topic_partition, position, records, data, config)
     headers = read_batch_headers(records)
     events: list[Event] = []
     columns = decoded.columns

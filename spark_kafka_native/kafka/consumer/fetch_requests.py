@@ -52,7 +52,7 @@ class InFlightFetch:
     asked: dict[TopicPartition, tuple[PartitionState, int]]
     """Each partition with the offset in the request."""
     probe: bool
-    """True if it asked for uncommitted records, only to learn where they begin: its answer is no data."""
+    """True if it asked for uncommitted records, only to learn where they begin: its response is no data."""
     names: dict[UUID, str]
     since: float
     """On the clock of the fetch."""
@@ -128,7 +128,7 @@ def find_truncated(
 ) -> list[tuple[PartitionState, KafkaError | None]]:
     """Ask the leader about partitions that got another leader epoch since they were read.
 
-    Waits for the answer. Returns those that were checked: None if the leader's log contains everything that
+    Waits for the response. Returns those that were checked: None if the leader's log contains everything that
     was read, else the reason why the partition cannot be read on.
     """
     doubtful = {state.topic_partition: state for state in states if _is_doubtful(state)}
@@ -178,17 +178,17 @@ def read_offset_for_leader_epoch(
     checked: list[tuple[PartitionState, KafkaError | None]] = []
     missing = dict(doubtful)
     for topic in response.topics:
-        for answer in topic.partitions:
-            state = missing.pop(TopicPartition(topic.topic, answer.partition), None)
+        for data in topic.partitions:
+            state = missing.pop(TopicPartition(topic.topic, data.partition), None)
             if state is None:
                 continue
             error: KafkaError | None = None
-            if answer.error_code is not ErrorCode.NONE:
-                error = BrokerError(answer.error_code, _epoch(state))
-            elif 0 <= answer.end_offset < state.position.fetch_offset:
-                error = LogTruncatedError(state.topic_partition, state.position.offset, answer.end_offset)
+            if data.error_code is not ErrorCode.NONE:
+                error = BrokerError(data.error_code, _epoch(state))
+            elif 0 <= data.end_offset < state.position.fetch_offset:
+                error = LogTruncatedError(state.topic_partition, state.position.offset, data.end_offset)
             checked.append((state, error))
-    lacking = "the leader's answer lacks it"
+    lacking = "the leader's response lacks it"
     checked += [(state, IncompleteResponseError(f"{_epoch(state)}: {lacking}")) for state in missing.values()]
     return checked
 

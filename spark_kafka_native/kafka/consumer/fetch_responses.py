@@ -1,7 +1,7 @@
-"""What an answer to a fetch, a failure or a leader means for one partition.
+"""What a response to a fetch, a failure or a leader means for one partition.
 
-`apply_answer` and the others decide, and call the transition of `PartitionState` that follows. They do no I/O
-and read no clock.
+`apply_response` and the others decide, and call the transition of `PartitionState` that follows. They do no
+I/O and read no clock.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _RETRIED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRules:
-    """The settings by which answers are judged."""
+    """The settings by which responses are judged."""
 
     read_committed: bool
     max_bytes: int
@@ -82,7 +82,7 @@ class FetchRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ResponseFacts:
     """The facts about one response that concern all its partitions."""
 
     now: float
@@ -92,32 +92,34 @@ class Answer:
     served: bool
     """True if it contains records of any partition."""
     early: bool
-    """True if it came well before the time for which a broker holds back an answer without records."""
+    """True if it came well before the time for which a broker holds back a response without records."""
     throttled: bool
     """True if the broker throttled us: it may have held records back (KIP-219)."""
     brokers: Container[int]
     """The node ids in the metadata."""
 
 
-def apply_answer(state: PartitionState, data: PartitionData, answer: Answer, rules: FetchRules) -> bool:
-    """Apply the broker's answer about one partition; True if there are records to decode.
+def apply_response(
+    state: PartitionState, data: PartitionData, response: ResponseFacts, rules: FetchRules
+) -> bool:
+    """Apply the broker's response about one partition; True if there are records to decode.
 
     An error that no retry can resolve goes to `PartitionState.error`.
     """
     try:
-        return _apply(state, data, answer, rules)
+        return _apply(state, data, response, rules)
     except KafkaError as error:
         state.break_off(error)
         return False
 
 
-def apply_missing(state: PartitionState, answer: Answer, rules: FetchRules) -> None:
-    """The answer lacks a partition that was asked for, as one of a throttling broker lacks all."""
-    if answer.throttled:
-        state.hold(answer.now)
+def apply_missing(state: PartitionState, response: ResponseFacts, rules: FetchRules) -> None:
+    """The response lacks a partition that was asked for, as one of a throttling broker lacks all."""
+    if response.throttled:
+        state.hold(response.now)
         return
-    error = IncompleteResponseError(f"{state.where}: the answer of broker {state.broker.node_id} lacks it")
-    state.stall(error, answer.now, rules.delay_s(state))
+    error = IncompleteResponseError(f"{state.where}: the response of broker {state.broker.node_id} lacks it")
+    state.stall(error, response.now, rules.delay_s(state))
 
 
 def apply_failure(state: PartitionState, error: KafkaError, now: float, rules: FetchRules) -> None:
@@ -185,44 +187,48 @@ def log_overdue(state: PartitionState, limit_ms: float) -> None:
     )
 
 
-def _apply(state: PartitionState, data: PartitionData, answer: Answer, rules: FetchRules) -> bool:
+def _apply(state: PartitionState, data: PartitionData, response: ResponseFacts, rules: FetchRules) -> bool:
     if data.error_code:
-        _refused(state, data.error_code, answer, rules)
+        _refused(state, data.error_code, response, rules)
         return False
     state.learn_topic_id()
     if data.diverging_epoch.end_offset >= 0:
         if state.broker.replica is not None:  # a follower may lack the end of a log that its leader has
-            state.leave_replica(answer.now, rules.replica_s)
+            state.leave_replica(response.now, rules.replica_s)
             return False
         raise LogTruncatedError(state.topic_partition, state.position.offset, data.diverging_epoch.end_offset)
     if data.preferred_read_replica not in (-1, state.broker.node_id):
-        _prefer(state, data, answer, rules)
+        _prefer(state, data, response, rules)
         return False
     if state.position.probe_until is not None:
-        return _probed(state, data, answer, rules)
-    return _has_records(state, data, answer, rules)
+        return _probed(state, data, response, rules)
+    return _has_records(state, data, response, rules)
 
 
-def _has_records(state: PartitionState, data: PartitionData, answer: Answer, rules: FetchRules) -> bool:
+def _has_records(
+    state: PartitionState, data: PartitionData, response: ResponseFacts, rules: FetchRules
+) -> bool:
     if not data.records:
-        _empty(state, data, answer, rules)
+        _empty(state, data, response, rules)
         return False
     after = offset_after(data.records)
     if after is None:
         _grow(state, rules)
         return False
     if after[0] <= state.position.offset:
-        error = IncompleteResponseError(f"{state.where}: the answer has only records before it")
-        state.stall(error, answer.now, rules.delay_s(state))
+        error = IncompleteResponseError(f"{state.where}: the response has only records before it")
+        state.stall(error, response.now, rules.delay_s(state))
         return False
-    state.receive(*after, len(data.records), answer.turn, answer.now)
+    state.receive(*after, len(data.records), response.turn, response.now)
     return True
 
 
-def _refused(state: PartitionState, error_code: ErrorCode, answer: Answer, rules: FetchRules) -> None:
+def _refused(
+    state: PartitionState, error_code: ErrorCode, response: ResponseFacts, rules: FetchRules
+) -> None:
     of_follower = state.broker.replica is not None
     if of_follower:
-        state.leave_replica(answer.now, rules.replica_s)
+        state.leave_replica(response.now, rules.replica_s)
     if error_code is ErrorCode.OFFSET_OUT_OF_RANGE:
         # A follower that lags behind, or a broker that no longer knows the epoch: once more, from the leader
         # and without the epoch.
@@ -236,56 +242,56 @@ def _refused(state: PartitionState, error_code: ErrorCode, answer: Answer, rules
         if not of_follower:
             raise error
         return
-    apply_failure(state, error, answer.now, rules)
+    apply_failure(state, error, response.now, rules)
 
 
-def _prefer(state: PartitionState, data: PartitionData, answer: Answer, rules: FetchRules) -> None:
+def _prefer(state: PartitionState, data: PartitionData, response: ResponseFacts, rules: FetchRules) -> None:
     """The leader names a follower to fetch from. The leader alone decides where the log ends."""
     node_id = data.preferred_read_replica
     if data.high_watermark >= 0 and _end(data, rules) <= state.position.offset:
-        _at_end(state, data, answer, rules)
-    if state.broker.leader_only(answer.now) or node_id not in answer.brokers:
+        _at_end(state, data, response, rules)
+    if state.broker.leader_only(response.now) or node_id not in response.brokers:
         where = f"fetching {state.where} from broker {node_id}, which its leader prefers"
-        apply_failure(state, BrokerError(ErrorCode.REPLICA_NOT_AVAILABLE, where), answer.now, rules)
+        apply_failure(state, BrokerError(ErrorCode.REPLICA_NOT_AVAILABLE, where), response.now, rules)
         return
-    state.prefer(node_id, answer.now + rules.replica_s)
+    state.prefer(node_id, response.now + rules.replica_s)
 
 
-def _empty(state: PartitionState, data: PartitionData, answer: Answer, rules: FetchRules) -> None:
+def _empty(state: PartitionState, data: PartitionData, response: ResponseFacts, rules: FetchRules) -> None:
     """No records: the log ends here, others filled the response, or the broker misbehaves."""
     end = _end(data, rules)
     if state.position.offset >= end:
         if state.broker.replica is not None and not state.position.endless:
-            state.leave_replica(answer.now, rules.replica_s)  # the leader decides where the log ends
+            state.leave_replica(response.now, rules.replica_s)  # the leader decides where the log ends
         else:
-            _at_end(state, data, answer, rules)
-    elif answer.served:
+            _at_end(state, data, response, rules)
+    elif response.served:
         state.progress.pass_over()
-    elif answer.throttled:
-        state.hold(answer.now)
+    elif response.throttled:
+        state.hold(response.now)
     elif rules.read_committed and state.broker.replica is None:
         # Perhaps all that committed readers may see was compacted away, and an open transaction follows.
         state.position.probe(end)
     else:
         error = IncompleteResponseError(
-            f"{state.where}: the answer has no records, although the log goes on to {end}"
+            f"{state.where}: the response has no records, although the log goes on to {end}"
         )
         if state.broker.replica is not None:
-            state.leave_replica(answer.now, rules.replica_s)
-        state.stall(error, answer.now, rules.delay_s(state))
+            state.leave_replica(response.now, rules.replica_s)
+        state.stall(error, response.now, rules.delay_s(state))
 
 
-def _probed(state: PartitionState, data: PartitionData, answer: Answer, rules: FetchRules) -> bool:
+def _probed(state: PartitionState, data: PartitionData, response: ResponseFacts, rules: FetchRules) -> bool:
     """True if the next batch in the log starts later, which proves that there are no records in between."""
     until, next_batch = state.position.probe_until, first_offset(data.records or memoryview(b""))
     if until is not None and next_batch is not None and next_batch > state.position.offset:
         # -1: an epoch may have begun and ended in the gap; the broker would take the log for another one.
-        state.receive(min(until, next_batch), -1, 0, answer.turn, answer.now)
+        state.receive(min(until, next_batch), -1, 0, response.turn, response.now)
         return True
     error = IncompleteResponseError(
-        f"{state.where}: the answer has no records, although the log goes on to {until}"
+        f"{state.where}: the response has no records, although the log goes on to {until}"
     )
-    state.stall(error, answer.now, rules.delay_s(state))
+    state.stall(error, response.now, rules.delay_s(state))
     return False
 
 
@@ -296,7 +302,7 @@ def _end(data: PartitionData, rules: FetchRules) -> int:
     return data.high_watermark
 
 
-def _at_end(state: PartitionState, data: PartitionData, answer: Answer, rules: FetchRules) -> None:
+def _at_end(state: PartitionState, data: PartitionData, response: ResponseFacts, rules: FetchRules) -> None:
     """Wait for records that must exist: for a moment if a new leader lags behind, until the poll timeout if a
     transaction is open (the records exist, and become visible once its producer commits).
     """
@@ -305,9 +311,9 @@ def _at_end(state: PartitionState, data: PartitionData, answer: Answer, rules: F
         state.topic_partition, state.position.offset, state.position.until_offset, data.high_watermark, stable
     )
     held_back = error.in_open_transaction
-    waited_s = state.reach_end(answer.now, error if held_back else None)
-    if answer.early and not answer.served:
-        state.progress.pace(answer.now + rules.delay_s(state))
+    waited_s = state.reach_end(response.now, error if held_back else None)
+    if response.early and not response.served:
+        state.progress.pace(response.now + rules.delay_s(state))
     if waited_s >= rules.end_of_log_wait_s and not held_back and not state.position.endless:
         raise error
 

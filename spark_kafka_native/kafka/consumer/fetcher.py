@@ -1,8 +1,8 @@
 """`Fetcher` fetches records of offset ranges as columns; `FetchRun` is the loop below it.
 
-The loop sends requests and hands out records; `fetch_answers` decides what an answer means, and
+The loop sends requests and hands out records; `fetch_responses` decides what a response means, and
 `PartitionState` holds the state of a partition. Three rules keep records from being lost or duplicated: a
-partition is in one request at a time; an answer counts only if it was requested at the partition's position;
+partition is in one request at a time; a response counts only if it was requested at the partition's position;
 a failure never moves a position.
 """
 
@@ -37,12 +37,12 @@ from .fetch_requests import (
     read_fetch,
 )
 from .fetch_responses import (
-    Answer,
     FetchRules,
-    apply_answer,
+    ResponseFacts,
     apply_failure,
     apply_leader,
     apply_missing,
+    apply_response,
     log_overdue,
     overdue_error,
 )
@@ -79,7 +79,7 @@ class Fetcher:
         until_offset.
 
         ``columns`` names the fields of `RecordColumns` to fill (None: all). ``topic_ids`` are the ids that
-        the offsets belong to; without them, those of the first answer. Leaders that move and brokers that
+        the offsets belong to; without them, those of the first response. Leaders that move and brokers that
         restart are followed without loss or duplicate. Small record sets of several partitions share memory,
         which lives until the last of them is gone. Records that were yielded stay valid after an error, and
         the caller may continue from there:
@@ -162,7 +162,7 @@ class FetchRun:
         self._turns = itertools.count(1)
         self._muted_ms = 0.0
         self.rules = FetchRules.of(config, router.config)
-        """How answers are judged."""
+        """How responses are judged."""
 
     def __repr__(self) -> str:
         left = sum(not state.position.finished for state in self._states.values())
@@ -186,7 +186,7 @@ class FetchRun:
     ) -> None:
         """Fetch ``[from_offset, until_offset)`` of a partition too; by default without an end.
 
-        ``topic_id`` is the id that the offsets belong to; without it, that of the first answer. Raises
+        ``topic_id`` is the id that the offsets belong to; without it, that of the first response. Raises
         `ValueError` if the partition is being fetched already.
         """
         if topic_partition in self._states:
@@ -241,7 +241,7 @@ class FetchRun:
             with self._clock.running():
                 self._submit()
                 self._wait(deadline)
-            # Not before: a caller that never waits has its requests sent and their answers read, too.
+            # Not before: a caller that never waits has its requests sent and their responses read, too.
             if not self._answered and self._is_over(deadline):
                 return None
 
@@ -279,7 +279,7 @@ class FetchRun:
 
     @property
     def max_wait_ms(self) -> float:
-        """How long to wait for answers at most: until a request is due, or a look-up may have ended."""
+        """How long to wait for responses at most: until a request is due, or a look-up may have ended."""
         now, finding = self._clock.now(), self._lookups.finding_leaders
         waits = [
             max(0.0, (state.progress.retry_at - now) * 1000)
@@ -387,7 +387,7 @@ class FetchRun:
         )
 
     def _wait(self, deadline: Deadline | None) -> None:
-        """Wait for answers, or until something is due."""
+        """Wait for responses, or until something is due."""
         fetches = list(self._in_flight.values())
         until = Deadline.after_ms(self.max_wait_ms)
         if deadline is not None:
@@ -418,7 +418,7 @@ class FetchRun:
                 state.break_off(overdue_error(state, limit_ms))
 
     def _read(self, fetch: InFlightFetch) -> Iterator[FetchedRecords]:
-        """Hand out the records of an answer; everything else in it becomes state."""
+        """Hand out the records of a response; everything else in it becomes state."""
         with self._clock.running():
             received = self._receive(fetch)
             self._submit()  # the next request is on its way before these records are decoded
@@ -448,7 +448,7 @@ class FetchRun:
                 state.find_corrupt(error, self._clock.now(), self.rules.replica_s)
 
     def _receive(self, fetch: InFlightFetch) -> list[ReceivedRecords]:
-        """The partitions of an answer that have records for their position.
+        """The partitions of a response that have records for their position.
 
         Their ``fetch_offset`` is past these records already, so that the next request may be sent before they
         are decoded.
@@ -468,7 +468,7 @@ class FetchRun:
             size = sum(len(data.records) for _, data in partitions if data.records)
             self._metrics.measure(metric.FETCH_SIZE, size)
         elapsed_ms = (time.monotonic() - fetch.sent_at) * 1000
-        answer = Answer(
+        facts = ResponseFacts(
             now=self._clock.now(),
             turn=next(self._turns),
             served=any(data.records for _, data in partitions),
@@ -476,13 +476,13 @@ class FetchRun:
             early=elapsed_ms < self._config.fetch_max_wait_ms / 2,
             brokers=self._router.snapshot.brokers,
         )
-        found = [self._receive_partition(fetch, tp, data, answer) for tp, data in partitions]
+        found = [self._receive_partition(fetch, tp, data, facts) for tp, data in partitions]
         for state, _ in fetch.asked.values():
-            apply_missing(state, answer, self.rules)
+            apply_missing(state, facts, self.rules)
         return [received for received in found if received is not None]
 
     def _receive_partition(
-        self, fetch: InFlightFetch, topic_partition: TopicPartition, data: PartitionData, answer: Answer
+        self, fetch: InFlightFetch, topic_partition: TopicPartition, data: PartitionData, facts: ResponseFacts
     ) -> ReceivedRecords | None:
         # Popped: a partition that comes twice counts once.
         state, asked_from = fetch.asked.pop(topic_partition, (None, -1))
@@ -490,11 +490,11 @@ class FetchRun:
             return None
         position = state.position
         probed = position.probe_until is not None
-        # A seek or a pause forgets a probe. The answer has uncommitted records, and aborted ones unmarked.
+        # A seek or a pause forgets a probe. The response has uncommitted records, and aborted ones unmarked.
         if asked_from != position.offset or probed != fetch.probe:
             position.rewind()
             return None
-        if apply_answer(state, data, answer, self.rules):
+        if apply_response(state, data, facts, self.rules):
             return ReceivedRecords(state, replace(data, records=None) if probed else data, position.moves)
         return None
 

@@ -162,7 +162,7 @@ class PartitionReader:
         """Read a partition too, from ``offset`` on.
 
         ``topic_id`` is the id that the offset belongs to (`TopicRecreatedError` if the topic has another);
-        without it, that of the first answer. Raises `ValueError` if the partition is being read already.
+        without it, that of the first response. Raises `ValueError` if the partition is being read already.
         """
         self.check_process()
         self.buffer.add(topic_partition, offset, topic_id)

@@ -87,7 +87,7 @@ class FetchPosition:
             self.fetch_offset, self.last_fetched_epoch = next_offset, self._offset_epoch
 
     def rewind(self) -> None:
-        """Request again from what the caller has; an answer to an earlier request is dropped."""
+        """Request again from what the caller has; a response to an earlier request is dropped."""
         self.fetch_offset, self.last_fetched_epoch = self.offset, self._offset_epoch
         self.probe_until = None
 
@@ -358,7 +358,7 @@ class PartitionState:
         self.progress.start_waiting(now)
 
     def answered(self) -> None:
-        """The request that it was part of has ended, with an answer or without."""
+        """The request that it was part of has ended, with a response or without."""
         self.in_flight = False
 
     def hold(self, now: float) -> None:
@@ -383,7 +383,7 @@ class PartitionState:
         return True
 
     def learn_topic_id(self) -> None:
-        """An answer came: the offsets belong to the topic id of the leader, unless another is known."""
+        """A response came: the offsets belong to the topic id of the leader, unless another is known."""
         if self.topic_id is None and self.broker.leader is not None:
             self.topic_id = self.broker.leader.topic_id
 
@@ -457,7 +457,7 @@ class PartitionState:
     def resume(self) -> None:
         """Continue where the caller is."""
         self.paused = False
-        # An answer to a request from before the pause may have failed during it.
+        # A response to a request from before the pause may have failed during it.
         self.progress.forget_waiting()
 
 

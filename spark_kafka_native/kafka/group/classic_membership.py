@@ -82,7 +82,7 @@ _JOIN: Final = {
     ErrorCode.ILLEGAL_GENERATION: Reaction.LOSE,
     ErrorCode.REBALANCE_IN_PROGRESS: Reaction.RETRY,
 }
-"""MEMBER_ID_REQUIRED is not a failure: the answer contains the id to join with."""
+"""MEMBER_ID_REQUIRED is not a failure: the response contains the id to join with."""
 _SYNC: Final = {
     ErrorCode.REBALANCE_IN_PROGRESS: Reaction.REJOIN,
     ErrorCode.ILLEGAL_GENERATION: Reaction.LOSE,
@@ -250,7 +250,7 @@ class ClassicMembership(Membership):
                     )  # it may have answered long ago: this process may have slept
                     return None
                 return self._refused(response.error_code, "Heartbeat", _HEARTBEAT, now)
-        return None  # the answer to a LeaveGroup does not matter
+        return None  # the response to a LeaveGroup does not matter
 
     def _joined(self, response: JoinGroupResponse, now: float) -> BrokerError | None:
         if response.error_code is ErrorCode.MEMBER_ID_REQUIRED and response.member_id != self.member_id:

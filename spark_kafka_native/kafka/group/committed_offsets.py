@@ -35,7 +35,7 @@ def committed_offsets(
     Waits for open transactions that commit offsets (KIP-447), until ``deadline``. A group that does not exist
     has committed nothing. Raises `BrokerError` (not authorized), `DeadlineExceededError`.
 
-    A coordinator with commits that are not replicated yet holds back its answer for its own
+    A coordinator with commits that are not replicated yet holds back its response for its own
     ``offsets.commit.timeout.ms`` (5 s by default), then answers NOT_COORDINATOR, and is asked again. With a
     shorter ``request.timeout.ms`` the request times out instead.
     """
@@ -85,7 +85,7 @@ def read_all_offsets(response: OffsetFetchResponse, group_id: str) -> dict[Topic
                         metadata=partition.metadata or "",
                     )
     if not named:
-        raise IncompleteResponseError(f"committed offsets of group {group_id}: the answer does not name it")
+        raise IncompleteResponseError(f"committed offsets of group {group_id}: the response does not name it")
     return committed
 
 
@@ -126,7 +126,7 @@ def read_offset_fetch(
     for tp in topic_partitions:
         if tp not in committed:
             raise IncompleteResponseError(
-                f"committed offset of {tp} in group {group_id}: the answer lacks it"
+                f"committed offset of {tp} in group {group_id}: the response lacks it"
             )
     return {tp: committed[tp] for tp in topic_partitions}
 

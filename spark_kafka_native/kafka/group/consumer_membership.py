@@ -91,8 +91,8 @@ class ConsumerMembership(Membership):
         even if it received the same before: it waits for that if it has given a partition and withdrawn it.
         """
         self._in_doubt = False
-        """True while the answer to a heartbeat with the owned partitions is outstanding: the coordinator may
-        have given all other partitions to other members, regardless of its previous assignment.
+        """True while the response to a heartbeat with the owned partitions is outstanding: the coordinator
+        may have given all other partitions to other members, regardless of its previous assignment.
         """
 
     def __repr__(self) -> str:

@@ -82,7 +82,7 @@ class GroupConfig(ReaderConfig):
     """The coordinator's assignor, ``uniform`` or ``range``; by default its first. For ``consumer``."""
     session_timeout_ms: int = property_field("session.timeout.ms", 45_000, min_value=1, max_value=INT32_MAX)
     """Without a heartbeat for this time, the coordinator removes the member (with ``consumer``, the broker's
-    setting applies), and without an answer for this time, the member considers its partitions lost.
+    setting applies), and without a response for this time, the member considers its partitions lost.
     """
     heartbeat_interval_ms: int = property_field(
         "heartbeat.interval.ms", 3_000, min_value=1, max_value=INT32_MAX

@@ -71,15 +71,15 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Send a request to the coordinator, and wait for its answer for the client's request timeout."""
+    """Send a request to the coordinator, and wait for its response for the client's request timeout."""
 
     request: Request[Any]
     held_back_ms: float = 0.0
-    """The time for which the coordinator may hold back its answer; if it is longer than the request timeout,
-    it is the limit of the wait.
+    """The time for which the coordinator may hold back its response; if it is longer than the request
+    timeout, it is the limit of the wait.
     """
     until: float = NEVER
-    """The end of the session: no answer is waited for beyond it."""
+    """The end of the session: no response is waited for beyond it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ Step = Ask | FindPartitions | Wait
 
 
 class Reaction(enum.Enum):
-    """The reaction of a member to an error code in an answer. Retriable codes that a table lacks mean RETRY,
+    """The reaction of a member to an error code in a response. Retriable codes that a table lacks mean RETRY,
     all others FAIL.
     """
 
@@ -213,12 +213,12 @@ class Membership(ABC):
 
     @abstractmethod
     def answered(self, response: Any, now: float) -> BrokerError | None:
-        """Take in the answer to the last request; returns an error in it that may mean that the coordinator
+        """Take in the response to the last request; returns an error in it that may mean that the coordinator
         has moved.
         """
 
     def failed(self, error: KafkaError, retriable: bool, now: float) -> None:
-        """The last step failed without an answer."""
+        """The last step failed without a response."""
         if retriable:
             self._back_off(now)
         else:

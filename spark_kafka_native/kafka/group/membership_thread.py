@@ -185,7 +185,7 @@ class MembershipThread:
             self._connection = connection = self._router.connection(node_id, limit, CHANNEL)
             if self._stopping:
                 return
-            response = connection.submit(ask.request, deadline=limit).result(self.answer_timeout_ms(ask))
+            response = connection.submit(ask.request, deadline=limit).result(self.response_timeout_ms(ask))
         except KafkaError as error:
             self._failed(error, passing=_passes(error))
             return
@@ -197,8 +197,8 @@ class MembershipThread:
         if (after := repr(self._membership)) != before:
             _LOG.info("%s", after)
 
-    def answer_timeout_ms(self, ask: Ask) -> float:
-        """The limit of the wait for an answer: a broker that is silent for longer may not be the coordinator
+    def response_timeout_ms(self, ask: Ask) -> float:
+        """The limit of the wait for a response: a broker that is silent for longer may not be the coordinator
         any more.
         """
         left_ms = max(0.0, (ask.until - time.monotonic()) * 1000)

@@ -380,10 +380,10 @@ class RequestPipeline:
         size = len(frame) + PREFIX_BYTES
         pending.complete(response, frame)
         self._condition.notify_all()
-        self._note_answer(pending, size, throttle_time_ms)
+        self._note_response(pending, size, throttle_time_ms)
         return True
 
-    def _note_answer(self, pending: PendingResponse[Any], size: int, throttle_time_ms: int) -> None:
+    def _note_response(self, pending: PendingResponse[Any], size: int, throttle_time_ms: int) -> None:
         if (metrics := self.metrics) is None:
             return
         metrics.count(metric.BYTES_RECEIVED, size, pending.api)

@@ -61,7 +61,7 @@ def choose_version(broker_ranges: VersionRanges, api_key: int, min_version: int,
 
 
 def lower_api_versions(response: ApiVersionsResponse, tried: int) -> int | None:
-    """Return the version for another ApiVersions request, or None if ``response`` is the answer.
+    """Return the version for another ApiVersions request, or None if ``response`` is final.
 
     A broker that does not know version ``tried`` answers UNSUPPORTED_VERSION and, since Kafka 2.4, its own
     range (KIP-511). The returned version is strictly lower, so that the retries end.

@@ -78,7 +78,7 @@ class Background:
 
     @property
     def max_wait_ms(self) -> float:
-        """How long to wait for sockets together with `wakeup`: an answer that another thread has read does
+        """How long to wait for sockets together with `wakeup`: a response that another thread has read does
         not end such a wait. A caller with a wakeup of its own has connections of its own.
         """
         return SHARED_WAIT_MS if self.given is None and self.wakeup is not None else float("inf")

@@ -153,7 +153,7 @@ def test_an_answer_that_names_no_coordinator_is_asked_for_again(cluster: Cluster
     assert cluster.send(router) == 2
     for broker in cluster.brokers.brokers.values():
         broker.on(FindCoordinatorRequest, nobody)
-    says = "OffsetFetch to the coordinator of group other did not.*coordinator of group other: the answer"
+    says = "OffsetFetch to the coordinator of group other did not.*coordinator of group other: the response"
     with pytest.raises(DeadlineExceededError, match=says):
         send_to_coordinator(
             router,

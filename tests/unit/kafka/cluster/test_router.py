@@ -435,7 +435,7 @@ def test_a_partition_that_an_answer_leaves_out_is_asked_for_again(cluster: Scrip
     found = list_offsets(router, dict.fromkeys(tps, OffsetAt.LATEST))
     assert [found[tp].offset for tp in tps] == [0, 0]
     cluster[1].on(ListOffsetsRequest, one_missing)
-    with pytest.raises(DeadlineExceededError, match="latest offset of orders-1: the leader's answer lacks"):
+    with pytest.raises(DeadlineExceededError, match="latest offset of orders-1: the leader's response lacks"):
         list_offsets(router, dict.fromkeys(tps, OffsetAt.LATEST))
 
 

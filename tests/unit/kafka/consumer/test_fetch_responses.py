@@ -13,11 +13,11 @@ import pytest
 from spark_kafka_native.kafka.cluster import retry_policy
 from spark_kafka_native.kafka.cluster.router import Leader
 from spark_kafka_native.kafka.consumer.fetch_responses import (
-    Answer,
     FetchRules,
-    apply_answer,
+    ResponseFacts,
     apply_failure,
     apply_missing,
+    apply_response,
 )
 from spark_kafka_native.kafka.consumer.partition_state import ENDLESS, PartitionState
 from spark_kafka_native.kafka.error_code import ErrorCode
@@ -46,7 +46,9 @@ RULES = FetchRules(
     backoff=BACKOFF,
 )
 COMMITTED = replace(RULES, read_committed=True)
-ANSWER = Answer(now=50.0, turn=7, served=False, early=False, throttled=False, brokers=frozenset({1, 2, 3}))
+ANSWER = ResponseFacts(
+    now=50.0, turn=7, served=False, early=False, throttled=False, brokers=frozenset({1, 2, 3})
+)
 
 
 def state(position: int = 10, until: int = 100, **changed: Any) -> PartitionState:
@@ -93,7 +95,7 @@ def follower(position: int = 10, until: int = 100) -> PartitionState:
 
 def test_records_move_what_is_asked_for_next_not_the_position() -> None:
     one = state()
-    assert apply_answer(one, data(records=batch(10, 5)), ANSWER, RULES)
+    assert apply_response(one, data(records=batch(10, 5)), ANSWER, RULES)
     assert (
         one.position.offset,
         one.position.fetch_offset,
@@ -109,11 +111,11 @@ def test_records_move_what_is_asked_for_next_not_the_position() -> None:
 def test_half_a_batch_asks_for_twice_as_much_until_there_is_no_more() -> None:
     one = state()
     half = batch(10, 5)[:50]
-    assert not apply_answer(one, data(records=half), ANSWER, RULES)
+    assert not apply_response(one, data(records=half), ANSWER, RULES)
     assert (one.max_bytes, one.turn, one.error, one.progress.retry_at) == (800, 0, None, 0.0)
-    apply_answer(one, data(records=half), ANSWER, RULES)
+    apply_response(one, data(records=half), ANSWER, RULES)
     assert (one.max_bytes, one.error) == (1_000, None)
-    apply_answer(one, data(records=half), ANSWER, RULES)
+    apply_response(one, data(records=half), ANSWER, RULES)
     assert "orders-0 at offset 10: no complete record batch in 1000 bytes" in str(one.error)
     assert "raise fetch.max.bytes and receive.message.max.bytes" in str(one.error)
 
@@ -121,7 +123,7 @@ def test_half_a_batch_asks_for_twice_as_much_until_there_is_no_more() -> None:
 @pytest.mark.parametrize(("base", "useful"), [(5, False), (6, True)])
 def test_a_batch_that_ends_at_the_position_is_old(base: int, useful: bool) -> None:
     one = state()
-    assert apply_answer(one, data(records=batch(base, 5)), ANSWER, RULES) is useful
+    assert apply_response(one, data(records=batch(base, 5)), ANSWER, RULES) is useful
     assert one.progress.failures == (0 if useful else 1)
     assert one.broker.leader is not None
     if not useful:
@@ -131,17 +133,17 @@ def test_a_batch_that_ends_at_the_position_is_old(base: int, useful: bool) -> No
 
 def test_nothing_below_the_end_is_a_failure_unless_others_were_served_or_it_is_throttled() -> None:
     one = state()
-    apply_answer(one, data(), ANSWER, RULES)
+    apply_response(one, data(), ANSWER, RULES)
     assert one.progress.failures == 1
     assert "no records, although the log goes on to 60" in str(one.progress.last_failure)
     assert one.progress.waited_s(52.0) == 3.0
 
     turn = state()
-    apply_answer(turn, data(), replace(ANSWER, served=True), RULES)
+    apply_response(turn, data(), replace(ANSWER, served=True), RULES)
     assert (turn.progress.failures, turn.progress.waited_s(99.0)) == (0, 0.0)
 
     throttled = state()
-    apply_answer(throttled, data(), replace(ANSWER, throttled=True), RULES)
+    apply_response(throttled, data(), replace(ANSWER, throttled=True), RULES)
     assert (throttled.progress.failures, throttled.progress.waited_s(99.0)) == (0, 1.0)
 
 
@@ -149,7 +151,7 @@ def test_left_out_is_a_failure_unless_throttled() -> None:
     one = state()
     apply_missing(one, ANSWER, RULES)
     assert (one.progress.failures, one.broker.leader is None) == (1, False)
-    assert str(one.progress.last_failure) == "orders-0 at offset 10: the answer of broker 1 lacks it"
+    assert str(one.progress.last_failure) == "orders-0 at offset 10: the response of broker 1 lacks it"
     throttled = state()
     apply_missing(throttled, replace(ANSWER, throttled=True), RULES)
     assert (throttled.progress.failures, throttled.progress.waited_s(99.0)) == (0, 1.0)
@@ -168,7 +170,7 @@ def test_left_out_is_a_failure_unless_throttled() -> None:
 )
 def test_where_the_log_ends(position: int, rules: FetchRules, at_end: bool) -> None:
     one = state(position)
-    apply_answer(one, data(), ANSWER, rules)
+    apply_response(one, data(), ANSWER, rules)
     assert (one.progress.failures == 0 and one.position.probe_until is None) is at_end
     assert (
         one.progress.at_end_since is not None or isinstance(one.progress.last_failure, EndOfLogError)
@@ -177,32 +179,32 @@ def test_where_the_log_ends(position: int, rules: FetchRules, at_end: bool) -> N
 
 def test_a_last_stable_offset_that_is_not_told_is_no_end() -> None:
     one = state(59)
-    apply_answer(one, data(last_stable_offset=-1), ANSWER, COMMITTED)
+    apply_response(one, data(last_stable_offset=-1), ANSWER, COMMITTED)
     assert (one.position.probe_until, one.progress.at_end_since) == (60, None)
     two = state(60)
-    apply_answer(two, data(last_stable_offset=-1), ANSWER, COMMITTED)
+    apply_response(two, data(last_stable_offset=-1), ANSWER, COMMITTED)
     assert (two.progress.failures, two.progress.at_end_since) == (0, 50.0)
 
 
 def test_the_end_of_the_log_is_waited_at_for_as_long_as_the_rules_say() -> None:
     one = state(60)
-    apply_answer(one, data(), ANSWER, RULES)
-    apply_answer(one, data(), replace(ANSWER, now=54.99), RULES)
+    apply_response(one, data(), ANSWER, RULES)
+    apply_response(one, data(), replace(ANSWER, now=54.99), RULES)
     assert one.error is None
-    apply_answer(one, data(), replace(ANSWER, now=55.0), RULES)
+    apply_response(one, data(), replace(ANSWER, now=55.0), RULES)
     assert isinstance(one.error, EndOfLogError)
     assert (one.error.position, one.error.until_offset, one.error.high_watermark) == (60, 100, 60)
     moved = state(60)
-    apply_answer(moved, data(), ANSWER, RULES)
+    apply_response(moved, data(), ANSWER, RULES)
     deliver(moved, 61)
-    apply_answer(moved, data(high_watermark=61), replace(ANSWER, now=55.0), RULES)
+    apply_response(moved, data(high_watermark=61), replace(ANSWER, now=55.0), RULES)
     assert moved.error is None
 
 
 def test_an_open_transaction_is_no_end_however_long() -> None:
     one = state(20, until=60)
     for now in (50.0, 90.0):
-        apply_answer(one, data(), replace(ANSWER, now=now), COMMITTED)
+        apply_response(one, data(), replace(ANSWER, now=now), COMMITTED)
     assert one.error is None
     assert isinstance(one.progress.last_failure, EndOfLogError)
     assert one.progress.last_failure.in_open_transaction
@@ -212,7 +214,7 @@ def test_an_open_transaction_is_no_end_however_long() -> None:
 def test_an_endless_partition_waits_at_the_end_without_a_failure() -> None:
     one = state(60, until=ENDLESS)
     for now in (50.0, 900.0):
-        apply_answer(one, data(), replace(ANSWER, now=now), RULES)
+        apply_response(one, data(), replace(ANSWER, now=now), RULES)
     assert (one.error, one.progress.last_failure, one.progress.waited_s(900.0)) == (None, None, 0.0)
 
 
@@ -223,14 +225,14 @@ def test_a_broker_that_does_not_wait_at_the_end_is_not_asked_at_once(
     early: bool, served: bool, paced: bool
 ) -> None:
     one = state(60, until=ENDLESS)
-    apply_answer(one, data(), replace(ANSWER, early=early, served=served), RULES)
+    apply_response(one, data(), replace(ANSWER, early=early, served=served), RULES)
     assert (one.progress.retry_at > 50.0) is paced
     assert one.progress.failures == 0
 
 
 def test_a_diverging_epoch_ends_it() -> None:
     one = state()
-    assert not apply_answer(
+    assert not apply_response(
         one, data(records=batch(10, 5), diverging_epoch=DivergingEpoch(epoch=3, end_offset=0)), ANSWER, RULES
     )
     assert isinstance(one.error, LogTruncatedError)
@@ -240,10 +242,10 @@ def test_a_diverging_epoch_ends_it() -> None:
 def test_a_follower_whose_log_diverges_is_left_for_the_leader() -> None:
     one = follower()
     told = data(diverging_epoch=DivergingEpoch(epoch=3, end_offset=0))
-    assert not apply_answer(one, told, ANSWER, RULES)
+    assert not apply_response(one, told, ANSWER, RULES)
     assert (one.error, one.broker.node_id) == (None, 1)
     assert one.broker.leader_only(50.5)
-    apply_answer(one, told, ANSWER, RULES)
+    apply_response(one, told, ANSWER, RULES)
     assert isinstance(one.error, LogTruncatedError)
 
 
@@ -252,9 +254,9 @@ def test_out_of_range_asks_without_the_epoch_before_it_is_believed() -> None:
     one.receive(15, 4, 100, 1, 50.0)
     deliver(one, 15)
     assert one.position.last_fetched_epoch == 4
-    apply_answer(one, data(error_code=ErrorCode.OFFSET_OUT_OF_RANGE), ANSWER, RULES)
+    apply_response(one, data(error_code=ErrorCode.OFFSET_OUT_OF_RANGE), ANSWER, RULES)
     assert (one.error, one.position.last_fetched_epoch) == (None, -1)
-    apply_answer(one, data(error_code=ErrorCode.OFFSET_OUT_OF_RANGE), ANSWER, RULES)
+    apply_response(one, data(error_code=ErrorCode.OFFSET_OUT_OF_RANGE), ANSWER, RULES)
     assert isinstance(one.error, OffsetOutOfRangeError)
     assert one.error.offset == 15
 
@@ -262,12 +264,12 @@ def test_out_of_range_asks_without_the_epoch_before_it_is_believed() -> None:
 @pytest.mark.parametrize("code", [ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.CORRUPT_MESSAGE])
 def test_the_word_of_a_follower_is_not_final(code: ErrorCode) -> None:
     one = follower()
-    apply_answer(one, data(error_code=code), ANSWER, RULES)
+    apply_response(one, data(error_code=code), ANSWER, RULES)
     assert (one.error, one.broker.node_id, one.progress.failures) == (None, 1, 0)
     assert one.broker.leader_only(50.9)
     assert not one.broker.leader_only(51.0)
     leader = state()
-    apply_answer(leader, data(error_code=code), ANSWER, RULES)
+    apply_response(leader, data(error_code=code), ANSWER, RULES)
     assert isinstance(leader.error, BrokerError)
     assert leader.error.error_code is code
 
@@ -276,10 +278,10 @@ def test_a_follower_is_avoided_for_longer_each_time_until_it_serves() -> None:
     one = follower()
     for now, until in ((50.0, 51.0), (60.0, 62.0), (70.0, 74.0)):
         one.prefer(2, 1_000.0)
-        apply_answer(one, data(error_code=ErrorCode.OFFSET_OUT_OF_RANGE), replace(ANSWER, now=now), RULES)
+        apply_response(one, data(error_code=ErrorCode.OFFSET_OUT_OF_RANGE), replace(ANSWER, now=now), RULES)
         assert (one.broker.leader_only(until - 0.01), one.broker.leader_only(until)) == (True, False)
     one.prefer(2, 1_000.0)
-    apply_answer(one, data(records=batch(10, 5)), replace(ANSWER, now=80.0), RULES)
+    apply_response(one, data(records=batch(10, 5)), replace(ANSWER, now=80.0), RULES)
     deliver(one, 15)
     one.leave_replica(90.0, 300.0)
     assert (one.broker.leader_only(90.99), one.broker.leader_only(91.0)) == (True, False)
@@ -290,24 +292,24 @@ def test_a_follower_is_avoided_for_longer_each_time_until_it_serves() -> None:
 
 def test_the_end_of_a_followers_log_is_not_the_end() -> None:
     one = follower(60)
-    apply_answer(one, data(), ANSWER, RULES)
+    apply_response(one, data(), ANSWER, RULES)
     assert (one.broker.node_id, one.progress.at_end_since, one.error) == (1, None, None)
     assert one.broker.leader_only(50.5)
     endless = follower(60, until=ENDLESS)
-    apply_answer(endless, data(), ANSWER, RULES)
+    apply_response(endless, data(), ANSWER, RULES)
     assert endless.broker.node_id == 2  # it waits there for what comes
 
 
 def test_a_follower_that_keeps_records_back_is_left() -> None:
     one = follower()
-    apply_answer(one, data(), ANSWER, RULES)
+    apply_response(one, data(), ANSWER, RULES)
     assert (one.broker.node_id, one.progress.failures) == (1, 1)
     assert one.broker.leader_only(50.5)
 
 
 def test_a_preferred_replica_is_asked_until_the_leader_is_asked_again() -> None:
     one = state()
-    assert not apply_answer(one, data(preferred_read_replica=2), ANSWER, RULES)
+    assert not apply_response(one, data(preferred_read_replica=2), ANSWER, RULES)
     assert (one.broker.node_id, one.progress.failures) == (2, 0)
     one.hold(350.0)
     assert one.broker.node_id == 2
@@ -317,7 +319,7 @@ def test_a_preferred_replica_is_asked_until_the_leader_is_asked_again() -> None:
 
 def test_a_preferred_replica_that_nobody_knows_or_that_was_left_is_a_failure() -> None:
     unknown = state()
-    apply_answer(unknown, data(preferred_read_replica=9), ANSWER, RULES)
+    apply_response(unknown, data(preferred_read_replica=9), ANSWER, RULES)
     assert (unknown.broker.leader, unknown.progress.failures, unknown.broker.leader_is_stale) == (
         None,
         1,
@@ -325,25 +327,25 @@ def test_a_preferred_replica_that_nobody_knows_or_that_was_left_is_a_failure() -
     )
     left = follower()
     left.leave_replica(49.5, 300.0)
-    apply_answer(left, data(preferred_read_replica=2), ANSWER, RULES)
+    apply_response(left, data(preferred_read_replica=2), ANSWER, RULES)
     assert (left.broker.replica, left.progress.failures) == (None, 1)
 
 
 def test_the_leader_tells_the_end_although_it_prefers_a_follower() -> None:
     one = state(60)
-    apply_answer(one, data(preferred_read_replica=2), ANSWER, RULES)
+    apply_response(one, data(preferred_read_replica=2), ANSWER, RULES)
     assert (one.broker.node_id, one.progress.at_end_since) == (2, 50.0)
     one.leave_replica(51.0, 300.0)
-    apply_answer(one, data(preferred_read_replica=2), replace(ANSWER, now=55.0), RULES)
+    apply_response(one, data(preferred_read_replica=2), replace(ANSWER, now=55.0), RULES)
     assert isinstance(one.error, EndOfLogError)
     unknown = state(60)
-    apply_answer(unknown, data(preferred_read_replica=2, high_watermark=-1), ANSWER, RULES)
+    apply_response(unknown, data(preferred_read_replica=2, high_watermark=-1), ANSWER, RULES)
     assert unknown.progress.at_end_since is None
 
 
 def test_what_the_node_prefers_itself_is_no_detour() -> None:
     one = follower()
-    assert apply_answer(one, data(records=batch(10, 5), preferred_read_replica=2), ANSWER, RULES)
+    assert apply_response(one, data(records=batch(10, 5), preferred_read_replica=2), ANSWER, RULES)
     assert one.broker.node_id == 2
 
 
@@ -382,10 +384,10 @@ def test_a_failure_for_good_ends_it_and_keeps_the_leader() -> None:
 
 def test_a_refusal_that_passes_loses_the_leader_and_one_for_good_names_the_acl() -> None:
     one = state()
-    assert not apply_answer(one, data(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER), ANSWER, RULES)
+    assert not apply_response(one, data(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER), ANSWER, RULES)
     assert (one.broker.leader, one.progress.failures) == (None, 1)
     denied = state()
-    apply_answer(denied, data(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED), ANSWER, RULES)
+    apply_response(denied, data(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED), ANSWER, RULES)
     assert "fetching orders-0 at offset 10: TOPIC_AUTHORIZATION_FAILED" in str(denied.error)
     assert "Read on the topic" in str(denied.error)
 
@@ -393,7 +395,7 @@ def test_a_refusal_that_passes_loses_the_leader_and_one_for_good_names_the_acl()
 def test_an_answer_that_breaks_a_partition_off_has_nothing_to_decode() -> None:
     one = state(60)
     assert (
-        apply_answer(one, data(), replace(ANSWER, now=50.0), replace(RULES, end_of_log_wait_s=0.0)) is False
+        apply_response(one, data(), replace(ANSWER, now=50.0), replace(RULES, end_of_log_wait_s=0.0)) is False
     )
     assert isinstance(one.error, EndOfLogError)
 
@@ -413,10 +415,10 @@ def test_a_topic_that_is_gone_is_waited_for_by_whether_it_was_there(known: bool)
 def test_an_answer_tells_which_topic_the_offsets_are_of() -> None:
     one = state()
     one.broker.led_by(Leader(1, 5, UUID(int=7)), 50.0)
-    apply_answer(one, data(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER), ANSWER, RULES)
+    apply_response(one, data(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER), ANSWER, RULES)
     assert one.topic_id is None
     one.broker.led_by(Leader(1, 5, UUID(int=7)), 50.0)
-    apply_answer(one, data(records=batch(10, 5)), ANSWER, RULES)
+    apply_response(one, data(records=batch(10, 5)), ANSWER, RULES)
     assert one.topic_id == UUID(int=7)
     planned = state(topic_id=UUID(int=1))
     planned.broker.led_by(Leader(1, 5, UUID(int=7)), 50.0)

@@ -247,7 +247,7 @@ def test_throttle_time_is_nobodys_failure(cluster: ScriptedCluster) -> None:
 
 
 USELESS = {
-    "a partition left out": (nothing, "the answer of broker 1 lacks it"),
+    "a partition left out": (nothing, "the response of broker 1 lacks it"),
     "empty below the end": (
         lambda data: replace(data, records=memoryview(b"")),
         "although the log goes on to 20",

@@ -69,7 +69,7 @@ def test_an_answer_is_sorted_into_found_and_failed() -> None:
     answer = told((A0, 0, 9, 0), (A0, 7, 9, 0), (A1, -1, -1, 0), (TopicPartition("z", 0), 1, 1, 0))
     [missing] = read_list_offsets(answer, places, found).values()
     assert isinstance(missing, IncompleteResponseError)
-    assert str(missing) == "latest offset of b-0: the leader's answer lacks it"
+    assert str(missing) == "latest offset of b-0: the leader's response lacks it"
     assert found == {
         A0: FoundOffset(offset=0, timestamp_ms=None, leader_epoch=0),
         A1: FoundOffset(offset=None, timestamp_ms=None, leader_epoch=0),

@@ -109,7 +109,7 @@ def test_each_partition_hears_its_own_answer() -> None:
         fine: type(None),
         missing: IncompleteResponseError,
     }
-    assert str(checked[missing]) == "epoch 4 of u-1: the leader's answer lacks it"
+    assert str(checked[missing]) == "epoch 4 of u-1: the leader's response lacks it"
     assert len(states) == 3  # the caller's own
 
 

@@ -118,10 +118,10 @@ def test_a_session_ends_though_an_answer_is_waited_for(
 def test_how_long_an_answer_is_waited_for(group: ScriptedGroup) -> None:
     """As Java: a JoinGroup for the rebalance timeout and 5 s, at least; all else for the request timeout."""
     with GroupConsumer(group.cluster.bootstrap_servers, "a", "g", request_timeout_ms=30_000) as consumer:
-        answer_timeout_ms = parts_of(consumer).member.answer_timeout_ms
+        response_timeout_ms = parts_of(consumer).member.response_timeout_ms
         request = HeartbeatRequest(group_id="g", generation_id=1, member_id="me")
-        assert answer_timeout_ms(Ask(request)) == 30_000
-        assert answer_timeout_ms(Ask(request, held_back_ms=305_000)) == 305_000
-        assert answer_timeout_ms(Ask(request, held_back_ms=6_000)) == 30_000
-        assert answer_timeout_ms(Ask(request, until=0.0)) == 0.0
-        assert answer_timeout_ms(Ask(request, until=NEVER)) == 30_000
+        assert response_timeout_ms(Ask(request)) == 30_000
+        assert response_timeout_ms(Ask(request, held_back_ms=305_000)) == 305_000
+        assert response_timeout_ms(Ask(request, held_back_ms=6_000)) == 30_000
+        assert response_timeout_ms(Ask(request, until=0.0)) == 0.0
+        assert response_timeout_ms(Ask(request, until=NEVER)) == 30_000
