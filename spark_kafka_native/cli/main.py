@@ -24,8 +24,8 @@ from .output import printable
 
 _COMMANDS = (
     "topics", "describe", "offsets", "tail", "produce", "groups", "reset", "delete-records", "configs",
-    "acls", "users", "quotas", "transactions", "top", "bench", "doctor", "completion", "broker", "demo",
-    "zip",
+    "acls", "users", "tokens", "quotas", "transactions", "top", "bench", "doctor", "completion", "broker",
+    "demo", "zip",
 )  # fmt: skip
 """Each but ``completion`` is a module of this package (``_`` for ``-``) with a function ``add_command``."""
 _LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)

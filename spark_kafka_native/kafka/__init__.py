@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .admin.configs import ConfigEntry as ConfigEntry
     from .admin.configs import ConfigResource as ConfigResource
     from .admin.configs import ConfigSource as ConfigSource
+    from .admin.delegation_tokens import DelegationToken as DelegationToken
     from .admin.groups import GroupDescription as GroupDescription
     from .admin.groups import GroupListing as GroupListing
     from .admin.groups import GroupMember as GroupMember
@@ -147,6 +148,7 @@ _MODULES: Final = {
     "Replica": "admin.cluster",
     "ConfigEntry": "admin.configs",
     "ConfigResource": "admin.configs",
+    "DelegationToken": "admin.delegation_tokens",
     "ConfigSource": "admin.configs",
     "GroupDescription": "admin.groups",
     "GroupListing": "admin.groups",

@@ -155,19 +155,30 @@ class ErrorCode(enum.IntEnum):
     SASL_AUTHENTICATION_FAILED = 58, "the broker rejected the credentials"
     UNKNOWN_PRODUCER_ID = 59, "the broker has forgotten this producer id, for its last records were deleted"
     REASSIGNMENT_IN_PROGRESS = 60, "the partition is being moved to other replicas"
-    DELEGATION_TOKEN_AUTH_DISABLED = 61, "delegation tokens are not enabled on the broker"
-    DELEGATION_TOKEN_NOT_FOUND = 62, "the broker does not know this delegation token"
-    DELEGATION_TOKEN_OWNER_MISMATCH = 63, "the principal neither owns nor may renew this delegation token"
+    DELEGATION_TOKEN_AUTH_DISABLED = (
+        61,
+        "delegation tokens are off: brokers and controllers need delegation.token.secret.key",
+    )
+    DELEGATION_TOKEN_NOT_FOUND = (
+        62,
+        "the broker does not know this delegation token: it has expired, was revoked, or is very new",
+    )
+    DELEGATION_TOKEN_OWNER_MISMATCH = (
+        63,
+        "only the owner and the renewers of a delegation token may renew or expire it",
+    )
     DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = (
         64,
-        "delegation tokens can't be asked for on a channel of this kind",
+        "delegation tokens are managed over SASL, or TLS with a client certificate, never after a login with "
+        "a token",
     )
     DELEGATION_TOKEN_AUTHORIZATION_FAILED = (
         65,
-        "the principal may not use this delegation token; check its ACLs",
+        "the principal needs an ACL on the user that owns the token: CreateTokens to create one for that "
+        "user, DescribeTokens to see it",
     )
-    DELEGATION_TOKEN_EXPIRED = 66, "the delegation token has expired"
-    INVALID_PRINCIPAL_TYPE = 67, "the broker does not support this type of principal"
+    DELEGATION_TOKEN_EXPIRED = 66, "the delegation token has expired: create another one"
+    INVALID_PRINCIPAL_TYPE = 67, "owner and renewers of a delegation token must be of the type User"
     NON_EMPTY_GROUP = 68, "the group still has members"
     GROUP_ID_NOT_FOUND = 69, "there is no such group"
     FETCH_SESSION_ID_NOT_FOUND = 70, "the broker has dropped this fetch session; start a new one", _RETRY

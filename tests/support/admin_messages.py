@@ -33,6 +33,12 @@ from spark_kafka_native.kafka.protocol.api.configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from spark_kafka_native.kafka.protocol.api.delegation_tokens import (
+    CreateDelegationTokenRequest,
+    DescribeDelegationTokenRequest,
+    ExpireDelegationTokenRequest,
+    RenewDelegationTokenRequest,
+)
 from spark_kafka_native.kafka.protocol.api.groups import (
     ConsumerGroupDescribeRequest,
     DeleteGroupsRequest,
@@ -114,6 +120,10 @@ def admin_requests(topic: str, group: str) -> dict[type[Request[Any]], Request[A
             ],
             validate_only=True,
         ),
+        CreateDelegationTokenRequest(renewers=[], max_lifetime_ms=-1),
+        RenewDelegationTokenRequest(hmac=b"never", renew_period_ms=-1),
+        ExpireDelegationTokenRequest(hmac=b"never", expiry_time_period_ms=-1),
+        DescribeDelegationTokenRequest(owners=None),
         DescribeLogDirsRequest(topics=None),
         AlterPartitionReassignmentsRequest(
             topics=[
@@ -137,6 +147,11 @@ ADMIN_REFUSALS: Mapping[type[Request[Any]], set[ErrorCode]] = {
     DeleteGroupsRequest: {ErrorCode.GROUP_ID_NOT_FOUND},
     DescribeAclsRequest: {ErrorCode.SECURITY_DISABLED},
     DeleteAclsRequest: {ErrorCode.SECURITY_DISABLED},
+    # The channel is not authenticated.
+    CreateDelegationTokenRequest: {ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED},
+    RenewDelegationTokenRequest: {ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED},
+    ExpireDelegationTokenRequest: {ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED},
+    DescribeDelegationTokenRequest: {ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED},
     AlterUserScramCredentialsRequest: {ErrorCode.RESOURCE_NOT_FOUND},
     AlterPartitionReassignmentsRequest: {ErrorCode.NONE, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS},
     ElectLeadersRequest: {ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED},

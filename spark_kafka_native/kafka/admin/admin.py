@@ -10,6 +10,7 @@ from ..config.client_config import Bootstrap, configs_from
 from .acls import AclAdmin
 from .cluster import ClusterAdmin
 from .configs import ConfigAdmin
+from .delegation_tokens import TokenAdmin
 from .groups import GroupAdmin
 from .quotas import QuotaAdmin
 from .scram_users import ScramAdmin
@@ -18,7 +19,15 @@ from .transactions import TransactionAdmin
 
 
 class Admin(
-    TopicAdmin, ConfigAdmin, GroupAdmin, ClusterAdmin, AclAdmin, ScramAdmin, QuotaAdmin, TransactionAdmin
+    TopicAdmin,
+    ConfigAdmin,
+    GroupAdmin,
+    ClusterAdmin,
+    AclAdmin,
+    ScramAdmin,
+    TokenAdmin,
+    QuotaAdmin,
+    TransactionAdmin,
 ):
     """Describes and changes a cluster: ``Admin("localhost:9092")``.
 

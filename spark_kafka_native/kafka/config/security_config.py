@@ -195,6 +195,9 @@ class SecurityConfig(Properties):
     """User name, for PLAIN and SCRAM."""
     password: Secret | None = secret_field("sasl.password")
     """Password, for PLAIN and SCRAM."""
+    token_auth: bool = property_field("sasl.tokenauth", False, boolean)
+    """``true``: user name and password, for SCRAM, are id and HMAC of a delegation token (KIP-48), as with
+    ``tokenauth="true"`` in ``sasl.jaas.config``."""
     jaas_config: Secret | None = secret_field("sasl.jaas.config", aliases=("sasl.jaas.config.secret",))
     """User name and password, or OAuth settings, as Java's clients take them: one login module with its
     options."""
@@ -347,6 +350,8 @@ def _check_sasl(config: SecurityConfig) -> None:
     jaas = _jaas_of(config)
     if jaas is not None:
         check_module(jaas, config)
+    if config.token_auth:
+        _check_token_login(config)
     if config.mechanism == "OAUTHBEARER":
         _check_token_source(config, jaas)
         return
@@ -359,6 +364,19 @@ def _check_sasl(config: SecurityConfig) -> None:
         )
     if jaas is not None and (jaas.option("username") is None or jaas.option("password") is None):
         raise ConfigError("sasl.jaas.config lacks username or password")
+
+
+def _check_token_login(config: SecurityConfig) -> None:
+    if MECHANISMS.get(config.mechanism or "") != SCRAM_MODULE:
+        raise ConfigError(
+            "sasl.tokenauth=true logs in with a delegation token, which takes SCRAM-SHA-256 or "
+            f"SCRAM-SHA-512, not sasl.mechanism={config.mechanism}"
+        )
+    if config.jaas_config is not None:
+        raise ConfigError(
+            "sasl.tokenauth=true goes with sasl.username and sasl.password; in sasl.jaas.config write "
+            'tokenauth="true"'
+        )
 
 
 def _jaas_of(config: SecurityConfig) -> JaasConfig | None:

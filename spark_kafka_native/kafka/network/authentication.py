@@ -37,6 +37,8 @@ _TELLING: Final = 12
 
 
 _EXTENSION: Final = "extension_"
+_SAYS_LIFETIME: Final = 1
+"""The first version of SaslAuthenticate with the lifetime of the session in its response."""
 R = TypeVar("R", bound=Response)
 
 
@@ -64,14 +66,30 @@ def authenticate(
     mechanism = mechanism_for(security, deadline)
     try:
         _choose(peer, mechanism, api_versions, deadline)
-        return _exchange(peer, mechanism, negotiate(SaslAuthenticateRequest, api_versions), deadline)
+        version = negotiate(SaslAuthenticateRequest, api_versions)
+        lifetime_ms = _exchange(peer, mechanism, version, deadline)
+        if not lifetime_ms and version >= _SAYS_LIFETIME and _token_id(mechanism) is not None:
+            # The broker removes expired tokens now and then only. Until then they pass, for no time at all.
+            raise AuthenticationError(f"{mechanism.name}: the session has ended as it began")
+        return lifetime_ms
     except AuthenticationError as error:
         forget_token(security)
-        raise AuthenticationError(f"{peer.address}: {error}") from None
+        raise AuthenticationError(f"{peer.address}: {error}{_about_token(mechanism)}") from None
     except RequestTimedOutError:
         raise
     except NetworkError as error:
         raise HandshakeClosedError(f"{error} while authenticating with {mechanism.name}") from error
+
+
+def _token_id(mechanism: Mechanism) -> str | None:
+    return mechanism.token_id if isinstance(mechanism, Scram) else None
+
+
+def _about_token(mechanism: Mechanism) -> str:
+    token_id = _token_id(mechanism)
+    if token_id is None:
+        return ""
+    return f". Delegation token {token_id} has expired or was revoked, or this broker does not know it yet"
 
 
 def _choose(peer: Peer, mechanism: Mechanism, api_versions: VersionRanges, deadline: Deadline) -> None:
@@ -139,7 +157,7 @@ def mechanism_for(security: SecurityConfig, deadline: Deadline) -> Mechanism:
     username, password = _login(security, jaas)
     if name == "PLAIN":
         return Plain(username, password)
-    token_auth = (revealed(jaas, "tokenauth") or "").lower() == "true"
+    token_auth = security.token_auth or (revealed(jaas, "tokenauth") or "").lower() == "true"
     return Scram(name, username, password, token_auth=token_auth)
 
 

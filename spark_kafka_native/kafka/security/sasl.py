@@ -133,6 +133,11 @@ class Scram:
         self._client_first_bare = ""
         self._server_signature = b""
 
+    @property
+    def token_id(self) -> str | None:
+        """The id of the delegation token; None if it logs in with a password."""
+        return self._username if self._token_auth else None
+
     def start(self) -> bytes:
         """client-first-message."""
         user = self._username.replace("=", "=3D").replace(",", "=2C")

@@ -117,3 +117,16 @@ def test_an_unsigned_token_is_warned_of_and_is_a_source_like_others() -> None:
         SecurityConfig.from_properties(given | {"sasl.oauthbearer.token": "t"})
     with pytest.raises(ConfigError, match="none is given"):
         SecurityConfig.from_properties(given | {"sasl.jaas.config": f"{OAUTHBEARER_MODULE} required;"})
+
+
+SCRAM = {"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-256", "username": "id", "password": "hmac"}
+
+
+def test_a_delegation_token_is_a_login_of_scram_only() -> None:
+    assert SecurityConfig(**SCRAM, token_auth=True).token_auth
+    assert not SecurityConfig(**SCRAM).token_auth
+    with pytest.raises(ConfigError, match=r"takes SCRAM-SHA-256 or SCRAM-SHA-512, not sasl.mechanism=PLAIN"):
+        SecurityConfig(**SCRAM | {"mechanism": "PLAIN"}, token_auth=True)
+    jaas = f'{SCRAM_MODULE} required username="id" password="hmac";'
+    with pytest.raises(ConfigError, match=r'in sasl.jaas.config write tokenauth="true"'):
+        SecurityConfig(protocol="SASL_SSL", mechanism="SCRAM-SHA-256", jaas_config=jaas, token_auth=True)

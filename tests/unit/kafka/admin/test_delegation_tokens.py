@@ -1,0 +1,235 @@
+"""Delegation tokens: what is asked, what is refused, and that no text shows an HMAC."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spark_kafka_native.kafka.admin.delegation_tokens import DelegationToken, TokenAdmin
+from spark_kafka_native.kafka.config.secret import Secret
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import BrokerError, NetworkError
+from spark_kafka_native.kafka.protocol.api.delegation_tokens import (
+    CreateDelegationTokenResponse,
+    DescribedDelegationToken,
+    DescribedDelegationTokenRenewer,
+    DescribeDelegationTokenResponse,
+    ExpireDelegationTokenResponse,
+    RenewDelegationTokenResponse,
+)
+from spark_kafka_native.kafka.runtime.deadline import Deadline
+
+HMAC = b"\xfb\xff" * 16
+TEXT = base64.b64encode(HMAC).decode()
+TOKEN = DelegationToken(
+    token_id="t1", hmac=Secret(TEXT), owner="User:a", requester="User:a", issued_ms=1, expires_ms=2, max_ms=3
+)
+REFUSALS = (
+    (ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED, "need delegation.token.secret.key"),
+    (ErrorCode.DELEGATION_TOKEN_NOT_FOUND, "has expired, was revoked, or is very new"),
+    (ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH, "only the owner and the renewers"),
+    (ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, "never after a login with a token"),
+    (ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED, "an ACL on the user that owns the token: CreateTokens"),
+    (ErrorCode.DELEGATION_TOKEN_EXPIRED, "has expired: create another one"),
+    (ErrorCode.INVALID_PRINCIPAL_TYPE, "must be of the type User"),
+)
+
+
+class Router:
+    """A controller that gives one answer after the other; an exception is raised."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.asked: list[Any] = []
+        self.snapshot = type("Snapshot", (), {"brokers": {1: None, 2: None}})()
+
+    def deadline(self, timeout_ms: float | None) -> Deadline:
+        return Deadline.after_ms(60_000 if timeout_ms is None else timeout_ms)
+
+    def metadata(self, *_: Any, **__: Any) -> Any:
+        return type("Metadata", (), {"controller_id": 1})()
+
+    def send_any(self, request: Any, _deadline: Any) -> Any:
+        return self.send_to(0, request)
+
+    def send_to(self, node_id: int, request: Any, *_: Any) -> Any:
+        self.asked.append((node_id, request))
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def refresh(self, *_: Any) -> None:
+        pass
+
+    def retry(self, operation: Callable[[], Any], **_: Any) -> Any:
+        while True:
+            try:
+                return operation()
+            except (NetworkError, Exception):
+                if not self.answers:
+                    raise
+
+
+def admin(*answers: Any) -> tuple[TokenAdmin, Router]:
+    router = Router(*answers)
+    return TokenAdmin(router), router  # type: ignore[arg-type]
+
+
+def created(code: ErrorCode = ErrorCode.NONE, requester: str = "User") -> CreateDelegationTokenResponse:
+    return CreateDelegationTokenResponse(
+        error_code=code,
+        principal_type="User",
+        principal_name="bob",
+        token_requester_principal_type=requester,
+        token_requester_principal_name="alice" if requester else "",
+        issue_timestamp_ms=10,
+        expiry_timestamp_ms=20,
+        max_timestamp_ms=30,
+        token_id="t1",
+        hmac=HMAC,
+        throttle_time_ms=0,
+    )
+
+
+def test_a_token_is_created_for_another_owner() -> None:
+    tokens, router = admin(created())
+    made = tokens.create_delegation_token(owner="User:bob", renewers=["User:carol"], max_lifetime_ms=5)
+    assert made == DelegationToken(
+        token_id="t1",
+        hmac=Secret(TEXT),
+        owner="User:bob",
+        requester="User:alice",
+        issued_ms=10,
+        expires_ms=20,
+        max_ms=30,
+        renewers=("User:carol",),
+    )
+    ((node_id, request),) = router.asked
+    assert node_id == 1
+    assert (request.owner_principal_type, request.owner_principal_name) == ("User", "bob")
+    assert [(one.principal_type, one.principal_name) for one in request.renewers] == [("User", "carol")]
+    assert request.max_lifetime_ms == 5
+
+
+def test_without_words_the_cluster_decides_and_an_old_one_names_no_requester() -> None:
+    tokens, router = admin(created(requester=""))
+    assert tokens.create_delegation_token().requester == "User:bob"
+    request = router.asked[0][1]
+    assert (request.owner_principal_type, request.owner_principal_name) == ("", "")
+    assert request.max_lifetime_ms == -1
+
+
+@pytest.mark.parametrize("given", [TOKEN, TOKEN.hmac, TEXT])
+def test_a_token_is_renewed_and_expired_by_its_hmac(given: DelegationToken | Secret | str) -> None:
+    renewed = RenewDelegationTokenResponse(
+        error_code=ErrorCode.NONE, expiry_timestamp_ms=99, throttle_time_ms=0
+    )
+    ended = ExpireDelegationTokenResponse(
+        error_code=ErrorCode.NONE, expiry_timestamp_ms=7, throttle_time_ms=0
+    )
+    tokens, router = admin(renewed, renewed, ended, ended)
+    assert tokens.renew_delegation_token(given) == 99
+    assert tokens.renew_delegation_token(given, period_ms=50) == 99
+    assert tokens.expire_delegation_token(given) == 7
+    assert tokens.expire_delegation_token(given, after_ms=60) == 7
+    asked = [request for _, request in router.asked]
+    assert [request.hmac for request in asked] == [HMAC] * 4
+    assert [request.renew_period_ms for request in asked[:2]] == [-1, 50]
+    assert [request.expiry_time_period_ms for request in asked[2:]] == [-1, 60]
+
+
+def test_a_token_that_a_lost_request_has_expired_is_expired() -> None:
+    gone = ExpireDelegationTokenResponse(
+        error_code=ErrorCode.DELEGATION_TOKEN_NOT_FOUND, expiry_timestamp_ms=-1, throttle_time_ms=0
+    )
+    tokens, router = admin(NetworkError("the answer was lost"), gone)
+    tokens.expire_delegation_token(TOKEN)
+    assert len(router.asked) == 2
+    tokens, _ = admin(gone)
+    with pytest.raises(BrokerError, match="expiring delegation token t1: DELEGATION_TOKEN_NOT_FOUND"):
+        tokens.expire_delegation_token(TOKEN)
+    tokens, _ = admin(NetworkError("the answer was lost"), gone)
+    with pytest.raises(BrokerError, match="DELEGATION_TOKEN_NOT_FOUND"):
+        tokens.expire_delegation_token(TOKEN, after_ms=1)
+
+
+def described(token_id: str) -> DescribedDelegationToken:
+    return DescribedDelegationToken(
+        principal_type="User",
+        principal_name="a",
+        token_requester_principal_type="User",
+        token_requester_principal_name="b",
+        issue_timestamp=1,
+        expiry_timestamp=2,
+        max_timestamp=3,
+        token_id=token_id,
+        hmac=HMAC,
+        renewers=[DescribedDelegationTokenRenewer(principal_type="User", principal_name="c")],
+    )
+
+
+def test_tokens_are_described() -> None:
+    answer = DescribeDelegationTokenResponse(
+        error_code=ErrorCode.NONE, tokens=[described("t1")], throttle_time_ms=0
+    )
+    tokens, router = admin(answer, answer)
+    (found,) = tokens.describe_delegation_tokens()
+    assert found == replace(TOKEN, requester="User:b", renewers=("User:c",))
+    tokens.describe_delegation_tokens(["User:a"])
+    everyone, one = (request for _, request in router.asked)
+    assert everyone.owners is None
+    assert [(owner.principal_type, owner.principal_name) for owner in one.owners] == [("User", "a")]
+
+
+def test_a_token_is_waited_for_until_each_broker_knows_it() -> None:
+    def answer(*names: str) -> DescribeDelegationTokenResponse:
+        found = [described(name) for name in names]
+        return DescribeDelegationTokenResponse(error_code=ErrorCode.NONE, tokens=found, throttle_time_ms=0)
+
+    tokens, router = admin(answer("t1"), answer(), answer("t0"), answer("t0", "t1"))
+    tokens.await_delegation_token(TOKEN)
+    assert [node_id for node_id, _ in router.asked] == [1, 2, 2, 2]
+
+
+@pytest.mark.parametrize(("code", "sentence"), REFUSALS)
+def test_a_refusal_says_why(code: ErrorCode, sentence: str) -> None:
+    tokens, _ = admin(created(code))
+    with pytest.raises(BrokerError, match=f"creating a delegation token of User:bob: {code.name}") as raised:
+        tokens.create_delegation_token(owner="User:bob")
+    assert sentence in str(raised.value)
+    refused = DescribeDelegationTokenResponse(error_code=code, tokens=[], throttle_time_ms=0)
+    tokens, _ = admin(refused)
+    with pytest.raises(BrokerError, match="describing delegation tokens"):
+        tokens.describe_delegation_tokens()
+
+
+@pytest.mark.parametrize(
+    "misuse",
+    [
+        lambda tokens: tokens.create_delegation_token(owner="bob"),
+        lambda tokens: tokens.create_delegation_token(renewers="User:bob"),
+        lambda tokens: tokens.create_delegation_token(renewers=["User:"]),
+        lambda tokens: tokens.create_delegation_token(max_lifetime_ms=0),
+        lambda tokens: tokens.renew_delegation_token(TOKEN, period_ms=0),
+        lambda tokens: tokens.expire_delegation_token(TOKEN, after_ms=-1),
+        lambda tokens: tokens.renew_delegation_token("geheim!"),
+        lambda tokens: tokens.renew_delegation_token(""),
+    ],
+)
+def test_misuse_is_refused_before_anything_is_sent(misuse: Callable[[TokenAdmin], object]) -> None:
+    tokens, router = admin()
+    with pytest.raises(ValueError, match=r"User:name|at least 1|collection|HMAC in base64") as raised:
+        misuse(tokens)
+    assert "geheim" not in str(raised.value)
+    assert router.asked == []
+
+
+def test_no_text_of_a_token_shows_its_hmac() -> None:
+    for text in (repr(TOKEN), str(TOKEN), f"{TOKEN}", repr([TOKEN])):
+        assert TEXT not in text
+        assert "t1" in text
