@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from reading import wait_until
+from support.consumer.reading import wait_until
 
 from spark_kafka_native.cli.main import main
 from spark_kafka_native.kafka import (
@@ -24,11 +24,9 @@ from spark_kafka_native.kafka import (
     Secret,
 )
 from spark_kafka_native.kafka.config.jaas import SCRAM_MODULE
-from spark_kafka_native.testing import EmbeddedKafka
-from spark_kafka_native.testing.acls import ACLS
+from spark_kafka_native.testing import ACLS, EmbeddedKafka
 from spark_kafka_native.testing.console import consume
-from spark_kafka_native.testing.jars import jars
-from spark_kafka_native.testing.java_programs import java_command
+from spark_kafka_native.testing.java import jars, java_command
 
 pytestmark = pytest.mark.broker
 
