@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from spark_kafka_native.kafka.cluster.metadata import ClusterMetadata, Partition, Topic, leader_changes
 from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.model import Broker
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataResponse, MetadataResponseBroker
 
 
 def metadata(**leaders: tuple[int | None, ...]) -> ClusterMetadata:
@@ -34,3 +36,14 @@ def test_leader_changes_are_those_of_partitions_that_were_known() -> None:
         "orders-3: led by nobody, before by broker 3",
     ]
     assert not list(leader_changes(after, after))
+
+
+def test_an_answer_without_brokers_forgets_none_and_one_with_some_replaces_all() -> None:
+    def answer(*nodes: int) -> MetadataResponse:
+        brokers = [MetadataResponseBroker(node_id=node, host="h", port=node, rack=None) for node in nodes]
+        return MetadataResponse(brokers=brokers, cluster_id="c", controller_id=1, topics=[])
+
+    known = ClusterMetadata().updated(answer(1, 2), None)
+    assert known.brokers == {node: Broker(node_id=node, host="h", port=node, rack=None) for node in (1, 2)}
+    assert known.updated(answer(), None).brokers == known.brokers
+    assert set(known.updated(answer(2, 3), None).brokers) == {2, 3}

@@ -559,6 +559,36 @@ def test_one_router_per_config_and_process(cluster: ScriptedCluster) -> None:
     assert cluster[1].connections == connections + 1
 
 
+def test_a_fork_while_a_thread_asks_for_metadata(cluster: ScriptedCluster) -> None:
+    """In the child that thread is gone, and what it held is free."""
+    router = Router(config(cluster[1].address))
+    router.metadata()
+    gate = threading.Event()
+
+    def late(request: MetadataRequest, version: int) -> MetadataResponse:
+        assert gate.wait(60)
+        return cluster.metadata(request, version)
+
+    before = len(cluster[1].requests(MetadataRequest))
+    cluster[1].push(MetadataRequest, late)
+    asking = threading.Thread(target=router.metadata, kwargs={"refresh": True})
+    asking.start()
+    while len(cluster[1].requests(MetadataRequest)) == before:
+        time.sleep(0.001)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            known = router.metadata(refresh=True, deadline=Deadline.after_ms(20_000))
+            status = 0 if len(known.brokers) == 3 else 2
+        finally:
+            os._exit(status)
+    status = os.waitpid(child, 0)[1]
+    gate.set()
+    asking.join()
+    assert status == 0
+
+
 def test_routers_that_nobody_uses_are_closed(
     cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

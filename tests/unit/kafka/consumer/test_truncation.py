@@ -87,8 +87,11 @@ def test_the_request_has_the_epoch_that_was_read_and_the_leaders() -> None:
     ] == [("t", [(3, 4, 6), (0, 4, 6)]), ("u", [(1, 2, 6)])]
 
 
-@pytest.mark.parametrize(("end", "cut"), [(0, True), (10, True), (19, True), (20, False), (21, False)])
+@pytest.mark.parametrize(
+    ("end", "cut"), [(-1, False), (0, True), (10, True), (19, True), (20, False), (21, False)]
+)
 def test_an_epoch_that_ends_before_what_was_fetched_was_cut_back(end: int, cut: bool) -> None:
+    """-1: the leader does not know where the epoch ends, which is no truncation."""
     one = state(read_until=20)
     [(checked, error)] = read_offset_for_leader_epoch(answer(("t", 0, end)), {one.topic_partition: one})
     assert checked is one

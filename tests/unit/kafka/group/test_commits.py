@@ -58,6 +58,36 @@ def test_who_commits_is_known_before_what_is_checked(group: ScriptedGroup) -> No
     assert group.committed == {}
 
 
+@pytest.mark.parametrize("code", [ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID])
+def test_a_commit_that_is_refused_for_an_old_generation_is_made_again_in_the_new_one(
+    group: ScriptedGroup, code: ErrorCode
+) -> None:
+    """The member has joined again while the commit was under way, and has the partition still."""
+    progress, doubted = Progress(), list[Identity]()
+    progress.begin(A0, 0, None)
+    progress.handed_out(A0, 0, 3)
+    current = [Identity("me", 1, None)]
+
+    def rejoined(request: OffsetCommitRequest, version: int) -> Any:
+        current[0] = Identity("me", 2, None)
+        return group.commit(request, version)
+
+    group.commit_refusals.append(code)
+    group.cluster[1].push(OffsetCommitRequest, rejoined)
+    servers = {"bootstrap.servers": group.cluster.bootstrap_servers, "retry.backoff.ms": "5"}
+    router = Router(ClientConfig.from_properties(servers))
+    queue = CommitQueue(router, GroupConfig(group_id="g"), lambda: current[0], progress, doubted.append)
+    queue.submit({A0: 3}).result(WITHIN_S)
+    queue.stop()
+    router.close()
+    assert group.committed == {A0: 3}
+    generations = [
+        one.generation_id_or_member_epoch for one in group.cluster[1].requests(OffsetCommitRequest)
+    ]
+    assert generations == [1, 2]
+    assert doubted == []
+
+
 def test_a_refused_commit_makes_the_member_ask_at_once_whether_it_is_one(group: ScriptedGroup) -> None:
     lost = threading.Event()
     with GroupConsumer(

@@ -10,9 +10,13 @@ from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.errors import DeliveryError, DeliveryStatus, ProducerClosedError
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
+from spark_kafka_native.spark.options.option import Scope
+from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.write.topics import prepare_topic
 from spark_kafka_native.spark.write.worker import write_rows
+from spark_kafka_native.spark.write.write_options import WriteOptions
 from spark_kafka_native.spark.write.write_task import RowColumns
+from spark_kafka_native.testing import MockBroker
 
 TP = TopicPartition("t", 0)
 OPTIONS = SimpleNamespace(client=None, producer=None, topic="t")
@@ -103,4 +107,24 @@ def test_zstd_is_refused_before_anything_is_written_where_a_broker_is_too_old_fo
                 prepare("zstd")
         else:
             prepare("zstd")
+        router.close()
+
+
+def test_of_two_tasks_that_create_a_topic_the_second_one_uses_it():
+    """Both have seen that it is missing."""
+    with MockBroker() as broker:
+        router = Router(ClientConfig.from_properties({"bootstrap.servers": broker.bootstrap_servers}))
+
+        def another_task_first(_request):
+            broker.create_topic("new", partitions=2)
+
+        broker.on("CreateTopics", topic="new").choose(another_task_first)
+        options = WriteOptions.parse(
+            OptionValues.parse(
+                {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "new", "createTopics": "true"},
+                Scope.WRITE,
+            )
+        )
+        prepare_topic(router, "new", options)
+        assert len(router.snapshot.topic("new").partitions) == 2
         router.close()

@@ -6,9 +6,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_kafka_native.kafka.producer.accumulating.open_batches import SingleRecords
+from spark_kafka_native.kafka.config.client_config import ProducerConfig
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.producer.accumulating.batch import BatchEncoder, Origin
+from spark_kafka_native.kafka.producer.accumulating.open_batches import (
+    BatchLimits,
+    Chunk,
+    SingleRecords,
+    WaitingRows,
+)
+from spark_kafka_native.kafka.producer.delivery import DeliveryBlock, Waiters
 from spark_kafka_native.kafka.records.columns import (
     HEADERS_TYPE,
+    RecordColumns,
     build_binary,
     build_headers,
     build_index,
@@ -91,3 +101,19 @@ def test_what_only_some_gave_is_filled():
     assert partition.dtype == np.int32
     assert columns.timestamp_ms.tolist() == [9, 2**63 - 1, 9]
     assert columns.headers.to_pylist() == [[{"key": "h", "value": None}], [], []]
+
+
+@pytest.mark.parametrize("how", ["lingered", "filled"])
+def test_the_delivery_timeout_counts_from_the_first_record_that_waited(how):
+    """From ``send()``, not from when its batch was closed."""
+    rows = WaitingRows(TopicPartition("t", 0), BatchEncoder(ProducerConfig()))
+    origin = Origin(DeliveryBlock(2, Waiters(), lambda: None))
+    columns = RecordColumns(length=2, value=pa.array([b"one", b"two"], pa.binary()))
+    for since in (5.0, 6.0):
+        rows.hold(Chunk(columns, [origin.part(np.arange(2))], 60), since)
+    if how == "lingered":
+        batches = [rows.close_chunks(9.0)]
+    else:
+        limits = BatchLimits(size=150, records=5, direct=150)
+        batches, _ = rows.cut(columns, np.arange(2), np.full(2, 30), origin, limits, 9.0)
+    assert [batch.sending.since for batch in batches] == [5.0]

@@ -1,17 +1,24 @@
 """What is made of a broker's answers: late ones, ones that leave something out, and its own words."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from support.brokers.produce_cluster import ProduceCluster
 from support.brokers.scripted_broker import properties
 
+from spark_kafka_native.kafka.cluster.metadata import NO_TOPIC_ID
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.errors import NetworkError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.producer import Producer
-from spark_kafka_native.kafka.producer.sending.produce_requests import ProduceConnections, error_words
+from spark_kafka_native.kafka.producer.sending.produce_requests import (
+    LAST_VERSION_BY_NAME,
+    ProduceConnections,
+    error_words,
+)
 from spark_kafka_native.kafka.producer.stats import StatsRecorder
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 
 TP = TopicPartition("t", 0)
@@ -135,3 +142,22 @@ def test_a_records_own_timestamp_is_told_where_the_broker_names_none(cluster):
     with open_producer(cluster) as producer:
         assert producer.send("t", value=b"a", timestamp_ms=5).result(60).timestamp_ms == 5
         assert producer.send("t", value=b"b").result(60).timestamp_ms > 5
+
+
+def test_a_cluster_without_topic_ids_is_written_to_by_name():
+    """Although its brokers know the versions that name topics by id: as while it is upgraded."""
+    with ProduceCluster() as cluster:
+        cluster.create("t", 1)
+        metadata = cluster.metadata
+
+        def without_ids(request, version):
+            told = metadata(request, version)
+            return replace(told, topics=[replace(one, topic_id=NO_TOPIC_ID) for one in told.topics])
+
+        cluster[1].on(MetadataRequest, without_ids)
+        with open_producer(cluster) as producer:
+            assert producer.send("t", value=b"by name").result(60).offset == 0
+        (asked,) = [one for one in cluster[1].asked if isinstance(one.request, ProduceRequest)]
+        assert asked.version == LAST_VERSION_BY_NAME
+        assert [topic.name for topic in asked.request.topic_data] == ["t"]
+        assert cluster.values(TP) == [b"by name"]

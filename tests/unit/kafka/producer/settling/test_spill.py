@@ -381,6 +381,34 @@ def test_a_replayed_batch_that_is_split_is_sent_once(cluster, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["owner.lock"]
 
 
+def test_a_replayed_batch_whose_halves_cannot_be_kept_stays_in_the_folder(cluster, tmp_path, monkeypatch):
+    values = [b"%04d" % i + b"x" * 96 for i in range(10)]
+    first = open_producer(cluster, tmp_path, batch_records=10, linger_ms=20)
+    first.send("t", value=b"first", partition=0).result(60)
+    cluster[1].stop()
+    for value in values:
+        first.send("t", value=value, partition=0)
+    first.close(0.3)
+    cluster[1].start()
+    cluster.max_message_bytes, cluster.told_max_message_bytes = 700, 100_000
+
+    def full(_folder, _batch, _entries):
+        raise SpillError("no space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SpillFolder, "replace", full)
+        with open_producer(cluster, tmp_path, delivery_timeout_ms=60_000) as again:
+            wait_until(lambda: len(cluster.batches(TP)) > 1)
+            again.close(1)
+    assert cluster.values(TP) == [b"first"]
+    folder = SpillFolder(str(tmp_path))
+    assert [one.records for one in folder.entries] == [10]
+    folder.close()
+    with open_producer(cluster, tmp_path, delivery_timeout_ms=60_000) as again:
+        again.flush(60)
+    assert cluster.values(TP) == [b"first", *values]
+
+
 def test_a_replayed_batch_is_replayed_with_the_numbers_it_was_sent_with(cluster, tmp_path):
     first = open_producer(cluster, tmp_path)
     first.send("t", value=b"0", partition=0).result(60)

@@ -142,6 +142,45 @@ def test_nothing_counts_as_kept_before_it_is_synced(tmp_path, monkeypatch, what)
     folder.close()
 
 
+def test_a_delivered_batch_is_noted_on_disk_before_another_is_sent(tmp_path, monkeypatch):
+    """A lost note would send the batch again after a crash, and without its numbers twice."""
+    folder = SpillFolder(str(tmp_path))
+    first, second = folder.keep([entry(0), entry(1)])
+    synced = []
+    fsync = os.fsync
+
+    def note(descriptor):
+        synced.append(os.fstat(descriptor))
+        fsync(descriptor)
+
+    monkeypatch.setattr("os.fsync", note)
+    folder.delivered(first)
+    (done,) = tmp_path.glob("*.done")
+    assert [(one.st_ino, one.st_size) for one in synced] == [(done.stat().st_ino, 4)]
+    folder.delivered(second)
+    folder.close()
+
+
+@pytest.mark.parametrize("room", [0, 20, 700, 1_500])
+def test_halves_that_find_no_room_leave_the_whole(tmp_path, full_at, room):
+    folder = SpillFolder(str(tmp_path))
+    kept = folder.keep([entry(i) for i in range(3)])
+    (file,) = tmp_path.glob("*.batches")
+    full_at(file.stat().st_size + room)
+    with pytest.raises(SpillError, match="cannot write"):
+        folder.replace(kept[1], [entry(11, 600), entry(12, 600)])
+    assert bytes(kept[1].read()) == entry(1).data
+    full_at(resource.RLIM_INFINITY)
+    folder.close()
+    again = SpillFolder(str(tmp_path))
+    assert [one.reason for one in again.entries] == ["why 0", "why 1", "why 2"]
+    again.replace(again.entries[1], [entry(11, 600), entry(12, 600)])
+    again.close()
+    third = SpillFolder(str(tmp_path))
+    assert [one.reason for one in third.entries] == ["why 0", "why 11", "why 12", "why 2"]
+    third.close()
+
+
 SCRIPT = """
 import resource, signal, sys
 sys.path[:0] = {paths!r}
