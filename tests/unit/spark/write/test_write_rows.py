@@ -2,6 +2,7 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from spark_kafka_native.spark.options.option import Scope
 from support.brokers.scripted_broker import ScriptedCluster, properties
 
 from spark_kafka_native.kafka.cluster.router import Router
@@ -10,7 +11,6 @@ from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.errors import DeliveryError, DeliveryStatus, ProducerClosedError
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
-from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.write.topics import prepare_topic
 from spark_kafka_native.spark.write.worker import write_rows
