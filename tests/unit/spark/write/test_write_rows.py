@@ -2,7 +2,6 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
-from spark_kafka_native.spark.options.option import Scope
 from support.brokers.scripted_broker import ScriptedCluster, properties
 
 from spark_kafka_native.kafka.cluster.router import Router
@@ -12,6 +11,7 @@ from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.errors import DeliveryError, DeliveryStatus, ProducerClosedError
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.options.table import Scope
 from spark_kafka_native.spark.write.topics import prepare_topic
 from spark_kafka_native.spark.write.worker import write_rows
 from spark_kafka_native.spark.write.write_options import WriteOptions

@@ -64,7 +64,11 @@ def test_the_dead_letter_of_a_batch_that_has_ended_changes_nothing() -> None:
         letters.append(origin)
 
     buffers: Any = {
-        "dead": SimpleNamespace(targets=SimpleNamespace(count=1), max_bytes=1_000_000, append_columns=append)
+        "dead": SimpleNamespace(
+            targets=SimpleNamespace(count=1),
+            limits=SimpleNamespace(max_bytes=1_000_000),
+            append_columns=append,
+        )
     }
     config = ProducerConfig(over_limit="dead_letter", dead_letter_topic="dead")
     over = OverLimit(config, buffers, BatchEncoder(config), memory, half.completion, half.stats)
