@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,7 @@ from support.brokers.produce_cluster import refused
 from support.brokers.scripted_broker import properties
 from support.brokers.transaction_cluster import TransactionCluster
 
+from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig, TransactionConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import DeadlineExceededError, KafkaError
@@ -32,12 +34,15 @@ from spark_kafka_native.kafka.producer.transactional_producer import Transaction
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 from spark_kafka_native.kafka.protocol.api.transactions import (
     AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
     EndTxnRequest,
     EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
     TxnOffsetCommitRequest,
 )
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 # One in a destructor.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -224,6 +229,53 @@ def test_an_abort_waits_for_what_was_given_up_and_is_still_under_way(cluster: Tr
             producer.send("t", value=b"1").result(60)
         producer.abort()
     assert arrived == [1]
+
+
+def test_an_abort_waits_for_partitions_that_are_being_added(cluster: TransactionCluster) -> None:
+    """The coordinator is not ready for them. Added behind the end, they would begin another transaction."""
+    ended: list[str] = []
+
+    def end(request: EndTxnRequest, version: int) -> EndTxnResponse:
+        ended.append(cluster.held["x"].state)
+        answer: EndTxnResponse = cluster.handlers[EndTxnRequest](request, version)
+        return answer
+
+    def not_yet(request: AddPartitionsToTxnRequest, version: int) -> AddPartitionsToTxnResponse:
+        answer: AddPartitionsToTxnResponse = cluster.handlers[AddPartitionsToTxnRequest](request, version)
+        for one in answer.results_by_topic_v3_and_below[0].results_by_partition:
+            object.__setattr__(one, "partition_error_code", E.CONCURRENT_TRANSACTIONS)
+        cluster.held["x"].state = "empty"
+        return answer
+
+    with producing(cluster, 1) as producer:
+        cluster[1].on(EndTxnRequest, end)
+        cluster[1].push(AddPartitionsToTxnRequest, *[not_yet] * 30)
+        producer.begin()
+        producer.send("t", value=b"1")
+        while not cluster[1].requests(AddPartitionsToTxnRequest):
+            time.sleep(0.001)
+        producer.abort()
+    assert ended == ["ongoing"]
+    assert cluster.held["x"].state == "aborted"
+    assert not cluster.committed[TP]
+
+
+def test_an_unanswered_request_for_partitions_fences_the_producer(
+    cluster: TransactionCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may still arrive: no end of the same epoch closes what it would begin."""
+    monkeypatch.setattr(Router, "deadline", lambda _self, timeout_ms=300.0: Deadline.after_ms(timeout_ms))
+    with producing(cluster, 1) as producer:
+        producer.begin()
+        cluster[1].on(AddPartitionsToTxnRequest, cluster.lost(AddPartitionsToTxnRequest))
+        with pytest.raises(DeliveryError):
+            producer.send("t", value=b"1").result(60)
+        producer.abort()
+        assert cluster.held["x"].epoch == 1
+        assert not cluster[1].requests(EndTxnRequest)
+        with pytest.raises(TransactionFatalError, match="make a new producer"):
+            producer.begin()
+    assert not cluster.committed[TP]
 
 
 def test_a_transaction_that_may_be_committed_cannot_be_given_away(cluster: TransactionCluster) -> None:
