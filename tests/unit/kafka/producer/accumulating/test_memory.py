@@ -30,14 +30,19 @@ def waiters(memory):
     return len(memory._line)
 
 
-def test_room_that_comes_back_lets_the_next_in():
+@pytest.mark.parametrize("unused", [False, True])
+def test_room_that_comes_back_lets_the_next_in(unused):
     memory = BufferMemory(100, 10)
-    memory.reserve(Room(), 80, 1, 0)
+    first = Room()
+    memory.reserve(first, 80, 1, 0)
     room = Room()
     thread = in_thread(memory.reserve, room, 90, 1, 60_000)
     wait_until(lambda: waiters(memory))
     assert memory.waiting
-    memory.release(80, 1)
+    if unused:
+        memory.give_back(first)
+    else:
+        memory.release(80, 1)
     thread.join(60)
     assert memory.used == (90, 1) == (room.size, room.records)
     assert not memory.waiting
