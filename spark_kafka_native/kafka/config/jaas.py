@@ -22,6 +22,7 @@ SCRAM_MODULE: Final = f"{_PACKAGE}.scram.ScramLoginModule"
 OAUTHBEARER_MODULE: Final = f"{_PACKAGE}.oauthbearer.OAuthBearerLoginModule"
 IAM_MODULE: Final = "software.amazon.msk.auth.iam.IAMLoginModule"
 """The login module of Amazon's ``aws-msk-iam-auth``."""
+KRB5_MODULE: Final = "com.sun.security.auth.module.Krb5LoginModule"
 _SHADED: Final = ("kafkashaded.", "shadedmskiam.")
 """The prefixes that Databricks puts before the packages that it bundles."""
 _AWS: Final = (
@@ -42,6 +43,11 @@ _OPTIONS: Final = {
         f"{UNSECURED}ScopeClaimName", f"{UNSECURED}LifetimeSeconds",
     ),
     IAM_MODULE: _AWS,
+    KRB5_MODULE: (
+        "useKeyTab", "keyTab", "principal", "useTicketCache", "ticketCache", "serviceName", "storeKey",
+        "doNotPrompt", "refreshKrb5Config", "renewTGT", "isInitiator", "useFirstPass", "tryFirstPass",
+        "storePass", "clearPass", "debug",
+    ),
 }  # fmt: skip
 _FLAGS: Final = ("required", "requisite", "sufficient", "optional")
 _NAME: Final = "sasl.jaas.config"

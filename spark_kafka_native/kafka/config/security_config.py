@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from ..errors import ConfigError
 from .jaas import (
     IAM_MODULE,
+    KRB5_MODULE,
     OAUTHBEARER_MODULE,
     PLAIN_MODULE,
     SCRAM_MODULE,
@@ -27,6 +28,7 @@ from .jaas import (
     parse_jaas,
     without_shading,
 )
+from .kerberos_login import kerberos_login
 from .properties import Properties, boolean, property_field, secret_field, text
 from .secret import Secret, is_reference
 
@@ -45,6 +47,7 @@ MECHANISMS: Final[Mapping[str, str]] = {
     "SCRAM-SHA-256": SCRAM_MODULE,
     "SCRAM-SHA-512": SCRAM_MODULE,
     "OAUTHBEARER": OAUTHBEARER_MODULE,
+    "GSSAPI": KRB5_MODULE,
 }
 """The supported mechanisms, each with its login module in Java."""
 _AWS_MECHANISM: Final = "AWS_MSK_IAM"
@@ -71,11 +74,6 @@ def _security_protocol(text: str) -> SecurityProtocol:
 
 def _mechanism(text: str) -> str:
     name = text.strip().upper()
-    if name == "GSSAPI":
-        raise ValueError(
-            "is GSSAPI, and Kerberos is not supported: use SCRAM, OAUTHBEARER, or SSL with a client "
-            "certificate"
-        )
     if name not in MECHANISMS and name != _AWS_MECHANISM:
         raise ValueError(f"must be one of {', '.join(MECHANISMS)}")
     return name
@@ -189,8 +187,8 @@ class SecurityConfig(Properties):
     """``false`` (librdkafka) accepts any certificate: an attacker who can redirect the connection can read
     and change everything."""
     mechanism: str | None = property_field("sasl.mechanism", None, _mechanism, aliases=("sasl.mechanisms",))
-    """The mechanism for a SASL listener: ``PLAIN``, ``SCRAM-SHA-256``, ``SCRAM-SHA-512`` or ``OAUTHBEARER``.
-    ``AWS_MSK_IAM`` is ``OAUTHBEARER`` with the token provider ``aws-msk-iam``."""
+    """The mechanism for a SASL listener: ``PLAIN``, ``SCRAM-SHA-256``, ``SCRAM-SHA-512``, ``OAUTHBEARER`` or
+    ``GSSAPI`` (Kerberos). ``AWS_MSK_IAM`` is ``OAUTHBEARER`` with the token provider ``aws-msk-iam``."""
     username: str | None = property_field("sasl.username", None, text)
     """User name, for PLAIN and SCRAM."""
     password: Secret | None = secret_field("sasl.password")
@@ -199,8 +197,15 @@ class SecurityConfig(Properties):
     """``true``: user name and password, for SCRAM, are id and HMAC of a delegation token (KIP-48), as with
     ``tokenauth="true"`` in ``sasl.jaas.config``."""
     jaas_config: Secret | None = secret_field("sasl.jaas.config", aliases=("sasl.jaas.config.secret",))
-    """User name and password, or OAuth settings, as Java's clients take them: one login module with its
-    options."""
+    """User name and password, OAuth settings, or keytab and principal, as Java's clients take them: one login
+    module with its options."""
+    kerberos_service: str | None = property_field("sasl.kerberos.service.name", None, text)
+    """First part of the brokers' principals, for GSSAPI. Default: ``kafka``."""
+    kerberos_principal: str | None = property_field("sasl.kerberos.principal", None, text)
+    """The client's principal, for GSSAPI (librdkafka's name)."""
+    kerberos_keytab: str | None = property_field("sasl.kerberos.keytab", None, text)
+    """File with the principal's key, for GSSAPI (librdkafka's name). Without it the machine's ticket cache is
+    used."""
     login_handler: str | None = property_field("sasl.login.callback.handler.class", None, _handler)
     """Java's class for OIDC client credentials, or MSK's. It is not loaded: its name determines the source of
     tokens."""
@@ -354,7 +359,13 @@ def _check_sasl(config: SecurityConfig) -> None:
         _check_token_login(config)
     if config.mechanism == "OAUTHBEARER":
         _check_token_source(config, jaas)
-        return
+    elif config.mechanism == "GSSAPI":
+        _check_kerberos(config, jaas)
+    else:
+        _check_password(config, jaas)
+
+
+def _check_password(config: SecurityConfig, jaas: JaasConfig | None) -> None:
     direct = config.username is not None or config.password is not None
     if direct and config.jaas_config is not None:
         raise ConfigError("sasl.jaas.config and sasl.username with sasl.password: give one of them")
@@ -377,6 +388,21 @@ def _check_token_login(config: SecurityConfig) -> None:
             "sasl.tokenauth=true goes with sasl.username and sasl.password; in sasl.jaas.config write "
             'tokenauth="true"'
         )
+
+
+def _check_kerberos(config: SecurityConfig, jaas: JaasConfig | None) -> None:
+    if config.username is not None or config.password is not None:
+        raise ConfigError(
+            "sasl.mechanism=GSSAPI takes no sasl.username and sasl.password: give sasl.kerberos.principal "
+            "and sasl.kerberos.keytab"
+        )
+    direct = config.kerberos_principal is not None or config.kerberos_keytab is not None
+    if direct and config.jaas_config is not None:
+        raise ConfigError(
+            "sasl.jaas.config and sasl.kerberos.principal with sasl.kerberos.keytab: give one of them"
+        )
+    if jaas is not None or config.jaas_config is None:
+        kerberos_login(jaas, config.kerberos_principal, config.kerberos_keytab, config.kerberos_service)
 
 
 def _jaas_of(config: SecurityConfig) -> JaasConfig | None:

@@ -63,7 +63,7 @@ def authenticate(
 
     Raises `AuthenticationError`, `ConfigError`, and what the connection raises.
     """
-    mechanism = mechanism_for(security, deadline)
+    mechanism = mechanism_for(security, peer.address.rpartition(":")[0], deadline)
     try:
         _choose(peer, mechanism, api_versions, deadline)
         version = negotiate(SaslAuthenticateRequest, api_versions)
@@ -73,7 +73,7 @@ def authenticate(
             raise AuthenticationError(f"{mechanism.name}: the session has ended as it began")
         return lifetime_ms
     except AuthenticationError as error:
-        forget_token(security)
+        _forget_credentials(security)
         raise AuthenticationError(f"{peer.address}: {error}{_about_token(mechanism)}") from None
     except RequestTimedOutError:
         raise
@@ -134,7 +134,7 @@ def _echoes(text: str, secret: str) -> bool:
     truncated.
     """
     size = min(len(secret), _TELLING)
-    return any(secret[at : at + size] in text for at in range(len(secret) - size + 1))
+    return size > 0 and any(secret[at : at + size] in text for at in range(len(secret) - size + 1))
 
 
 def _shown(text: str) -> str:
@@ -142,15 +142,20 @@ def _shown(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text[:_MAX_SHOWN])
 
 
-def mechanism_for(security: SecurityConfig, deadline: Deadline) -> Mechanism:
+def mechanism_for(security: SecurityConfig, host: str, deadline: Deadline) -> Mechanism:
     """The configured mechanism, never another one, with the credentials of this moment: a rotated file takes
-    effect at once.
+    effect at once. ``host`` is what the broker was dialled as.
 
-    Raises `ConfigError`; with OAUTHBEARER also the errors of `current_token`.
+    Raises `ConfigError`; with OAUTHBEARER also the errors of `current_token`, with GSSAPI those of
+    `gssapi_mechanism`.
     """
     name = security.mechanism
     if name is None:
         raise ConfigError("sasl.mechanism is missing")
+    if name == "GSSAPI":
+        from ..security.kerberos import gssapi_mechanism  # late: only Kerberos needs it
+
+        return gssapi_mechanism(security, host, deadline)
     jaas = jaas_of(security)
     if name == "OAUTHBEARER":
         return OAuthBearer(current_token(security, deadline), _extensions(security, jaas))
@@ -159,6 +164,15 @@ def mechanism_for(security: SecurityConfig, deadline: Deadline) -> Mechanism:
         return Plain(username, password)
     token_auth = security.token_auth or (revealed(jaas, "tokenauth") or "").lower() == "true"
     return Scram(name, username, password, token_auth=token_auth)
+
+
+def _forget_credentials(security: SecurityConfig) -> None:
+    """Get new ones for the next connection: a broker has refused the present ones."""
+    forget_token(security)
+    if security.mechanism == "GSSAPI":
+        from ..security.kerberos import forget_login
+
+        forget_login(security)
 
 
 def _login(security: SecurityConfig, jaas: JaasConfig | None) -> tuple[str, Secret]:

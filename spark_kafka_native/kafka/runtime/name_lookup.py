@@ -30,10 +30,6 @@ AddressInfo = tuple[int, int, int, str, tuple[Any, ...]]
 """Family, type, protocol, canonical name, address: as `socket.getaddrinfo` returns it."""
 
 
-class _NotAskedError(Exception):
-    """A lookup that was never started."""
-
-
 class _Lookup:
     """A lookup in progress, and its answer."""
 
@@ -69,7 +65,7 @@ class Lookups:
         self, key: Hashable, question: Callable[[], Sequence[Any]], deadline: Deadline
     ) -> Sequence[Any] | None:
         """The answer to ``question``, or to the lookup with the same ``key`` that is in progress; None if
-        ``deadline`` passed first. Raises the error of the question, and `_NotAskedError` if too many other
+        ``deadline`` passed first. Raises the error of the question, and `NetworkError` if too many other
         lookups were unanswered until the deadline.
         """
         joined: list[_Lookup] = []
@@ -79,7 +75,7 @@ class Lookups:
             return bool(joined)
 
         if not self._condition.wait_for(join, deadline):
-            raise _NotAskedError(f"not asked, as {self._max_lookups} other lookups are not answered")
+            raise NetworkError(f"not asked, as {self._max_lookups} other lookups are not answered")
         if not self._condition.wait_for(lambda: joined[0].done, deadline):
             return None
         if joined[0].failure is not None:
@@ -182,7 +178,7 @@ def _asked(
     waits_ms = limit.remaining_ms
     try:
         found = question() if key is None else _lookups.ask(key, question, limit)
-    except _NotAskedError as error:
+    except NetworkError as error:
         raise NetworkError(f"cannot resolve the host of {where} ({error}; is the name server up?)") from None
     except (OSError, UnicodeError) as error:
         cause = error.strerror if isinstance(error, OSError) else error

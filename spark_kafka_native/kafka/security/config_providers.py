@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+from collections.abc import Callable
 from typing import Final
 
 from ..config.secret import Secret, is_reference
@@ -36,7 +37,7 @@ def read_file(name: str, path: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
 
     Raises `ConfigError` with setting, path and host, because a file may be missing on one executor only.
     """
-    real = allowed_path(name, path)
+    real = allowed_path(name, located(path))
     where = f"{name}: {path} on {socket.gethostname()}"
     try:
         # Non-blocking: opening a pipe would wait for a writer. O_NOFOLLOW: the real path has no links, unless
@@ -111,6 +112,22 @@ def allowed_path(name: str, path: str) -> str:
         if real == root or real.startswith(root.rstrip(os.sep) + os.sep):
             return real
     raise ConfigError(f"{name}: {path} is not among {ALLOWED_FILES}")
+
+
+_folders: list[Callable[[], str | None]] = []
+
+
+def look_in(folder: Callable[[], str | None]) -> None:
+    """Look for files with relative names in the folder that ``folder`` returns, too, unless it is None."""
+    _folders.append(folder)
+
+
+def located(path: str) -> str:
+    """``path``, or where a relative one is found that the current folder does not have."""
+    if os.path.isabs(path) or os.path.exists(path):
+        return path
+    roots = filter(None, (folder() for folder in _folders))
+    return next(filter(os.path.exists, (os.path.join(root, path) for root in roots)), path)
 
 
 def _listed(names: str) -> list[str]:

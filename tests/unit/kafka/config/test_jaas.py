@@ -46,7 +46,7 @@ def test_what_java_reads(text: str, found: dict[str, str]) -> None:
             'com.sun.security.auth.module.JndiLoginModule required user.provider.url="ldap://x";',
             "must begin with one",
         ),
-        ("com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true;", "must begin with one"),
+        ("com.ibm.security.auth.module.Krb5LoginModule required useKeytab=x;", "must begin with one"),
         ("", "must begin with one"),
         (f'"{PLAIN_MODULE}" required;', "must begin with one"),
         (f'{PLAIN_MODULE} username="marked-1" password="marked-2";', "must be followed by one of required"),

@@ -62,6 +62,30 @@ def test_there_is_no_way_out_of_an_allowed_folder(
         read_file("x", str(path))
 
 
+def test_relative_names_are_found_in_the_folders_of_shipped_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped, here = tmp_path / "shipped", tmp_path / "here"
+    shipped.mkdir()
+    here.mkdir()
+    (shipped / "app.keytab").write_bytes(b"shipped")
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(config_providers, "_folders", [])
+    config_providers.look_in(lambda: None)
+    config_providers.look_in(lambda: str(shipped))
+    assert read_file("x", "app.keytab") == b"shipped"
+    (here / "app.keytab").write_bytes(b"here")
+    assert read_file("x", "app.keytab") == b"here"
+    (here / "app.keytab").unlink()
+    monkeypatch.setenv(config_providers.ALLOWED_FILES, str(here))
+    with pytest.raises(ConfigError, match="is not among"):
+        read_file("x", "app.keytab")
+    for name in ("other.keytab", f"{here}/app.keytab"):
+        monkeypatch.setenv(config_providers.ALLOWED_FILES, str(tmp_path))
+        with pytest.raises(ConfigError, match="No such file"):
+            read_file("x", name)
+
+
 def test_unreadable_files_are_named_with_the_host(tmp_path: Path) -> None:
     host = socket.gethostname()
     with pytest.raises(ConfigError, match=rf"x: /no/such on {host} can't be read \(No such file"):

@@ -71,5 +71,6 @@ def test_the_files_in_conf_are_whole(path: Path) -> None:
 def test_each_kind_of_cluster_has_a_file() -> None:
     assert {path.stem for path in CLIENT_FILES} == {
         "sasl-ssl-scram", "mtls", "oauthbearer", "confluent-cloud", "msk-iam", "event-hubs",
+        "kerberos",
     }  # fmt: skip
     assert spark_kafka_native.options_from_properties is options_from_properties

@@ -1,0 +1,368 @@
+"""Kerberos through the package ``gssapi`` (MIT's library): the login, the broker's principal, and the first
+token of a context.
+
+The library contacts the KDC and looks names up without a time limit, so a thread of its own calls it, and
+callers wait until their deadlines. A keytab's credential is shared by all connections of a process, and made
+anew after 80 % of its lifetime. It lives in a ticket cache in memory: neither the environment nor a file of
+the process changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from ..config.kerberos_login import KerberosLogin, kerberos_login
+from ..config.security_config import SecurityConfig
+from ..errors import AuthenticationError, ConfigError, KafkaError, NetworkError
+from ..runtime.deadline import Deadline
+from ..runtime.name_lookup import Lookups
+from .config_providers import allowed_path, located, read_file, resolve
+from .credentials import jaas_of
+from .gssapi import Gssapi
+from .kerberos_errors import explain, shown
+from .krb5_files import Krb5Conf, config_path, keytab_principals, read_krb5_conf
+
+_LOG: Final = logging.getLogger("spark_kafka_native")
+_REFRESH: Final = 0.8
+"""Share of a ticket's lifetime after which the next connection logs in again; Java's default."""
+MAX_LOGINS: Final = 64
+_MAX_KEYTAB_BYTES: Final = 1024 * 1024
+_INSTALL: Final = (
+    "sasl.mechanism=GSSAPI needs the package gssapi on driver and executors: pip install "
+    "'spark-kafka-native[kerberos]'. pip compiles it, which takes a C compiler and the headers of MIT "
+    "Kerberos (Debian, Ubuntu: apt-get install gcc python3-dev libkrb5-dev; Red Hat: dnf install gcc "
+    "python3-devel krb5-devel; macOS: brew install krb5); conda install python-gssapi has it compiled"
+)
+
+
+def gssapi_mechanism(security: SecurityConfig, host: str, deadline: Deadline) -> Gssapi:
+    """GSSAPI for a broker that is dialled as ``host``, with the first token made.
+
+    Raises `ConfigError` (the keytab, the package), `AuthenticationError` (the KDC refuses), and
+    `NetworkError` if another attempt may succeed.
+    """
+    try:
+        context = open_context(login_of(security), host, deadline)
+    except AuthenticationError:
+        forget_login(security)
+        raise
+    return Gssapi(context, context.first)
+
+
+def login_of(security: SecurityConfig) -> KerberosLogin:
+    """The login of ``security``, with references resolved now. Raises `ConfigError`."""
+    principal = security.kerberos_principal
+    return kerberos_login(
+        jaas_of(security),
+        None if principal is None else resolve("sasl.kerberos.principal", principal),
+        security.kerberos_keytab,
+        security.kerberos_service,
+    )
+
+
+def library() -> Any:
+    """The package ``gssapi``. Raises `ConfigError` with the commands that install it."""
+    try:
+        import gssapi
+    except ImportError as error:
+        missing = isinstance(error, ModuleNotFoundError) and error.name == "gssapi"
+        raise ConfigError(_INSTALL if missing else f"{_INSTALL} ({error})") from None
+    return gssapi
+
+
+# --- waiting ------------------------------------------------------------------------------------------------
+
+_steps = Lookups()
+
+
+def _within(deadline: Deadline, question: Callable[[], Any], what: str) -> Any:
+    """The result of ``question``, which a thread computes; `NetworkError` if there is none by
+    ``deadline``.
+    """
+    waits_ms = deadline.remaining_ms
+    found = _steps.ask(object(), lambda: [question()], deadline)
+    if found is None:
+        raise NetworkError(
+            f"GSSAPI: {what}: no answer in {waits_ms:.0f} ms; are the KDC and the name server up? (The "
+            f"configuration is {config_path()}.)"
+        )
+    return found[0]
+
+
+def open_context(login: KerberosLogin, host: str, deadline: Deadline) -> Context:
+    """A context with the broker ``host``, with its first token: logged in, and with a ticket for the
+    broker.
+    """
+    library()
+    return _within(deadline, lambda: _open(login, host), f"a ticket for {login.service}/{host}")  # type: ignore[no-any-return]
+
+
+def log_in(login: KerberosLogin, deadline: Deadline) -> tuple[str, float]:
+    """The principal that ``login`` stands for, and the seconds that its ticket is still valid."""
+    library()
+
+    def question() -> tuple[str, float]:
+        credential = _credential(login)
+        with _explained(login.principal or "the ticket's principal"):
+            return str(credential.name), float(credential.lifetime)
+
+    return _within(deadline, question, "the login")  # type: ignore[no-any-return]
+
+
+# --- the broker's principal ---------------------------------------------------------------------------------
+
+
+def service_principal(service: str, host: str, conf: Krb5Conf) -> str:
+    """The principal of the broker ``host``, by the rules of Java's client.
+
+    An address is replaced by its name. A short name is replaced by its long form if the name server says that
+    the host's canonical name is the short one with a domain, unless ``dns_canonicalize_hostname`` is false;
+    any other canonical name is ignored. The realm is that of ``[domain_realm]``, else it is left to the KDC
+    (an empty realm begins with the client's own). MIT's rules differ: they take any canonical name.
+    """
+    name = _name_of_address(host)
+    if not conf.is_off("dns_canonicalize_hostname"):
+        name = _long_form(name).removesuffix(".")
+    name = name.lower()
+    return f"{_quoted(service)}/{_quoted(name)}@{_quoted(conf.realm_of(name) or '')}"
+
+
+def _name_of_address(host: str) -> str:
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    try:
+        return socket.getnameinfo((host, 0), socket.NI_NAMEREQD)[0]
+    except OSError:
+        return host
+
+
+def _long_form(name: str) -> str:
+    """``broker.example.com`` for ``broker``, if the name server says so in both directions."""
+    try:
+        address = socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM)[0][4]
+        canonical = socket.getnameinfo(address, socket.NI_NAMEREQD)[0]
+        if not canonical.lower().startswith(f"{name.lower()}."):
+            return name
+        back = [info[4][0] for info in socket.getaddrinfo(canonical, 0, type=socket.SOCK_STREAM)]
+    except (OSError, UnicodeError):
+        return name
+    return canonical if address[0] in back else name
+
+
+def _quoted(part: str) -> str:
+    return "".join(f"\\{letter}" if letter in "\\/@" else letter for letter in part)
+
+
+# --- credentials --------------------------------------------------------------------------------------------
+
+
+class SharedCredential:
+    """The credential of one keytab and principal. Any thread may use it; one logs in while the others
+    wait.
+    """
+
+    def __init__(
+        self, acquire: Callable[[], tuple[Any, float]], clock: Callable[[], float] = time.time
+    ) -> None:
+        self._acquire = acquire
+        """Returns a credential and its lifetime in seconds."""
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._credential: Any = None
+        self._refresh_at = self._expires_at = 0.0
+
+    def current(self) -> Any:
+        """A credential that remains valid for a while. Raises the error of the login, unless the present one
+        is still valid.
+        """
+        with self._lock:
+            now = self._clock()
+            if self._credential is not None and now < self._refresh_at:
+                return self._credential
+            try:
+                credential, lifetime_s = self._acquire()
+            except KafkaError as error:
+                if self._credential is None or now >= self._expires_at:
+                    raise
+                _LOG.warning("%s; the present ticket is used until it expires", error)
+                return self._credential
+            self._credential = credential
+            self._refresh_at, self._expires_at = now + lifetime_s * _REFRESH, now + lifetime_s
+            return credential
+
+
+_Key = tuple[str | None, str, str]
+_shared: dict[_Key, SharedCredential] = {}
+_shared_lock = threading.Lock()
+_inherited: list[Any] = []
+"""The parent's credentials in a forked child: unused, and never freed, as the library's locks may be held."""
+
+
+def _key(login: KerberosLogin, keytab: str) -> _Key:
+    return login.principal, os.path.realpath(located(keytab)), config_path()
+
+
+def forget_login(security: SecurityConfig) -> None:
+    """Log in again for the next connection: a broker, or the KDC, has refused the present tickets."""
+    with contextlib.suppress(KafkaError):
+        login = login_of(security)
+        if login.keytab is not None:
+            with _shared_lock:
+                _shared.pop(_key(login, login.keytab), None)
+
+
+def _credential(login: KerberosLogin) -> Any:
+    """The credential for a new context. Tickets of a cache are read anew, as something else keeps them
+    fresh.
+    """
+    if login.keytab is None:
+        return _from_cache(login)
+    key = _key(login, login.keytab)
+    with _shared_lock:
+        shared = _shared.get(key)
+        if shared is None:
+            shared = _shared[key] = SharedCredential(lambda: _from_keytab(login))
+            if len(_shared) > MAX_LOGINS:
+                del _shared[next(iter(_shared))]
+    return shared.current()
+
+
+def _from_keytab(login: KerberosLogin) -> tuple[Any, float]:
+    name, path = "sasl.kerberos.keytab", login.keytab or ""
+    content = read_file(name, path, _MAX_KEYTAB_BYTES)
+    _check_principal(login, keytab_principals(f"{name}: {path}", content), path)
+    store = {
+        "client_keytab": f"FILE:{allowed_path(name, located(path))}",
+        "ccache": f"MEMORY:{uuid.uuid4().hex}",
+    }
+    with _explained(login.principal or ""):
+        credential = _acquire(login, store)
+        return credential, float(credential.lifetime)
+
+
+def _check_principal(login: KerberosLogin, found: list[str], path: str) -> None:
+    principal = login.principal or ""
+    if "@" not in principal:
+        principal, found = principal, [name.rpartition("@")[0] for name in found]
+    if principal not in found:
+        others = ", ".join(shown(name) for name in found[:5])
+        raise ConfigError(
+            f"sasl.kerberos.keytab: {path} on {socket.gethostname()} has no key of {shown(principal)}; it "
+            f"has keys of {others}"
+        )
+
+
+def _from_cache(login: KerberosLogin) -> Any:
+    store = None
+    if login.ticket_cache is not None:
+        path = allowed_path("sasl.jaas.config: ticketCache", located(login.ticket_cache))
+        store = {"ccache": f"FILE:{path}"}
+    with _explained(login.principal or "the ticket's principal"):
+        return _acquire(login, store)
+
+
+def _acquire(login: KerberosLogin, store: dict[str, str] | None) -> Any:
+    gssapi = library()
+    kind = gssapi.NameType.kerberos_principal
+    return gssapi.Credentials(
+        name=None if login.principal is None else gssapi.Name(login.principal, kind),
+        usage="initiate",
+        mechs=[gssapi.MechType.kerberos],
+        store=None if store is None else {key.encode(): os.fsencode(value) for key, value in store.items()},
+    )
+
+
+# --- the context --------------------------------------------------------------------------------------------
+
+
+class Context:
+    """A `SecurityContext` of the library, with its first token. One thread at a time uses it."""
+
+    def __init__(self, target: str, credential: Any, *, renewable: bool) -> None:
+        gssapi = library()
+        flags = gssapi.RequirementFlag
+        self.target = target
+        self._renewable = renewable
+        with self._explained():
+            self._context = gssapi.SecurityContext(
+                name=gssapi.Name(target, gssapi.NameType.kerberos_principal),
+                creds=credential,
+                usage="initiate",
+                mech=gssapi.MechType.kerberos,
+                flags=flags.mutual_authentication | flags.integrity | flags.replay_detection
+                | flags.out_of_sequence_detection,
+            )  # fmt: skip
+            self.first: bytes = self._context.step() or b""
+
+    @property
+    def complete(self) -> bool:
+        """As `SecurityContext`."""
+        return bool(self._context.complete)
+
+    @property
+    def mutual(self) -> bool:
+        """As `SecurityContext`."""
+        with self._explained():
+            return bool(self._context.actual_flags & library().RequirementFlag.mutual_authentication)
+
+    @property
+    def principal(self) -> str:
+        """As `SecurityContext`."""
+        with self._explained():
+            return str(self._context.initiator_name)
+
+    def step(self, token: bytes) -> bytes:
+        """As `SecurityContext`."""
+        with self._explained():
+            return self._context.step(token) or b""
+
+    def unwrap(self, message: bytes) -> bytes:
+        """As `SecurityContext`."""
+        with self._explained():
+            return bytes(self._context.unwrap(message).message)
+
+    def wrap(self, content: bytes) -> bytes:
+        """As `SecurityContext`."""
+        with self._explained():
+            return bytes(self._context.wrap(content, False).message)
+
+    def _explained(self) -> contextlib.AbstractContextManager[None]:
+        return _explained(self.target, renewable=self._renewable)
+
+
+def _open(login: KerberosLogin, host: str) -> Context:
+    conf = read_krb5_conf()
+    target = service_principal(login.service, host, conf)
+    return Context(target, _credential(login), renewable=login.keytab is not None)
+
+
+@contextlib.contextmanager
+def _explained(what: str, *, renewable: bool = False) -> Iterator[None]:
+    """Turn an error of the library into one of ours."""
+    gssapi = library()
+    try:
+        yield
+    except gssapi.exceptions.GSSError as error:
+        raise explain(error, what, renewable=renewable) from None
+
+
+def _after_fork() -> None:
+    global _shared_lock, _steps
+    _shared_lock = threading.Lock()
+    _steps = Lookups()  # its threads are the parent's
+    _inherited.append(dict(_shared))
+    _shared.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
