@@ -61,8 +61,8 @@ class Encoder(Protocol):
 class Format(Protocol):
     """Makes decoders and encoders. Implement this for a format of your own.
 
-    ``settings`` are the options of the key or the value without their prefix: ``value.timeZone`` is
-    ``timeZone``. A format ignores those that it does not know.
+    ``settings`` are the options of the key or the value without their prefix, in lower case:
+    ``value.timeZone`` is ``timezone``. A format ignores those that it does not know.
     """
 
     def decoder(self, type: pa.DataType, settings: Mapping[str, str]) -> Decoder:

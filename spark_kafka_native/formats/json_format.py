@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from .arrays import boolean, offsets_and_data, text_scalar, validity, wrap
 from .errors import FormatError
 from .format import Decoded
 from .isolate import NotTogetherError, decode_isolated
@@ -32,14 +33,14 @@ MAX_TOGETHER: Final = 2**30
 class JsonFormat:
     """One JSON object in each payload; its members are the fields of a struct.
 
-    Setting ``timeZone``: the zone of timestamps that name none, default ``UTC``.
+    Setting ``timezone``: the zone of timestamps that name none, default ``UTC``.
     """
 
     def decoder(self, type: pa.DataType, settings: Mapping[str, str]) -> JsonDecoder:
         """A decoder into the struct ``type``. Raises `FormatError`."""
         _check_struct(type)
         _check_readable(type, "")
-        return JsonDecoder(type=type, zone=parse_zone(settings.get("timeZone", "UTC")))
+        return JsonDecoder(type=type, zone=parse_zone(settings.get("timezone", "UTC")))
 
     def encoder(self, type: pa.DataType, settings: Mapping[str, str]) -> JsonEncoder:  # noqa: ARG002
         """An encoder of the struct ``type``. Raises `FormatError`."""
@@ -130,20 +131,20 @@ class JsonDecoder:
         if not texts.null_count and _first_that_is_no_object(texts) is None:
             return self._parse(texts)
         texts = pc.ascii_trim(texts, " \t\r\n")
-        present = pc.fill_null(pc.greater(pc.binary_length(texts), 0), False)
-        rows = np.flatnonzero(present.to_numpy(zero_copy_only=False))
-        texts = texts.take(pa.array(rows))
+        present = (np.diff(offsets_and_data(texts)[0]) > 0) & validity(texts)
+        texts = texts.filter(boolean(present))
         try:
             if (bad := _first_that_is_no_object(texts)) is not None:
                 raise NotTogetherError(bad)
             return _spread(self._parse(texts), present)
         except NotTogetherError as error:
-            raise NotTogetherError(None if error.row is None else int(rows[error.row])) from error
+            row = None if error.row is None else int(np.flatnonzero(present)[error.row])
+            raise NotTogetherError(row) from error
 
     def _parse(self, texts: pa.Array) -> pa.Array:
         """``texts``, each of which begins with a brace and ends with one, as structs."""
         if not len(texts):
-            return pa.array([], self.type)
+            return pa.nulls(0, self.type)
         joined = _joined_by_newline(texts)
         try:
             table = pj.read_json(
@@ -188,9 +189,7 @@ def _first_that_is_no_object(texts: pa.Array) -> int | None:
     """The first of ``texts`` that does not begin with ``{`` and end with ``}``; None if all do."""
     if not len(texts):
         return None
-    _, offset_buffer, data_buffer = texts.buffers()
-    offsets = np.frombuffer(offset_buffer, np.int32, len(texts) + 1, texts.offset * 4)
-    data: npt.NDArray[np.uint8] = np.frombuffer(data_buffer or b"", np.uint8)
+    offsets, data = offsets_and_data(texts)
     if not len(data):
         return 0
     # An empty text at an end of the data has no byte of its own there: its length says that it is bad.
@@ -199,14 +198,15 @@ def _first_that_is_no_object(texts: pa.Array) -> int | None:
     return None if framed.all() else int(np.argmin(framed))
 
 
+_NEWLINE: Final = text_scalar("\n")
+
+
 def _joined_by_newline(texts: pa.Array) -> Any:
     """One buffer."""
-    ends = np.array([0, len(texts)], np.int32)
-    whole = pa.ListArray.from_arrays(pa.Array.from_buffers(pa.int32(), 2, [None, pa.py_buffer(ends)]), texts)
-    return pc.binary_join(whole, "\n")[0].as_buffer()
+    ends = wrap(np.array([0, len(texts)], np.int32), pa.int32())
+    return pc.binary_join(pa.ListArray.from_arrays(ends, texts), _NEWLINE)[0].as_buffer()
 
 
-def _spread(array: pa.Array, present: pa.Array) -> pa.Array:
+def _spread(array: pa.Array, present: npt.NDArray[np.bool_]) -> pa.Array:
     """``array``'s rows where ``present`` is true, nulls where it is not."""
-    places = pc.cumulative_sum(present.cast(pa.int64()))
-    return array.take(pc.if_else(present, pc.subtract(places, 1), None))
+    return array.take(wrap(np.cumsum(present) - 1, pa.int64(), present))

@@ -99,12 +99,12 @@ class _Object:
         self._converts = {f.name: _converter(f.type, zone) for f in type}
 
     def read_whole(self, text: str) -> tuple[dict[str, Any], str | None]:
-        """All of ``text``, and the first thing that is wrong with it."""
+        """All of ``text``, and why it is bad: it is malformed, or a member does not fit (the first one)."""
         row: dict[str, Any] = {}
         reason = None
         try:
             for name, start, end in _members(text, 0):
-                reason = self._put(row, name, text, (start, end)) or reason
+                reason = _first(reason, self._put(row, name, text, (start, end)))
         except ValueError as error:
             # Malformed: the members before it are kept, as Spark keeps them in partial results.
             return row, str(error)
@@ -117,7 +117,7 @@ class _Object:
         row: dict[str, Any] = {}
         reason = None
         for name, at, stop in _members(text[start:end], 0):
-            reason = self._put(row, name, text, (start + at, start + stop)) or reason
+            reason = _first(reason, self._put(row, name, text, (start + at, start + stop)))
         if reason is not None:
             raise _PartialError(row, reason)
         return row
@@ -128,6 +128,10 @@ class _Object:
             return None
         row[name], reason = _convert(convert, text, span)
         return None if reason is None else f"`{name}` {reason}"
+
+
+def _first(earlier: str | None, later: str | None) -> str | None:
+    return later if earlier is None else earlier
 
 
 class _PartialError(_MismatchError):
@@ -404,7 +408,7 @@ def _map_of(convert: Convert) -> Convert:
         wrong = None
         for name, at, stop in _members(text[start:end], 0):
             read[name], reason = _convert(convert, text, (start + at, start + stop))
-            wrong = wrong or (reason and f"has a member `{name[:20]}` that {reason}")
+            wrong = _first(wrong, reason and f"has a member `{name[:20]}` that {reason}")
         if wrong is not None:
             raise _PartialError(list(read.items()), wrong)
         return list(read.items())

@@ -85,6 +85,8 @@ def _scalar(array: pa.Array) -> pa.Array:
         encoded = [None if one is None else base64.b64encode(one).decode() for one in array.to_pylist()]
         return _quoted(pa.array(encoded, pa.string()))
     if types.is_timestamp(kind):
+        if kind.tz is not None:
+            array = array.cast(pa.timestamp("us", "UTC"))
         return _quoted(pc.replace_substring(array.cast(pa.string()), " ", "T"))
     texts = array.cast(pa.string())
     return _quoted(texts) if types.is_date(kind) else texts

@@ -24,14 +24,15 @@ class KafkaDataSource(DataSource):  # type: ignore[misc]
         return "pykafka"
 
     @HideTracebacks()
-    def schema(self) -> StructType:
-        """Kafka's columns; ``headers`` only with ``includeHeaders``. Not asked for where the user gives a
-        schema."""
+    def schema(self) -> StructType | str:
+        """Kafka's columns; ``headers`` only with ``includeHeaders``. As DDL where keys or values are decoded.
+        Not asked for where the user gives a schema."""
         from .read.read_options import check_general
         from .read.schema import full_schema
 
         # Batch or stream is not known yet: errors common to both are raised here, at load().
-        return full_schema(check_general(self._values(Scope.READ)).include_headers)
+        options = check_general(self._values(Scope.READ))
+        return options.formats.extend(full_schema(options.include_headers))
 
     @HideTracebacks()
     def reader(self, schema: StructType) -> DataSourceReader:

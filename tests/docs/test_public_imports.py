@@ -12,7 +12,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PUBLIC = {"spark_kafka_native", "spark_kafka_native.kafka", "spark_kafka_native.testing"}
+PUBLIC = {
+    "spark_kafka_native",
+    "spark_kafka_native.formats",
+    "spark_kafka_native.kafka",
+    "spark_kafka_native.testing",
+}
 INSIDE = {
     # Benchmarks of one layer: what they measure has no public name.
     "benchmarks/messages.py": "spark_kafka_native.kafka.protocol",

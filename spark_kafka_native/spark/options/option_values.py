@@ -76,6 +76,10 @@ class OptionValues:
         """The text given for ``name``, unparsed."""
         return self._texts.get(name.lower())
 
+    def with_prefix(self, prefix: str) -> dict[str, str]:
+        """The texts of all options that begin with ``prefix``; names without it, in lower case."""
+        return {n.removeprefix(prefix): text for n, text in self._texts.items() if n.startswith(prefix)}
+
     def value(self, name: str) -> Any:
         """The parsed value of ``name``, its default, or None. Raises `ConfigError`."""
         option = _BY_NAME[name.lower()]

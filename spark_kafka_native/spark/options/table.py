@@ -302,6 +302,90 @@ OPTIONS: Final[tuple[Option, ...]] = (
         ),
     ),
     Option(
+        name="value.format",
+        scope=_READS | Scope.WRITE,
+        default="raw",
+        values="`raw`, `string`, `json`, or a format of another package",
+        ours=True,
+        sentence=(
+            "What the values are. `json`: the column `value` is a struct instead of bytes; see "
+            "[formats.md](formats.md). A read takes its type from `value.schema` or from `.schema(...)`; a "
+            "write encodes the column that it finds."
+        ),
+    ),
+    Option(
+        name="key.format",
+        scope=_READS | Scope.WRITE,
+        default="raw",
+        values="as `value.format`",
+        ours=True,
+        sentence="What the keys are.",
+    ),
+    Option(
+        name="value.schema",
+        scope=_READS,
+        values="DDL (`id bigint, name string`) or the JSON of a `StructType`",
+        ours=True,
+        sentence="The fields of the values. Only these are decoded.",
+    ),
+    Option(
+        name="key.schema",
+        scope=_READS,
+        values="as `value.schema`",
+        ours=True,
+        sentence="The fields of the keys.",
+    ),
+    Option(
+        name="value.layout",
+        scope=_READS | Scope.WRITE,
+        type=OptionType.CHOICE,
+        choices=("struct", "columns"),
+        default="struct",
+        ours=True,
+        sentence=(
+            "`struct`: the fields of the value are in the column `value`. `columns`: they are columns of the "
+            "DataFrame, beside Kafka's; a write takes all columns that are not Kafka's."
+        ),
+    ),
+    Option(
+        name="value.prefix",
+        scope=_READS | Scope.WRITE,
+        values="text",
+        ours=True,
+        sentence=(
+            "With `value.layout=columns`: what the names of these columns begin with. A write takes the "
+            "columns whose names begin so, and leaves the prefix out."
+        ),
+    ),
+    Option(
+        name="value.timeZone",
+        scope=_READS,
+        values="such as `Europe/Berlin`",
+        ours=True,
+        sentence="The time zone of timestamps that name none, in JSON; by default UTC.",
+    ),
+    Option(
+        name="key.timeZone",
+        scope=_READS,
+        values="as `value.timeZone`",
+        ours=True,
+        sentence="The same for keys.",
+    ),
+    Option(
+        name="mode",
+        scope=_READS,
+        type=OptionType.CHOICE,
+        choices=("failfast", "permissive", "dropmalformed"),
+        default="failfast",
+        ours=True,
+        sentence=(
+            "What becomes of a record whose key or value can't be decoded. `failfast`: the query fails, with "
+            "topic, partition and offset. `permissive`: fields that can't be read are null; "
+            "`_corrupt_record` has the bytes and `_error` the reason. `dropmalformed`: the record is left "
+            "out."
+        ),
+    ),
+    Option(
         name="filterPushdown",
         scope=Scope.READ,
         type=OptionType.BOOLEAN,

@@ -22,6 +22,7 @@ from ...kafka.runtime.deadline import Deadline
 from ...kafka.runtime.retry import Backoff
 from ..error_conditions import KafkaConditionError
 from ..options.option_values import OptionValues, parse_timestamp_ms
+from ..payload_formats import ReadFormats
 from .offset_range import At, Earliest, Latest
 from .offset_range_limit import (
     AtTimestamp,
@@ -89,6 +90,7 @@ class ReadOptions:
     bind_at_load: bool
     """True if the bounds of a batch become offsets when it is planned, and not in its tasks."""
     include_headers: bool
+    formats: ReadFormats
     filter_pushdown: bool
     group_id: str
     """``kafka.group.id``, or a unique one after ``groupIdPrefix`` that only error texts show."""
@@ -186,6 +188,7 @@ def _parse_general(values: OptionValues, starting: OffsetRangeLimit, ending: Off
         task_limits=task_limits,
         bind_at_load=values.value("bindOffsets") == "load",
         include_headers=values.value("includeHeaders"),
+        formats=ReadFormats.parse(values),
         filter_pushdown=values.value("filterPushdown"),
         group_id=values.kafka.get("group.id") or f"{values.value('groupIdPrefix')}-{uuid.uuid4()}",
         has_group_id="group.id" in values.kafka,
@@ -386,7 +389,7 @@ class ReadTask:
         return cls(
             client=replace(options.client, default_api_timeout_ms=timeout_ms),
             consumer=options.consumer,
-            schema=RowSchema.from_schema(schema),
+            schema=RowSchema.from_schema(schema, options.formats),
             fail_on_data_loss=options.fail_on_data_loss,
             group_id=options.group_id,
             ends_are_known=ends_are_known,

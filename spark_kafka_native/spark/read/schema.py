@@ -7,7 +7,7 @@ would have to be loaded first. So pyarrow is imported only where a schema is che
 from __future__ import annotations
 
 import difflib
-import inspect
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +17,7 @@ from pyspark.sql.types import (
     DataType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -24,6 +25,7 @@ from pyspark.sql.types import (
 )
 
 from ...kafka.errors import ConfigError
+from ..payload_formats import CORRUPT_COLUMN, ERROR_COLUMN, PayloadFormat, ReadFormats, to_arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,6 +44,9 @@ COLUMN_TYPES: Final[dict[str, tuple[DataType, ...]]] = {
 }
 """Each column in the order of the full schema, with the types it can be read as; the first is the default."""
 
+ERROR_COLUMNS: Final = {CORRUPT_COLUMN: (BinaryType, StringType), ERROR_COLUMN: (StringType,)}
+"""The columns that ``mode=permissive`` adds, with the types that they can have."""
+
 
 def full_schema(include_headers: bool) -> StructType:
     """The schema of the JVM connector: all columns nullable, ``headers`` only when asked for."""
@@ -50,25 +55,106 @@ def full_schema(include_headers: bool) -> StructType:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedPayload:
+    """The key or the value, decoded into columns. Plain data."""
+
+    format: PayloadFormat
+    columns: tuple[str, ...]
+    """The names that the DataFrame has for them: of one column, or of each field."""
+    kind: pa.DataType
+    """The type that the payload is decoded into."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowSchema:
     """The columns of a read. Plain data: pickled with the reader."""
 
     names: tuple[str, ...]
-    """Kafka's names, in the order of ``arrow``."""
+    """Kafka's names, in the order of ``arrow``; empty for a column that is decoded, or is about errors."""
     arrow: pa.Schema
     """The schema that Spark wants, the user's spelling of names included."""
+    decoded: tuple[DecodedPayload, ...] = ()
+    mode: str = "failfast"
+    """The option of this name."""
 
     @classmethod
-    def from_schema(cls, schema: StructType) -> RowSchema:
-        """Check a subset of Kafka's columns, in any order. Raises `ConfigError` that lists the allowed
-        columns.
+    def from_schema(cls, schema: StructType, formats: ReadFormats | None = None) -> RowSchema:
+        """Check a subset of Kafka's columns, in any order, and those that ``formats`` decode.
+
+        Raises `ConfigError` that lists the allowed columns.
         """
-        names = tuple(_check_field(field) for field in schema.fields)
+        formats = formats or ReadFormats()
+        names = tuple("" if _is_added(field, formats) else _check_field(field) for field in schema.fields)
         if not names:
             raise ConfigError(f"The schema has no columns; give at least one of {', '.join(COLUMN_TYPES)}")
-        if len(set(names)) != len(names):
-            raise ConfigError(f"The schema names a column twice: {', '.join(names)}")
-        return cls(names=names, arrow=_to_arrow_schema(schema))
+        plain = [name for name in names if name]
+        if len(set(plain)) != len(plain):
+            raise ConfigError(f"The schema names a column twice: {', '.join(plain)}")
+        arrow = to_arrow_schema(schema)
+        decoded = tuple(_decoded_payloads(schema, arrow, formats))
+        return cls(names=names, arrow=arrow, decoded=decoded, mode=formats.mode)
+
+
+def _is_added(field: StructField, formats: ReadFormats) -> bool:
+    """True for a column that is none of Kafka's: it is decoded, or about errors."""
+    return _payload_of(field, formats) is not None or (
+        formats.mode == "permissive" and _is_about_errors(field)
+    )
+
+
+def _is_about_errors(field: StructField) -> bool:
+    if field.name not in ERROR_COLUMNS:
+        return False
+    if not isinstance(field.dataType, ERROR_COLUMNS[field.name]) or not field.nullable:
+        allowed = " or ".join(kind().simpleString() for kind in ERROR_COLUMNS[field.name])
+        raise ConfigError(f"Column `{field.name}` must be a nullable {allowed}")
+    return True
+
+
+def _payload_of(field: StructField, formats: ReadFormats) -> PayloadFormat | None:
+    """The format that fills the column ``field``; None if none does."""
+    name = _BY_LOWER.get(field.name.lower())
+    if name is not None:
+        payload = formats.of(name)
+        return None if payload is None or payload.is_flat else payload
+    value = formats.value
+    is_field = value is not None and value.is_flat and field.name.startswith(value.prefix)
+    return value if is_field and field.name not in ERROR_COLUMNS else None
+
+
+def _decoded_payloads(schema: StructType, arrow: pa.Schema, formats: ReadFormats) -> Iterator[DecodedPayload]:
+    import pyarrow as pa
+
+    for payload in (formats.key, formats.value):
+        columns = [field for field in schema.fields if _payload_of(field, formats) is payload]
+        if payload is None or not columns:
+            continue
+        for field in columns:
+            _check_nullable(field, field.name)
+        types = [arrow.field(field.name) for field in columns]
+        if payload.is_flat:
+            kind = pa.struct([one.with_name(one.name.removeprefix(payload.prefix)) for one in types])
+        else:
+            kind = types[0].type
+        payload.decoder(kind)
+        names = tuple(field.name for field in columns)
+        yield DecodedPayload(format=payload, columns=names, kind=kind)
+
+
+def _check_nullable(field: StructField, path: str) -> None:
+    """Raise `ConfigError` where a value that is missing would have no place."""
+    kinds: list[tuple[str, DataType, bool]] = [(path, field.dataType, field.nullable)]
+    while kinds:
+        where, kind, nullable = kinds.pop()
+        if not nullable:
+            raise ConfigError(f"Column `{where}` is decoded and can be null: declare it without NOT NULL")
+        match kind:
+            case StructType():
+                kinds += [(f"{where}.{one.name}", one.dataType, one.nullable) for one in kind.fields]
+            case ArrayType():
+                kinds.append((f"{where}[]", kind.elementType, kind.containsNull))
+            case MapType():
+                kinds.append((f"{where}{{}}", kind.valueType, kind.valueContainsNull))
 
 
 _BY_LOWER: Final = {name.lower(): name for name in COLUMN_TYPES}
@@ -102,12 +188,3 @@ def _describe_columns() -> str:
 def _same_type(given: DataType, allowed: DataType) -> bool:
     """Equal but for the nullability inside, as Spark's ``sameType``."""
     return bool(given.simpleString() == allowed.simpleString())
-
-
-def _to_arrow_schema(schema: StructType) -> pa.Schema:
-    """Spark insists on names, order, types and nullability, so its own converter makes the schema."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    if "timezone" in inspect.signature(to_arrow_schema).parameters:
-        return to_arrow_schema(schema, timezone="UTC")
-    return to_arrow_schema(schema)  # PySpark 4.1: UTC is what it does

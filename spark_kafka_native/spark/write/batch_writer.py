@@ -36,7 +36,11 @@ class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
             )
         self._options = WriteOptions.parse(values)
         self._columns, warnings = RowColumns.check(
-            schema, self._options.topic, self._options.timestamp_column, self._options.topic_hint
+            schema,
+            self._options.topic,
+            self._options.timestamp_column,
+            self._options.topic_hint,
+            self._options.formats,
         )
         for warning in (*self._options.warnings, *warnings):
             _LOG.warning("%s", warning)

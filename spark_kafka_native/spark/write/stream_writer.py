@@ -44,7 +44,11 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
                 "checkpoint. Leave it out here; in foreachBatch it belongs to the write of each batch"
             )
         self._columns, warnings = RowColumns.check(
-            schema, self._options.topic, self._options.timestamp_column, self._options.topic_hint
+            schema,
+            self._options.topic,
+            self._options.timestamp_column,
+            self._options.topic_hint,
+            self._options.formats,
         )
         self._warnings = (*self._options.warnings, *warnings)
 

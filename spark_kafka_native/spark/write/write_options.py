@@ -13,6 +13,7 @@ from ...kafka.errors import ConfigError
 from ...kafka.producer.accumulating.partitioner import partitioner_name
 from ...kafka.security.config_providers import allowed_path
 from ..options.option_values import OptionValues
+from ..payload_formats import PayloadFormat
 
 LINGER_MS: Final = 1_000
 """A task knows where its rows end and flushes there: waiting for fuller batches before costs it nothing."""
@@ -156,6 +157,8 @@ class WriteOptions:
     create_partitions: int | None
     create_replication_factor: int | None
     summary_path: str | None
+    formats: tuple[PayloadFormat, ...]
+    """How keys and values are encoded; none for bytes."""
     exactly_once: ExactlyOnce | None
     warnings: tuple[str, ...]
 
@@ -190,6 +193,7 @@ class WriteOptions:
             create_partitions=values.value("createTopics.partitions"),
             create_replication_factor=values.value("createTopics.replicationFactor"),
             summary_path=summary_path,
+            formats=tuple(one for name in ("key", "value") if (one := PayloadFormat.parse(values, name))),
             exactly_once=ExactlyOnce.parse(values, producer),
             warnings=values.judge_names((ClientConfig, ProducerConfig), MEANINGLESS | {_IGNORE_KEYS}),
         )

@@ -11,7 +11,7 @@ import re
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
@@ -27,11 +27,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from ...formats import EncodeError
 from ...kafka.errors import ConfigError
 from ...kafka.model import TopicPartition
 from ...kafka.producer.sending.transaction_requests import OpenTransaction
 from ...kafka.producer.stats import ProducerStats
 from ..error_conditions import KafkaConditionError
+from ..payload_formats import PayloadFormat, to_arrow_schema
 
 PartitionRow = tuple[str, int, int, int, int, int]
 """topic, partition, records, bytes, first offset, last offset; -1 for an offset that is not known."""
@@ -175,6 +177,60 @@ _TIMESTAMP_LEFT_OUT = (
 
 
 @dataclass(frozen=True, kw_only=True)
+class EncodedPayload:
+    """The key or the value, encoded out of columns. Plain data."""
+
+    format: PayloadFormat
+    columns: tuple[str, ...]
+    """One column, or with ``value.layout=columns`` each of the fields."""
+
+    @classmethod
+    def of(cls, payload: PayloadFormat, schema: StructType, timestamp: str | None) -> EncodedPayload:
+        """The columns of ``schema`` that ``payload`` is made of. Raises `ConfigError` for types that the
+        format can't hold, and if there is no column."""
+        fields = [field for field in schema.fields if _belongs(field.name, payload, timestamp)]
+        if payload.is_flat and "value" in schema.names:
+            raise ConfigError(
+                "value.layout=columns makes the value of all columns that are not Kafka's, and there is a "
+                "column `value` too: drop it, or leave value.layout out to write that column alone"
+            )
+        if not fields:
+            begins = f" whose names begin with '{payload.prefix}'" if payload.prefix else ""
+            raise ConfigError(f"value.layout=columns: there are no columns{begins} but Kafka's")
+        one = cls(format=payload, columns=tuple(field.name for field in fields))
+        types = to_arrow_schema(StructType(fields))
+        payload.encoder(one._kind([types.field(name).type for name in one.columns]))
+        return one
+
+    def encode(self, batch: pa.RecordBatch) -> pa.Array:
+        """The payloads of ``batch``'s rows. Raises `ConfigError` for a row that the format can't write."""
+        arrays = [batch.column(name) for name in self.columns]
+        kind = self._kind([array.type for array in arrays])
+        rows = pa.StructArray.from_arrays(arrays, fields=list(kind)) if self.format.is_flat else arrays[0]
+        try:
+            return self.format.encoder(kind).encode(rows)
+        except EncodeError as error:
+            raise ConfigError(f"the {self.format.payload} can't be encoded: {error}") from error
+
+    def _kind(self, types: list[Any]) -> Any:
+        if not self.format.is_flat:
+            return types[0]
+        names = [name.removeprefix(self.format.prefix) for name in self.columns]
+        return pa.struct(list(zip(names, types, strict=True)))
+
+
+_KAFKA_COLUMNS: Final = frozenset(
+    ["key", "value", "topic", "partition", "headers", "timestamp", "offset", "timestampType"]
+)
+
+
+def _belongs(name: str, payload: PayloadFormat, timestamp: str | None) -> bool:
+    if not payload.is_flat:
+        return name == payload.payload
+    return name not in (*_KAFKA_COLUMNS, timestamp) and name.startswith(payload.prefix)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RowColumns:
     """Which of a DataFrame's columns a record is made of. Plain data."""
 
@@ -184,10 +240,17 @@ class RowColumns:
     """Where all rows go; None: the column ``topic`` says it."""
     timestamp: str | None = None
     """The column with the records' timestamps; None: a record gets the time at which it is written."""
+    encoded: tuple[EncodedPayload, ...] = ()
+    """Keys and values that are not columns of bytes or text yet."""
 
     @classmethod
     def check(
-        cls, schema: StructType, topic: str | None, timestamp: str | None = None, topic_hint: str = ""
+        cls,
+        schema: StructType,
+        topic: str | None,
+        timestamp: str | None = None,
+        topic_hint: str = "",
+        formats: tuple[PayloadFormat, ...] = (),
     ) -> tuple[RowColumns, tuple[str, ...]]:
         """The columns of ``schema``, and what to warn of; ``timestamp`` is the option ``timestampColumn``,
         and ``topic_hint`` a text to add to the error for a missing topic.
@@ -197,31 +260,38 @@ class RowColumns:
         """
         by_name = {field.name: field.dataType for field in schema.fields}
         _check_topic(by_name.get("topic"), topic, topic_hint)
-        _check_content("key", by_name.get("key"))
-        _check_content("value", by_name.get("value"))
-        headers, partition = by_name.get("headers"), by_name.get("partition")
-        if headers is not None and not _is_headers(headers):
-            raise ConfigError(f"headers must be a(n) {_HEADERS_TEXT}")
-        if partition is not None and not isinstance(partition, IntegerType):
-            raise ConfigError("partition must be a(n) int")
-        names = [name for name in ("key", "value", "headers", "partition") if name in by_name]
+        present = [one for one in formats if one.is_flat or one.payload in by_name]
+        formatted = {one.payload for one in present}
+        for name in ("key", "value"):
+            if name not in formatted:
+                _check_content(name, by_name.get(name))
+        _check_headers_and_partition(by_name.get("headers"), by_name.get("partition"))
+        names = [name for name in ("key", "value", "headers", "partition") if name in (*by_name, *formatted)]
         names += ["topic"] if topic is None else []
         if timestamp is not None:
             _check_timestamp(timestamp, by_name)
             names.append(timestamp)
         left_out = timestamp is None and "timestamp" in by_name
         warnings = (_TIMESTAMP_LEFT_OUT,) if left_out else ()
-        return cls(names=tuple(names), topic=topic, timestamp=timestamp), warnings
+        encoded = tuple(EncodedPayload.of(one, schema, timestamp) for one in present)
+        return cls(names=tuple(names), topic=topic, timestamp=timestamp, encoded=encoded), warnings
 
     def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The columns of ``batch`` that make records. Raises `KafkaConditionError` for a null topic."""
-        chosen = batch.select(list(self.names))
-        if self.topic is None and (nulls := chosen.column("topic").null_count):
+        """The columns of ``batch`` that make records. Raises `KafkaConditionError` for a null topic, and
+        `ConfigError` for a row that a format can't write."""
+        if self.topic is None and (nulls := batch.column("topic").null_count):
             raise KafkaConditionError("KAFKA_NULL_TOPIC_IN_DATA", {}, f"({nulls} of {batch.num_rows} rows)")
-        if self.timestamp is None or self.timestamp == "timestamp":
-            return chosen
+        encoded = {one.format.payload: one.encode(batch) for one in self.encoded}
+        arrays = [encoded[name] if name in encoded else batch.column(name) for name in self.names]
         names = ["timestamp" if name == self.timestamp else name for name in self.names]
-        return pa.RecordBatch.from_arrays(chosen.columns, names=names)
+        return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def _check_headers_and_partition(headers: DataType | None, partition: DataType | None) -> None:
+    if headers is not None and not _is_headers(headers):
+        raise ConfigError(f"headers must be a(n) {_HEADERS_TEXT}")
+    if partition is not None and not isinstance(partition, IntegerType):
+        raise ConfigError("partition must be a(n) int")
 
 
 def _check_topic(column: DataType | None, option: str | None, hint: str) -> None:

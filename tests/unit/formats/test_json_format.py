@@ -3,6 +3,8 @@
 import datetime as dt
 import json
 import math
+import subprocess
+import sys
 from decimal import Decimal
 
 import pyarrow as pa
@@ -179,7 +181,7 @@ def test_only_nulls() -> None:
 
 
 def test_a_zone_for_timestamps_without_one() -> None:
-    kind = decoder({"timeZone": "Asia/Tokyo"}, a=UTC_MICROS)
+    kind = decoder({"timezone": "Asia/Tokyo"}, a=UTC_MICROS)
     for n in (1, MANY):
         payloads = pa.array([b'{"a":"2020-01-01 09:00:00"}'] * n, pa.binary())
         assert rows_of(kind.decode(payloads))[-1] == {"a": dt.datetime(2020, 1, 1, tzinfo=dt.UTC)}
@@ -188,7 +190,7 @@ def test_a_zone_for_timestamps_without_one() -> None:
 @pytest.mark.parametrize("name", ["Nowhere/Town", "../../etc/passwd", ""])
 def test_a_zone_that_does_not_exist(name: str) -> None:
     with pytest.raises(FormatError, match=f"timeZone: there is no time zone '{name}'"):
-        decoder({"timeZone": name}, a=UTC_MICROS)
+        decoder({"timezone": name}, a=UTC_MICROS)
 
 
 @pytest.mark.parametrize(
@@ -295,3 +297,20 @@ def test_slices_are_written_from_their_own_start() -> None:
         b'{"l":[4,null],"m":{"4":4}}',
         None,
     ]
+
+
+def test_good_payloads_are_read_without_pandas() -> None:
+    script = """
+import sys
+import numpy as np, pyarrow as pa
+from spark_kafka_native.formats import load_format
+data = b'{"a":"x","d":"2020-01-01"}' * 100 + b"{}"
+ends = np.array([*range(0, 2601, 26), 2600, 2602], np.int32)
+kind = pa.struct([("a", pa.string()), ("d", pa.date32())])
+valid = pa.py_buffer(b"\\xfe" + b"\\xff" * 12)
+payloads = pa.Array.from_buffers(pa.binary(), 102, [valid, pa.py_buffer(ends), pa.py_buffer(data)])
+decoded = load_format("json").decoder(kind, {}).decode(payloads)
+assert len(decoded.array) == 102 and decoded.array.null_count == 2 and not decoded.bad.rows, decoded
+assert "pandas" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,9 @@ from ....kafka.records.columns import RecordColumns, build_binary, wrap_numpy
 from ...error_conditions import KafkaConditionError
 from ..schema import RowSchema
 
+if TYPE_CHECKING:
+    from .decoded_columns import DecodedColumns
+
 MAX_ROWS: Final = 2**20
 """Of one `pa.RecordBatch`: a string column holds 2 GiB, which the topic's name, once in each row, would
 exceed with millions of tiny records; Arrow's offsets then wrap without an error."""
@@ -32,8 +35,8 @@ exceed with millions of tiny records; Arrow's offsets then wrap without an error
 class ColumnSource(Protocol):
     """Fills one or more columns of the DataFrame out of records.
 
-    Each of Kafka's columns is a source of its own. A value format would be another kind: it takes ``value``
-    and gives the columns that it decodes it into.
+    Each of Kafka's columns is a source of its own. `DecodedColumns` is another kind: it takes keys or values
+    and gives the columns that these are decoded into.
     """
 
     @property
@@ -49,20 +52,26 @@ class RowLayout:
     """The columns of a read, and the sources that fill them."""
 
     sources: tuple[ColumnSource, ...]
-    """Together they give each column of ``arrow`` once."""
+    """With ``decoded`` they give each column of ``arrow`` once."""
     arrow: pa.Schema
     """The schema that Spark wants, the user's spelling of names included."""
+    decoded: DecodedColumns | None = None
 
     @classmethod
     def of(cls, schema: RowSchema) -> RowLayout:
         """A source for each column of ``schema``."""
         pairs = zip(schema.names, schema.arrow, strict=True)
-        return cls(sources=tuple(KafkaColumn(name=n, field=field) for n, field in pairs), arrow=schema.arrow)
+        return cls(
+            sources=tuple(KafkaColumn(name=name, field=field) for name, field in pairs if name),
+            arrow=schema.arrow,
+            decoded=_decoded_columns(schema),
+        )
 
     @property
     def record_fields(self) -> frozenset[str]:
         """The fields of `RecordColumns` that have to be decoded."""
-        return frozenset().union(*(source.record_fields for source in self.sources))
+        fields = frozenset().union(*(source.record_fields for source in self.sources))
+        return fields if self.decoded is None else fields | self.decoded.record_fields
 
     def to_record_batches(
         self, records: RecordColumns, topic_partition: TopicPartition
@@ -89,7 +98,22 @@ class RowLayout:
         columns: dict[str, pa.Array] = {}
         for source in self.sources:
             columns |= source.build(records, runs)
-        return pa.RecordBatch.from_arrays([columns[name] for name in self.arrow.names], schema=self.arrow)
+        kept = None
+        if self.decoded is not None:
+            added, kept = self.decoded.build(records, runs)
+            columns |= added
+        arrays = [columns[name] for name in self.arrow.names]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self.arrow)
+        return batch if kept is None else batch.filter(kept)
+
+
+def _decoded_columns(schema: RowSchema) -> DecodedColumns | None:
+    if not schema.decoded:
+        return None
+    # Most reads have none: they do without the import of formats.
+    from .decoded_columns import DecodedColumns
+
+    return DecodedColumns.of(schema)
 
 
 SMALL_ROWS: Final = 1_000

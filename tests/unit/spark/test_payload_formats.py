@@ -1,0 +1,320 @@
+"""The options ``key.*`` and ``value.*``: what they make of a schema, and of the columns that are written."""
+
+import pickle
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import ArrayType, IntegerType, LongType, MapType, StringType, StructField, StructType
+
+from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.records.columns import RecordColumns
+from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.options.table import Scope
+from spark_kafka_native.spark.payload_formats import PayloadFormat, ReadFormats
+from spark_kafka_native.spark.read.schema import RowSchema, full_schema
+from spark_kafka_native.spark.read.worker.arrow_rows import RowLayout
+from spark_kafka_native.spark.read.worker.decoded_columns import MalformedRecordError
+from spark_kafka_native.spark.write.write_task import RowColumns
+
+KAFKA = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in full_schema(False))
+
+
+def formats(scope: Scope = Scope.READ, **options: str) -> ReadFormats:
+    return ReadFormats.parse(OptionValues.parse({n.replace("_", "."): v for n, v in options.items()}, scope))
+
+
+def written(**options: str) -> tuple[PayloadFormat, ...]:
+    parsed = formats(Scope.WRITE, **options)
+    return tuple(one for one in (parsed.key, parsed.value) if one is not None)
+
+
+def test_bytes_are_the_default() -> None:
+    plain = full_schema(True)
+    assert formats().extend(plain) is plain
+    assert formats(value_format=" RAW ").extend(plain) is plain
+
+
+def test_a_struct_in_the_column_value() -> None:
+    extended = formats(value_format="json", value_schema="id bigint, name string").extend(full_schema(False))
+    assert extended == KAFKA.replace("`value` binary", "`value` STRUCT<id bigint, name string>")
+
+
+def test_text_keys_and_values() -> None:
+    extended = formats(key_format="string", value_format="string").extend(full_schema(False))
+    assert extended == KAFKA.replace("binary", "STRING")
+
+
+def test_fields_beside_kafkas_columns() -> None:
+    ddl = "id bigint, `odd, ``name` : decimal(10,2), s struct<a: int, b: string> COMMENT 'x, y'"
+    extended = formats(
+        value_format="json", value_schema=ddl, value_layout="columns", value_prefix="v_", mode="permissive"
+    ).extend(full_schema(False))
+    columns = "`v_id` bigint, `v_odd, ``name` decimal(10,2), `v_s` struct<a: int, b: string> COMMENT 'x, y'"
+    wanted = KAFKA.replace("`value` binary", columns)
+    assert extended == wanted + ", `_corrupt_record` BINARY, `_error` STRING"
+
+
+def test_a_schema_in_the_json_of_a_struct_type() -> None:
+    kind = StructType(
+        [
+            StructField("a`b", ArrayType(StructType([StructField("x", IntegerType())]))),
+            StructField("m", MapType(StringType(), LongType())),
+        ]
+    )
+    parsed = formats(value_format="json", value_schema=kind.json()).value
+    assert parsed is not None
+    assert parsed.schema == "`a``b` ARRAY<STRUCT<`x` int>>, `m` MAP<string, bigint>"
+    assert formats(value_format="json", value_schema="Struct< a int >").value.schema == "a int"
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"value_format": "jsn"}, "value.format: There is no format 'jsn'; did you mean 'json'"),
+        ({"value_format": "json"}, "value.format=json needs value.schema, such as"),
+        ({"key_format": "json"}, "key.format=json needs key.schema"),
+        ({"value_schema": "a int"}, "'value.schema' has no effect without value.format"),
+        ({"value_layout": "columns"}, "'value.layout' has no effect without value.format"),
+        ({"mode": "permissive"}, "'mode' has no effect without key.format or value.format"),
+        (
+            {"value_format": "json", "value_prefix": "v"},
+            "'value.prefix' has no effect without value.layout=col",
+        ),
+        (
+            {"value_format": "json", "value_schema": '{"type":'},
+            "value.schema is no JSON of a Spark StructType",
+        ),
+        (
+            {"value_format": "json", "value_schema": "[]", "value_layout": "columns"},
+            "'\\[\\]' is no column with",
+        ),
+        (
+            {"value_format": "json", "mode": "lenient"},
+            "'mode' must be failfast or permissive or dropmalformed",
+        ),
+        (
+            {"value_format": "json", "value_schema": "id int, Offset int", "value_layout": "columns"},
+            "two columns `Offset`; value.prefix gives",
+        ),
+        (
+            {"value_format": "json", "value_schema": "_error int", "value_layout": "columns"},
+            "two columns `_error`",
+        ),
+        (
+            {"value_format": "json", "value_schema": "a int, A int", "value_layout": "columns"},
+            "two columns `a`",
+        ),
+    ],
+)
+def test_options_that_can_not_be(options: dict[str, str], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        formats(**options).extend(full_schema(False))
+
+
+VALUE = StructType().add("id", "long").add("name", "string")
+
+
+def json_column() -> StructType:
+    """A column `value`. New each time: `StructType.add` changes what it is called on."""
+    return StructType().add("value", VALUE)
+
+
+def test_the_columns_of_a_read_may_be_named_by_the_user() -> None:
+    schema = RowSchema.from_schema(json_column().add("offset", "long"), formats(value_format="json"))
+    assert schema.names == ("", "offset")
+    (decoded,) = pickle.loads(pickle.dumps(schema)).decoded
+    assert decoded.columns == ("value",)
+    assert decoded.kind == pa.struct([("id", pa.int64()), ("name", pa.string())])
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "text"),
+    [
+        (StructType().add("value", "binary"), {}, "value.format=json: JSON needs a struct, not binary"),
+        (StructType().add("value", VALUE, nullable=False), {}, "Column `value` is decoded and can be null"),
+        (
+            StructType().add(
+                "value", StructType().add("a", StructType().add("b", "integer", nullable=False))
+            ),
+            {},
+            "Column `value.a.b` is decoded",
+        ),
+        (
+            StructType().add("value", StructType().add("a", ArrayType(IntegerType(), containsNull=False))),
+            {},
+            r"Column `value.a\[\]` is decoded",
+        ),
+        (StructType().add("id", "integer"), {}, "Kafka source has no column `id`"),
+        (json_column().add("_error", "string"), {}, "Kafka source has no column `_error`"),
+        (
+            json_column().add("_error", "integer"),
+            {"mode": "permissive"},
+            "Column `_error` must be a nullable string",
+        ),
+        (
+            StructType().add("_corrupt_record", "integer"),
+            {"mode": "permissive"},
+            "`_corrupt_record` must be a nullable binary or string",
+        ),
+        (
+            StructType().add("id", "integer"),
+            {"value_layout": "columns", "value_prefix": "v_"},
+            "no column `id`",
+        ),
+    ],
+)
+def test_columns_that_can_not_be(schema: StructType, options: dict[str, str], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        RowSchema.from_schema(schema, formats(value_format="json", **options))
+
+
+def records(*values: bytes | None, keys: list[bytes | None] | None = None) -> RecordColumns:
+    n = len(values)
+    return RecordColumns(
+        length=n,
+        offset=np.arange(100, 100 + n),
+        timestamp_ms=None,
+        timestamp_type=None,
+        key=pa.array(keys or [None] * n, pa.binary()),
+        value=pa.array(values, pa.binary()),
+        headers=None,
+    )
+
+
+def layout(schema: StructType, **options: str) -> RowLayout:
+    return RowLayout.of(RowSchema.from_schema(schema, formats(**options)))
+
+
+TP = TopicPartition("t", 3)
+GOOD, BAD = b'{"id":1,"name":"x"}', b'{"id":"?","name":"x"}'
+
+
+def test_a_struct_column() -> None:
+    rows = layout(json_column(), value_format="json").to_record_batch(records(GOOD, None), TP)
+    assert rows.to_pylist() == [{"value": {"id": 1, "name": "x"}}, {"value": None}]
+
+
+def test_columns_with_a_prefix_and_the_bytes_too() -> None:
+    schema = (
+        StructType().add("v_name", "string").add("value", "binary").add("key", "string").add("v_id", "long")
+    )
+    made = layout(schema, value_format="json", value_layout="columns", value_prefix="v_", key_format="string")
+    rows = made.to_record_batch(records(GOOD, None, keys=[b"k", None]), TP)
+    assert rows.to_pylist() == [
+        {"v_name": "x", "value": GOOD, "key": "k", "v_id": 1},
+        {"v_name": None, "value": None, "key": None, "v_id": None},
+    ]
+
+
+def test_only_what_is_asked_for_is_decoded() -> None:
+    assert layout(json_column(), value_format="json").record_fields == {"value", "offset"}
+    keys = StructType().add("partition", "integer")
+    assert layout(keys, value_format="json").record_fields == frozenset()
+
+
+def test_a_bad_record_fails_the_read_with_its_place() -> None:
+    made = layout(json_column(), value_format="json")
+    first, second = (records(GOOD, GOOD), TP), (records(GOOD, BAD), TopicPartition("u", 7))
+    with pytest.raises(
+        MalformedRecordError, match=r"u-7 at offset 101: the value can't be decoded: `id` is not"
+    ):
+        made.join([first, second])
+
+
+def test_a_bad_record_is_left_out() -> None:
+    made = layout(json_column().add("offset", "long"), value_format="json", mode="dropmalformed")
+    rows = made.to_record_batch(records(BAD, GOOD, BAD), TP)
+    assert rows.column("offset").to_pylist() == [101]
+    assert rows.schema.equals(made.arrow)
+
+
+def test_a_bad_record_is_shown() -> None:
+    schema = json_column().add("_error", "string").add("_corrupt_record", "binary").add("key", "string")
+    options = {"value_format": "json", "key_format": "string", "mode": "permissive"}
+    made = layout(schema, **options)
+    rows = made.to_record_batch(records(GOOD, BAD, GOOD, keys=[b"k", b"\xff", b"\xfe"]), TP).to_pylist()
+    reason = '`id` is not an integer of 64 bits: "?"'
+    assert [row["_error"] for row in rows] == [
+        None,
+        f"the key can't be decoded: not UTF-8 at byte 0; the value can't be decoded: {reason}",
+        "the key can't be decoded: not UTF-8 at byte 0",
+    ]
+    assert [row["_corrupt_record"] for row in rows] == [None, BAD, b"\xfe"]
+    assert [row["value"]["name"] for row in rows] == ["x"] * 3
+    assert [row["key"] for row in rows] == ["k", None, None]
+    text = layout(StructType().add("_corrupt_record", "string").add("value", VALUE), **options)
+    assert text.to_record_batch(records(b"\xff{"), TP).column(0).to_pylist() == ["\ufffd{"]
+    assert made.to_record_batch(records(GOOD), TP).column("_error").to_pylist() == [None]
+
+
+ROWS = pa.RecordBatch.from_pylist(
+    [
+        {"key": {"k": 1}, "value": {"id": 1, "name": None}, "topic": "t"},
+        {"key": None, "value": None, "topic": "u"},
+    ],
+    pa.schema(
+        [
+            ("key", pa.struct([("k", pa.int64())])),
+            ("value", pa.struct([("id", pa.int64()), ("name", pa.string())])),
+            ("topic", pa.string()),
+        ]
+    ),
+)
+TYPED = StructType().add("key", StructType().add("k", "long")).add("value", VALUE).add("topic", "string")
+
+
+def test_structs_are_written() -> None:
+    columns, warnings = RowColumns.check(TYPED, None, formats=written(key_format="json", value_format="json"))
+    assert warnings == ()
+    assert pickle.loads(pickle.dumps(columns)).select(ROWS).to_pydict() == {
+        "key": [b'{"k":1}', None],
+        "value": [b'{"id":1}', None],
+        "topic": ["t", "u"],
+    }
+
+
+def test_columns_are_written() -> None:
+    schema = (
+        StructType().add("id", "long").add("topic", "string").add("name", "string").add("at", "timestamp")
+    )
+    columns, _ = RowColumns.check(
+        schema, None, "at", formats=written(value_format="json", value_layout="columns")
+    )
+    rows = pa.RecordBatch.from_pydict(
+        {"id": [1, None], "topic": ["t", "u"], "name": ["x", None], "at": [5, 6]}
+    )
+    assert columns.select(rows).to_pydict() == {
+        "value": [b'{"id":1,"name":"x"}', b"{}"],
+        "topic": ["t", "u"],
+        "timestamp": [5, 6],
+    }
+
+
+def test_columns_with_a_prefix_are_written_without_it() -> None:
+    given = written(value_format="json", value_layout="columns", value_prefix="v_")
+    columns, _ = RowColumns.check(StructType().add("v_id", "long").add("note", "string"), "t", formats=given)
+    assert columns.select(pa.RecordBatch.from_pydict({"v_id": [1], "note": ["x"]})).to_pydict() == {
+        "value": [b'{"id":1}']
+    }
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "text"),
+    [
+        (StructType().add("value", "integer"), {}, "value.format=json: JSON needs a struct, not int32"),
+        (StructType().add("key", "string"), {}, "Required attribute 'value' not found"),
+        (json_column(), {"value_layout": "columns"}, "there is a column `value` too"),
+        (StructType().add("key", "string"), {"value_layout": "columns"}, "there are no columns but Kafka's"),
+        (
+            StructType().add("id", "integer"),
+            {"value_layout": "columns", "value_prefix": "v_"},
+            "there are no columns whose names begin with 'v_' but Kafka's",
+        ),
+        (json_column().add("key", "integer"), {}, "key attribute unsupported type int"),
+    ],
+)
+def test_columns_that_can_not_be_written(schema: StructType, options: dict[str, str], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        RowColumns.check(schema, "t", formats=written(value_format="json", **options))
