@@ -105,6 +105,7 @@ if TYPE_CHECKING:
     from .observe.metrics import MetricKey as MetricKey
     from .observe.metrics import MetricsSnapshot as MetricsSnapshot
     from .producer.accumulating.partitioner import per_record as per_record
+    from .producer.completion import Acknowledgement as Acknowledgement
     from .producer.delivery import ColumnsDelivery as ColumnsDelivery
     from .producer.delivery import DeliveredColumns as DeliveredColumns
     from .producer.delivery import Delivery as Delivery
@@ -122,10 +123,9 @@ if TYPE_CHECKING:
     from .producer.errors import TransactionFatalError as TransactionFatalError
     from .producer.errors import TransactionStateError as TransactionStateError
     from .producer.producer import Producer as Producer
+    from .producer.producer import producer_for as producer_for
     from .producer.sending.transaction_requests import OpenTransaction as OpenTransaction
     from .producer.sending.transaction_requests import end_transaction as end_transaction
-    from .producer.settling.completion import Acknowledgement as Acknowledgement
-    from .producer.shared_producers import producer_for as producer_for
     from .producer.stats import AcknowledgedOffsets as AcknowledgedOffsets
     from .producer.stats import ProducerStats as ProducerStats
     from .producer.transactional_producer import TransactionalProducer as TransactionalProducer
@@ -227,7 +227,7 @@ _MODULES: Final = {
     "MetricKey": "observe.metrics",
     "MetricsSnapshot": "observe.metrics",
     "per_record": "producer.accumulating.partitioner",
-    "Acknowledgement": "producer.settling.completion",
+    "Acknowledgement": "producer.completion",
     "ColumnsDelivery": "producer.delivery",
     "DeliveredColumns": "producer.delivery",
     "Delivery": "producer.delivery",
@@ -247,7 +247,7 @@ _MODULES: Final = {
     "Producer": "producer.producer",
     "OpenTransaction": "producer.sending.transaction_requests",
     "end_transaction": "producer.sending.transaction_requests",
-    "producer_for": "producer.shared_producers",
+    "producer_for": "producer.producer",
     "AcknowledgedOffsets": "producer.stats",
     "ProducerStats": "producer.stats",
     "TransactionalProducer": "producer.transactional_producer",

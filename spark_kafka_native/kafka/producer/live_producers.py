@@ -14,6 +14,7 @@ import sys
 import weakref
 from typing import Protocol
 
+from ..runtime.fork import in_forked_child
 from .stats import ProducerStats
 
 _LOG = logging.getLogger("spark_kafka_native")
@@ -97,4 +98,4 @@ class LiveProducers:
 
 LIVE = LiveProducers()
 atexit.register(LIVE.close_all)
-os.register_at_fork(after_in_child=LIVE.disown_all)
+in_forked_child(LIVE.disown_all)

@@ -6,6 +6,8 @@ counts.
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -26,9 +28,9 @@ from ..observe.events import EventStream
 from ..observe.metrics import MetricsSnapshot, Observed
 from ..records.columns import RecordColumns
 from ..runtime.deadline import Deadline, Timeout, Wakeup
+from ..runtime.fork import in_forked_child
 from ..runtime.waiting import released
 from .accumulating.batch import Batch, BatchEncoder
-from .accumulating.checked_rows import Apart, CheckedColumns, RecordChecks, TopicSlice, slice_rows
 from .accumulating.memory import BufferMemory, Room
 from .accumulating.partitioner import ExplicitPartitioner, PartitionFunction, build_partitioner
 from .accumulating.records_in import (
@@ -43,17 +45,16 @@ from .accumulating.records_in import (
     columns_of,
 )
 from .accumulating.topic_buffer import BufferParts, TopicBuffer
-from .accumulating.topics import Topics
+from .accumulating.topics import Apart, CheckedColumns, RecordChecks, Topics, TopicSlice, slice_rows
+from .completion import Acknowledgement, BatchCompletion, OnError, Undelivered
 from .delivery import ColumnsDelivery, Delivery, DeliveryBlock, PartlyTakenError, Waiters, words_of
 from .errors import ProducerClosedError, RecordError
 from .live_producers import LIVE
+from .oversized import OverLimit
 from .sending.sender import Sender, SenderLoop
 from .sending.transaction import Transaction
-from .settling.completion import Acknowledgement, BatchCompletion, OnError, Undelivered
-from .settling.oversized import OverLimit
-from .settling.resending import Replay
-from .settling.spilling import Spilling
 from .spill_folder import SpillFolder
+from .spilling import Replay, Spilling
 from .stats import AcknowledgedOffsets, ProducerStats, StatsRecorder
 
 RECORD_OVERHEAD = 24
@@ -529,3 +530,39 @@ class Producer:
     def _raise_if_callback(self, what: str) -> None:
         if self._sender.is_current_thread:
             raise RuntimeError(f"{what} in a callback would wait for the thread that it runs in: for ever")
+
+
+_LOCK = threading.Lock()
+_SHARED: dict[tuple[Any, ...], Producer] = {}
+
+
+def producer_for(
+    bootstrap: Bootstrap | None = None,
+    name: str = "",
+    *,
+    producer: ProducerConfig | None = None,
+    **settings: Any,
+) -> Producer:
+    """The producer of this process for these settings (as `Producer` takes them) and this ``name``; made when
+    it is first asked for, or when the last one was closed. After a fork each process has its own.
+
+    It does not have to be closed: all records are delivered when the process ends. Closing it closes it
+    for all callers; use `Producer.flush`.
+    """
+    configs = configs_from(bootstrap, settings, producer or ProducerConfig)
+    key = (os.getpid(), name, *configs)
+    with _LOCK:
+        found = _SHARED.get(key)
+        if found is None or found.closed:
+            for other in [other for other, shared in _SHARED.items() if other[0] != key[0] or shared.closed]:
+                del _SHARED[other]
+            found = _SHARED[key] = Producer(*configs)
+        return found
+
+
+def _renew_lock() -> None:
+    global _LOCK
+    _LOCK = threading.Lock()
+
+
+in_forked_child(_renew_lock)

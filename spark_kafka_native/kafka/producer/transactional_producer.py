@@ -22,6 +22,7 @@ from ..runtime.deadline import Deadline, Timeout
 from .accumulating.batch import ProducerIdentity
 from .accumulating.partitioner import PartitionFunction
 from .accumulating.records_in import Columns, RecordHeaders, Sendable
+from .completion import OnError
 from .delivery import ColumnsDelivery, Delivery
 from .errors import (
     ProducerClosedError,
@@ -40,7 +41,6 @@ from .sending.transaction_requests import (
     find_version,
     init_producer_id,
 )
-from .settling.completion import OnError
 
 _LOG = logging.getLogger("spark_kafka_native")
 _FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})

@@ -1,5 +1,5 @@
 """`Deadline`: a limit for an operation and everything below it; `Wakeup`: ends a thread's wait for its
-sockets.
+sockets; `LoopTimer`: when a thread's loop has to run again.
 """
 
 from __future__ import annotations
@@ -151,3 +151,30 @@ class Deadline:
 Timeout = float | Deadline | None
 """How long a call may take, including all its waits: seconds, a `Deadline` (which several calls may share),
 or None for the client's setting."""
+
+
+MAX_WAIT_S = 3_600.0
+"""Where nothing has to be done at any known time."""
+
+
+class LoopTimer:
+    """The thread of the loop owns it: each step of a turn says by when it has to run again."""
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self.clock = clock
+        self.next_at = 0.0
+        """Monotonic seconds: the latest time at which something has to be done."""
+
+    def start_turn(self) -> float:
+        """A turn of the loop begins; returns the time."""
+        now = self.clock()
+        self.next_at = now + MAX_WAIT_S
+        return now
+
+    def by(self, moment: float) -> None:
+        """Something has to be done by ``moment``."""
+        self.next_at = min(self.next_at, moment)
+
+    def at_once(self) -> None:
+        """Something has to be done without waiting."""
+        self.by(self.clock())

@@ -16,19 +16,18 @@ from spark_kafka_native.kafka.observe.metrics import MetricsRegistry
 from spark_kafka_native.kafka.producer.accumulating.batch import Batch, Part, SendingState
 from spark_kafka_native.kafka.producer.accumulating.memory import BufferMemory
 from spark_kafka_native.kafka.producer.accumulating.topics import Topics
+from spark_kafka_native.kafka.producer.completion import BatchCompletion, Failures
 from spark_kafka_native.kafka.producer.delivery import Outcome, Waiters
 from spark_kafka_native.kafka.producer.sending.background_lookups import BackgroundLookups
 from spark_kafka_native.kafka.producer.sending.idempotence import ProducerId
-from spark_kafka_native.kafka.producer.sending.loop_timer import LoopTimer
 from spark_kafka_native.kafka.producer.sending.partition_queue import PartitionQueues, SendingRules
-from spark_kafka_native.kafka.producer.settling.completion import BatchCompletion
-from spark_kafka_native.kafka.producer.settling.failures import Failures
-from spark_kafka_native.kafka.producer.settling.spilling import Spilling
 from spark_kafka_native.kafka.producer.spill_folder import SpilledBatch, SpillFolder
+from spark_kafka_native.kafka.producer.spilling import Spilling
 from spark_kafka_native.kafka.producer.stats import StatsRecorder
 from spark_kafka_native.kafka.records.batch import HEADER
 from spark_kafka_native.kafka.records.columns import RecordColumns
 from spark_kafka_native.kafka.records.encode import encode_record_batch, set_producer
+from spark_kafka_native.kafka.runtime.deadline import LoopTimer
 
 TP = TopicPartition("t", 0)
 

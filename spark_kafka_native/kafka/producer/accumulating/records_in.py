@@ -1,6 +1,6 @@
 """What a caller hands over - columns, a list of records, the parts of one record - as checked columns. Pure.
 
-What a topic allows (its partitions, its limits) is checked in `checked_rows.py`.
+What a topic allows (its partitions, its limits) is checked in `topics.py`.
 """
 
 from __future__ import annotations

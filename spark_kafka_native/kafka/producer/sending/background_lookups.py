@@ -17,13 +17,12 @@ from ...model import TopicPartition
 from ...network.connection import Connection
 from ...protocol.api.transactions import InitProducerIdRequest
 from ...runtime.background import start_thread
-from ...runtime.deadline import Deadline
+from ...runtime.deadline import Deadline, LoopTimer
 from ...runtime.retry import Backoff
 from ..accumulating.batch import ProducerIdentity
 from ..accumulating.topics import Topics
 from ..errors import TransactionAbortableError
 from .idempotence import ProducerId
-from .loop_timer import LoopTimer
 from .partition_queue import PartitionQueues
 from .produce_requests import CHANNEL, BrokerConnection
 from .transaction import Transaction

@@ -6,13 +6,13 @@ import logging
 
 from ...error_code import ErrorCode
 from ...errors import BrokerError, KafkaError
+from ...runtime.deadline import LoopTimer
 from ...runtime.log_throttle import LogThrottle
 from ..accumulating.batch import Batch
 from ..accumulating.topics import Topics
-from ..settling.spilling import Spilling
 from ..spill_folder import SpillError
+from ..spilling import Spilling
 from .background_lookups import BackgroundLookups
-from .loop_timer import LoopTimer
 from .partition_queue import GiveUp, Load, NeedProducerId, PartitionQueue, PartitionQueues, Send
 from .produce_requests import BrokerConnection, ProduceConnections
 

@@ -26,9 +26,9 @@ from ...protocol.api.produce import (
     TopicProduceData,
 )
 from ...protocol.wire import ZERO_UUID
+from ...runtime.deadline import LoopTimer
 from ..accumulating.batch import Batch
 from ..stats import StatsRecorder
-from .loop_timer import LoopTimer
 from .transaction import Transaction
 
 CHANNEL = "produce"

@@ -22,8 +22,8 @@ from spark_kafka_native.kafka.observe import catalogue
 from spark_kafka_native.kafka.observe.events import EventSource
 from spark_kafka_native.kafka.observe.exporters import JsonLines, MetricsExporter, export_to_opentelemetry
 from spark_kafka_native.kafka.observe.metrics import MetricsRegistry, MetricsSnapshot, Observed
+from spark_kafka_native.kafka.producer.completion import Acknowledgement
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus
-from spark_kafka_native.kafka.producer.settling.completion import Acknowledgement
 
 
 class Client:

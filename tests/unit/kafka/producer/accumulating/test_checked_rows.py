@@ -5,8 +5,8 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_native.kafka.config.client_config import ProducerConfig
-from spark_kafka_native.kafka.producer.accumulating.checked_rows import slice_rows
 from spark_kafka_native.kafka.producer.accumulating.records_in import TopicColumns
+from spark_kafka_native.kafka.producer.accumulating.topics import slice_rows
 from spark_kafka_native.kafka.producer.errors import RecordError
 from spark_kafka_native.kafka.records.columns import RecordColumns
 

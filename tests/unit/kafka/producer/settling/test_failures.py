@@ -8,8 +8,8 @@ from support.producer.sending_batches import TP, SendingHalf, batch, spilled
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, NetworkError, SecurityError
 from spark_kafka_native.kafka.producer.accumulating.batch import ProducerIdentity
+from spark_kafka_native.kafka.producer.completion import OVERTAKING
 from spark_kafka_native.kafka.producer.errors import ProducerClosedError
-from spark_kafka_native.kafka.producer.settling.failures import OVERTAKING
 from spark_kafka_native.kafka.producer.spill_folder import SpillFolder
 
 LOST = NetworkError("the connection was lost")

@@ -9,10 +9,10 @@ from support.producer.sending_batches import TP, SendingHalf, batch, numbers
 
 from spark_kafka_native.kafka.errors import NetworkError
 from spark_kafka_native.kafka.producer.accumulating.batch import ProducerIdentity
+from spark_kafka_native.kafka.producer.completion import OVERTAKING
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus
-from spark_kafka_native.kafka.producer.settling.failures import OVERTAKING
-from spark_kafka_native.kafka.producer.settling.resending import Healing
 from spark_kafka_native.kafka.producer.spill_folder import SpillFolder
+from spark_kafka_native.kafka.producer.spilling import Healing
 
 LOST = NetworkError("the connection was lost")
 
@@ -24,7 +24,7 @@ class World:
         self.partition = half.queues.of(TP)
         nothing_left = SimpleNamespace(retry=lambda: False)
         self.healing = Healing(
-            half.queues, half.completion, half.spilling, half.timer, nothing_left, first_ms=1_000
+            half.queues, half.completion.expect, half.spilling, half.timer, nothing_left, first_ms=1_000
         )
 
     def add(self, *orders):

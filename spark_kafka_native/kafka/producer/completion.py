@@ -1,6 +1,7 @@
-"""`BatchCompletion`: the end of a batch, good or bad, exactly once: reported, counted and kept.
+"""`BatchCompletion`: the end of a batch, good or bad, exactly once: counted, kept and reported. `Failures`
+ends batches as undelivered, in order, together with all that must not overtake them.
 
-The sender's thread calls it; flush and the callers of `Producer.undelivered` look at it from outside.
+The sender's thread calls both; flush and the callers of `Producer.undelivered` look at it from outside.
 """
 
 from __future__ import annotations
@@ -10,21 +11,31 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from ...model import TopicPartition
-from ...observe import catalogue as metric
-from ...observe.events import EventSource
-from ...records.columns import RecordColumns
-from ..accumulating.batch import Batch, read_records
-from ..accumulating.memory import BufferMemory
-from ..delivery import DeliveryBlock, Outcome, Rows, Waiters
-from ..errors import DeliveryError, DeliveryStatus
-from ..stats import StatsRecorder
+from ..errors import KafkaError
+from ..model import TopicPartition
+from ..observe import catalogue as metric
+from ..observe.events import EventSource
+from ..records.columns import RecordColumns
+from ..runtime.deadline import LoopTimer
+from .accumulating.batch import Batch, read_records
+from .accumulating.memory import BufferMemory
+from .accumulating.topics import Topics
+from .delivery import DeliveryBlock, Outcome, Rows, Waiters
+from .errors import DeliveryError, DeliveryStatus
+from .sending.partition_queue import PartitionQueue, PartitionQueues
+from .sending.transaction import Transaction
 from .spilling import Spilling
+from .stats import StatsRecorder
 
 _LOG = logging.getLogger("spark_kafka_native")
+
+OVERTAKING = "an earlier batch of the partition is in the spill folder and must not be overtaken"
+EXPIRY_S = 0.05
+"""Looking at every batch has a cost, and being given up this much later does a batch no harm."""
 
 OnError = Callable[[TopicPartition, RecordColumns, DeliveryError, bool], None]
 """``on_error(topic_partition, records, error, retriable)``, in the sender's thread."""
@@ -98,8 +109,8 @@ class BatchCompletion:
     def ended_by_choice(self, batch: Batch, error: DeliveryError) -> None:
         """The only record of ``batch`` was skipped, or its dead letter has ended: a failure of the dead
         letter is counted and handed back as its own."""
-        self._spilling.ended(batch)
-        self._end(batch, Outcome(topic_partition=error.topic_partition, status=error.status, error=error))
+        outcome = Outcome(topic_partition=error.topic_partition, status=error.status, error=error)
+        self._end(batch, outcome, by_choice=True)
 
     def delivered(
         self, batch: Batch, status: DeliveryStatus, base_offset: int | None, log_append_time_ms: int | None
@@ -109,8 +120,6 @@ class BatchCompletion:
         if batch.ended:
             self._delivered_late(batch, base_offset)
             return
-        self._stats.delivered(where, batch.records, len(batch.data), base_offset)
-        self._spilling.ended(batch)
         self._end(
             batch,
             Outcome(
@@ -155,13 +164,7 @@ class BatchCompletion:
             # Its owner has heard that it will be sent again: that it will not is no detail.
             refused = batch.reported_before and not keeps
             _LOG.log(logging.ERROR if refused else logging.DEBUG, "%s", error)
-            if not batch.reported_before:
-                self._stats.failed(error)
-                self._hand_back(batch, error)
-            self._end(
-                batch,
-                Outcome(topic_partition=error.topic_partition, status=batch.undelivered_status, error=error),
-            )
+            self._end(batch, Outcome(topic_partition=error.topic_partition, status=error.status, error=error))
         return in_folder
 
     def refuse(self, topic: str, block: DeliveryBlock, rows: Rows, cause: Exception) -> None:
@@ -200,7 +203,17 @@ class BatchCompletion:
             except BaseException:  # noqa: BLE001 - a callback's bug, or its sys.exit(), must not end the thread that delivers everybody's records
                 _LOG.exception("on_error failed")
 
-    def _end(self, batch: Batch, outcome: Outcome) -> None:
+    def _end(self, batch: Batch, outcome: Outcome, *, by_choice: bool = False) -> None:
+        """The one place in which a batch ends: the counts, the caller's records, the folder, the memory, the
+        events and the deliveries follow from its outcome, in this order."""
+        error = outcome.error
+        if error is None:
+            self._stats.delivered(batch.topic_partition, batch.records, len(batch.data), outcome.base_offset)
+        elif not by_choice and not batch.reported_before:
+            self._stats.failed(error)
+            self._hand_back(batch, error)
+        if error is None or by_choice:
+            self._spilling.ended(batch)
         batch.ended = True
         self._memory.release(batch.reserved, batch.records if batch.spilled is None else 0)
         self._emit(batch, outcome)
@@ -264,3 +277,133 @@ class Acknowledgement:
             "seconds": self.seconds,
             "error": self.error,
         }
+
+
+class Failures:
+    """Called by the sender's thread."""
+
+    def __init__(  # noqa: PLR0913 - all that a batch that is given up concerns
+        self,
+        topics: Topics,
+        queues: PartitionQueues,
+        completion: BatchCompletion,
+        spilling: Spilling,
+        timer: LoopTimer,
+        delivery_timeout_ms: int,
+        transaction: Transaction | None = None,
+    ) -> None:
+        self._topics = topics
+        self._queues = queues
+        self._completion = completion
+        self._spilling = spilling
+        self._timer = timer
+        self._timeout_ms = delivery_timeout_ms
+        self._transaction = transaction
+        self._expire_at = 0.0
+        self.fatal: KafkaError | None = None
+        """Why nothing can be sent any more."""
+
+    def fail(
+        self, batches: list[Batch], reason: str, cause: BaseException | None, *, retriable: bool = True
+    ) -> None:
+        """Give up ``batches`` of one partition, in order; with them go all batches of the partition that they
+        would overtake in the spill folder, or that would overtake them."""
+        if not batches:
+            return
+        queue = self._queues.of(batches[0].topic_partition)
+
+        def settle(some: list[Batch], why: str) -> None:
+            if some:
+                self._settle(queue, some, why, cause, retriable)
+
+        taken_along: list[Batch] = []
+        if self._spilling.keeps(cause):
+            # One may be given up before those in front of it, or between them: the folder has an order too.
+            # Batches from the folder have their place in it.
+            ahead = (b for b in queue.spillable(batches) if b.order < batches[-1].order)
+            taken_along = [b for b in ahead if b.spilled is None]
+        given_up = set(batches)
+        in_order = sorted([*batches, *taken_along], key=lambda batch: batch.order)
+        for is_given_up, run in groupby(in_order, key=given_up.__contains__):
+            settle(list(run), reason if is_given_up else OVERTAKING)
+        if queue.spilling:
+            first = batches[0].order
+            settle([b for b in queue.spillable(batches) if b.order > first], OVERTAKING)
+        # Rows that have lingered behind them are due, and nothing else may wake the sender for it.
+        self._timer.at_once()
+
+    def _settle(
+        self,
+        queue: PartitionQueue,
+        batches: list[Batch],
+        why: str,
+        cause: BaseException | None,
+        retriable: bool,
+    ) -> None:
+        queue.given_up(batches)
+        # Before the end of any is reported: a caller that waits for that must not commit.
+        if self._transaction is not None:
+            error = KafkaError(f"{batches[0].topic_partition}: {why}")
+            error.__cause__ = cause
+            self._transaction.failed(error, uncertain=any(batch.sending.indefinite for batch in batches))
+        topic_id = self._topics.topic_id(queue.topic_partition.topic)
+        if self._completion.failed(batches, why, cause, retriable=retriable, topic_id=topic_id):
+            queue.spilled()
+
+    def expire(self, now: float) -> None:
+        """Give up the batches that were not delivered in time."""
+        if now < self._expire_at:
+            self._timer.by(self._expire_at)
+            return
+        allowed_s = self._timeout_ms / 1000
+        soonest = now + allowed_s
+        for queue in list(self._queues.active):
+            for place, batch in enumerate(queue.unended()):
+                if place and batch.spilled is not None:
+                    # It takes no memory, and long may stand in front of it: its time begins with its turn.
+                    queue.restart_timeout(batch, now)
+                if batch.sending.since + allowed_s > now:
+                    soonest = min(soonest, batch.sending.since + allowed_s)
+                    continue
+                last = self._last_failure(batch)
+                reason = f"not delivered within delivery.timeout.ms={self._timeout_ms}"
+                self.fail([batch], f"{reason}; the last failure: {last}" if last else reason, last)
+        self._queues.retire_idle()
+        self._expire_at = max(soonest, now + EXPIRY_S)
+        self._timer.by(self._expire_at)
+
+    def discard(self) -> None:
+        """Give up all batches that wait, as their transaction is aborted; those in flight are waited for."""
+        transaction = self._transaction
+        assert transaction is not None
+        why = f"its transaction is aborted: {transaction.failure or 'abort() was called'}"
+        for queue in list(self._queues.active):
+            self.fail(list(queue.waiting), why, transaction.failure)
+        self._completion.waiters.notify_all()
+
+    def fail_for_good(self, cause: KafkaError) -> None:
+        """Nothing can be sent any more, now or later."""
+        _LOG.error("the producer can't go on: %s", cause)
+        self.fatal = cause
+        if self._transaction is not None:
+            self._transaction.fatal(cause)
+        self._topics.close(cause)
+        # Not the other incomplete ones: a record with a dead letter on its way to the sender ends with that,
+        # when the sender does. Both would go to the spill folder.
+        self._fail_queues(f"the producer can't go on: {cause}", cause)
+
+    def fail_all(self, reason: str, cause: BaseException | None) -> None:
+        """Give up everything that has not ended, batches that an error left without an owner included."""
+        self._fail_queues(reason, cause)
+        for batch in list(self._completion.incomplete):
+            self.fail([batch], reason, cause)
+
+    def _fail_queues(self, reason: str, cause: BaseException | None) -> None:
+        for queue in list(self._queues.active):
+            batches = queue.unended()
+            last = self._last_failure(batches[0]) if batches and cause is None else None
+            self.fail(batches, f"{reason}; the last failure: {last}" if last else reason, cause)
+
+    def _last_failure(self, batch: Batch) -> Exception | None:
+        """What keeps ``batch`` from being delivered, as far as this is known."""
+        return batch.sending.last_error or self._topics.outage(batch.topic_partition)

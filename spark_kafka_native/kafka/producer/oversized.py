@@ -14,15 +14,15 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ...config.client_config import ProducerConfig
-from ...error_code import ErrorCode
-from ...errors import BrokerError, KafkaError, ProtocolError
-from ...model import NO_TIMESTAMP_MS, Record, TopicPartition
-from ...observe import catalogue as metric
-from ...records.columns import RecordColumns
-from ...records.encode import BATCH_OVERHEAD_BYTES, record_sizes
-from ...runtime.log_throttle import LogThrottle
-from ..accumulating.batch import (
+from ..config.client_config import ProducerConfig
+from ..error_code import ErrorCode
+from ..errors import BrokerError, KafkaError, ProtocolError
+from ..model import NO_TIMESTAMP_MS, Record, TopicPartition
+from ..observe import catalogue as metric
+from ..records.columns import RecordColumns
+from ..records.encode import BATCH_OVERHEAD_BYTES, record_sizes
+from ..runtime.log_throttle import LogThrottle
+from .accumulating.batch import (
     Batch,
     BatchEncoder,
     Origin,
@@ -31,20 +31,18 @@ from ..accumulating.batch import (
     read_records,
     split_batch,
 )
-from ..accumulating.checked_rows import Apart, CheckedColumns, TopicSlice, slice_rows
-from ..accumulating.memory import BufferMemory, Room
-from ..accumulating.partitioner import Partitions
-from ..accumulating.records_in import RecordHeaders, TopicColumns, one_row
-from ..accumulating.topic_buffer import TopicBuffer
-from ..accumulating.topics import Topics
-from ..delivery import DeliveryBlock, Outcome, Rows, Waiters
-from ..errors import DeadLetteredError, DeliveryError, DeliveryStatus, RecordSkippedError, RecordTooLargeError
-from ..sending.partition_queue import PartitionQueues
-from ..spill_folder import SpillError
-from ..stats import StatsRecorder
-from .completion import BatchCompletion
-from .failures import Failures
+from .accumulating.memory import BufferMemory, Room
+from .accumulating.partitioner import Partitions
+from .accumulating.records_in import RecordHeaders, TopicColumns, one_row
+from .accumulating.topic_buffer import TopicBuffer
+from .accumulating.topics import Apart, CheckedColumns, Topics, TopicSlice, slice_rows
+from .completion import BatchCompletion, Failures
+from .delivery import DeliveryBlock, Outcome, Rows, Waiters
+from .errors import DeadLetteredError, DeliveryError, DeliveryStatus, RecordSkippedError, RecordTooLargeError
+from .sending.partition_queue import PartitionQueues
+from .spill_folder import SpillError
 from .spilling import Spilling
+from .stats import StatsRecorder
 
 _LOG = logging.getLogger("spark_kafka_native.producer")
 PREFIX = "__producer.errors."
