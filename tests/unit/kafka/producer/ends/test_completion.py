@@ -16,7 +16,7 @@ from spark_kafka_native.kafka.producer.accumulating.batch import BatchEncoder, O
 from spark_kafka_native.kafka.producer.accumulating.memory import BufferMemory, Room
 from spark_kafka_native.kafka.producer.delivery import Outcome
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus, RecordTooLargeError
-from spark_kafka_native.kafka.producer.settling.oversized import OverLimit
+from spark_kafka_native.kafka.producer.oversized import OverLimit
 
 LOST = NetworkError("the connection was lost")
 
