@@ -136,20 +136,13 @@ def age_warning(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Unsettled:
-    """The tasks to look at before an intent takes the place of another one of the same micro-batch."""
-
-    ours: tuple[KafkaCommitMessage, ...] = ()
-    """Their open transactions are to be committed, and must not have been taken over."""
-    others: tuple[int, ...] = ()
-    """They have nothing to commit now: nothing of them may be committed already, nor be committed later."""
-
-
 def find_unsettled(
     before: BatchIntent | None, intent: BatchIntent, reports: Sequence[KafkaCommitMessage]
-) -> Unsettled:
-    """The tasks of the last intent, and of this one, that decide if this one may take its place.
+) -> dict[int, KafkaCommitMessage | None]:
+    """The tasks to look at before an intent takes the place of ``before``, in order.
+
+    With a report: its open transaction is to be committed, and must not have been taken over. With None: the
+    task has nothing to commit now, so nothing of it may be committed already, nor be committed later.
 
     The same rows may be in other tasks: with another number of them, or with another version of the query. So
     where a micro-batch was about to be committed otherwise, nothing of that may be committed any more, nor be
@@ -158,7 +151,7 @@ def find_unsettled(
     Raises `ReplayError` if a later micro-batch was about to be committed.
     """
     if before is None or before.batch_id < intent.batch_id:
-        return Unsettled()
+        return {}
     if before.batch_id > intent.batch_id:
         raise ReplayError(
             f"micro-batch {intent.batch_id} can't be committed: {reports[0].job} has begun to commit "
@@ -166,22 +159,19 @@ def find_unsettled(
             "runs on it"
         )
     if before.is_like(intent):
-        return Unsettled()
+        return {}
     open_ = {one.task: one for one in reports if one.transaction is not None}
     found_again = {one.task for one in reports if one.skipped}
     looked_at = sorted({*range(max(before.tasks, intent.tasks))} - found_again)
-    return Unsettled(
-        ours=tuple(open_[task] for task in looked_at if task in open_),
-        others=tuple(task for task in looked_at if task not in open_),
-    )
+    return {task: open_.get(task) for task in looked_at}
 
 
 def check_uncommitted(
-    marker: CommitMarker | None, name: str, before: BatchIntent, intent: BatchIntent
+    marker: CommitMarker | None, name: str, before: BatchIntent | None, intent: BatchIntent
 ) -> None:
     """Raises `ReplayError` if the task ``name``, which has nothing to commit now, has committed rows of this
     micro-batch."""
-    if marker is None or marker.batch_id != intent.batch_id:
+    if before is None or marker is None or marker.batch_id != intent.batch_id:
         return
     otherwise = " with other rows" if before.tasks == intent.tasks else ""
     raise ReplayError(
@@ -212,10 +202,12 @@ class _Replacing:
             intents = markers.take_intents(self.reports[0].job, self.timeout_ms, self.deadline)
             try:
                 before = intents.last(where)
-                unsettled = find_unsettled(before, intent, self.reports)
-                self._check_ours(unsettled.ours)
-                if before is not None:
-                    self._end_others(unsettled.others, markers, before, intent, where)
+                for task, report in find_unsettled(before, intent, self.reports).items():
+                    if report is not None:
+                        self._check_ours(report)
+                    else:
+                        name = f"{self.reports[0].job}-{task}"
+                        check_uncommitted(self._end_other(markers, name, where), name, before, intent)
                 if where is not None and transactions_of(self.reports):
                     intents.replace(before, intent.follows(before), where)
                 return before
@@ -228,30 +220,20 @@ class _Replacing:
                 "query again"
             ) from error
 
-    def _check_ours(self, reports: Iterable[KafkaCommitMessage]) -> None:
-        """Check that no later task has taken a transactional id: its InitProducerId would have ended ours.
+    def _check_ours(self, report: KafkaCommitMessage) -> None:
+        """Check that no later task has taken the transactional id: its InitProducerId would have ended ours.
 
         The coordinator says so when a partition is added to the transaction that is in it already.
         """
-        for report in reports:
-            assert report.transaction is not None
-            topic, partition, *_ = report.partitions[0]
-            add_partitions(self.router, report.transaction, [TopicPartition(topic, partition)], self.deadline)
+        assert report.transaction is not None
+        topic, partition, *_ = report.partitions[0]
+        add_partitions(self.router, report.transaction, [TopicPartition(topic, partition)], self.deadline)
 
-    def _end_others(
-        self,
-        tasks: Iterable[int],
-        markers: Markers,
-        before: BatchIntent,
-        intent: BatchIntent,
-        where: TopicPartition | None,
-    ) -> None:
-        """Of tasks that have nothing to commit now: refuse where rows of theirs are committed."""
-        for task in tasks:
-            name = f"{self.reports[0].job}-{task}"
-            # Ends a transaction that the task may have left open, so that no other driver commits it.
-            init_producer_id(self.router, name, self.timeout_ms, None, self.deadline)
-            check_uncommitted(markers.last(name, where, self.deadline), name, before, intent)
+    def _end_other(self, markers: Markers, name: str, where: TopicPartition | None) -> CommitMarker | None:
+        """The last marker of a task that has nothing to commit now. A transaction that it may have left open
+        is ended before, so that no other driver commits it."""
+        init_producer_id(self.router, name, self.timeout_ms, None, self.deadline)
+        return markers.last(name, where, self.deadline)
 
 
 def _end_all(

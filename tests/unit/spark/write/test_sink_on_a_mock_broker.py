@@ -1,0 +1,355 @@
+"""Whole micro-batches of the exactly-once sink, named writes and atomic ones, on a broker with transactions:
+what readers with read_committed see, and what is left open."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_native.kafka.cluster.router import Router, router_for
+from spark_kafka_native.kafka.errors import DeadlineExceededError
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.options.table import Scope
+from spark_kafka_native.spark.write.commit_markers import CommitMarker, ReplayError
+from spark_kafka_native.spark.write.driver.atomic_write import abort_atomic, begin_atomic, commit_atomic
+from spark_kafka_native.spark.write.driver.resumable_write import (
+    abort_resumable,
+    begin_resumable,
+    commit_resumable,
+)
+from spark_kafka_native.spark.write.driver.stream_commit import (
+    WriteCommitFailedError,
+    abort_transactions,
+    commit_transactions,
+)
+from spark_kafka_native.spark.write.marker_store import GroupMarkers
+from spark_kafka_native.spark.write.worker.transactional_task import (
+    BatchTask,
+    write_atomic,
+    write_once,
+    write_resumable,
+)
+from spark_kafka_native.spark.write.worker.write_rows import WriteFailedError
+from spark_kafka_native.spark.write.write_options import ExactlyOnce, WriteOptions
+from spark_kafka_native.spark.write.write_task import KafkaCommitMessage, ResumableWrite, RowColumns
+from spark_kafka_native.testing import MockBroker
+
+T0 = TopicPartition("t", 0)
+COLUMNS = RowColumns(names=("value",), topic="t")
+
+
+class Sink:
+    """What Spark does with tasks and messages: two tasks of two rows for each micro-batch."""
+
+    def __init__(self, broker: MockBroker, **given: str) -> None:
+        servers = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "t"}
+        quick = {"kafka.retry.backoff.ms": "5", "kafka.linger.ms": "0", "transactionTimeout": "20s"}
+        all_ = servers | quick | {"deliveryGuarantee": "exactly-once"} | given
+        self.options = WriteOptions.parse(OptionValues.parse(all_, Scope.WRITE))
+        assert self.options.exactly_once is not None
+        self.once: ExactlyOnce = self.options.exactly_once
+        self.broker = broker
+
+    @property
+    def router(self) -> Router:
+        return router_for(self.options.client)
+
+    def run_task(self, batch_id: int, task: int, values: Sequence[bytes] | None = None) -> KafkaCommitMessage:
+        identity = BatchTask(query_id="q", batch_id=batch_id, partition=task)
+        return write_once(
+            rows(values or values_of(batch_id, task)), COLUMNS, self.options, self.once, identity
+        )
+
+    def run_tasks(self, batch_id: int, tasks: int = 2) -> list[KafkaCommitMessage]:
+        return [self.run_task(batch_id, task) for task in range(tasks)]
+
+    def commit(self, messages: Sequence[object], batch_id: int) -> None:
+        commit_transactions(messages, batch_id, self.options, self.once)
+
+    def write(self, batch_id: int) -> list[KafkaCommitMessage]:
+        messages = self.run_tasks(batch_id)
+        self.commit(messages, batch_id)
+        return messages
+
+    def named(self, values: Sequence[Sequence[bytes]]) -> tuple[ResumableWrite, list[KafkaCommitMessage]]:
+        run = begin_resumable(self.router, self.options, self.once, "nightly")
+        messages = [
+            write_resumable(run, rows(one), COLUMNS, self.options, task) for task, one in enumerate(values)
+        ]
+        return run, messages
+
+    def seen(self) -> list[bytes | None]:
+        return sorted(record.value for record in self.broker.records("t", committed=True))
+
+    def open(self) -> list[str]:
+        with self.broker.cluster.changed:
+            return sorted(name for name, one in self.broker.cluster.transactions.items() if one.is_open)
+
+
+def rows(values: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
+    yield pa.record_batch({"value": pa.array(values, pa.binary())})
+
+
+def values_of(batch_id: int, task: int) -> list[bytes]:
+    return [b"%d-%d-%d" % (batch_id, task, row) for row in range(2)]
+
+
+def values_in(*batch_ids: int) -> list[bytes]:
+    return sorted(one for batch_id in batch_ids for task in range(2) for one in values_of(batch_id, task))
+
+
+@pytest.fixture
+def broker() -> Iterator[MockBroker]:
+    with MockBroker() as running:
+        running.create_topic("t")
+        yield running
+
+
+@pytest.fixture
+def sink(broker: MockBroker) -> Sink:
+    return Sink(broker)
+
+
+def test_rows_are_seen_when_the_driver_has_committed_them(sink: Sink) -> None:
+    messages = sink.run_tasks(0)
+    assert (sink.seen(), sink.open()) == ([], ["pykafka-q-0", "pykafka-q-1"])
+    sink.commit(messages, 0)
+    assert (sink.seen(), sink.open()) == (values_in(0), [])
+
+
+def refuse_commit(broker: MockBroker, name: str) -> None:
+    """The coordinator refuses the next commit of a transactional id."""
+    broker.on(
+        "EndTxn", when=lambda one: one.fields["transactional_id"] == name and one.fields["committed"]
+    ).fail("PRODUCER_FENCED")
+
+
+def test_a_batch_that_runs_again_writes_only_what_is_not_committed(sink: Sink, broker: MockBroker) -> None:
+    sink.write(0)
+    refuse_commit(broker, "pykafka-q-1")
+    messages = sink.run_tasks(1)
+    words = r"micro-batch 1: 1 of 2 transactions could not be committed; pykafka-q-1: .*\(20000 ms\)"
+    with pytest.raises(WriteCommitFailedError, match=words):
+        sink.commit(messages, 1)
+    abort_transactions(messages, sink.options)  # as Spark does
+    assert (sink.seen(), sink.open()) == (sorted([*values_in(0), *values_of(1, 0)]), [])
+    again = sink.run_tasks(1)
+    assert [(one.skipped, one.transaction is None) for one in again] == [(2, True), (0, False)]
+    sink.commit(again, 1)
+    assert (sink.seen(), sink.open()) == (values_in(0, 1), [])
+    third = sink.run_tasks(1)
+    assert [one.skipped for one in third] == [2, 2]
+    sink.commit(third, 1)
+    assert sink.seen() == values_in(0, 1)
+
+
+def test_the_intent_is_committed_before_any_row(sink: Sink, broker: MockBroker) -> None:
+    sink.write(4)
+    committed = [one.fields["transactional_id"] for one in broker.asked("EndTxn") if one.fields["committed"]]
+    assert committed[0] == "pykafka-q-driver"
+    assert sorted(committed[1:]) == ["pykafka-q-0", "pykafka-q-1"]
+    assert broker.committed("pykafka-q") == {T0: 4}
+
+
+def test_batches_may_be_left_out_and_never_come_back(sink: Sink, broker: MockBroker) -> None:
+    for batch_id in (3, 7):
+        sink.write(batch_id)
+        assert broker.committed("pykafka-q-1") == {T0: batch_id}
+    for earlier in (0, 3, 6):
+        with pytest.raises(ReplayError, match="pykafka-q-0 has committed micro-batch 7 already"):
+            sink.run_task(earlier, 0)
+    assert [one.skipped for one in sink.run_tasks(7)] == [2, 2]
+    sink.write(8)
+    assert (sink.seen(), sink.open()) == (values_in(3, 7, 8), [])
+
+
+def test_a_driver_of_an_earlier_batch_commits_nothing(sink: Sink) -> None:
+    left = sink.run_task(6, 5)
+    sink.write(7)
+    with pytest.raises(ReplayError, match="has begun to commit micro-batch 7"):
+        sink.commit([left], 6)
+    abort_transactions([left], sink.options)  # until then it holds up readers with read_committed
+    assert (sink.seen(), sink.open()) == (values_in(7), [])
+
+
+def test_other_rows_than_those_that_are_committed_are_refused(sink: Sink) -> None:
+    sink.write(0)
+    for values in ([b"other", b"rows"], [*values_of(0, 0), b"more"], values_of(0, 0)[:1]):
+        with pytest.raises(ReplayError, match="partition 0 of micro-batch 0 has"):
+            sink.run_task(0, 0, values)
+    assert (sink.seen(), sink.open()) == (values_in(0), [])
+
+
+def test_a_batch_that_was_partly_committed_is_refused_with_fewer_tasks(
+    sink: Sink, broker: MockBroker
+) -> None:
+    refuse_commit(broker, "pykafka-q-0")
+    messages = sink.run_tasks(0)
+    with pytest.raises(WriteCommitFailedError):
+        sink.commit(messages, 0)
+    whole = sink.run_task(0, 0, values_in(0))
+    with pytest.raises(ReplayError, match="it had 2, of which pykafka-q-1 is committed"):
+        sink.commit([whole], 0)
+    abort_transactions([whole], sink.options)
+    assert (sink.seen(), sink.open()) == (values_of(0, 1), [])
+
+
+def test_an_abort_ends_the_transactions_of_all_tasks(sink: Sink) -> None:
+    messages: list[object] = [*sink.run_tasks(0)]
+    sink.run_task(0, 2)  # the driver hears nothing of this one
+    assert sink.open() == ["pykafka-q-0", "pykafka-q-1", "pykafka-q-2"]
+    abort_transactions([*messages, None], sink.options)
+    assert (sink.seen(), sink.open()) == ([], [])
+
+
+def test_the_first_batch_of_a_run_ends_what_an_earlier_run_with_more_tasks_has_left(sink: Sink) -> None:
+    sink.commit(sink.run_tasks(0, tasks=4), 0)
+    sink.run_tasks(1, tasks=4)
+    assert len(sink.open()) == 4
+    sink.write(1)
+    of_four = [one for task in range(4) for one in values_of(0, task)]
+    assert (sink.seen(), sink.open()) == (sorted([*of_four, *values_in(1)]), [])
+
+
+def test_a_marker_that_is_not_decided_yet_is_waited_for(sink: Sink, broker: MockBroker) -> None:
+    sink.write(0)
+    messages = sink.run_tasks(1)
+    markers = GroupMarkers(sink.router)
+    with pytest.raises(DeadlineExceededError):
+        markers.last("pykafka-q-0", T0, sink.router.deadline(300))
+    assert broker.asked("OffsetFetch")[-1].fields["require_stable"]
+    decided = CommitMarker.read_decided(sink.router, "pykafka-q-0")
+    assert decided is not None
+    assert decided.batch_id == 0
+    sink.commit(messages, 1)
+    found = markers.last("pykafka-q-0", T0)
+    assert found is not None
+    assert (found.batch_id, found.rows) == (1, 2)
+    assert markers.last("pykafka-q-9", T0) is None
+
+
+def test_the_first_marker_of_a_task_is_waited_for_where_it_is(sink: Sink) -> None:
+    # Asked for all offsets, a coordinator does not mention a pending one without a committed one before it.
+    sink.run_task(0, 0)
+    markers = GroupMarkers(sink.router)
+    assert markers.last("pykafka-q-0", None) is None
+    with pytest.raises(DeadlineExceededError):
+        markers.last("pykafka-q-0", T0, sink.router.deadline(300))
+
+
+@pytest.mark.parametrize("end", ["written", "skipped", "refused", "failed", "without rows"])
+def test_a_task_leaves_no_sender_behind(sink: Sink, broker: MockBroker, end: str) -> None:
+    sink.write(0)
+    before = set(threading.enumerate())
+    match end:
+        case "written":
+            assert sink.run_task(1, 0).transaction is not None
+        case "skipped":
+            assert sink.run_task(0, 0).skipped == 2
+        case "refused":
+            with pytest.raises(ReplayError):
+                sink.run_task(0, 0, [b"other"])
+        case "failed":
+            broker.on("Produce").fail("TOPIC_AUTHORIZATION_FAILED")
+            with pytest.raises(WriteFailedError):
+                sink.run_task(1, 0)
+            assert sink.open() == []
+        case _:
+            identity = BatchTask(query_id="q", batch_id=1, partition=0)
+            message = write_once(iter(()), COLUMNS, sink.options, sink.once, identity)
+            assert (message.records, message.skipped, message.transaction) == (0, 0, None)
+    left = [one.name for one in set(threading.enumerate()) - before]
+    assert "kafka-producer-sender" not in left
+
+
+# A write with a name.
+
+
+@pytest.fixture
+def nightly(broker: MockBroker) -> Sink:
+    return Sink(broker, transactionalIdPrefix="jobs", writeId="nightly")
+
+
+def test_a_write_with_a_name_is_written_once_over_its_runs(nightly: Sink, broker: MockBroker) -> None:
+    parts = [values_of(0, 0), values_of(0, 1)]
+    run, messages = nightly.named(parts)
+    refuse_commit(broker, "jobs-write/nightly/1")
+    with pytest.raises(WriteCommitFailedError, match="1 of 2 transactions could not be committed"):
+        commit_resumable(run, messages, nightly.options)
+    abort_resumable(run, messages, nightly.options)
+    assert (nightly.seen(), nightly.open()) == (values_of(0, 0), [])
+    run, messages = nightly.named(parts)
+    assert [one.skipped for one in messages] == [2, 0]
+    commit_resumable(run, messages, nightly.options)
+    assert (nightly.seen(), nightly.open()) == (values_in(0), [])
+    run, messages = nightly.named(parts)
+    commit_resumable(run, messages, nightly.options)
+    assert [one.skipped for one in messages] == [2, 2]
+    assert nightly.seen() == values_in(0)
+
+
+def test_a_write_that_is_begun_is_not_completed_with_other_rows(nightly: Sink, broker: MockBroker) -> None:
+    run, messages = nightly.named([values_of(0, 0), values_of(0, 1)])
+    refuse_commit(broker, "jobs-write/nightly/0")
+    with pytest.raises(WriteCommitFailedError):
+        commit_resumable(run, messages, nightly.options)
+    run, messages = nightly.named([[b"other"], values_of(0, 1), [b"more"]])
+    words = "this run has 4 rows in 3 tasks .* began to commit 4 rows in 2"
+    with pytest.raises(ReplayError, match=words):
+        commit_resumable(run, messages, nightly.options)
+    abort_resumable(run, messages, nightly.options)
+    assert (nightly.seen(), nightly.open()) == (values_of(0, 1), [])
+
+
+def test_a_write_of_which_nothing_is_committed_may_have_other_rows(nightly: Sink, broker: MockBroker) -> None:
+    run, messages = nightly.named([values_of(0, 0), values_of(0, 1)])
+    refuse_commit(broker, "jobs-write/nightly/0")
+    refuse_commit(broker, "jobs-write/nightly/1")
+    with pytest.raises(WriteCommitFailedError, match="2 of 2"):
+        commit_resumable(run, messages, nightly.options)
+    run, messages = nightly.named([[b"other"]])
+    assert run.void == 0
+    commit_resumable(run, messages, nightly.options)
+    assert (nightly.seen(), nightly.open()) == ([b"other"], [])
+
+
+def test_a_run_with_a_task_that_reports_nothing_commits_nothing(nightly: Sink) -> None:
+    run, messages = nightly.named([values_of(0, 0), values_of(0, 1)])
+    with pytest.raises(WriteCommitFailedError, match="write nightly: 1 tasks have said nothing"):
+        commit_resumable(run, [messages[0], None], nightly.options)
+    abort_resumable(run, [messages[0], None], nightly.options)
+    assert (nightly.seen(), nightly.open()) == ([], [])
+
+
+# A write that is all or nothing.
+
+
+def test_an_atomic_write_is_seen_whole_or_not_at_all(broker: MockBroker) -> None:
+    whole = Sink(broker, transactionalIdPrefix="jobs")
+    for is_aborted in (True, False):
+        job = begin_atomic(whole.router, whole.options, whole.once)
+        assert job.transactional_id == "jobs-batch"
+        message = write_atomic(job, rows(values_in(0)), COLUMNS, whole.options, 0)
+        empty = write_atomic(job, iter(()), COLUMNS, whole.options, 1)
+        assert (whole.seen(), whole.open()) == ([], ["jobs-batch"])
+        if is_aborted:
+            abort_atomic(job, [message, empty], whole.options)
+        else:
+            commit_atomic(job, [message, empty], whole.options)
+    assert (whole.seen(), whole.open()) == (values_in(0), [])
+
+
+def test_an_atomic_write_ends_what_an_earlier_run_or_a_killed_task_has_left(broker: MockBroker) -> None:
+    whole = Sink(broker, transactionalIdPrefix="jobs")
+    job = begin_atomic(whole.router, whole.options, whole.once)
+    write_atomic(job, rows([b"killed"]), COLUMNS, whole.options, 0)
+    abort_atomic(job, [None], whole.options)
+    assert whole.open() == []
+    job = begin_atomic(whole.router, whole.options, whole.once)
+    write_atomic(job, rows([b"left"]), COLUMNS, whole.options, 0)
+    begin_atomic(whole.router, whole.options, whole.once)
+    assert (whole.seen(), whole.open()) == ([], [])
