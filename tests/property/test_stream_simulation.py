@@ -14,8 +14,7 @@ from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.spark.error_conditions import KafkaConditionError
 from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.options.table import Scope
-from spark_kafka_native.spark.read.driver.micro_batch import StreamOffset
-from spark_kafka_native.spark.read.driver.stream_logs import LogEnds
+from spark_kafka_native.spark.read.driver.micro_batch import LogEnds, StreamOffset
 from spark_kafka_native.spark.read.driver.stream_planner import StreamPlanner
 from spark_kafka_native.spark.read.offset_range import At
 from spark_kafka_native.spark.read.read_options import StreamOptions

@@ -1,38 +1,93 @@
-"""How far a micro-batch goes: ``maxOffsetsPerTrigger`` and the options beside it.
-
-`admit` and `holds_back` are pure: no cluster, no clock. `SizeSampler` asks the brokers how many bytes an
-offset has on average, for ``maxBytesPerTrigger``.
+"""How far a micro-batch goes, given the ends of the logs: `Backlog` (what there is to read) and `plan_end`
+(where the batch ends), with ``maxOffsetsPerTrigger`` and the options beside it. Pure: no cluster, no clock.
 """
 
 from __future__ import annotations
 
-import logging
-from collections import defaultdict
-from collections.abc import Generator, Mapping
-from contextlib import closing
-from dataclasses import replace
-from typing import Final, cast
-from uuid import UUID
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Self
 
-from ....kafka.cluster.router import Router
-from ....kafka.config.client_config import ConsumerConfig
-from ....kafka.consumer.fetched_records import FetchedRecords
-from ....kafka.consumer.fetcher import Fetcher
-from ....kafka.errors import (
-    CorruptRecordError,
-    EndOfLogError,
-    KafkaError,
-    LogTruncatedError,
-    OffsetOutOfRangeError,
-)
 from ....kafka.model import TopicPartition
 from ..read_options import MicroBatchLimits
-from .micro_batch import Positions
-
-_LOG: Final = logging.getLogger("spark_kafka_native")
+from .micro_batch import LogEnds, MicroBatch, Positions, StreamOffset, end_of_batch
 
 UNKNOWN_BYTES_PER_OFFSET: Final = 1_000.0
 """Of a topic of which nothing could be read yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """What there is to read from ``start`` on. How much of it is read next is not decided yet."""
+
+    start: StreamOffset
+    ends: LogEnds
+    """None before a position of the same topic."""
+    held: Positions
+    """Positions beyond the end of their log: the stream goes on there when the log has come that far, and
+    reads nothing twice."""
+    batch: MicroBatch
+    """The batch that reads all of it."""
+
+    @classmethod
+    def of(cls, start: StreamOffset, ends: LogEnds) -> Self:
+        """Where no topic ids are known, a shorter log may be another topic's: its position is not held."""
+        held = {
+            tp: position
+            for tp, position in ends.shorter_than(start).items()
+            if tp.topic in start.topic_ids and tp.topic in ends.topic_ids
+        }
+        ends = replace(ends, latest={**ends.latest, **held})
+        batch = MicroBatch.between(start, end_of_batch(start, ends, ends.latest))
+        return cls(start=start, ends=ends, held=held, batch=batch)
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing can be read, and nothing is lost."""
+        return self.batch.end.positions == self.start.positions and not self.batch.former
+
+    def unknown_beginnings(
+        self, limits: MicroBatchLimits, *, fail_on_data_loss: bool
+    ) -> list[TopicPartition]:
+        """The partitions whose first offsets `plan_end` needs: new ones, and those that may have lost their
+        next records. With ``fail_on_data_loss`` new ones begin at 0, or the plan raises: only limits count.
+        """
+        added = self.batch.added if limits.any or not fail_on_data_loss else []
+        if fail_on_data_loss or not limits.any:
+            return added
+        begin = self.batch.begin
+        return [*added, *(tp for tp, end in self.ends.latest.items() if begin.get(tp, end) < end)]
+
+    def begin(self, beginnings: Positions) -> dict[TopicPartition, int]:
+        """Where the batch begins: a limit counts the offsets that can be read, not those that are lost."""
+        begin = dict(self.batch.begin)
+        for tp, earliest in beginnings.items():
+            begin[tp] = max(begin[tp], min(earliest, self.ends.latest[tp])) if tp in begin else earliest
+        return begin
+
+
+def plan_end(
+    backlog: Backlog,
+    limits: MicroBatchLimits,
+    beginnings: Positions,
+    sizes: Mapping[TopicPartition, float],
+    *,
+    fail_on_data_loss: bool,
+) -> StreamOffset:
+    """Where the next batch ends.
+
+    ``beginnings`` are the first offsets of `Backlog.unknown_beginnings`, as far as they were found, and
+    ``sizes`` the bytes per offset, as far as they are known.
+    """
+    end = backlog.batch.end
+    if limits.any:
+        begin, latest = backlog.begin(beginnings), backlog.ends.latest
+        admitted = admit(limits, begin, {tp: until for tp, until in latest.items() if tp in begin}, sizes)
+        end = end_of_batch(backlog.start, backlog.ends, {**latest, **admitted})
+    if fail_on_data_loss:
+        return end
+    # Retention may have gone on when this batch runs again: it begins where it began.
+    return replace(end, added={tp: beginnings[tp] for tp in backlog.batch.added if tp in beginnings})
 
 
 def holds_back(
@@ -84,95 +139,3 @@ def _limit_offsets(
             by_bytes = max(int(sum(sizes.values()) * limits.max_bytes / estimated), 1)
             limit = by_bytes if limit is None else min(limit, by_bytes)
     return limit
-
-
-SAMPLED_PARTITIONS: Final = 8
-"""Sampled for each batch: one fetch of at most half a megabyte from all of them together."""
-
-SAMPLED_OFFSETS: Final = 500
-
-SAMPLED_BYTES: Final = 64 * 1024
-
-SAMPLE_TIMEOUT_MS: Final = 5_000
-
-_COLUMNS: Final = frozenset(("key", "value", "headers"))
-
-_OF_ONE_PARTITION: Final = (CorruptRecordError, EndOfLogError, LogTruncatedError, OffsetOutOfRangeError)
-
-
-class SizeSampler:
-    """The last known size per offset of each partition. Owned by the one thread of its process."""
-
-    def __init__(self, router: Router, config: ConsumerConfig) -> None:
-        small = replace(
-            config,
-            max_partition_fetch_bytes=SAMPLED_BYTES,
-            fetch_max_bytes=SAMPLED_PARTITIONS * SAMPLED_BYTES,
-            poll_timeout_ms=SAMPLE_TIMEOUT_MS,
-            end_of_log_wait_ms=0,
-        )
-        self._fetcher = Fetcher(router, small)
-        self._known: dict[TopicPartition, float] = {}
-
-    def estimate(
-        self, begin: Positions, latest: Positions, topic_ids: Mapping[str, UUID]
-    ) -> dict[TopicPartition, float]:
-        """Bytes of keys, values and headers for each offset of the partitions that have something to read.
-
-        Those that are not sampled now count as they were last seen, else as the average of their topic; a
-        topic of which nothing is known is left out.
-        """
-        sizes = {tp: latest[tp] - begin[tp] for tp in latest if latest[tp] > begin[tp]}
-        longest = sorted(sizes, key=lambda tp: (-sizes[tp], tp))[:SAMPLED_PARTITIONS]
-        try:
-            self._sample({tp: (begin[tp], latest[tp]) for tp in longest}, topic_ids)
-        except KafkaError as error:
-            _LOG.warning("The sizes of records could not be sampled; earlier estimates hold. %s", error)
-        means = _mean_by_topic(self._known)
-        known = {tp: self._known.get(tp, means.get(tp.topic)) for tp in sizes}
-        return {tp: size for tp, size in known.items() if size is not None}
-
-    def _sample(
-        self, ranges: Mapping[TopicPartition, tuple[int, int]], topic_ids: Mapping[str, UUID]
-    ) -> None:
-        """One fetch of all; an error of one partition does not stop the others from being sampled."""
-        left, moved = dict(ranges), set[TopicPartition]()
-        while left:
-            try:
-                self._fetch(left, topic_ids)
-                return
-            except _OF_ONE_PARTITION as error:
-                tp = error.topic_partition
-                if tp not in left:
-                    raise
-                _, until_offset = left.pop(tp)
-                start = error.log_start_offset if isinstance(error, OffsetOutOfRangeError) else None
-                if start is not None and start < until_offset and tp not in moved:
-                    left[tp] = (start, until_offset)
-                    moved.add(tp)
-
-    def _fetch(self, left: dict[TopicPartition, tuple[int, int]], topic_ids: Mapping[str, UUID]) -> None:
-        """Sample the ranges in ``left``, and take those out of it that are done."""
-        ranges = {tp: (start, min(end, start + SAMPLED_OFFSETS)) for tp, (start, end) in left.items()}
-        fetching = cast(
-            "Generator[FetchedRecords, None, None]", self._fetcher.fetch(ranges, _COLUMNS, topic_ids)
-        )
-        with closing(fetching):
-            for one in fetching:
-                if one.next_offset > one.from_offset:
-                    self._known[one.topic_partition] = _bytes_of(one) / (one.next_offset - one.from_offset)
-                    left.pop(one.topic_partition, None)
-                if not left:
-                    return
-
-
-def _bytes_of(fetched: FetchedRecords) -> int:
-    columns = (fetched.columns.key, fetched.columns.value, fetched.columns.headers)
-    return sum(column.nbytes for column in columns if column is not None)
-
-
-def _mean_by_topic(known: Mapping[TopicPartition, float]) -> dict[str, float]:
-    by_topic: dict[str, list[float]] = defaultdict(list)
-    for tp, size in known.items():
-        by_topic[tp.topic].append(size)
-    return {topic: sum(sizes) / len(sizes) for topic, sizes in by_topic.items()}

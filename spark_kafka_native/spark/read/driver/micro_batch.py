@@ -1,4 +1,5 @@
-"""`StreamOffset`: the offsets that a stream has reached. `MicroBatch`: the batch between two of them. Pure.
+"""`StreamOffset`: the offsets that a stream has reached. `LogEnds`: where the logs end. `MicroBatch`: the
+batch between two offsets. Pure.
 
 The JSON of an offset, in Spark's checkpoint, is the JVM connector's, ``{"topic":{"0":23}}``, so that each of
 the two continues the other's checkpoint. What it has no place for stands in the *names* of further keys with
@@ -134,6 +135,49 @@ def _unexpected(offset: Any, why: str) -> ConfigError:
         f"The checkpoint has an offset that is not one of Kafka's: {shown[:200]} ({why}); expected e.g. "
         '{"topicA":{"0":23,"1":345}}'
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEnds:
+    """Where the logs of all partitions end, and which topics they are of."""
+
+    latest: Positions
+    """With read_committed, the last stable offsets."""
+    topic_ids: Mapping[str, str]
+    """In hex, where brokers have them."""
+
+    def are_behind(self, start: StreamOffset) -> bool:
+        """True if partitions of ``start`` are missing, or end before it. Topics known to have been created
+        again are left out.
+        """
+        return any(self.latest.get(tp, -1) < offset for tp, offset in self._same_topics(start).items())
+
+    def shorter_than(self, start: StreamOffset) -> dict[TopicPartition, int]:
+        """The positions of ``start`` that are behind the end of their log. Topics known to have been created
+        again are left out."""
+        return {
+            tp: offset
+            for tp, offset in self._same_topics(start).items()
+            if self.latest.get(tp, offset) < offset
+        }
+
+    def _same_topics(self, start: StreamOffset) -> Positions:
+        others = {name for name, topic_id in self.topic_ids.items() if start.is_other_topic(name, topic_id)}
+        if not others:
+            return start.positions
+        return {tp: offset for tp, offset in start.positions.items() if tp.topic not in others}
+
+
+def end_of_batch(start: StreamOffset, ends: LogEnds, positions: Positions) -> StreamOffset:
+    """The offset to write down. The end of the first batch says where that batch starts, too."""
+    begin: dict[TopicPartition, int] | None = None
+    if start.is_initial:
+        begin = {
+            tp: offset
+            for tp, offset in start.positions.items()
+            if not start.is_other_topic(tp.topic, ends.topic_ids.get(tp.topic))
+        }
+    return StreamOffset(positions=positions, topic_ids=ends.topic_ids, start=begin)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

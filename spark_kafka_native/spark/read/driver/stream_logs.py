@@ -1,57 +1,45 @@
-"""`StreamLogs`: what the cluster reports about the logs of a stream. It asks, and decides nothing."""
+"""`StreamLogs`: what the cluster reports about the logs of a stream. It asks, and decides nothing.
+
+`SizeSampler` asks brokers how many bytes an offset has on average, for ``maxBytesPerTrigger``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
-from typing import TypeVar
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Collection, Generator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from typing import Final, TypeVar, cast
 from uuid import UUID
 
 from ....kafka.cluster.recreated_topics import find_recreated
 from ....kafka.cluster.router import Router
-from ....kafka.errors import BrokerError, ConfigError, DeadlineExceededError, KafkaError
+from ....kafka.config.client_config import ConsumerConfig
+from ....kafka.consumer.fetched_records import FetchedRecords
+from ....kafka.consumer.fetcher import Fetcher
+from ....kafka.errors import (
+    BrokerError,
+    ConfigError,
+    CorruptRecordError,
+    DeadlineExceededError,
+    EndOfLogError,
+    KafkaError,
+    LogTruncatedError,
+    OffsetOutOfRangeError,
+)
 from ....kafka.model import IsolationLevel, OffsetAt, TopicPartition
 from ....kafka.runtime.retry import retry
 from ..data_loss import is_about_missing_partition
 from ..offset_range_limit import OffsetRangeLimit, Specific, format_topic_partitions
 from ..read_options import ReadOptions
-from .admission_control import SizeSampler
 from .batch_plan import offset_now, resolve_start
 from .cluster_view import find_partitions, list_latest, list_offsets_at, view_start
-from .micro_batch import Positions, StreamOffset
+from .micro_batch import LogEnds, Positions, StreamOffset
 
 T = TypeVar("T")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogEnds:
-    """Where the logs of all partitions end, and which topics they are of."""
-
-    latest: Positions
-    """With read_committed, the last stable offsets."""
-    topic_ids: Mapping[str, str]
-    """In hex, where brokers have them."""
-
-    def are_behind(self, start: StreamOffset) -> bool:
-        """True if partitions of ``start`` are missing, or end before it. Topics known to have been created
-        again are left out.
-        """
-        return any(self.latest.get(tp, -1) < offset for tp, offset in self._same_topics(start).items())
-
-    def shorter_than(self, start: StreamOffset) -> dict[TopicPartition, int]:
-        """The positions of ``start`` that are behind the end of their log. Topics known to have been created
-        again are left out."""
-        return {
-            tp: offset
-            for tp, offset in self._same_topics(start).items()
-            if self.latest.get(tp, offset) < offset
-        }
-
-    def _same_topics(self, start: StreamOffset) -> Positions:
-        others = {name for name, topic_id in self.topic_ids.items() if start.is_other_topic(name, topic_id)}
-        if not others:
-            return start.positions
-        return {tp: offset for tp, offset in start.positions.items() if tp.topic not in others}
+_LOG: Final = logging.getLogger("spark_kafka_native")
 
 
 class _BehindError(KafkaError):
@@ -157,6 +145,98 @@ class StreamLogs:
         places = dict.fromkeys(topic_partitions, at)
         found = list_offsets_at(self._router, places, self._options.consumer.isolation_level)
         return {tp: offset or 0 for tp, offset in found.items()}
+
+
+SAMPLED_PARTITIONS: Final = 8
+"""Sampled for each batch: one fetch of at most half a megabyte from all of them together."""
+
+SAMPLED_OFFSETS: Final = 500
+
+SAMPLED_BYTES: Final = 64 * 1024
+
+SAMPLE_TIMEOUT_MS: Final = 5_000
+
+_COLUMNS: Final = frozenset(("key", "value", "headers"))
+
+_OF_ONE_PARTITION: Final = (CorruptRecordError, EndOfLogError, LogTruncatedError, OffsetOutOfRangeError)
+
+
+class SizeSampler:
+    """The last known size per offset of each partition. Owned by the one thread of its process."""
+
+    def __init__(self, router: Router, config: ConsumerConfig) -> None:
+        small = replace(
+            config,
+            max_partition_fetch_bytes=SAMPLED_BYTES,
+            fetch_max_bytes=SAMPLED_PARTITIONS * SAMPLED_BYTES,
+            poll_timeout_ms=SAMPLE_TIMEOUT_MS,
+            end_of_log_wait_ms=0,
+        )
+        self._fetcher = Fetcher(router, small)
+        self._known: dict[TopicPartition, float] = {}
+
+    def estimate(
+        self, begin: Positions, latest: Positions, topic_ids: Mapping[str, UUID]
+    ) -> dict[TopicPartition, float]:
+        """Bytes of keys, values and headers for each offset of the partitions that have something to read.
+
+        Those that are not sampled now count as they were last seen, else as the average of their topic; a
+        topic of which nothing is known is left out.
+        """
+        sizes = {tp: latest[tp] - begin[tp] for tp in latest if latest[tp] > begin[tp]}
+        longest = sorted(sizes, key=lambda tp: (-sizes[tp], tp))[:SAMPLED_PARTITIONS]
+        try:
+            self._sample({tp: (begin[tp], latest[tp]) for tp in longest}, topic_ids)
+        except KafkaError as error:
+            _LOG.warning("The sizes of records could not be sampled; earlier estimates hold. %s", error)
+        means = _mean_by_topic(self._known)
+        known = {tp: self._known.get(tp, means.get(tp.topic)) for tp in sizes}
+        return {tp: size for tp, size in known.items() if size is not None}
+
+    def _sample(
+        self, ranges: Mapping[TopicPartition, tuple[int, int]], topic_ids: Mapping[str, UUID]
+    ) -> None:
+        """One fetch of all; an error of one partition does not stop the others from being sampled."""
+        left, moved = dict(ranges), set[TopicPartition]()
+        while left:
+            try:
+                self._fetch(left, topic_ids)
+                return
+            except _OF_ONE_PARTITION as error:
+                tp = error.topic_partition
+                if tp not in left:
+                    raise
+                _, until_offset = left.pop(tp)
+                start = error.log_start_offset if isinstance(error, OffsetOutOfRangeError) else None
+                if start is not None and start < until_offset and tp not in moved:
+                    left[tp] = (start, until_offset)
+                    moved.add(tp)
+
+    def _fetch(self, left: dict[TopicPartition, tuple[int, int]], topic_ids: Mapping[str, UUID]) -> None:
+        """Sample the ranges in ``left``, and take those out of it that are done."""
+        ranges = {tp: (start, min(end, start + SAMPLED_OFFSETS)) for tp, (start, end) in left.items()}
+        fetching = cast(
+            "Generator[FetchedRecords, None, None]", self._fetcher.fetch(ranges, _COLUMNS, topic_ids)
+        )
+        with closing(fetching):
+            for one in fetching:
+                if one.next_offset > one.from_offset:
+                    self._known[one.topic_partition] = _bytes_of(one) / (one.next_offset - one.from_offset)
+                    left.pop(one.topic_partition, None)
+                if not left:
+                    return
+
+
+def _bytes_of(fetched: FetchedRecords) -> int:
+    columns = (fetched.columns.key, fetched.columns.value, fetched.columns.headers)
+    return sum(column.nbytes for column in columns if column is not None)
+
+
+def _mean_by_topic(known: Mapping[TopicPartition, float]) -> dict[str, float]:
+    by_topic: dict[str, list[float]] = defaultdict(list)
+    for tp, size in known.items():
+        by_topic[tp.topic].append(size)
+    return {topic: sum(sizes) / len(sizes) for topic, sizes in by_topic.items()}
 
 
 def _check_all_specified(starting: OffsetRangeLimit, assigned: Collection[TopicPartition]) -> None:

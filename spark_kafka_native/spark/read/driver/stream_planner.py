@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from ....kafka.errors import ConfigError, KafkaError
@@ -17,11 +16,19 @@ from ....kafka.model import TopicPartition
 from ...error_conditions import KafkaConditionError
 from ..offset_range import OffsetRange
 from ..offset_range_limit import format_topic_partitions
-from ..read_options import StreamOptions
-from .admission_control import admit, holds_back
-from .micro_batch import MicroBatch, Positions, StreamOffset, check_available_now, offset_changed
+from ..read_options import MicroBatchLimits, StreamOptions
+from .admission_control import Backlog, holds_back, plan_end
+from .micro_batch import (
+    LogEnds,
+    MicroBatch,
+    Positions,
+    StreamOffset,
+    check_available_now,
+    end_of_batch,
+    offset_changed,
+)
 from .range_calculator import PlannedRange, describe_small_tasks, form_tasks
-from .stream_logs import LogEnds, StreamLogs
+from .stream_logs import StreamLogs
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
 
@@ -90,21 +97,30 @@ class StreamPlanner:
             self._report_all_gone(start)
             return start_json
         if self._options.read.fail_on_data_loss:
-            batch = MicroBatch.between(start, _end_of_batch(start, ends, ends.latest))
+            batch = MicroBatch.between(start, end_of_batch(start, ends, ends.latest))
             self._report(batch.losses(has_group_id=self._options.read.has_group_id))
-        ends = self._hold(start, ends)
-        whole = _end_of_batch(start, ends, ends.latest)
-        batch = MicroBatch.between(start, whole)
-        if limited and self._is_held_back(batch, ends):
+        backlog = Backlog.of(start, ends)
+        self._report_held(backlog.held, ends)
+        if limited and self._is_held_back(backlog):
             return start_json
-        end = _end_of_batch(start, ends, self._admit(batch, ends)) if limited else whole
-        if end.positions == start.positions and not batch.former:
-            self._quiet_at = (start, self._ends)
+        if backlog.is_empty:
+            self._quiet_at = (start, ends)
             return start_json
-        self._sample_now_and_then(batch, end, ends)
-        if not self._options.read.fail_on_data_loss:  # else they begin at 0, or `plan` raises
-            end = replace(end, added=self._logs.find_beginnings(batch.added))
-        return end.to_json()
+        return self._find_end(backlog, self._options.limits if limited else MicroBatchLimits()).to_json()
+
+    def _find_end(self, backlog: Backlog, limits: MicroBatchLimits) -> StreamOffset:
+        """Where the batch ends. What `plan_end` needs to know is asked once, and only if there is something
+        to read: a quiet stream asks for the ends of the logs alone."""
+        fail = self._options.read.fail_on_data_loss
+        wanted = backlog.unknown_beginnings(limits, fail_on_data_loss=fail)
+        beginnings = self._logs.find_beginnings(wanted)
+        sizes: Mapping[TopicPartition, float] = {}
+        if limits.max_bytes is not None:
+            begin, latest = backlog.begin(beginnings), backlog.ends.latest
+            sizes = self._sample(begin, {tp: latest[tp] for tp in latest if tp in begin}, backlog.ends)
+        end = plan_end(backlog, limits, beginnings, sizes, fail_on_data_loss=fail)
+        self._sample_now_and_then(backlog, end)
+        return end
 
     def report(self) -> Json | None:
         """The ends of the logs, for Spark's progress; None before the first `latest`. With them, as a key's
@@ -146,14 +162,8 @@ class StreamPlanner:
             self._target = self._logs.find_ends(start)
         return self._target
 
-    def _hold(self, start: StreamOffset, ends: LogEnds) -> LogEnds:
-        """``ends``, but none before a position of the same topic: the stream goes on there when the log has
-        come that far, and reads nothing twice. Where no ids are known, the topic may be another one."""
-        held = {
-            tp: position
-            for tp, position in ends.shorter_than(start).items()
-            if tp.topic in start.topic_ids and tp.topic in ends.topic_ids
-        }
+    def _report_held(self, held: Positions, ends: LogEnds) -> None:
+        """Report each position that waits for its log, once."""
         new = [tp for tp, position in held.items() if self._held.get(tp) != position]
         self._report(
             offset_changed(
@@ -164,41 +174,16 @@ class StreamPlanner:
             for tp in sorted(new)
         )  # fmt: skip
         self._held = held
-        return replace(ends, latest={**ends.latest, **held})
 
-    def _is_held_back(self, batch: MicroBatch, ends: LogEnds) -> bool:
+    def _is_held_back(self, backlog: Backlog) -> bool:
         if self._is_available_now:
             return False  # The target does not grow: the rest is read, however small it is.
         now = self._clock()
         waited_ms = None if self._admitted_at is None else (now - self._admitted_at) * 1000
-        if holds_back(self._options.limits, batch.begin, ends.latest, waited_ms):
+        if holds_back(self._options.limits, backlog.batch.begin, backlog.ends.latest, waited_ms):
             return True
         self._admitted_at = now
         return False
-
-    def _admit(self, batch: MicroBatch, ends: LogEnds) -> Positions:
-        if not self._options.limits.any:
-            return ends.latest
-        begin = {**batch.begin, **self._logs.find_beginnings(batch.added)}
-        begin |= self._past_losses(begin, ends.latest)
-        known = {tp: end for tp, end in ends.latest.items() if tp in begin}
-        sizes: Mapping[TopicPartition, float] = {}
-        if self._options.limits.max_bytes is not None:
-            sizes = self._sample(begin, known, ends)
-        return {**ends.latest, **admit(self._options.limits, begin, known, sizes)}
-
-    def _past_losses(self, begin: Positions, latest: Positions) -> Positions:
-        """The first offsets of logs that have lost the next records: a limit counts readable offsets only.
-        None with failOnDataLoss, where a task is to fail instead.
-        """
-        if self._options.read.fail_on_data_loss:
-            return {}
-        unread = [tp for tp, end in latest.items() if begin.get(tp, end) < end]
-        return {
-            tp: min(earliest, latest[tp])
-            for tp, earliest in self._logs.find_beginnings(unread).items()
-            if earliest > begin[tp]
-        }
 
     def _sample(self, begin: Positions, latest: Positions, ends: LogEnds) -> Mapping[TopicPartition, float]:
         self._sampled_at = self._clock()
@@ -207,10 +192,11 @@ class StreamPlanner:
             self._bytes = sum(sizes.values()) / len(sizes)
         return sizes
 
-    def _sample_now_and_then(self, batch: MicroBatch, end: StreamOffset, ends: LogEnds) -> None:
+    def _sample_now_and_then(self, backlog: Backlog, end: StreamOffset) -> None:
         """So that the progress can tell bytes."""
         if self._sampled_at is None or self._clock() - self._sampled_at >= SAMPLE_INTERVAL_S:
-            self._sample(batch.begin, {tp: at for tp, at in end.positions.items() if tp in batch.begin}, ends)
+            begin = backlog.batch.begin
+            self._sample(begin, {tp: at for tp, at in end.positions.items() if tp in begin}, backlog.ends)
 
     def _check_first_batch(self, start_json: Json, end: StreamOffset) -> None:
         if end.start is None and (start_json == self._initial or self._refusal is not None):
@@ -244,15 +230,3 @@ class StreamPlanner:
             if self._options.read.fail_on_data_loss:
                 raise loss
             _LOG.warning("The stream goes on, as failOnDataLoss is false. %s", loss)
-
-
-def _end_of_batch(start: StreamOffset, ends: LogEnds, positions: Positions) -> StreamOffset:
-    """The offset to write down. The end of the first batch says where that batch starts, too."""
-    begin: dict[TopicPartition, int] | None = None
-    if start.is_initial:
-        begin = {
-            tp: offset
-            for tp, offset in start.positions.items()
-            if not start.is_other_topic(tp.topic, ends.topic_ids.get(tp.topic))
-        }
-    return StreamOffset(positions=positions, topic_ids=ends.topic_ids, start=begin)

@@ -1,5 +1,6 @@
 """The driver's side of a stream without a cluster: what is written down, and what a restart makes of it."""
 
+import contextlib
 import json
 import logging
 from collections.abc import Mapping
@@ -7,16 +8,18 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.spark.error_conditions import KafkaConditionError
 from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.options.table import Scope
-from spark_kafka_native.spark.read.driver.micro_batch import StreamOffset
-from spark_kafka_native.spark.read.driver.stream_logs import LogEnds
+from spark_kafka_native.spark.read.driver.micro_batch import LogEnds, StreamOffset
+from spark_kafka_native.spark.read.driver.stream_logs import StreamLogs
 from spark_kafka_native.spark.read.driver.stream_planner import StreamPlanner
 from spark_kafka_native.spark.read.offset_range import At
 from spark_kafka_native.spark.read.read_options import StreamOptions
+from spark_kafka_native.testing import MockBroker
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 OLD, NEW = "a" * 32, "b" * 32
@@ -532,3 +535,39 @@ def test_where_a_new_partition_begins_is_written_down_only_where_that_may_change
     assert not [name for name in lenient if name.startswith("#added")]
     lenient = planner_of(logs, failOnDataLoss="false").latest(start, limited=False)
     assert "#added t 1:0" in lenient
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+@pytest.mark.parametrize("limit", [{}, {"maxOffsetsPerTrigger": "50"}, {"maxBytesPerTrigger": "500"}])
+def test_a_quiet_stream_costs_two_requests_and_a_busy_one_asks_for_each_thing_once(fail, limit):
+    with MockBroker() as broker:
+        broker.create_topic("t")
+        options = StreamOptions.parse(
+            OptionValues.parse(
+                {
+                    "kafka.bootstrap.servers": broker.bootstrap_servers,
+                    "subscribe": "t",
+                    "failOnDataLoss": fail,
+                }
+                | limit,
+                Scope.STREAM,
+            )
+        )
+        with contextlib.closing(Router(options.read.client)) as router:
+            planner = StreamPlanner(StreamLogs(router, options.read), options, clock=Clock())
+            at = planner.initial()
+
+            def asked():
+                before = len(broker.requests)
+                end = planner.latest(at, limited=True)
+                return end, [one.api for one in broker.requests[before:] if one.api != "ApiVersions"]
+
+            for _ in range(3):
+                assert asked() == (at, ["Metadata", "ListOffsets"])
+            broker.append("t", [b"x" * 10] * 100)
+            asked()  # samples the sizes of records for the progress
+            end, apis = asked()
+    looks = 2 if fail == "false" and limit else 1  # the first offsets, too: some may be lost
+    expected = ["Metadata", "ListOffsets"] * looks + ["Fetch"] * ("maxBytesPerTrigger" in limit)
+    assert apis == expected
+    assert (StreamOffset.from_json(end).positions[T0] < 100) == bool(limit)
