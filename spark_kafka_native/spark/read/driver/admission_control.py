@@ -49,8 +49,9 @@ class Backlog:
     def unknown_beginnings(
         self, limits: MicroBatchLimits, *, fail_on_data_loss: bool
     ) -> list[TopicPartition]:
-        """The partitions whose first offsets `plan_end` needs: new ones, and those that may have lost their
-        next records. With ``fail_on_data_loss`` new ones begin at 0, or the plan raises: only limits count.
+        """The partitions that `plan_end` needs the first offsets of: new ones, and those that may have lost
+        their next records. With ``fail_on_data_loss`` new ones begin at 0, or the plan raises: only limits
+        count.
         """
         added = self.batch.added if limits.any or not fail_on_data_loss else []
         if fail_on_data_loss or not limits.any:

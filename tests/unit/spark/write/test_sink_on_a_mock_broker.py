@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_native.kafka.cluster.router import Router, router_for
-from spark_kafka_native.kafka.errors import DeadlineExceededError
+from spark_kafka_native.kafka.errors import ConfigError, DeadlineExceededError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.options.table import Scope
@@ -26,7 +26,7 @@ from spark_kafka_native.spark.write.driver.stream_commit import (
     abort_transactions,
     commit_transactions,
 )
-from spark_kafka_native.spark.write.marker_store import GroupMarkers
+from spark_kafka_native.spark.write.marker_store import GroupIntents, GroupMarkers, TopicIntents
 from spark_kafka_native.spark.write.worker.transactional_task import (
     BatchTask,
     write_atomic,
@@ -87,7 +87,7 @@ class Sink:
 
     def open(self) -> list[str]:
         with self.broker.cluster.changed:
-            return sorted(name for name, one in self.broker.cluster.transactions.items() if one.is_open)
+            return sorted(name for name, one in self.broker.transactions.by_id.items() if one.is_open)
 
 
 def rows(values: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
@@ -266,6 +266,59 @@ def test_a_task_leaves_no_sender_behind(sink: Sink, broker: MockBroker, end: str
     assert "kafka-producer-sender" not in left
 
 
+def test_an_intent_is_seen_before_anything_that_it_speaks_of_is_committed(
+    sink: Sink, broker: MockBroker
+) -> None:
+    # A coordinator up to Kafka 3.x answers EndTxn, and others see the offset a moment later.
+    sink.commit([sink.run_task(0, 0)], 0)
+    last_looks = [
+        (one.api, one.fields.get("transactional_id"))
+        for one in broker.requests
+        if one.api == "EndTxn" or (one.api == "OffsetFetch" and one.places)
+    ][-3:]
+    assert last_looks == [("EndTxn", "pykafka-q-driver"), ("OffsetFetch", None), ("EndTxn", "pykafka-q-0")]
+
+
+@pytest.mark.parametrize("markers", ["groups", "topic"])
+def test_an_intent_that_the_first_look_missed_stops_the_commit(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch, markers: str
+) -> None:
+    broker.create_topic("m", configs={"cleanup.policy": "compact"})
+    sink = Sink(broker, **({"transactionMarkerTopic": "m"} if markers == "topic" else {}))
+    sink.write(0)
+    messages = sink.run_tasks(1)
+    before = set(threading.enumerate())
+    kept = TopicIntents if markers == "topic" else GroupIntents
+    with monkeypatch.context() as patch:
+        patch.setattr(kept, "last", lambda *_: None)  # the answer of a broker that was deposed
+        words = r"micro-batch 1: this driver has committed nothing: the last intent was said to be None, and"
+        with pytest.raises(WriteCommitFailedError, match=words):
+            sink.commit(messages, 1)
+    assert "kafka-producer-sender" not in {one.name for one in set(threading.enumerate()) - before}
+    assert "pykafka-q-driver" not in sink.open()
+    sink.commit(messages, 1)
+    assert (sink.seen(), sink.open()) == (values_in(0, 1), [])
+
+
+def test_markers_in_a_topic_show_what_is_committed(broker: MockBroker) -> None:
+    broker.create_topic("m", configs={"cleanup.policy": "compact"})
+    sink = Sink(broker, transactionMarkerTopic="m")
+    for batch_id in (3, 7):
+        sink.write(batch_id)
+    assert [one.skipped for one in sink.run_tasks(7)] == [2, 2]
+    with pytest.raises(ReplayError, match="has committed micro-batch 7 already"):
+        sink.run_task(3, 0)
+    assert (sink.seen(), sink.open()) == (values_in(3, 7), [])
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+def test_a_marker_topic_has_to_keep_its_records(broker: MockBroker, policy: str) -> None:
+    broker.create_topic("m", configs={"cleanup.policy": policy})
+    sink = Sink(broker, transactionMarkerTopic="m")
+    with pytest.raises(ConfigError, match=f"topic m has cleanup\\.policy={policy}"):
+        sink.run_task(0, 0)
+
+
 # A write with a name.
 
 
@@ -286,10 +339,29 @@ def test_a_write_with_a_name_is_written_once_over_its_runs(nightly: Sink, broker
     assert [one.skipped for one in messages] == [2, 0]
     commit_resumable(run, messages, nightly.options)
     assert (nightly.seen(), nightly.open()) == (values_in(0), [])
+    noted = CommitMarker.read(nightly.router, "jobs-write/nightly")
+    assert noted is not None
+    assert (noted.is_complete, noted.rows, noted.tasks) == (True, 4, 2)
     run, messages = nightly.named(parts)
     commit_resumable(run, messages, nightly.options)
     assert [one.skipped for one in messages] == [2, 2]
     assert nightly.seen() == values_in(0)
+    assert CommitMarker.read(nightly.router, "jobs-write/nightly") == noted
+
+
+def test_an_intent_of_another_run_that_the_first_look_missed_stops_the_commit(
+    nightly: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, messages = nightly.named([values_of(0, 0)])
+    commit_resumable(run, messages, nightly.options)
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupMarkers, "last", lambda *_: None)  # the answer of a broker that was deposed
+        run = begin_resumable(nightly.router, nightly.options, nightly.once, "nightly")
+        messages = [write_resumable(run, rows([b"other"]), COLUMNS, nightly.options, 1)]
+        with pytest.raises(WriteCommitFailedError, match=r"was said to be None, and it is .* was deposed"):
+            commit_resumable(run, messages, nightly.options)
+    abort_resumable(run, messages, nightly.options)
+    assert (nightly.seen(), nightly.open()) == (values_of(0, 0), [])
 
 
 def test_a_write_that_is_begun_is_not_completed_with_other_rows(nightly: Sink, broker: MockBroker) -> None:
