@@ -88,8 +88,10 @@ class Cluster:
 
     @property
     def cluster_id(self) -> str | None:
-        """The id that the cluster got when it was formatted; takes at most ``default_api_timeout_ms``."""
-        return self._metadata(None).cluster_id
+        """The id that the cluster got when it was formatted. It never changes, so it is asked for only if no
+        metadata was received yet.
+        """
+        return self._router.snapshot.cluster_id or self._metadata(None).cluster_id
 
     def brokers(self, timeout: float | None = None) -> tuple[Broker, ...]:
         """The brokers that are up, by node id."""

@@ -22,6 +22,7 @@ from ..observe.events import EventSource
 from ..observe.metrics import MetricsRegistry, MetricsSnapshot, Observed
 from ..runtime.deadline import Deadline
 from ..runtime.fork import in_forked_child
+from ..runtime.waiting import released
 from .fetched_records import FetchedRecords, WorkUnit
 from .prefetch_buffer import PrefetchBuffer
 from .prefetch_thread import PrefetchThread
@@ -303,7 +304,8 @@ class PartitionReader:
             self.buffer.closed = True
         else:
             self.buffer.close()
-            self.buffer.condition.wait_for(lambda: self.buffer.ended, Deadline.after_ms(CLOSE_MS))
+            with released(self.buffer.locks):  # a signal handler may have interrupted their holder
+                self.buffer.condition.wait_for(lambda: self.buffer.ended, Deadline.after_ms(CLOSE_MS))
 
     def _wait(self, deadline: Deadline | None) -> bool:
         """Wait for records or an error; False when ``deadline`` comes first."""

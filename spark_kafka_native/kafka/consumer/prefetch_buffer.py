@@ -71,7 +71,8 @@ class PrefetchBuffer:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._lock = threading.Lock()
+        # Re-entrant: a signal handler may close the consumer in the midst of a call.
+        self._lock = threading.RLock()
         self._wanted: dict[TopicPartition, BufferedPartition] = {}
         self._order: deque[BufferedPartition] = deque()
         """One entry for each element of ``waiting`` of the partitions that are not paused, in arrival
@@ -98,7 +99,12 @@ class PrefetchBuffer:
 
     def disown(self) -> None:
         """In a forked child: the lock may be held by a thread that does not exist here."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+
+    @property
+    def locks(self) -> list[threading.RLock]:
+        """The locks that the fetching thread needs, from the outermost to the innermost."""
+        return [self._lock, *self.work_units.locks, self.metrics.lock]
 
     def wake_readers(self) -> None:
         """Wake the waiting readers."""

@@ -418,7 +418,7 @@ class GroupConsumer:
                 self._member.stop(deadline)
             finally:  # also after an interrupt: a second `close` does nothing
                 self._commits.queue.stop()
-                self._router.close()
+                self._router.end(ConsumerClosedError("the consumer is closed"))
 
     def _give_up_all(self, *, done: bool) -> None:
         owned = self.assignment

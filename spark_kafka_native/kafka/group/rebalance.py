@@ -53,10 +53,6 @@ class RebalanceCallbacks:
         finally:
             self.running, self.revoking = False, frozenset()
 
-    def clear(self) -> None:
-        """Call none of them from now on."""
-        self._callbacks = dict.fromkeys(self._callbacks)
-
 
 class Rebalance:
     """Carries out the changes of the assignment."""

@@ -95,6 +95,16 @@ def test_the_time_that_a_call_has_counts_for_its_metadata_too(call: Callable[...
             call(silent.bootstrap_servers, patient)
 
 
+def test_the_cluster_id_that_is_known_is_not_asked_for_again() -> None:
+    with ScriptedCluster(1) as cluster:
+        with Cluster.connect(cluster.bootstrap_servers, metadata_max_age_ms=0) as view:
+            known, asked = view.cluster_id, len(cluster[1].requests(MetadataRequest))
+            assert known is not None
+            cluster[1].on(MetadataRequest, Silence)
+            assert view.cluster_id == known
+        assert len(cluster[1].requests(MetadataRequest)) == asked
+
+
 def leader_without_metadata(bootstrap: str, **settings: int) -> object:
     client, consumer = configs_from(bootstrap, dict(settings), ConsumerConfig)
     return Cluster(Router(client), consumer).leader("a", 0, timeout=0.2)

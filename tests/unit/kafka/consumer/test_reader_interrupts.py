@@ -8,6 +8,8 @@ import os
 import signal
 import sys
 import threading
+import time
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -169,6 +171,26 @@ def test_metrics_wait_for_no_thread_that_waits_for_the_interrupted_one(
         thread.start()
         thread.join(60)
         assert found
+
+
+def test_a_close_in_a_handler_does_not_wait_for_a_lock_of_the_interrupted_call(
+    cluster: ScriptedCluster, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [tp] = fill(cluster)
+    reader = start((tp, 0))
+    assert take(reader, 1) == [0]
+    [fetching] = [one for one in threading.enumerate() if one.name == "kafka-reader"]
+    with contextlib.ExitStack() as interrupted:
+        for lock in (reader.buffer._lock, reader.registry.lock):
+            interrupted.enter_context(lock)
+        reader.seek(tp, 5)  # the fetching thread follows, and needs the lock
+        frames: list[str] = []
+        until = time.monotonic() + 60
+        while "changes" not in frames:
+            assert time.monotonic() < until
+            frames = [frame.name for frame in traceback.extract_stack(sys._current_frames()[fetching.ident])]
+        reader.close()
+        assert reader.buffer.ended
 
 
 def test_a_forked_child_is_told_to_make_its_own(cluster: ScriptedCluster, start: Start) -> None:

@@ -8,6 +8,8 @@ import re
 import signal
 import sys
 import threading
+import time
+import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -24,6 +26,7 @@ from spark_kafka_native.kafka.group import rebalance
 from spark_kafka_native.kafka.group.classic_membership import ClassicMembership, MemberState
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.group.membership import Change
+from spark_kafka_native.kafka.group.rebalance import RebalanceCallbacks
 from spark_kafka_native.kafka.model import Record, TopicPartition
 from spark_kafka_native.kafka.records.columns import RecordColumns
 from spark_kafka_native.kafka.runtime.deadline import Deadline
@@ -55,7 +58,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     monkeypatch.setattr(rebalance, "LEAVE_MS", 0)  # there is nobody to hear of it
     for consumer in made:
         parts = parts_of(consumer)
-        parts.rebalance.callbacks.clear()
+        parts.rebalance.callbacks = RebalanceCallbacks("g", assigned=None, revoked=None, lost=None)
         parts.commits.queue.stop()
         with parts.member.changing() as membership:
             membership.member_id = ""  # no broker hears of it
@@ -235,6 +238,32 @@ def test_a_second_thread_that_reads_meanwhile_is_refused_in_words(make: Make) ->
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_call_in_another_thread_ends_when_the_consumer_is_closed(make: Make) -> None:
+    consumer = make(A0)
+    ended: Future[Any] = Future()
+
+    def ask() -> None:
+        try:
+            ended.set_result(consumer.committed(A0, timeout=3_600))
+        except BaseException as error:
+            ended.set_exception(error)
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    until = time.monotonic() + 60
+    while not any(frame.name == "retry" for frame in stack_of(asking)):
+        assert time.monotonic() < until
+    parts_of(consumer).rebalance.callbacks = RebalanceCallbacks("g", assigned=None, revoked=None, lost=None)
+    consumer.close()
+    with pytest.raises(ConsumerClosedError, match="the consumer is closed"):
+        ended.result(60)
+
+
+def stack_of(thread: threading.Thread) -> list[traceback.FrameSummary]:
+    assert thread.ident is not None
+    return list(traceback.extract_stack(sys._current_frames()[thread.ident]))
+
+
 def test_a_forked_child_hears_that_the_consumer_is_the_parents(make: Make) -> None:
     consumer = make(A0, auto_commit_interval_ms=0)
     asked(consumer)
