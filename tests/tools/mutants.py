@@ -48,12 +48,12 @@ AREAS = {
     "kafka/group": ("tests/unit/kafka",),
     "spark/read": ("tests/unit/spark/read",),
     "spark/write": ("tests/unit/spark/write",),
+    "spark": ("tests/unit/spark",),
 }
 """The tests that know a folder's modules; the first that fits counts."""
 
 MODULES = (
     "kafka/records/decode.py",
-    "kafka/records/batch.py",
     "kafka/records/batch.py",
     "kafka/records/scan.py",
     "kafka/consumer",
@@ -62,6 +62,7 @@ MODULES = (
     "kafka/network/connection.py",
     "kafka/network/pipeline.py",
     "spark/read",
+    "spark/write",
 )
 """The default modules to mutate: a mistake there loses, duplicates or reorders records."""
 

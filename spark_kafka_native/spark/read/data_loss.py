@@ -14,7 +14,7 @@ from ...kafka.error_code import ErrorCode
 from ...kafka.errors import BrokerError, DeadlineExceededError, KafkaError
 from ...kafka.model import TopicPartition
 from ..error_conditions import KafkaConditionError
-from .offset_range_limit import format_topic_partitions
+from .offset_range import format_topic_partitions
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
 

@@ -23,11 +23,13 @@ from ...kafka.runtime.retry import Backoff
 from ..error_conditions import KafkaConditionError
 from ..options.option_values import OptionValues, parse_timestamp_ms
 from ..payload_formats import ReadFormats
-from .offset_range import At, Earliest, Latest
-from .offset_range_limit import (
+from .offset_range import (
+    At,
     AtTimestamp,
     AtTimestamps,
     Committed,
+    Earliest,
+    Latest,
     LatestMinus,
     OffsetRangeLimit,
     Specific,

@@ -19,7 +19,7 @@ from typing import Final
 from ...kafka.errors import ConfigError
 from ...kafka.model import TopicPartition
 from ..options.option_values import OptionValues
-from .offset_range_limit import parse_assignment
+from .offset_range import parse_assignment
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,21 +16,19 @@ from ....kafka.model import TopicPartition
 from ...error_conditions import KafkaConditionError
 from ..offset_range import (
     At,
+    AtTimestamp,
+    AtTimestamps,
+    Committed,
     Earliest,
     EndBound,
     FirstAtOrAfter,
     Latest,
-    OffsetRange,
-    StartBound,
-    fixed_offset,
-)
-from ..offset_range_limit import (
-    AtTimestamp,
-    AtTimestamps,
-    Committed,
     LatestMinus,
+    OffsetRange,
     PartitionOffset,
     Specific,
+    StartBound,
+    fixed_offset,
     format_topic_partitions,
 )
 from ..read_options import ReadOptions

@@ -17,7 +17,7 @@ from ....kafka.error_code import ErrorCode
 from ....kafka.errors import BrokerError, KafkaError
 from ....kafka.model import IsolationLevel, OffsetAt, TopicPartition
 from ....kafka.runtime.retry import is_retriable, retry
-from ..offset_range_limit import AtTimestamp, AtTimestamps, Committed, OffsetRangeLimit
+from ..offset_range import AtTimestamp, AtTimestamps, Committed, OffsetRangeLimit
 from ..read_options import ReadOptions
 from ..subscription import Assign, Subscribe, SubscribePattern
 from .pushed_filters import PushedFilters

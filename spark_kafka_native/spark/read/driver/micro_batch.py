@@ -26,8 +26,7 @@ from typing import Any, Final
 from ....kafka.errors import ConfigError
 from ....kafka.model import TopicPartition
 from ...error_conditions import KafkaConditionError
-from ..offset_range import At, OffsetRange
-from ..offset_range_limit import format_topic_partitions
+from ..offset_range import At, OffsetRange, format_topic_partitions
 from .range_calculator import PlannedRange
 
 Positions = Mapping[TopicPartition, int]

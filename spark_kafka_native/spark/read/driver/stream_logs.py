@@ -31,7 +31,7 @@ from ....kafka.errors import (
 from ....kafka.model import IsolationLevel, OffsetAt, TopicPartition
 from ....kafka.runtime.retry import retry
 from ..data_loss import is_about_missing_partition
-from ..offset_range_limit import OffsetRangeLimit, Specific, format_topic_partitions
+from ..offset_range import OffsetRangeLimit, Specific, format_topic_partitions
 from ..read_options import ReadOptions
 from .batch_plan import offset_now, resolve_start
 from .cluster_view import find_partitions, list_latest, list_offsets_at, view_start

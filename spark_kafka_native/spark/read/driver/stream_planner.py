@@ -14,8 +14,7 @@ from typing import Any, Final
 from ....kafka.errors import ConfigError, KafkaError
 from ....kafka.model import TopicPartition
 from ...error_conditions import KafkaConditionError
-from ..offset_range import OffsetRange
-from ..offset_range_limit import format_topic_partitions
+from ..offset_range import OffsetRange, format_topic_partitions
 from ..read_options import MicroBatchLimits, StreamOptions
 from .admission_control import Backlog, holds_back, plan_end
 from .micro_batch import (

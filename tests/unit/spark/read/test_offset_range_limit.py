@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.spark.read.offset_range import At, Earliest, Latest
-from spark_kafka_native.spark.read.offset_range_limit import (
+from spark_kafka_native.spark.read.offset_range import (
+    At,
     Committed,
+    Earliest,
+    Latest,
     LatestMinus,
     Specific,
     format_offsets,

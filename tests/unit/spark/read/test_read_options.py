@@ -7,8 +7,15 @@ from spark_kafka_native.kafka.model import IsolationLevel, TopicPartition
 from spark_kafka_native.spark.error_conditions import KafkaConditionError
 from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.options.table import Scope
-from spark_kafka_native.spark.read.offset_range import At, Earliest, Latest
-from spark_kafka_native.spark.read.offset_range_limit import AtTimestamp, AtTimestamps, LatestMinus, Specific
+from spark_kafka_native.spark.read.offset_range import (
+    At,
+    AtTimestamp,
+    AtTimestamps,
+    Earliest,
+    Latest,
+    LatestMinus,
+    Specific,
+)
 from spark_kafka_native.spark.read.read_options import ReadOptions, check_general
 from spark_kafka_native.spark.read.subscription import Assign, Subscribe, SubscribePattern
 
