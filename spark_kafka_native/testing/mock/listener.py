@@ -46,9 +46,17 @@ Serve = Callable[[bytes, int, int], Outgoing]
 class Listener:
     """Accepts connections on one port of 127.0.0.1, again after `stop` on the same one."""
 
-    def __init__(self, node_id: int, cluster: MockCluster, serve: Serve, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        cluster: MockCluster,
+        serve: Serve,
+        tls: ssl.SSLContext | None,
+        buffer_bytes: int | None = None,
+    ) -> None:
         self.node_id = node_id
         self._cluster, self._serve, self._tls = cluster, serve, tls
+        self._buffer_bytes = buffer_bytes
         self._lock = threading.Lock()
         self._open: dict[int, socket.socket] = {}
         self._listening: socket.socket | None = None
@@ -60,6 +68,8 @@ class Listener:
     def start(self, number: Callable[[], int]) -> None:
         """Listen. ``number`` numbers connections."""
         listening, self._reserved = self._reserved or _bind(self.port), None
+        for side in (socket.SO_RCVBUF, socket.SO_SNDBUF) if self._buffer_bytes is not None else ():
+            listening.setsockopt(socket.SOL_SOCKET, side, self._buffer_bytes)
         listening.listen()
         self.port = listening.getsockname()[1]
         self._listening = listening

@@ -43,13 +43,15 @@ class MockBroker:
         versions: Mapping[str, tuple[int, int]] | None = None,
         tls: ssl.SSLContext | None = None,
         users: Mapping[str, str] | None = None,
+        socket_buffer_bytes: int | None = None,
         jar: Path | None = None,
     ) -> None:
         """Start listening on 127.0.0.1; node ids begin with 1.
 
         ``versions`` narrows an API to a lowest and a highest version, ``{"Fetch": (4, 11)}``, as an older
         broker has it. ``tls`` is a server's context. ``users`` are the names and passwords that
-        SASL PLAIN accepts. ``jar`` is a ``kafka-clients`` jar; by default that of
+        SASL PLAIN accepts. ``socket_buffer_bytes`` is the size of the sockets' buffers, small ones for a client that
+        meets a broker which does not read. ``jar`` is a ``kafka-clients`` jar; by default that of
         the embedded broker, which is fetched on the first call ever. Raises `JarsUnavailableError` if there
         is none, `JavaUnavailableError` if it would have to be fetched and there is no Java to do that.
         """
@@ -74,7 +76,7 @@ class MockBroker:
         numbers = itertools.count(1)
         self._number: Callable[[], int] = lambda: next(numbers)
         self._listeners = {
-            node_id: Listener(node_id, self.cluster, self._exchange.serve, tls)
+            node_id: Listener(node_id, self.cluster, self._exchange.serve, tls, socket_buffer_bytes)
             for node_id in range(1, brokers + 1)
         }
         for node_id in self._listeners:

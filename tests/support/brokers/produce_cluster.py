@@ -35,7 +35,7 @@ from spark_kafka_native.kafka.protocol.api.transactions import (
 )
 from spark_kafka_native.kafka.records.batch import HEADER
 from spark_kafka_native.kafka.records.decode import decode_record_set
-from support.brokers.scripted_broker import HangUp, Log, ScriptedCluster, Silence
+from support.brokers.scripted_broker import HangUp, ScriptedCluster, Silence
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,10 @@ class ProducerState:
 class ProduceCluster(ScriptedCluster):
     """Brokers that take batches in, in the manner of Kafka's ``ProducerAppendInfo``."""
 
-    def __init__(self, brokers: int = 1, max_message_bytes: int = 1_048_588) -> None:
-        super().__init__(brokers)
+    def __init__(
+        self, brokers: int = 1, max_message_bytes: int = 1_048_588, socket_buffer_bytes: int | None = None
+    ) -> None:
+        super().__init__(brokers, socket_buffer_bytes)
         self.max_message_bytes = max_message_bytes
         self.told_max_message_bytes: int | None = None
         self.limits: dict[str, int] = {}
@@ -233,7 +235,7 @@ class ProduceCluster(ScriptedCluster):
             answer = step.answer if step.answer in (HangUp, Silence) else _answer(index, step.answer)
         return answer
 
-    def _append(self, tp: TopicPartition, log: Log, data: bytes) -> PartitionProduceResponse:
+    def _append(self, tp: TopicPartition, log: Any, data: bytes) -> PartitionProduceResponse:
         head = np.frombuffer(data, HEADER, 1)[0]
         producer_id, epoch = int(head["producer_id"]), int(head["producer_epoch"])
         count = int(head["records_count"])

@@ -1,23 +1,18 @@
-"""Brokers that misbehave on purpose, for the faults that a real one can't show.
+"""The mock broker of the package, scripted with the client's own messages.
 
-`ScriptedBroker` is a TCP server that answers each request as the test says; `ScriptedCluster` gives several
-of them metadata and logs to agree on. Their codec is the client's own: that it is Kafka's is proved
-elsewhere, against Kafka's message specs and a real broker.
+A test answers with a typed response, or with a function of the typed request, where `MockBroker` itself takes
+fields by their names in Kafka's specification. Sockets, frames, logs and every answer that a test does not
+script are the mock's.
 """
 
 from __future__ import annotations
 
-import contextlib
-import socket
 import ssl
 import struct
-import threading
-import time
-from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
-from uuid import UUID, uuid4
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any, Self
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -30,29 +25,18 @@ from spark_kafka_native.kafka.protocol.api.api_versions import (
     ApiVersionsRequest,
     ApiVersionsResponse,
 )
-from spark_kafka_native.kafka.protocol.api.fetch import (
-    FetchableTopicResponse,
-    FetchRequest,
-    FetchResponse,
-    PartitionData,
-)
-from spark_kafka_native.kafka.protocol.api.list_offsets import (
-    ListOffsetsPartitionResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopicResponse,
-)
-from spark_kafka_native.kafka.protocol.api.metadata import (
-    MetadataRequest,
-    MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
-from spark_kafka_native.kafka.protocol.message import Request, Response
+from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest, FetchResponse, PartitionData
+from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_native.kafka.protocol.message_codec import codec
+from spark_kafka_native.kafka.protocol.message import Request, Response
 from spark_kafka_native.kafka.records.columns import RecordColumns
 from spark_kafka_native.kafka.records.encode import encode_record_batch
+from spark_kafka_native.testing import Effect, MockBroker
+from spark_kafka_native.testing.mock.mock_cluster import MockCluster, MockTopic
+from spark_kafka_native.testing.mock.mock_request import MockRequest
+from spark_kafka_native.testing.mock.partition_log import PartitionLog
+from spark_kafka_native.testing.mock.script import Fault
 
 
 @dataclass(frozen=True)
@@ -110,55 +94,50 @@ class Asked:
 
 
 class ScriptedBroker:
-    """One listener. Answers with the next pushed answer for the request's class, else with its standing
-    answer."""
+    """One broker of a `MockBroker`, its own or that of a cluster. Answers with the next pushed answer for the
+    request's class, else with its standing answer, else as the mock does."""
 
-    def __init__(self, node_id: int = 1, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, node_id: int = 1, tls: ssl.SSLContext | None = None, mock: MockBroker | None = None
+    ) -> None:
         self.node_id = node_id
-        self.host = host
-        self.tls = tls
-        self.asked: list[Asked] = []
-        self.connections = 0
+        self.mock = MockBroker(tls=tls) if mock is None else mock
+        self._number = 1 if mock is None else node_id
+        self.port = self.mock.cluster.addresses[self._number][1]
         self.versions = {key: cls.versions for key, cls in all_requests().items()}
-        self._pushed: dict[type[Request[Any]], deque[Answer]] = defaultdict(deque)
-        self._standing: dict[type[Request[Any]], Answer] = {ApiVersionsRequest: self._api_versions}
-        self._sockets: list[socket.socket] = []
-        self._listener: socket.socket | None = None
-        self.port = 0
-        self.start()
+        self._standing: dict[type[Request[Any]], Fault] = {}
+        self.on(ApiVersionsRequest, self._api_versions)
+
+    @property
+    def host(self) -> str:
+        """The name that Metadata has."""
+        return self.mock.cluster.addresses[self._number][0]
+
+    @host.setter
+    def host(self, name: str) -> None:
+        self.mock.cluster.addresses[self._number] = (name, self.port)
 
     def start(self) -> None:
         """Listen, on the same port as before."""
-        self._listener = socket.create_server((self.host, self.port), reuse_port=False)
-        self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+        self.mock.start(self._number)
 
     def stop(self) -> None:
-        """Close the listener and every connection."""
-        self.stop_listening()
-        self.hang_up()
+        """Close the listener and every connection; the cluster does not notice."""
+        self.mock.stop(self._number, is_noticed=False)
 
     def stop_listening(self) -> None:
         """Refuse new connections; the open ones stay."""
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            with contextlib.suppress(OSError):
-                listener.shutdown(socket.SHUT_RDWR)
-            listener.close()
+        self.mock.refuse(self._number)
 
     def hang_up(self) -> None:
         """Close every connection; new ones are accepted."""
-        for sock in self._sockets:
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-            sock.close()
-        self._sockets.clear()
+        self.mock.hang_up(self._number)
 
     def __enter__(self) -> ScriptedBroker:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+    def __exit__(self, *raised: Any) -> None:
+        self.mock.__exit__(*raised)
 
     @property
     def address(self) -> str:
@@ -166,15 +145,33 @@ class ScriptedBroker:
 
     def on(self, request: type[Request[Any]], answer: Answer) -> None:
         """Answer every such request so; a function gets (request, version) and returns an answer."""
-        self._standing[request] = answer
+        before = self._standing.get(request)
+        self._standing[request] = self._fault(request, answer, times=None)
+        if before is not None:
+            before.withdraw()
 
     def push(self, request: type[Request[Any]], *answers: Answer) -> None:
         """Answer the next such requests so, one each, before the standing answer counts again."""
-        self._pushed[request].extend(answers)
+        for answer in answers:
+            self._fault(request, answer, times=1)
+
+    def _fault(self, request: type[Request[Any]], answer: Answer, *, times: int | None) -> Fault:
+        fault = self.mock.on(api_of(request), node_id=self._number, times=times)
+        return fault.choose(lambda came: _effect(came, answer))
+
+    @property
+    def asked(self) -> list[Asked]:
+        """The requests so far."""
+        return [typed(one) for one in self.mock.requests if one.node_id == self._number]
 
     def requests(self, request: type[Request[Any]]) -> list[Any]:
         """The requests of that class so far."""
-        return [asked.request for asked in self.asked if isinstance(asked.request, request)]
+        return [typed(one).request for one in self.mock.asked(api_of(request)) if one.node_id == self._number]
+
+    @property
+    def connections(self) -> int:
+        """How many connections have sent a request."""
+        return len({one.connection for one in self.mock.requests if one.node_id == self._number})
 
     def _api_versions(self, _request: Request[Any], _version: int) -> ApiVersionsResponse:
         keys = [
@@ -182,273 +179,194 @@ class ScriptedBroker:
         ]
         return ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=keys)
 
-    def _accept(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                sock, _ = listener.accept()
-            except OSError:
-                return
-            self.connections += 1
-            self._sockets.append(sock)
-            threading.Thread(target=self._serve, args=(sock, self.connections), daemon=True).start()
 
-    def _serve(self, sock: socket.socket, connection: int) -> None:
-        with contextlib.suppress(OSError, EOFError):
-            if self.tls is not None:
-                sock = self.tls.wrap_socket(sock, server_side=True)
-                self._sockets.append(sock)
-            while True:
-                (length,) = struct.unpack(">i", _receive(sock, 4))
-                asked = _read_request(memoryview(_receive(sock, length)), connection)
-                self.asked.append(asked)
-                if not self._reply(sock, asked, self._choose(type(asked.request))):
-                    break
-        with contextlib.suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
-        sock.close()
-
-    def _choose(self, request: type[Request[Any]]) -> Answer:
-        pushed = self._pushed[request]
-        return pushed.popleft() if pushed else self._standing[request]
-
-    def _reply(self, sock: socket.socket, asked: Asked, answer: Any) -> bool:
-        """Send the answer; False to hang up after it."""
-        match answer:
-            case Response():
-                sock.sendall(build_frame(asked, answer))
-            case Raw(data):
-                sock.sendall(data)
-            case Late(seconds, later):
-                time.sleep(seconds)
-                return self._reply(sock, asked, later)
-            case Cut(whole, length):
-                sock.sendall(build_frame(asked, self._response(asked, whole))[:length])
-                return False
-            case Dribble(whole, piece, pause_s):
-                frame = build_frame(asked, self._response(asked, whole))
-                for at in range(0, len(frame), piece):
-                    sock.sendall(frame[at : at + piece])
-                    time.sleep(pause_s)
-            case type() if answer is HangUp:
-                return False
-            case type() if answer is Silence:
-                return True
-            case _:
-                return self._reply(sock, asked, answer(asked.request, asked.version))
-        return True
-
-    def _response(self, asked: Asked, answer: Any) -> Response:
-        response = answer if isinstance(answer, Response) else answer(asked.request, asked.version)
-        assert isinstance(response, Response)
-        return response
+def api_of(request: type[Request[Any]]) -> str:
+    """Kafka's name of the API."""
+    return request.__name__.removesuffix("Request")
 
 
-def build_frame(asked: Asked, response: Response, correlation_id: int | None = None) -> bytes:
-    """The response's frame with its length."""
-    flexible = asked.version >= type(asked.request).flexible and not isinstance(
-        asked.request, ApiVersionsRequest
-    )
-    version = asked.version
+def typed(came: MockRequest) -> Asked:
+    """The request as a message of the client."""
+    (request,) = (one for one in all_requests().values() if api_of(one) == came.api)
+    lowest, highest = request.versions
+    message = codec(request, min(max(came.version, lowest), highest)).read(memoryview(came.body))
+    return Asked(message, came.version, came.correlation_id, came.connection, came.at)
+
+
+def _effect(came: MockRequest, answer: Any) -> Effect:
+    match answer:
+        case Response():
+            return Effect().reply(_body(answer, came.version))
+        case Raw(data):
+            return Effect().send(data)
+        case Late(seconds, later):
+            return _made_when_sent(came, later).delay(seconds)
+        case Cut(whole, length):
+            return _made_when_sent(came, whole).cut(length)
+        case Dribble(whole, piece, pause_s):
+            return _made_when_sent(came, whole).dribble(piece, pause_s)
+        case type() if answer is HangUp:
+            return Effect().hang_up()
+        case type() if answer is Silence:
+            return Effect().ignore()
+    return _effect(came, answer(typed(came).request, came.version))
+
+
+def _made_when_sent(came: MockRequest, answer: Any) -> Effect:
+    """The effect of an answer whose function is called after a delay, not before it."""
+    if isinstance(answer, type | Response):
+        return _effect(came, answer)
+    return Effect().reply(lambda came: _body(answer(typed(came).request, came.version), came.version))
+
+
+def _body(response: Response, version: int) -> bytes:
     if isinstance(response, ApiVersionsResponse) and response.error_code is ErrorCode.UNSUPPORTED_VERSION:
         version = 0
-    body = b"".join(codec(type(response), version).write(response))
-    header = struct.pack(">i", asked.correlation_id if correlation_id is None else correlation_id)
-    frame = header + (b"\0" if flexible else b"") + body
-    return struct.pack(">i", len(frame)) + frame
+    return b"".join(codec(type(response), version).write(response))
 
 
-def _read_request(frame: memoryview, connection: int) -> Asked:
-    api_key, version, correlation_id, client_id_length = struct.unpack_from(">hhih", frame)
-    request = all_requests()[api_key]
-    at = 10 + max(0, client_id_length) + (1 if version >= request.flexible else 0)
-    lowest, highest = request.versions
-    known = min(max(version, lowest), highest)
-    return Asked(
-        codec(request, known).read(frame[at:]), version, correlation_id, connection, time.monotonic()
-    )
+def frame(response: Response, version: int, correlation_id: int) -> bytes:
+    """The response as it is sent, with its length."""
+    tags = b"\0" if version >= type(response).flexible else b""
+    sent = struct.pack(">i", correlation_id) + tags + _body(response, version)
+    return struct.pack(">i", len(sent)) + sent
 
 
-def _receive(sock: socket.socket, length: int) -> bytes:
-    parts = []
-    while length:
-        part = sock.recv(length)
-        if not part:
-            raise EOFError
-        parts.append(part)
-        length -= len(part)
-    return b"".join(parts)
-
-
-@dataclass
 class Log:
-    """One partition of a `ScriptedCluster`."""
+    """One partition of a `ScriptedCluster`: a log of the mock, which a test changes as it likes."""
 
-    leader: int
-    leader_epoch: int = 0
-    batches: list[bytes] = field(default_factory=list)
-    log_start_offset: int = 0
-    end_offset: int = 0
-    last_stable_offset: int | None = None
+    def __init__(self, leader: int = 1, *, of: PartitionLog | None = None) -> None:
+        self.log = PartitionLog("", 0, leader) if of is None else of
 
     def append(self, values: list[bytes | None], **options: Any) -> None:
         """Append one batch with these values."""
         columns = RecordColumns(length=len(values), value=pa.array(values, pa.binary()))
-        batch = bytearray(encode_record_batch(columns, now_ms=1_000, **options))
-        struct.pack_into(">q", batch, 0, self.end_offset)
-        struct.pack_into(">i", batch, 12, self.leader_epoch)
-        self.batches.append(bytes(batch))
-        self.end_offset += len(values)
+        code, _ = self.log.append(bytes(encode_record_batch(columns, now_ms=1_000, **options)))
+        assert not code, code
 
-    def read(self, offset: int, max_bytes: int) -> bytes:
-        """As a broker: from the batch that holds ``offset``, whole batches up to the limit, and one
-        at least.
-        """
-        found, size = [], 0
-        for batch in self.batches:
-            base, delta = struct.unpack_from(">q", batch)[0], struct.unpack_from(">i", batch, 23)[0]
-            if base + delta < offset:
-                continue
-            if found and size + len(batch) > max_bytes:
-                break
-            found.append(batch)
-            size += len(batch)
-        return b"".join(found)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.log, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "log":
+            object.__setattr__(self, name, value)
+        elif name == "last_stable_offset":
+            self.log.open_transactions = {} if value is None else {-1: value}
+        else:
+            assert hasattr(self.log, name), name
+            setattr(self.log, name, value)
+
+
+class Logs(MutableMapping[TopicPartition, Log]):
+    """The partitions of a cluster. The last one of a topic may be deleted, or one be added behind it."""
+
+    def __init__(self, cluster: MockCluster) -> None:
+        self._cluster = cluster
+
+    def __getitem__(self, tp: TopicPartition) -> Log:
+        log = self._cluster.log(*tp)
+        if log is None:
+            raise KeyError(tp)
+        return Log(of=log)
+
+    def __setitem__(self, tp: TopicPartition, log: Log) -> None:
+        logs = self._cluster.topics[tp.topic].partitions
+        assert tp.partition == len(logs), f"{tp} would leave a gap"
+        log.log.topic, log.log.partition = tp
+        logs.append(log.log)
+
+    def __delitem__(self, tp: TopicPartition) -> None:
+        logs = self._cluster.topics[tp.topic].partitions
+        assert tp.partition == len(logs) - 1, f"{tp} would leave a gap"
+        logs.pop()
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        return iter(
+            [TopicPartition(t.name, p.partition) for t in self._cluster.topics.values() for p in t.partitions]
+        )
+
+    def __len__(self) -> int:
+        return sum(len(topic.partitions) for topic in self._cluster.topics.values())
+
+
+class TopicIds(MutableMapping[str, UUID]):
+    """The topics that the brokers know. A deleted one is set again with its logs; under another id, it is
+    another topic of that name."""
+
+    def __init__(self, cluster: MockCluster) -> None:
+        self._cluster = cluster
+        self._deleted: dict[str, MockTopic] = {}
+
+    def __getitem__(self, name: str) -> UUID:
+        return self._cluster.topics[name].topic_id
+
+    def __setitem__(self, name: str, topic_id: UUID) -> None:
+        with self._cluster.changed:
+            topic = self._cluster.topics.setdefault(
+                name, self._deleted.get(name) or MockTopic(name, topic_id, [], {})
+            )
+            topic.topic_id = topic_id
+
+    def __delitem__(self, name: str) -> None:
+        with self._cluster.changed:
+            self._deleted[name] = self._cluster.topics.pop(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._cluster.topics))
+
+    def __len__(self) -> int:
+        return len(self._cluster.topics)
 
 
 class ScriptedCluster:
-    """Brokers 1..n with metadata, offsets and fetches answered from `logs`, until a test scripts
-    otherwise.
-    """
+    """Brokers 1..n of one `MockBroker`, which answers until a test scripts otherwise."""
 
-    def __init__(self, brokers: int = 1) -> None:
-        self.brokers = {node_id: ScriptedBroker(node_id) for node_id in range(1, brokers + 1)}
-        self.logs: dict[TopicPartition, Log] = {}
-        self.topic_ids: dict[str, UUID] = {}
-        self.racks: dict[int, str | None] = defaultdict(lambda: None)
-        for broker in self.brokers.values():
-            broker.on(MetadataRequest, self.metadata)
-            broker.on(ListOffsetsRequest, self.list_offsets)
-            broker.on(FetchRequest, self.fetcher(broker.node_id))
+    def __init__(self, brokers: int = 1, socket_buffer_bytes: int | None = None) -> None:
+        self.mock = MockBroker(brokers, socket_buffer_bytes=socket_buffer_bytes)
+        self.brokers = {node_id: ScriptedBroker(node_id, mock=self.mock) for node_id in range(1, brokers + 1)}
+        self.logs = Logs(self.mock.cluster)
+        self.topic_ids = TopicIds(self.mock.cluster)
 
-    def __enter__(self) -> ScriptedCluster:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        for broker in self.brokers.values():
-            broker.stop()
+    def __exit__(self, *raised: Any) -> None:
+        self.mock.__exit__(*raised)
 
     def __getitem__(self, node_id: int) -> ScriptedBroker:
         return self.brokers[node_id]
 
     @property
     def bootstrap_servers(self) -> str:
-        return ",".join(broker.address for broker in self.brokers.values())
+        return self.mock.bootstrap_servers
 
     def create(self, topic: str, partitions: int = 1, *, leader: int | None = None) -> list[TopicPartition]:
         """Create a topic, its leaders in turn."""
-        self.topic_ids[topic] = uuid4()
+        self.mock.create_topic(topic, partitions)
         created = [TopicPartition(topic, index) for index in range(partitions)]
-        for tp in created:
-            self.logs[tp] = Log(leader=leader or 1 + tp.partition % len(self.brokers))
+        for tp in created if leader is not None else ():
+            self.logs[tp].leader = leader
         return created
 
-    def metadata(self, request: MetadataRequest, _version: int) -> MetadataResponse:
-        wanted = list(self.topic_ids) if request.topics is None else [topic.name for topic in request.topics]
-        logs: dict[str, list[tuple[int, Log]]] = defaultdict(list)
-        for tp, log in self.logs.items():
-            logs[tp.topic].append((tp.partition, log))
-        return MetadataResponse(
-            brokers=[
-                MetadataResponseBroker(
-                    node_id=b.node_id, host=b.host, port=b.port, rack=self.racks[b.node_id]
-                )
-                for b in self.brokers.values()
-            ],
-            cluster_id="scripted",
-            controller_id=1,
-            topics=[self._describe(name, logs.get(name, [])) for name in wanted],
-        )
+    def own(self, request: Request[Any], version: int, node_id: int = 1) -> Any:
+        """What the broker would answer."""
+        body = b"".join(codec(type(request), version).write(request))
+        told = self.mock.answer(api_of(type(request)), body, version=version, node_id=node_id)
+        return codec(type(request).response, version).read(memoryview(told))
 
-    def _describe(self, name: str, logs: list[tuple[int, Log]]) -> MetadataResponseTopic:
-        known = name in self.topic_ids
-        return MetadataResponseTopic(
-            error_code=ErrorCode.NONE if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            name=name,
-            topic_id=self.topic_ids.get(name, UUID(int=0)),
-            partitions=[
-                MetadataResponsePartition(
-                    error_code=ErrorCode.NONE,
-                    partition_index=index,
-                    leader_id=log.leader,
-                    leader_epoch=log.leader_epoch,
-                    replica_nodes=list(self.brokers),
-                    isr_nodes=list(self.brokers),
-                )
-                for index, log in logs
-            ],
-        )
+    def metadata(self, request: MetadataRequest, version: int) -> MetadataResponse:
+        """The brokers' own answer."""
+        return self.own(request, version)
 
-    def list_offsets(self, request: ListOffsetsRequest, _version: int) -> ListOffsetsResponse:
-        def one(topic: str, index: int, timestamp: int) -> ListOffsetsPartitionResponse:
-            log = self.logs[TopicPartition(topic, index)]
-            offset = {-2: log.log_start_offset, -1: log.end_offset}.get(timestamp, -1)
-            return ListOffsetsPartitionResponse(
-                partition_index=index, error_code=ErrorCode.NONE, offset=offset
-            )
-
-        return ListOffsetsResponse(
-            topics=[
-                ListOffsetsTopicResponse(
-                    name=t.name,
-                    partitions=[one(t.name, p.partition_index, p.timestamp) for p in t.partitions],
-                )
-                for t in request.topics
-            ]
-        )
+    def list_offsets(self, request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
+        """The own answer of the broker that leads the first of the partitions."""
+        first = request.topics[0]
+        log = self.logs.get(TopicPartition(first.name, first.partitions[0].partition_index))
+        return self.own(request, version, 1 if log is None else log.leader)
 
     def fetcher(self, node_id: int) -> Callable[[FetchRequest, int], FetchResponse]:
-        """The standing answer of a broker to fetches."""
-
-        def fetch(request: FetchRequest, version: int) -> FetchResponse:
-            names = {topic_id: name for name, topic_id in self.topic_ids.items()}
-            responses, left = [], request.max_bytes
-            for topic in request.topics:
-                name = topic.topic if version <= 12 else names.get(topic.topic_id)
-                partitions = []
-                for asked in topic.partitions:
-                    data = self.fetch_partition(node_id, name, asked, left)
-                    left -= len(data.records or b"")
-                    partitions.append(data)
-                responses.append(
-                    FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=partitions)
-                )
-            return FetchResponse(responses=responses)
-
-        return fetch
-
-    def fetch_partition(self, node_id: int, name: str | None, asked: Any, max_bytes: int) -> PartitionData:
-        if name is None:
-            return refusal(asked.partition, ErrorCode.UNKNOWN_TOPIC_ID)
-        log = self.logs.get(TopicPartition(name, asked.partition))
-        if log is None:
-            return refusal(asked.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        if log.leader != node_id:
-            return refusal(asked.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if not log.log_start_offset <= asked.fetch_offset <= log.end_offset:
-            return refusal(asked.partition, ErrorCode.OFFSET_OUT_OF_RANGE)
-        records = b""
-        if max_bytes > 0:
-            records = log.read(asked.fetch_offset, min(max_bytes, asked.partition_max_bytes))
-        stable = log.end_offset if log.last_stable_offset is None else log.last_stable_offset
-        return PartitionData(
-            partition_index=asked.partition,
-            error_code=ErrorCode.NONE,
-            high_watermark=log.end_offset,
-            last_stable_offset=stable,
-            log_start_offset=log.log_start_offset,
-            aborted_transactions=None,
-            records=memoryview(records),
-        )
+        """A broker's own answer to fetches."""
+        return lambda request, version: self.own(request, version, node_id)
 
 
 def refusal(partition: int, error_code: ErrorCode) -> PartitionData:

@@ -151,6 +151,7 @@ def test_no_partition_starves_when_responses_are_small(cluster: ScriptedCluster)
 
 def test_a_header_key_that_is_not_utf8_stops_nobody_who_did_not_ask_for_it(cluster: ScriptedCluster) -> None:
     (tp,) = cluster.create("orders", 1)
+    cluster.logs[tp].end_offset = 2
     cluster.logs[tp].batches.append(
         record_batches.batch([record_batches.record(0), record_batches.record(1, headers=[(b"\xff", b"1")])])
     )

@@ -236,6 +236,7 @@ def test_records_before_corrupt_ones_are_read_though_they_came_together(
 def test_an_offset_that_is_corrupt_lets_none_be_skipped(cluster: ScriptedCluster, start: Start) -> None:
     """No checksum covers it: the batch behind is the one that is found to be wrong."""
     [tp] = fill(cluster)
+    cluster.logs[tp].end_offset = 2000
     cluster.logs[tp].batches[2] = struct.pack(">q", 1000) + cluster.logs[tp].batches[2][8:]
     reader = start((tp, 0))
     assert take(reader, 10) == list(range(10))

@@ -276,9 +276,9 @@ def test_renewing_waits_for_requests_in_flight(broker: ScriptedBroker, cluster: 
     fresh = router.connection(1)
     assert fresh is not old
     assert all(pending.done for pending in slow)
-    assert [pending.result().cluster_id for pending in slow] == ["scripted"] * 3
+    assert [pending.result().cluster_id for pending in slow] == ["mock"] * 3
     assert old.closed
-    assert fresh.send(METADATA).cluster_id == "scripted"
+    assert fresh.send(METADATA).cluster_id == "mock"
     with pytest.raises(NetworkError):
         old.submit(METADATA)
 
@@ -297,7 +297,7 @@ def test_a_session_that_ends_takes_no_request_meanwhile(
     with pytest.raises(NetworkError, match="the SASL session of this connection ends"):
         connection.submit(METADATA)
     retiring.join(60)
-    assert pending.result().cluster_id == "scripted"
+    assert pending.result().cluster_id == "mock"
     assert len(broker.requests(MetadataRequest)) <= max(1, before)
 
 
@@ -438,7 +438,7 @@ def test_any_other_refusal_of_a_mechanism_ends_it(broker: ScriptedBroker) -> Non
 
 def test_a_lifetime_below_zero_is_none(broker: ScriptedBroker) -> None:
     broker.on(SaslAuthenticateRequest, accepted(lifetime_ms=-5))
-    assert connect(broker).send(METADATA).cluster_id == "scripted"
+    assert connect(broker).send(METADATA).cluster_id == "mock"
 
 
 def test_each_connection_that_is_asked_for_is_one_try(cluster: ScriptedCluster) -> None:

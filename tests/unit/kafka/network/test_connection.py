@@ -12,7 +12,6 @@ from collections.abc import Iterator
 
 import pytest
 from support.brokers.scripted_broker import (
-    Asked,
     Cut,
     Dribble,
     HangUp,
@@ -21,9 +20,10 @@ from support.brokers.scripted_broker import (
     ScriptedBroker,
     ScriptedCluster,
     Silence,
-    build_frame,
+    frame,
     properties,
 )
+from support.waiting import eventually
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
@@ -46,6 +46,8 @@ from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 from spark_kafka_native.kafka.runtime.deadline import Deadline
+from spark_kafka_native.testing import Effect
+from spark_kafka_native.testing.mock.mock_request import MockRequest
 
 pytestmark = pytest.mark.timed(0.1)
 
@@ -71,7 +73,7 @@ def connect(broker: ScriptedBroker, **changed: object) -> Connection:
 def test_requests_are_pipelined_and_answered_in_order(broker: ScriptedBroker) -> None:
     connection = connect(broker)
     pendings = [connection.submit(METADATA) for _ in range(20)]
-    assert pendings[-1].result().cluster_id == "scripted"
+    assert pendings[-1].result().cluster_id == "mock"
     assert all(pending.done for pending in pendings)
     assert connection.in_flight == 0
 
@@ -125,21 +127,26 @@ def test_a_bad_length_closes_the_connection_before_anything_is_allocated(
 def test_a_wrong_correlation_id_is_never_delivered(broker: ScriptedBroker, cluster: ScriptedCluster) -> None:
     connection = connect(broker)
 
-    def wrong(request: MetadataRequest, version: int) -> Raw:
-        asked = Asked(request, version, 0, 0, 0)
-        return Raw(build_frame(asked, cluster.metadata(request, version), correlation_id=77))
-
-    broker.push(MetadataRequest, wrong)
+    broker.push(
+        MetadataRequest,
+        lambda request, version: Raw(frame(cluster.metadata(request, version), version, correlation_id=77)),
+    )
     with pytest.raises(ProtocolError, match="correlation id 77"):
         connection.send(METADATA)
     assert connection.closed
 
 
-def test_an_unsolicited_response_closes_the_connection(broker: ScriptedBroker) -> None:
+def test_an_unsolicited_response_closes_the_connection(
+    broker: ScriptedBroker, cluster: ScriptedCluster
+) -> None:
+    def answer_twice(came: MockRequest) -> Effect:
+        told = frame(cluster.metadata(METADATA, came.version), came.version, came.correlation_id)
+        return Effect().send(told + struct.pack(">ii", 8, 5) + b"abcd")
+
     connection = connect(broker)
-    broker._sockets[-1].sendall(struct.pack(">ii", 8, 5) + b"abcd")
-    time.sleep(0.05)
-    assert not connection.alive()
+    broker.mock.on("Metadata").choose(answer_twice)
+    connection.send(METADATA)
+    eventually(lambda: not connection.alive())
 
 
 def test_a_cut_frame_fails_everything_in_flight(broker: ScriptedBroker, cluster: ScriptedCluster) -> None:
@@ -156,10 +163,7 @@ def test_a_cut_frame_fails_everything_in_flight(broker: ScriptedBroker, cluster:
 def test_too_short_a_body_is_an_error(broker: ScriptedBroker) -> None:
     connection = connect(broker)
 
-    def short(request: MetadataRequest, version: int) -> Raw:
-        return Raw(struct.pack(">ii", 9, connection._framing._next_correlation_id - 1) + b"\0\0\0\0\0")
-
-    broker.push(MetadataRequest, short)
+    broker.mock.on("Metadata").reply(b"\0\0\0\0")
     with pytest.raises(ProtocolError):
         connection.send(METADATA)
     assert connection.closed
@@ -190,14 +194,14 @@ def test_a_late_answer_matches_nothing(broker: ScriptedBroker, cluster: Scripted
     time.sleep(0.3)
     with pytest.raises(RequestTimedOutError):
         connection.submit(METADATA)
-    assert connect(broker).send(METADATA).cluster_id == "scripted"
+    assert connect(broker).send(METADATA).cluster_id == "mock"
 
 
 def test_a_busy_caller_does_not_blame_the_broker(broker: ScriptedBroker) -> None:
     connection = connect(broker, request_timeout_ms=100)
     pending = connection.submit(METADATA)
     time.sleep(0.3)
-    assert pending.result().cluster_id == "scripted"
+    assert pending.result().cluster_id == "mock"
 
 
 def test_an_idle_connection_that_the_broker_closed_is_seen(broker: ScriptedBroker) -> None:
@@ -282,11 +286,10 @@ def test_a_connection_prints_for_people(broker: ScriptedBroker) -> None:
 
 def test_acks_0_is_done_at_once(broker: ScriptedBroker) -> None:
     connection = connect(broker)
-    broker.push(ProduceRequest, Silence)
     pending = connection.submit(ProduceRequest(acks=0, timeout_ms=1_000, topic_data=[]))
     assert pending.done
     assert pending.result() is None
-    assert connection.send(METADATA).cluster_id == "scripted"
+    assert connection.send(METADATA).cluster_id == "mock"
 
 
 def test_an_old_broker_is_asked_again_with_a_lower_version(broker: ScriptedBroker) -> None:
@@ -298,7 +301,7 @@ def test_an_old_broker_is_asked_again_with_a_lower_version(broker: ScriptedBroke
     connection = connect(broker)
     versions = [asked.version for asked in broker.asked if isinstance(asked.request, ApiVersionsRequest)]
     assert versions == [ApiVersionsRequest.versions[1], 2]
-    assert connection.send(METADATA).cluster_id == "scripted"
+    assert connection.send(METADATA).cluster_id == "mock"
 
 
 def test_a_broker_that_always_wants_a_lower_version_ends_in_an_error(broker: ScriptedBroker) -> None:
@@ -311,7 +314,7 @@ def test_a_broker_that_always_wants_a_lower_version_ends_in_an_error(broker: Scr
 def test_disjoint_versions_name_the_api_and_both_ranges_only_when_needed(broker: ScriptedBroker) -> None:
     broker.versions[FetchRequest.api_key] = (90, 99)
     connection = connect(broker)
-    assert connection.send(METADATA).cluster_id == "scripted"
+    assert connection.send(METADATA).cluster_id == "mock"
     with pytest.raises(UnsupportedVersionError, match=r"Fetch.*90.*99"):
         connection.version_of(FetchRequest)
 
@@ -342,7 +345,7 @@ def test_every_address_of_a_host_is_tried_and_named(
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     config = ClientConfig.from_properties(properties("kafka.example:9092"))
-    assert Connection.open("kafka.example", 9092, config).send(METADATA).cluster_id == "scripted"
+    assert Connection.open("kafka.example", 9092, config).send(METADATA).cluster_id == "mock"
     targets[1] = targets[0]
     with pytest.raises(NetworkError, match=r"kafka.example:9092 \(127.0.0.1: connection refused; 127.0.0.1"):
         Connection.open("kafka.example", 9092, config)
@@ -375,8 +378,8 @@ def test_large_frames_reuse_their_memory(broker: ScriptedBroker, cluster: Script
 def test_buffers_of_a_connection_without_work_are_few_and_small() -> None:
     buffers = FrameBuffers()
     frames = [buffers.take(size) for size in (KEPT_BYTES + 1, KEPT_BYTES, 1 << 20)]
-    for frame in frames:
-        buffers.give_back(frame)
+    for one in frames:
+        buffers.give_back(one)
     buffers.trim()
     assert buffers.pooled_sizes == [KEPT_BYTES]
 
@@ -388,7 +391,7 @@ def test_a_child_process_never_writes_to_an_inherited_connection(broker: Scripte
         connection.forget()
         os._exit(0 if connection.closed else 1)
     assert os.waitpid(child, 0)[1] == 0
-    assert connection.send(METADATA).cluster_id == "scripted"
+    assert connection.send(METADATA).cluster_id == "mock"
 
 
 def test_connecting_and_disconnecting_are_logged_at_debug(

@@ -131,7 +131,7 @@ def test_interrupts_at_random_moments_leave_no_lock_held(broker: ScriptedBroker)
     def ask() -> None:
         while not stop.is_set():
             try:
-                assert current[0].send(METADATA, 10_000).cluster_id == "scripted"
+                assert current[0].send(METADATA, 10_000).cluster_id == "mock"
             except RequestTimedOutError as error:
                 trouble.append(error)
             except NetworkError:

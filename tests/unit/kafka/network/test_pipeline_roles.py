@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.brokers.scripted_broker import Asked, build_frame
+from support.brokers.scripted_broker import frame
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import (
@@ -83,7 +83,7 @@ class Stream:
             response = MetadataResponse(
                 throttle_time_ms=throttle_ms, brokers=[], cluster_id="c", controller_id=1, topics=[]
             )
-            self.arrived += build_frame(Asked(REQUEST, VERSION, correlation_id, 0, 0.0), response)
+            self.arrived += frame(response, VERSION, correlation_id)
             return events
 
         return arrive

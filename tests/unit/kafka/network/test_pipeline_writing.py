@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -47,13 +46,9 @@ class DeafBroker(ScriptedCluster):
     """One broker with small socket buffers, which answers (and so reads) only while `hears` is set."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(socket_buffer_bytes=SMALL)
         self.hears = threading.Event()
         self.hears.set()
-        listener = self[1]._listener
-        assert listener is not None
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL)
         self[1].on(MetadataRequest, self.wait_and_describe)
         self[1].on(ProduceRequest, Silence)
 
@@ -179,5 +174,5 @@ def test_posting_does_not_wait_while_the_broker_mutes_us(cluster: DeafBroker) ->
     )
     connection.send(METADATA)
     began = time.monotonic()
-    assert connection.post(METADATA).result(5_000).cluster_id == "scripted"
+    assert connection.post(METADATA).result(5_000).cluster_id == "mock"
     assert time.monotonic() - began < 30

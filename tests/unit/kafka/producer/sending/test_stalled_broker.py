@@ -1,6 +1,5 @@
 """A broker that does not read holds up its own records only."""
 
-import socket
 import threading
 import time
 from contextlib import contextmanager
@@ -26,10 +25,9 @@ class StallingCluster(ProduceCluster):
     """Two brokers; the second one answers, and so reads, only while `reads` is set."""
 
     def __init__(self):
-        super().__init__(2)
+        super().__init__(2, socket_buffer_bytes=SMALL)
         self.reads = threading.Event()
         self.reads.set()
-        self[2]._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
         produce = self.producer(2)
 
         def wait_and_produce(request, version):
