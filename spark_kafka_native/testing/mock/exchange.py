@@ -148,7 +148,7 @@ class Exchange:
             _LOG.warning("broker %d: a request can't be read, its connection is closed: %s", node_id, error)
             return Outgoing(b"", Then.CLOSE)
         self._see(request)
-        if request.version not in self.versions_of(request.api):
+        if request.version not in self.versions_of(request.api) and not self._is_scripted(request, spec):
             return self._refuse(request)
         if not self._authentication.permits(request):
             what = (request.node_id, request.connection, request.api)
@@ -216,6 +216,11 @@ class Exchange:
             places=places,
         )
 
+    def _is_scripted(self, request: MockRequest, spec: MessageSpec) -> bool:
+        """True if faults may answer it at a version that is not offered."""
+        is_narrowed = request.api in self._versions
+        return not is_narrowed and request.version in spec.versions and request.api in self.script.apis()
+
     def _refuse(self, request: MockRequest) -> Outgoing:
         """ApiVersions is answered at version 0 (KIP-511); anything else ends the connection."""
         if request.api == _API_VERSIONS:
@@ -241,7 +246,7 @@ class Exchange:
         fields: Fields | None
         if replies:
             reply = replies[0](request) if callable(replies[0]) else replies[0]
-            if isinstance(reply, bytes):
+            if reply is None or isinstance(reply, bytes):
                 return reply
             fields = dict(reply)
         else:

@@ -68,8 +68,9 @@ class Listener:
     def start(self, number: Callable[[], int]) -> None:
         """Listen. ``number`` numbers connections."""
         listening, self._reserved = self._reserved or _bind(self.port), None
-        for side in (socket.SO_RCVBUF, socket.SO_SNDBUF) if self._buffer_bytes is not None else ():
-            listening.setsockopt(socket.SOL_SOCKET, side, self._buffer_bytes)
+        if self._buffer_bytes is not None:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._buffer_bytes)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._buffer_bytes)
         listening.listen()
         self.port = listening.getsockname()[1]
         self._listening = listening

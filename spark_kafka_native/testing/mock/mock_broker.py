@@ -50,8 +50,8 @@ class MockBroker:
 
         ``versions`` narrows an API to a lowest and a highest version, ``{"Fetch": (4, 11)}``, as an older
         broker has it. ``tls`` is a server's context. ``users`` are the names and passwords that
-        SASL PLAIN accepts. ``socket_buffer_bytes`` is the size of the sockets' buffers, small ones for a client that
-        meets a broker which does not read. ``jar`` is a ``kafka-clients`` jar; by default that of
+        SASL PLAIN accepts. ``socket_buffer_bytes`` is the size of the sockets' buffers: a client soon fills
+        small ones when a broker does not read. ``jar`` is a ``kafka-clients`` jar; by default that of
         the embedded broker, which is fetched on the first call ever. Raises `JarsUnavailableError` if there
         is none, `JavaUnavailableError` if it would have to be fetched and there is no Java to do that.
         """

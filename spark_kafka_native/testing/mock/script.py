@@ -85,7 +85,7 @@ def index_of(item: Mapping[str, Any]) -> int:
 
 
 Fields = dict[str, Any]
-Reply = Mapping[str, Any] | bytes | Callable[[MockRequest], Mapping[str, Any] | bytes]
+Reply = Mapping[str, Any] | bytes | Callable[[MockRequest], Mapping[str, Any] | bytes | None]
 Choice = Callable[[MockRequest], "Effect | None"]
 
 
@@ -186,7 +186,8 @@ class Effect:
     def reply(self, response: Reply) -> Self:
         """Answer with these fields, or with these bytes after the header. The request is not carried out.
 
-        A function gets the `MockRequest` and returns either. Fields that are left out have their default.
+        A function gets the `MockRequest` and returns either, or None for no response, as to a Produce with
+        ``acks=0``. Fields that are left out have their default.
         """
         with self._tell():
             self.response = response

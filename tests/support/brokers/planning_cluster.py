@@ -40,6 +40,8 @@ class PlanningCluster(ScriptedCluster):
         self.internal: set[str] = set()
         self.on_lookup: Any = lambda: None
         """Called before committed offsets or times are answered: an event in the middle of planning."""
+        self[1].on(MetadataRequest, self.metadata)
+        self[1].on(ListOffsetsRequest, self.list_offsets)
         self[1].on(FindCoordinatorRequest, self.coordinator)
         self[1].on(OffsetFetchRequest, self.offset_fetch)
 

@@ -35,7 +35,7 @@ from spark_kafka_native.kafka.protocol.api.transactions import (
 )
 from spark_kafka_native.kafka.records.batch import HEADER
 from spark_kafka_native.kafka.records.decode import decode_record_set
-from support.brokers.scripted_broker import HangUp, ScriptedCluster, Silence
+from support.brokers.scripted_broker import HangUp, NoAnswer, ScriptedCluster, Silence
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class ProduceCluster(ScriptedCluster):
             if lost is not None:
                 return lost
             if request.acks == 0:
-                return Silence
+                return NoAnswer
             return ProduceResponse(responses=answers, throttle_time_ms=self.throttle_ms)
 
         return produce

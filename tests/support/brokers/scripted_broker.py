@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ssl
 import struct
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -28,15 +29,14 @@ from spark_kafka_native.kafka.protocol.api.api_versions import (
 from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest, FetchResponse, PartitionData
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
-from spark_kafka_native.kafka.protocol.message_codec import codec
 from spark_kafka_native.kafka.protocol.message import Request, Response
+from spark_kafka_native.kafka.protocol.message_codec import codec
 from spark_kafka_native.kafka.records.columns import RecordColumns
 from spark_kafka_native.kafka.records.encode import encode_record_batch
 from spark_kafka_native.testing import Effect, MockBroker
 from spark_kafka_native.testing.mock.mock_cluster import MockCluster, MockTopic
-from spark_kafka_native.testing.mock.mock_request import MockRequest
 from spark_kafka_native.testing.mock.partition_log import PartitionLog
-from spark_kafka_native.testing.mock.script import Fault
+from spark_kafka_native.testing.mock.script import Fault, MockRequest
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,11 @@ class HangUp:
 
 
 class Silence:
-    """Never answer, keep the connection."""
+    """Never answer, neither this request nor any later one; keep the connection."""
+
+
+class NoAnswer:
+    """Go on without an answer, as after a Produce with ``acks=0``."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,7 @@ class Dribble:
     pause_s: float
 
 
-Answer = Response | Raw | Late | Cut | Dribble | type[HangUp] | type[Silence] | Callable[..., Any]
+Answer = Response | Raw | Late | Cut | Dribble | type[HangUp | Silence | NoAnswer] | Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,7 @@ class ScriptedBroker:
         self.port = self.mock.cluster.addresses[self._number][1]
         self.versions = {key: cls.versions for key, cls in all_requests().items()}
         self._standing: dict[type[Request[Any]], Fault] = {}
+        self._pushed: dict[type[Request[Any]], list[Fault]] = defaultdict(list)
         self.on(ApiVersionsRequest, self._api_versions)
 
     @property
@@ -152,8 +157,11 @@ class ScriptedBroker:
 
     def push(self, request: type[Request[Any]], *answers: Answer) -> None:
         """Answer the next such requests so, one each, before the standing answer counts again."""
-        for answer in answers:
-            self._fault(request, answer, times=1)
+        self._pushed[request] += [self._fault(request, answer, times=1) for answer in answers]
+
+    def pushed(self, request: type[Request[Any]]) -> int:
+        """How many pushed answers no request has come for so far."""
+        return sum(not fault.is_over for fault in self._pushed[request])
 
     def _fault(self, request: type[Request[Any]], answer: Answer, *, times: int | None) -> Fault:
         fault = self.mock.on(api_of(request), node_id=self._number, times=times)
@@ -209,6 +217,8 @@ def _effect(came: MockRequest, answer: Any) -> Effect:
             return Effect().hang_up()
         case type() if answer is Silence:
             return Effect().ignore()
+        case type() if answer is NoAnswer:
+            return Effect().reply(lambda _: None)
     return _effect(came, answer(typed(came).request, came.version))
 
 
@@ -351,7 +361,7 @@ class ScriptedCluster:
     def own(self, request: Request[Any], version: int, node_id: int = 1) -> Any:
         """What the broker would answer."""
         body = b"".join(codec(type(request), version).write(request))
-        told = self.mock.answer(api_of(type(request)), body, version=version, node_id=node_id)
+        told = self.mock.respond(api_of(type(request)), body, version=version, node_id=node_id)
         return codec(type(request).response, version).read(memoryview(told))
 
     def metadata(self, request: MetadataRequest, version: int) -> MetadataResponse:

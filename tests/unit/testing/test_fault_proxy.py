@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.brokers.scripted_broker import ScriptedBroker, Silence
+from support.brokers.scripted_broker import ScriptedBroker
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.protocol.api.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -333,7 +333,6 @@ def test_rules_that_make_no_sense_are_refused(wrong: dict[str, Any], words: str)
 
 
 def test_nothing_is_answered_to_acks_0(proxy: FaultProxy, client: Client, broker: ScriptedBroker) -> None:
-    broker.on(ProduceRequest, Silence)
     client.send(ProduceRequest(transactional_id=None, acks=0, timeout_ms=1, topic_data=[]), 9)
     assert client.ask(END, 5) == DONE
 

@@ -149,6 +149,19 @@ def test_an_answer_dribbles(broker: MockBroker, peer: Peer) -> None:
         broker.on("ListGroups").dribble(0, 1)
 
 
+def test_a_reply_of_none_is_no_answer(broker: MockBroker, peer: Peer) -> None:
+    broker.on("ListGroups").reply(lambda _: None)
+    peer.send("ListGroups", {}, 4)
+    assert peer.ask("Metadata", {"topics": []}, 9)["topics"] == []
+
+
+def test_a_fault_answers_a_version_that_is_not_offered(broker: MockBroker, peer: Peer) -> None:
+    """EndTxn from version 5 on is KIP-890's, which the mock has not."""
+    broker.on("EndTxn").reply({"producer_epoch": 3})
+    end = {"transactional_id": "t", "producer_id": 1, "producer_epoch": 2, "committed": True}
+    assert peer.ask("EndTxn", end, 5)["producer_epoch"] == 3
+
+
 def test_bytes_are_sent_in_place_of_an_answer(broker: MockBroker, peer: Peer) -> None:
     broker.on("CreateTopics").send(b"HTTP/1.1 400").cut(8)
     peer.send("CreateTopics", {"topics": [{"name": "c", "num_partitions": 1}]}, 5)

@@ -294,7 +294,12 @@ def test_brokers_that_all_moved_are_found_through_the_bootstrap_servers(cluster:
     }
     for node_id in moved:
         cluster[node_id].stop()
-    cluster[1].node_id = 9
+    cluster[1].on(
+        MetadataRequest,
+        lambda *asked: replace(
+            told := cluster.metadata(*asked), brokers=[replace(told.brokers[0], node_id=9), *told.brokers[1:]]
+        ),
+    )
     router._metadata = replace(
         router.snapshot,
         brokers={
@@ -309,7 +314,7 @@ def test_a_node_id_at_a_new_address_is_connected_to_there(cluster: ScriptedClust
     router.metadata()
     old = router.connection(2)
     with ScriptedBroker(2) as moved:
-        cluster.brokers[2] = moved
+        cluster.mock.cluster.addresses[2] = (moved.host, moved.port)
         router.metadata(refresh=True)
         assert router.connection(2).address == moved.address
     assert old.closed
@@ -369,7 +374,7 @@ def test_a_deleted_topic_is_waited_for_once(
     # Another topic that is missing for a moment is waited for all the same.
     kept_id = cluster.topic_ids.pop("kept")
     assert ask() >= 0.4
-    cluster.topic_ids |= {"orders": topic_id, "kept": kept_id}
+    cluster.topic_ids.update({"orders": topic_id, "kept": kept_id})
     # An answer that names it again: it is a topic like any other, and is waited for when it vanishes.
     list_offsets(router, dict.fromkeys((tp, kept), OffsetAt.LATEST))
     del cluster.topic_ids["orders"]

@@ -47,7 +47,7 @@ from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, Meta
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.testing import Effect
-from spark_kafka_native.testing.mock.mock_request import MockRequest
+from spark_kafka_native.testing.mock.script import MockRequest
 
 pytestmark = pytest.mark.timed(0.1)
 

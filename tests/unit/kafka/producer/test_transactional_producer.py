@@ -190,7 +190,7 @@ def test_a_request_whose_answer_is_lost_late_or_doubled_changes_nothing(
             transact(second, "c", 2)
             second.commit()
 
-    assert not cluster[1]._pushed[request_class], "the fault never came"
+    assert not cluster[1].pushed(request_class), "the fault never came"
     assert seen(cluster) == told("a") + told("b") + told("c")
     assert cluster.offsets == {("g", TP): (2, "c")}
 

@@ -35,6 +35,7 @@ def test_a_recreated_topic_starts_at_sequence_0(cluster):
         send(producer, 10)
         producer.flush(60)
         with cluster.lock:
+            del cluster.topic_ids["t"]
             cluster.create("t")
         send(producer, 10)
         producer.flush(60)
