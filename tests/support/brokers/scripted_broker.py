@@ -223,7 +223,7 @@ def _effect(came: MockRequest, answer: Any) -> Effect:
 
 
 def _made_when_sent(came: MockRequest, answer: Any) -> Effect:
-    """The effect of an answer whose function is called after a delay, not before it."""
+    """The effect of an answer; its function is called after a delay, not before it."""
     if isinstance(answer, type | Response):
         return _effect(came, answer)
     return Effect().reply(lambda came: _body(answer(typed(came).request, came.version), came.version))
