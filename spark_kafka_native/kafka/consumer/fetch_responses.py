@@ -27,6 +27,7 @@ from ..errors import (
 )
 from ..model import IsolationLevel
 from ..protocol.api.fetch import PartitionData
+from ..protocol.api.metadata import LeaderIdAndEpoch
 from ..records.batch import first_offset, offset_after
 from ..runtime.log_throttle import LogThrottle
 from ..runtime.retry import Backoff, is_retriable
@@ -38,6 +39,7 @@ FRAME_OVERHEAD = 64 * 1024
 RECREATED_AFTER = 3
 """Another topic id counts once seen this often in a row: a broker that lags may send the former one."""
 _GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID)
+_MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 _RETRIED = (
     ErrorCode.UNKNOWN_TOPIC_ID,
     ErrorCode.INCONSISTENT_TOPIC_ID,
@@ -189,7 +191,7 @@ def log_overdue(state: PartitionState, limit_ms: float) -> None:
 
 def _apply(state: PartitionState, data: PartitionData, response: ResponseFacts, rules: FetchRules) -> bool:
     if data.error_code:
-        _refused(state, data.error_code, response, rules)
+        _refused(state, data, response, rules)
         return False
     state.learn_topic_id()
     if data.diverging_epoch.end_offset >= 0:
@@ -223,9 +225,8 @@ def _has_records(
     return True
 
 
-def _refused(
-    state: PartitionState, error_code: ErrorCode, response: ResponseFacts, rules: FetchRules
-) -> None:
+def _refused(state: PartitionState, data: PartitionData, response: ResponseFacts, rules: FetchRules) -> None:
+    error_code, former = data.error_code, state.broker.leader
     of_follower = state.broker.replica is not None
     if of_follower:
         state.leave_replica(response.now, rules.replica_s)
@@ -243,6 +244,18 @@ def _refused(
             raise error
         return
     apply_failure(state, error, response.now, rules)
+    if error_code in _MOVED and former is not None:
+        _follow_leader(state, former, data.current_leader, response)
+
+
+def _follow_leader(
+    state: PartitionState, former: Leader, named: LeaderIdAndEpoch, response: ResponseFacts
+) -> None:
+    """A broker that refuses because the leader has moved may name the new one (KIP-951): no metadata request
+    is needed then. An epoch that is not newer may come from a broker that lags behind.
+    """
+    if named.leader_epoch > former.leader_epoch and named.leader_id in response.brokers:
+        state.broker.led_by(Leader(named.leader_id, named.leader_epoch, former.topic_id), response.now)
 
 
 def _prefer(state: PartitionState, data: PartitionData, response: ResponseFacts, rules: FetchRules) -> None:

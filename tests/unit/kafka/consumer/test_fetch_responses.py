@@ -31,6 +31,7 @@ from spark_kafka_native.kafka.errors import (
 )
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.fetch import DivergingEpoch, PartitionData
+from spark_kafka_native.kafka.protocol.api.metadata import LeaderIdAndEpoch
 from spark_kafka_native.kafka.records.columns import RecordColumns
 from spark_kafka_native.kafka.records.encode import encode_record_batch
 from spark_kafka_native.kafka.runtime.retry import Backoff
@@ -390,6 +391,44 @@ def test_a_refusal_that_passes_loses_the_leader_and_one_for_good_names_the_acl()
     apply_response(denied, data(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED), ANSWER, RULES)
     assert "fetching orders-0 at offset 10: TOPIC_AUTHORIZATION_FAILED" in str(denied.error)
     assert "Read on the topic" in str(denied.error)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH])
+def test_a_newer_leader_that_a_refusal_names_is_asked_next(code: ErrorCode) -> None:
+    one = state()
+    topic_id = UUID(int=7)
+    one.broker.led_by(Leader(1, 5, topic_id), 50.0)
+    named = LeaderIdAndEpoch(leader_id=3, leader_epoch=6)
+    assert not apply_response(one, data(error_code=code, current_leader=named), ANSWER, RULES)
+    assert one.broker.leader == Leader(3, 6, topic_id)
+    assert not one.broker.leader_is_stale
+    assert one.progress.failures == 1
+    assert one.progress.retry_at > ANSWER.now
+
+
+@pytest.mark.parametrize(
+    ("code", "named"),
+    [
+        pytest.param(ErrorCode.NOT_LEADER_OR_FOLLOWER, (3, 5), id="no newer epoch"),
+        pytest.param(ErrorCode.NOT_LEADER_OR_FOLLOWER, (9, 6), id="a broker that the metadata lack"),
+        pytest.param(ErrorCode.NOT_LEADER_OR_FOLLOWER, (-1, 6), id="no leader"),
+        pytest.param(ErrorCode.UNKNOWN_LEADER_EPOCH, (3, 6), id="a broker that lags behind"),
+    ],
+)
+def test_any_other_leader_that_a_refusal_names_is_looked_up(code: ErrorCode, named: tuple[int, int]) -> None:
+    one = state()
+    leader = LeaderIdAndEpoch(leader_id=named[0], leader_epoch=named[1])
+    assert not apply_response(one, data(error_code=code, current_leader=leader), ANSWER, RULES)
+    assert (one.broker.leader, one.broker.leader_is_stale) == (None, True)
+
+
+def test_a_leader_that_is_named_does_not_mend_an_error_for_good() -> None:
+    one = state()
+    leader = LeaderIdAndEpoch(leader_id=3, leader_epoch=6)
+    refused = data(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, current_leader=leader)
+    apply_response(one, refused, ANSWER, RULES)
+    assert one.error is not None
+    assert one.broker.leader == Leader(1, 5, None)
 
 
 def test_an_answer_that_breaks_a_partition_off_has_nothing_to_decode() -> None:

@@ -45,7 +45,7 @@ from spark_kafka_native.kafka.protocol.api.fetch import (
     FetchRequest,
     FetchResponse,
 )
-from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
+from spark_kafka_native.kafka.protocol.api.metadata import LeaderIdAndEpoch, MetadataRequest
 
 pytestmark = pytest.mark.timed(0.1)
 
@@ -206,6 +206,24 @@ def test_passing_errors_are_retried_with_new_metadata(
     cluster[1].push(FetchRequest, refuse, refuse, one, refuse)
     assert read_all(fetcher(cluster, max_partition_fetch_bytes=1), whole(tps)) == complete(tps)
     assert any(broker.requests(MetadataRequest) for broker in cluster.brokers.values())
+
+
+def test_a_leader_that_moved_is_followed_without_new_metadata(cluster: ScriptedCluster) -> None:
+    [tp] = fill(cluster, partitions=1)
+    one = cluster.fetcher(1)
+
+    def refuse(request: FetchRequest, version: int) -> FetchResponse:
+        cluster.logs[tp].leader, cluster.logs[tp].leader_epoch = 2, 1
+        topic = one(request, version).responses[0]
+        leader = LeaderIdAndEpoch(leader_id=2, leader_epoch=1)
+        refused = replace(refusal(0, ErrorCode.NOT_LEADER_OR_FOLLOWER), current_leader=leader)
+        return FetchResponse(responses=[replace(topic, partitions=[refused])])
+
+    cluster[1].push(FetchRequest, one, refuse)
+    assert read_all(fetcher(cluster, max_partition_fetch_bytes=1), whole([tp])) == complete([tp])
+    asked = [request for broker in cluster.brokers.values() for request in broker.requests(MetadataRequest)]
+    assert len(asked) == 1
+    assert cluster[2].requests(FetchRequest)
 
 
 @pytest.mark.parametrize("fault", [HangUp, Cut])
