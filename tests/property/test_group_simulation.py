@@ -38,7 +38,7 @@ from spark_kafka_native.kafka.group.membership import (
     MembershipRules,
 )
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.protocol.api import consumer_group, group_membership
+from spark_kafka_native.kafka.protocol.api import group_membership
 from spark_kafka_native.kafka.runtime.retry import Backoff
 
 SEEDS = int(os.environ.get("GROUP_SIMULATION_SEEDS", "100"))
@@ -245,7 +245,7 @@ class ConsumerCoordinator:
         def answer(**fields: Any) -> Any:
             blank = {"throttle_time_ms": 0, "heartbeat_interval_ms": 3_000, "member_epoch": 0}
             blank |= {"error_code": E.NONE, "member_id": request.member_id}
-            return consumer_group.ConsumerGroupHeartbeatResponse(**blank | fields)
+            return group_membership.ConsumerGroupHeartbeatResponse(**blank | fields)
 
         name, epoch = request.member_id, request.member_epoch
         if epoch < 0:
@@ -307,9 +307,9 @@ def assignment(partitions: set[TopicPartition]) -> Any:
     indexes: dict[str, list[int]] = defaultdict(list)
     for topic, index in sorted(partitions):
         indexes[topic].append(index)
-    return consumer_group.Assignment(
+    return group_membership.Assignment(
         topic_partitions=[
-            consumer_group.TopicPartitions(topic_id=IDS[topic], partitions=found)
+            group_membership.TopicPartitions(topic_id=IDS[topic], partitions=found)
             for topic, found in indexes.items()
         ]
     )
