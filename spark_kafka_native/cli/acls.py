@@ -28,7 +28,7 @@ def add_command(commands: Any) -> None:
         "action", nargs="?", default="list", choices=("list", "add", "remove"), help="(default list)"
     )
     parser.add_argument(
-        "--principal", metavar="User:NAME", help="the user they apply to; User:* is everybody"
+        "--principal", metavar="User:NAME", help="the user to which they apply; User:* is every user"
     )
     parser.add_argument(
         "--operation", action="append", default=[], metavar="WORD",

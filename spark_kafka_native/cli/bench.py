@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from .options import (
     number,
     producer_configs,
 )
-from .output import note, on_terminal, print_rows
+from .output import columns_of, note, on_terminal, print_rows, progress_bar, show_progress
 
 if TYPE_CHECKING:
     from ..kafka.admin.admin import Admin
@@ -32,12 +33,14 @@ def add_command(commands: Any) -> None:
         help="measure writing and reading",
         description="Creates a topic, writes random records to it in columns, reads them back, deletes it.",
     )
-    parser.add_argument("--records", type=number(1), default=1_000_000, help="(default 1000000)")
+    parser.add_argument("--records", type=number(1), default=1_000_000, metavar="N", help="(default 1000000)")
     parser.add_argument(
-        "--size", type=number(0, 1_000_000), default=100, help="bytes of a value (default 100)"
+        "--size", type=number(0, 1_000_000), default=100, metavar="N", help="bytes of a value (default 100)"
     )
-    parser.add_argument("--partitions", type=number(1), default=4, help="(default 4)")
-    parser.add_argument("--replication-factor", type=number(1, 32_767), help="default: the broker's")
+    parser.add_argument("--partitions", type=number(1), default=4, metavar="N", help="(default 4)")
+    parser.add_argument(
+        "--replication-factor", type=number(1, 32_767), metavar="N", help="default: the broker's"
+    )
     parser.add_argument("--keep", action="store_true", help="do not delete the topic afterwards")
     add_json_option(parser)
     add_connection_options(parser)
@@ -123,11 +126,6 @@ def _row(way: str, records: int, seconds: float, size: int) -> dict[str, Any]:
 
 
 def _show(what: str, done: int, of: int) -> None:
-    import sys
-
     if on_terminal(sys.stderr):
-        bar = "#" * (30 * done // of)
-        sys.stderr.write(f"\r\x1b[K  {what} [{bar:30}] {done / of:4.0%}")
-        if done >= of:
-            sys.stderr.write("\r\x1b[K")
-        sys.stderr.flush()
+        line = "" if done >= of else progress_bar(what, done / of, columns_of(sys.stderr))
+        show_progress(line, sys.stderr)

@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
             properties=_properties(arguments.properties_file, arguments.property),
             port=arguments.port,
         )
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         arguments.parser.error(str(error))
     started = time.monotonic()
     with kafka:
@@ -93,7 +93,10 @@ def _wait(kafka: EmbeddedKafka) -> int:
 
 
 def _properties(file: Path | None, given: list[str]) -> dict[str, str]:
-    lines = file.read_text(encoding="utf-8").splitlines() if file else []
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines() if file else []
+    except OSError as error:
+        raise ValueError(f"--properties-file: {file} can't be read: {error.strerror}") from None
     kept = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
     return dict(_pair(text, "NAME=VALUE", "=") for text in [*kept, *given])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from .options import add_connection_options, add_json_option, connect, pair, wrong_usage
+from .options import add_connection_options, add_json_option, check_named_once, connect, pair, wrong_usage
 from .output import note, print_rows
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def add_command(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "configs",
         help="show and change settings of topics, brokers and groups",
-        description="Shows the settings that somebody has set (--all: every one), or changes some and "
+        description="Shows the settings that are not defaults (--all: every one), or changes some and "
         "leaves the others as they are.",
     )
     parser.add_argument("kind", choices=_KINDS, help="the kind of thing whose settings to show")
@@ -56,6 +56,8 @@ def add_command(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Apply the requested changes; without changes, print the settings."""
     resource = _resource(arguments)
+    pairs = [*arguments.set, *arguments.append, *arguments.subtract]
+    check_named_once(arguments, [*(name for name, _ in pairs), *arguments.unset])
     values = dict(arguments.set) | dict.fromkeys(arguments.unset)
     with connect(arguments) as admin:
         if values or arguments.append or arguments.subtract:

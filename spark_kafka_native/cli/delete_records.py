@@ -27,14 +27,23 @@ def add_command(commands: Any) -> None:
     """Declare the command and its options."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "delete-records",
-        help="delete the records before a place",
-        description="Shows which records of the topics lie before a place, and with --execute deletes them, "
-        "for good.",
+        help="delete the records before an offset",
+        description="Shows how many records of each partition are before an offset, and with --execute "
+        "deletes them for good.",
     )
     add_topics(parser, "names of topics")
-    parser.add_argument("-p", "--partition", type=number(0), action="append", help="only these; repeatable")
-    parser.add_argument("--before", type=parse_offset_spec, required=True, metavar="PLACE", help=OFFSET_SPECS)
-    parser.add_argument("--execute", action="store_true", help="do it")
+    parser.add_argument(
+        "-p",
+        "--partition",
+        type=number(0),
+        action="append",
+        metavar="N",
+        help="only this partition; repeatable",
+    )
+    parser.add_argument(
+        "--before", type=parse_offset_spec, required=True, metavar="OFFSET", help=OFFSET_SPECS
+    )
+    parser.add_argument("--execute", action="store_true", help="delete the records")
     add_json_option(parser)
     add_connection_options(parser)
     parser.set_defaults(run=run, parser=parser)

@@ -19,11 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .options import number
+from .output import columns_of, progress_bar, show_progress
+
 _WRITE_TASKS = 8
 _WARM_UP_RECORDS = 20_000
 _SHOWN_ROWS = 5
 _REFRESH_S = 0.2
-_BAR_WIDTH = 30
 _LOG_SETTINGS = """\
 rootLogger.level = error
 rootLogger.appenderRef.console.ref = console
@@ -54,15 +56,21 @@ def add_command(commands: Any) -> None:
         description="Starts a Kafka broker and Spark on this machine, writes records with "
         'df.write.format("pykafka"), reads them with spark.read.format("pykafka") and checks them.',
     )
-    parser.add_argument("--records", type=int, default=1_000_000, help="number of records (default 1000000)")
-    parser.add_argument("--partitions", type=int, default=4, help="partitions of the topic (default 4)")
+    parser.add_argument(
+        "--records",
+        type=number(1),
+        default=1_000_000,
+        metavar="N",
+        help="number of records (default 1000000)",
+    )
+    parser.add_argument(
+        "--partitions", type=number(1), default=4, metavar="N", help="partitions of the topic (default 4)"
+    )
     parser.set_defaults(run=run, parser=parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the demo. Returns 0 when every record came back unchanged."""
-    if arguments.records < 1 or arguments.partitions < 1:
-        arguments.parser.error("--records and --partitions must be at least 1")
     from ..testing.processes import Guard
 
     started = time.monotonic()
@@ -247,16 +255,15 @@ def _paint(title: str, started: float, over: threading.Event, done_share: Callab
             share = done_share()
         except Exception:  # noqa: BLE001 - Spark may be stopping; a progress bar must not fail the demo
             share = None
-        filled = "" if share is None else f" [{'#' * int(share * _BAR_WIDTH):{_BAR_WIDTH}}] {share:4.0%}"
-        sys.stdout.write(f"\r\x1b[K  {time.monotonic() - started:6.1f} s  {title} ...{filled}")
-        sys.stdout.flush()
+        text = f"{time.monotonic() - started:6.1f} s  {title} ..."
+        show_progress(progress_bar(text, share, columns_of(sys.stdout)), sys.stdout)
 
 
 def _finish(painter: threading.Thread, over: threading.Event) -> None:
     over.set()
     if painter.is_alive():
         painter.join()
-        sys.stdout.write("\r\x1b[K")
+        show_progress("", sys.stdout)
 
 
 # --- Spark on this machine ----------------------------------------------------------------------------------

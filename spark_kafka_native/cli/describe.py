@@ -24,11 +24,11 @@ def add_command(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "describe",
         help="brokers of the cluster, or partitions of topics",
-        description="Without names: the brokers of the cluster and their disks. With names: the "
-        "partitions of these topics, who leads and holds them, and the settings that are not the default.",
+        description="Without names: the brokers of the cluster. With names: the partitions of these topics "
+        "with their leaders and replicas, and the settings that are not defaults.",
     )
     add_topics(parser)
-    parser.add_argument("--disks", action="store_true", help="without names: also what lies on the disks")
+    parser.add_argument("--disks", action="store_true", help="without names: the disks of the brokers, too")
     add_json_option(parser)
     add_connection_options(parser)
     parser.set_defaults(run=run, parser=parser)

@@ -49,7 +49,7 @@ def add_command(commands: Any) -> None:
         help="check the way to a cluster, and this machine",
         description="Checks names, TCP, TLS, SASL and the first exchange of each bootstrap server, whether "
         "every broker can be reached where it says it is, and Python, Java and Spark on this machine. "
-        "Only the machine if nothing says which cluster. Ends with 1 if anything is an error.",
+        "Without a cluster it checks only this machine. The exit code is 1 if any finding is an error.",
     )
     parser.add_argument(
         "--write", action="store_true", help="also write to a temporary topic, to measure the broker's clock"

@@ -27,13 +27,13 @@ def add_command(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "groups",
         help="list groups, their lag and members; delete them",
-        description="Lists the groups of a cluster. With --lag: for each partition what a group has "
-        "committed, and how far the end is ahead of it.",
+        description="Lists the groups of a cluster. With --lag: the offset that a group has committed for "
+        "each partition, and its distance from the end.",
     )
     parser.add_argument("names", nargs="*", metavar="GROUP", help="names of groups (default: all)")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--lag", action="store_true", help="committed offsets, ends and lag, by partition")
-    what.add_argument("--members", action="store_true", help="members and what they read")
+    what.add_argument("--members", action="store_true", help="members and their partitions")
     what.add_argument("--delete", action="store_true", help="delete the named groups and their offsets")
     parser.add_argument(
         "--state", action="append", type=_state, default=[], metavar="STATE",

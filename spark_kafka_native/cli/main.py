@@ -19,7 +19,7 @@ from typing import Any
 
 from ..kafka.errors import KafkaError
 from ..version import __version__
-from .options import VALUE_OPTIONS, CommandParser
+from .options import VALUE_OPTIONS, BriefParser, CommandParser, did_you_mean
 from .output import printable
 
 _COMMANDS = (
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _prepare_streams()
     words = _command_first(sys.argv[1:] if arguments is None else list(arguments))
     code: int = 0
-    parsed = command_line_parser(words).parse_args(words)
+    parsed = _parsed(words)
     verbose = min(getattr(parsed, "verbose", 0), len(_LEVELS) - 1)
     logging.basicConfig(format="%(levelname)s: %(message)s", level=_LEVELS[verbose], stream=sys.stderr)
     try:
@@ -64,6 +64,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
+def _parsed(words: Sequence[str]) -> argparse.Namespace:
+    parser = command_line_parser(words)
+    if not words:
+        parser.error("which command?")
+    if words[0] not in _COMMANDS and not words[0].startswith("-"):
+        parser.error(f"no command {words[0]!r}{did_you_mean(words[0], _COMMANDS)}")
+    parsed, unknown = parser.parse_known_args(words)
+    if unknown:
+        parsed.parser.error_of_unknown(unknown)
+    return parsed
+
+
 def _command_first(words: list[str]) -> list[str]:
     """Return ``words`` with the options before the command moved behind it, as in ``-b host:9092 topics``."""
     at = 0
@@ -74,9 +86,9 @@ def _command_first(words: list[str]) -> list[str]:
     return [words[at], *words[:at], *words[at + 1 :]]
 
 
-def command_line_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
+def command_line_parser(words: Sequence[str] = ()) -> BriefParser:
     """Return the parser of the command in ``words``, or of every command if the first word is none."""
-    parser = argparse.ArgumentParser(
+    parser = BriefParser(
         prog="pykafka",
         allow_abbrev=False,
         description="Looks into Kafka, writes to it, administers it; also python -m spark_kafka_native.",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..kafka.errors import ConfigError, KafkaError
 from ..kafka.model import IsolationLevel, OffsetAt, TopicPartition
-from ..spark.options.option_values import parse_timestamp_ms
+from ..spark.options.timestamps import parse_timestamp_ms
 from .options import (
     add_connection_options,
     add_json_option,
@@ -157,13 +157,20 @@ def add_command(commands: Any) -> None:
     """Declare the command and its options."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "offsets",
-        help="first and last offsets of partitions, or those of a time",
-        description="The offsets between which each partition has records (the last is that of the next one "
-        "to be written), or the one at a place.",
+        help="first and end offsets of partitions, or those of a time",
+        description="Prints the first and the end offset of each partition (the end is the offset of the "
+        "next record to be written), or with --at another one.",
     )
     add_topics(parser)
-    parser.add_argument("-p", "--partition", type=number(0), action="append", help="only these; repeatable")
-    parser.add_argument("--at", type=parse_offset_spec, metavar="PLACE", help=OFFSET_SPECS)
+    parser.add_argument(
+        "-p",
+        "--partition",
+        type=number(0),
+        action="append",
+        metavar="N",
+        help="only this partition; repeatable",
+    )
+    parser.add_argument("--at", type=parse_offset_spec, metavar="OFFSET", help=OFFSET_SPECS)
     add_json_option(parser)
     add_connection_options(parser)
     parser.set_defaults(run=run, parser=parser)

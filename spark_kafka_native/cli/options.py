@@ -9,7 +9,7 @@ import fnmatch
 import os
 import re
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 from ..kafka.config.client_config import ClientConfig, ConsumerConfig, configs_from
@@ -33,7 +33,7 @@ _BOOTSTRAP, _CONFIG_FILE = "PYKAFKA_BOOTSTRAP", "PYKAFKA_CONFIG"
 """Environment variables, used where no option is given."""
 VALUE_OPTIONS = ("-b", "--bootstrap-server", "--bootstrap-servers", "--config", "-X", "--timeout")
 """The connection options that take a value."""
-TOPICS = "names of topics; also patterns: 'orders-*', or a regular expression after ^, as '^orders-[0-9]+$'"
+TOPICS = "topics, or patterns: 'orders-*', or a regular expression that begins with ^: '^orders-[0-9]+$'"
 _TIMEOUT_S = 30
 Own = TypeVar("Own", bound=Properties)
 
@@ -57,7 +57,7 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--timeout", type=number(1, 86_400), metavar="SECONDS",
-        help=f"limit for each answer from the cluster, retries included (default {_TIMEOUT_S})",
+        help=f"limit for each response of the cluster, retries included (default {_TIMEOUT_S})",
     )  # fmt: skip
     group.add_argument(
         "-v", "--verbose", action="count", default=0, help="log what the client does; -vv logs details"
@@ -175,7 +175,15 @@ def _configs(
 # --- parsing ------------------------------------------------------------------------------------------------
 
 
-class CommandParser(argparse.ArgumentParser):
+class BriefParser(argparse.ArgumentParser):
+    """A parser with errors of one line and a hint at ``--help``."""
+
+    def error(self, message: str) -> Never:
+        """Print one line and a hint at ``--help``; exit with 2."""
+        self.exit(2, f"{self.prog}: {message}\nTry '{self.prog} --help'.\n")
+
+
+class CommandParser(BriefParser):
     """The parser of one command. Names may stand before, after and between options.
 
     Options must not be abbreviated: ``--d`` must not be taken for ``--delete``.
@@ -198,9 +206,20 @@ class CommandParser(argparse.ArgumentParser):
         finally:
             self._parsing = False
 
-    def error(self, message: str) -> Never:
-        """Print one line and a hint at ``--help``; exit with 2."""
-        self.exit(2, f"{self.prog}: {message}\nTry '{self.prog} --help'.\n")
+    def error_of_unknown(self, words: Sequence[str]) -> Never:
+        """Print an error for ``words`` that are neither options nor names; exit with 2."""
+        options = [option for action in self._actions for option in action.option_strings]
+        self.error(
+            f"unrecognized arguments: {' '.join(words)}{did_you_mean(words[0].partition('=')[0], options)}"
+        )
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return a hint at the one of ``known`` that is like ``word``; nothing if none is."""
+    import difflib  # late: few commands are misspelt
+
+    close = difflib.get_close_matches(word, list(known), 1, 0.7)
+    return f"; did you mean {close[0] if close[0].startswith('-') else repr(close[0])}?" if close else ""
 
 
 def number(min_value: int, max_value: int | None = None) -> Callable[[str], int]:
@@ -225,6 +244,15 @@ def pair(text: str) -> tuple[str, str]:
     if not found or not name.strip():
         raise argparse.ArgumentTypeError("it is not of the form NAME=VALUE")
     return name.strip(), value
+
+
+def check_named_once(arguments: argparse.Namespace, names: Iterable[str]) -> None:
+    """Wrong usage if a setting is named twice: only one of its changes could be made."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            wrong_usage(arguments, f"{name!r} is named twice: name each setting only once")
+        seen.add(name)
 
 
 def wrong_usage(arguments: argparse.Namespace, text: str) -> Never:

@@ -17,6 +17,8 @@ from ..kafka.errors import BrokerError
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Includes the characters that change the direction of text, and lone surrogates, which have no UTF-8."""
 BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
+_CLEAR_LINE = "\r\x1b[K"
+_BAR_COLUMNS = 30
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -97,6 +99,34 @@ def note(text: str) -> None:
     """Print a message that is not part of the result on standard error; a failure to print it is ignored."""
     with contextlib.suppress(OSError):
         print(printable(text), file=sys.stderr, flush=True)
+
+
+def counted(count: int, noun: str) -> str:
+    """Return ``1 record``, ``2 records``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def progress_bar(title: str, share: float | None, columns: int) -> str:
+    """Return one line that fits into ``columns``: ``title``, and a bar if there is a ``share`` (0 to 1)."""
+    if share is None:
+        return f"  {title}"[: columns - 1]
+    rest = len(f"  {title} [] 100%")
+    width = max(0, min(_BAR_COLUMNS, columns - 1 - rest))
+    return f"  {title} [{'#' * int(share * width):{width}}] {share:4.0%}"[: columns - 1]
+
+
+def show_progress(line: str, stream: TextIO) -> None:
+    """Replace the last line on a terminal; an empty ``line`` removes it."""
+    stream.write(f"{_CLEAR_LINE}{line}")
+    stream.flush()
+
+
+def columns_of(stream: TextIO) -> int:
+    """Return the width of the terminal of ``stream``; 80 if it is none."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
 
 
 def act_on_each(names: Iterable[str], act: Callable[[str], None], done: str, *, as_json: bool) -> int:

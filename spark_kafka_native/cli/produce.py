@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from ..kafka.config.producer_config import COMPRESSION_TYPES
 from ..kafka.errors import KafkaError
 from .options import add_connection_options, number, pair, producer_configs, wrong_usage
-from .output import note, on_terminal, print_json
+from .output import columns_of, counted, note, on_terminal, print_json, show_progress
 
 if TYPE_CHECKING:
     from ..kafka.producer.producer import Producer
@@ -56,7 +56,9 @@ def add_command(commands: Any) -> None:
         "only when the brokers have confirmed every one of them.",
     )
     parser.add_argument("topic", nargs="?", metavar="TOPIC")
-    parser.add_argument("files", nargs="*", metavar="FILE", help="read these instead; - is standard input")
+    parser.add_argument(
+        "files", nargs="*", metavar="FILE", help="read these; - is standard input (the default)"
+    )
     parser.add_argument("-t", "--topic", dest="named_topic", metavar="TOPIC", help="the same as TOPIC")
     parser.add_argument("-k", "--key", help="the key of every record")
     parser.add_argument(
@@ -70,7 +72,12 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--timestamp", type=number(0), metavar="MILLISECONDS", help="the timestamp of every record"
     )
-    parser.add_argument("-D", "--delimiter", default="\\n", help=r"between records (default \n; \0 for null)")
+    parser.add_argument(
+        "-D",
+        "--delimiter",
+        default="\\n",
+        help=r"the text between records (default \n; \0 is a null character)",
+    )
     parser.add_argument(
         "-z", "--empty-is-null", action="store_true", help="write an empty value (or key) as null"
     )
@@ -82,7 +89,7 @@ def add_command(commands: Any) -> None:
         "--input",
         choices=("lines", "json"),
         default="lines",
-        help="json: what tail --json prints, one object a line",
+        help="json: one object per line, as tail --json prints them",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     add_connection_options(parser)
@@ -109,7 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
         producer.close()
     except BaseException:
         producer.close(timeout=_LAST_CHANCE_S)
-        note(f"Ended early: {counts.confirmed} of the {counts.sent} records sent are confirmed.")
+        note(f"Ended early: {counts.confirmed} of {counted(counts.sent, 'record')} confirmed.")
         raise
     return _report(arguments, counts, problem)
 
@@ -141,12 +148,16 @@ def _report(arguments: argparse.Namespace, counts: _Counts, problem: str) -> int
         with contextlib.suppress(BrokenPipeError):  # the records are written nevertheless
             print_json(result)
     else:
-        note(f"{counts.confirmed} records are in {arguments.topic}.")
+        note(f"{counted(counts.confirmed, 'record')} {_is(counts.confirmed)} in {arguments.topic}.")
     if failed:
-        note(f"error: {failed} records are not; the first failure: {counts.first_error}")
+        note(f"error: {counted(failed, 'record')} {_is(failed)} not; the first failure: {counts.first_error}")
     if problem:
         note(f"error: {problem}")
     return 1 if failed or problem else 0
+
+
+def _is(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 class _Counts:
@@ -175,8 +186,7 @@ class _Counts:
         if self._shows and (over or now - self._shown_at > _PROGRESS_S):
             self._shown_at = now
             line = "" if over else f"  {self.sent:,} sent, {self.confirmed:,} confirmed"
-            sys.stderr.write(f"\r\x1b[K{line}")
-            sys.stderr.flush()
+            show_progress(line[: columns_of(sys.stderr) - 1], sys.stderr)
 
 
 def _send_all(producer: Producer, arguments: argparse.Namespace, counts: _Counts) -> None:

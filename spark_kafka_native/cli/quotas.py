@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from .options import add_connection_options, add_json_option, connect, pair, wrong_usage
+from .options import add_connection_options, add_json_option, check_named_once, connect, pair, wrong_usage
 from .output import note, print_rows
 
 
@@ -40,6 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     named = {"user": arguments.user, "client-id": arguments.client_id, "ip": arguments.ip}
     entity = {kind: None if name == "default" else name for kind, name in named.items() if name is not None}
     limits = {name: _number(arguments, name, text) for name, text in arguments.set}
+    check_named_once(arguments, [*(name for name, _ in arguments.set), *arguments.unset])
     limits |= dict.fromkeys(arguments.unset)
     if limits and not entity:
         wrong_usage(arguments, "whose limits? Give --user, --client-id or --ip")

@@ -19,22 +19,29 @@ def add_command(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "reset",
         help="move a group to another offset",
-        description="Shows where a group would go on, and with --execute commits that. The group must have "
-        "no members. Without --topic everything that it has committed is meant.",
+        description="Shows the offsets to which a group would move, and commits them with --execute. The "
+        "group must have no members. Without --topic it moves in all partitions for which it has committed "
+        "offsets.",
     )
     parser.add_argument("group", metavar="GROUP")
-    parser.add_argument("--to", type=parse_offset_spec, metavar="PLACE", help=OFFSET_SPECS)
+    parser.add_argument("--to", type=parse_offset_spec, metavar="OFFSET", help=OFFSET_SPECS)
     parser.add_argument(
         "--shift-by",
         type=int,
         metavar="N",
-        help="instead of --to: move by N offsets from what is committed (negative: back)",
+        help="instead of --to: move by N from the committed offsets (negative: back)",
     )
     parser.add_argument(
-        "-t", "--topic", action="append", default=[], help="only this, or those that match; repeatable"
+        "-t", "--topic", action="append", default=[], help="only this topic, or those that match; repeatable"
     )
-    parser.add_argument("-p", "--partition", type=number(0), action="append", help="only these of the topics")
-    parser.add_argument("--execute", action="store_true", help="do it")
+    parser.add_argument(
+        "-p",
+        "--partition",
+        type=number(0),
+        action="append",
+        help="only these partitions of the topics; repeatable",
+    )
+    parser.add_argument("--execute", action="store_true", help="commit the offsets")
     add_json_option(parser)
     add_connection_options(parser)
     parser.set_defaults(run=run, parser=parser)
@@ -43,14 +50,14 @@ def add_command(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the change, and commit it with ``--execute``."""
     if (arguments.to is None) == (arguments.shift_by is None):
-        wrong_usage(arguments, "where to? Give --to PLACE, or --shift-by N")
+        wrong_usage(arguments, "where to? Give --to OFFSET, or --shift-by N")
     if arguments.partition and not arguments.topic:
         wrong_usage(arguments, "--partition: of which topic? Give --topic, too")
     with connect(arguments) as admin:
         before = {tp: at.offset for tp, at in admin.group_offsets(arguments.group).items()}
         wanted = _wanted(admin, arguments, before)
         if not wanted:
-            note(f"Group {arguments.group} has committed nothing: say with --topic what it shall read.")
+            note(f"Group {arguments.group} has committed no offsets: name its topics with --topic.")
             return 1
         offsets = _offsets(admin, arguments, wanted, before)
         if arguments.execute:

@@ -74,29 +74,37 @@ def add_command(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "tail",
         help="show records of topics",
-        description=f"Shows the last {_LAST} records of each partition, or those from a place on; with -f "
-        "goes on with those that come, also of partitions that are added. Those of one partition are in "
+        description=f"Shows the last {_LAST} records of each partition, or those from an offset on. With -f "
+        "it goes on with new records, also of partitions that are added. The records of one partition are in "
         "order.",
     )
     add_topics(parser)
-    parser.add_argument("-p", "--partition", type=number(0), action="append", help="only these; repeatable")
+    parser.add_argument(
+        "-p",
+        "--partition",
+        type=number(0),
+        action="append",
+        metavar="N",
+        help="only this partition; repeatable",
+    )
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--from", type=parse_offset_spec, metavar="PLACE", dest="start", help=OFFSET_SPECS)
+    where.add_argument("--from", type=parse_offset_spec, metavar="OFFSET", dest="start", help=OFFSET_SPECS)
     where.add_argument(
         "-n",
         "--lines",
         type=number(0),
-        help=f"this many from each partition's end (default {_LAST})",
+        metavar="N",
+        help=f"the last N records of each partition (default {_LAST})",
     )
     where.add_argument(
-        "-g", "--group", help="read as a member of this group from what it has committed, and commit what is "
-        "printed; goes on until it is stopped, or -c",
+        "-g", "--group", help="read as a member of this group from its committed offsets, and commit those "
+        "of printed records; goes on until it is stopped, or -c",
     )  # fmt: skip
     parser.add_argument(
-        "--until", type=parse_offset_spec, metavar="PLACE", help="stop before it (default the end)"
+        "--until", type=parse_offset_spec, metavar="OFFSET", help="stop before this offset (default the end)"
     )
-    parser.add_argument("-f", "--follow", action="store_true", help="go on with the records that come")
-    parser.add_argument("-c", "--count", type=number(1), help="stop after this many records in total")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on with new records")
+    parser.add_argument("-c", "--count", type=number(1), metavar="N", help="stop after N records in total")
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument(
         "-o", "--output", choices=tuple(_RENDERS),

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..kafka.errors import KafkaError
 from ..kafka.model import OffsetAt, TopicPartition
-from .options import add_connection_options, add_json_option, connect, number, wrong_usage
-from .output import BOLD, PLAIN, bold, on_terminal, print_json, table
+from .options import add_connection_options, add_json_option, connect, number
+from .output import BOLD, PLAIN, bold, counted, on_terminal, print_json, table
 
 if TYPE_CHECKING:
     from ..kafka.admin.admin import Admin
@@ -43,19 +43,21 @@ def add_command(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "top",
         help="a live view of topics, groups, lag and throughput",
-        description="Shows what is written and read, busiest first, until Ctrl-C. In a pipe it prints a "
-        "table (with --json one object a line) for each interval.",
+        description="Shows throughput and lag, the busiest topics first, until Ctrl-C. In a pipe it prints a "
+        "table (with --json one object per line) for each interval.",
     )
-    parser.add_argument("names", nargs="*", metavar="TOPIC", help="only these topics, and who reads them")
+    parser.add_argument(
+        "names", nargs="*", metavar="TOPIC", help="only these topics, and the groups that read them"
+    )
     parser.add_argument(
         "-i",
         "--interval",
-        type=float,
+        type=_seconds,
         default=_INTERVAL_S,
         metavar="SECONDS",
         help=f"(default {_INTERVAL_S:g})",
     )
-    parser.add_argument("-c", "--count", type=number(1), help="stop after this many updates")
+    parser.add_argument("-c", "--count", type=number(1), metavar="N", help="stop after N updates")
     add_json_option(parser)
     add_connection_options(parser)
     parser.set_defaults(run=run, parser=parser)
@@ -63,8 +65,6 @@ def add_command(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show views, one after the other."""
-    if not 0.1 <= arguments.interval <= 3600:
-        wrong_usage(arguments, "--interval must be from 0.1 to 3600 seconds")
     live = on_terminal() and not arguments.json
     with connect(arguments) as admin:
         before = _look(admin, arguments.names)
@@ -82,6 +82,16 @@ def run(arguments: argparse.Namespace) -> int:
                 sys.stdout.write(_SHOW)
                 sys.stdout.flush()
     return 0
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"a number is wanted, not {text!r}") from None
+    if not 0.1 <= value <= 3600:
+        raise argparse.ArgumentTypeError(f"it must be from 0.1 to 3600 seconds, not {text}")
+    return value
 
 
 def _look(admin: Admin, names: list[str]) -> _Moment:
@@ -126,7 +136,8 @@ def _show(now: _Moment, before: _Moment, as_json: bool, live: bool) -> None:
         print_json({"brokers": now.brokers, "topics": topics, "groups": groups, "problems": now.problems})
         sys.stdout.flush()
         return
-    heading = f"{now.brokers} brokers, {len(topics)} topics, {len(groups)} groups"
+    numbers = {"broker": now.brokers, "topic": len(topics), "group": len(groups)}
+    heading = ", ".join(counted(count, noun) for noun, count in numbers.items())
     lines = [bold(heading), "", *table(_TOPIC_COLUMNS, topics), "", *table(_GROUP_COLUMNS, groups)]
     lines += [f"! {problem}" for problem in now.problems]
     if live:

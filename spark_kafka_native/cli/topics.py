@@ -9,6 +9,7 @@ from typing import Any
 from .options import (
     add_connection_options,
     add_json_option,
+    check_named_once,
     connect,
     is_pattern,
     number,
@@ -38,9 +39,11 @@ def add_command(commands: Any) -> None:
     parser.add_argument("names", nargs="*", metavar="TOPIC", help="names of topics; list takes patterns, too")
     parser.add_argument("--internal", action="store_true", help="list Kafka's own topics, too")
     parser.add_argument(
-        "--partitions", type=number(1, 2**31 - 1), help="how many (create: default the broker's)"
+        "--partitions", type=number(1, 2**31 - 1), metavar="N", help="how many (create: default the broker's)"
     )
-    parser.add_argument("--replication-factor", type=number(1, 32_767), help="default: the broker's")
+    parser.add_argument(
+        "--replication-factor", type=number(1, 32_767), metavar="N", help="default: the broker's"
+    )
     parser.add_argument(
         "--replicas",
         metavar="1:2,2:3",
@@ -63,7 +66,7 @@ def add_command(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the requested action."""
     if arguments.action != "list" and not arguments.names:
-        wrong_usage(arguments, f"topics {arguments.action}: which topics?")
+        wrong_usage(arguments, f"{arguments.action}: which topics?")
     if "" in arguments.names:
         wrong_usage(arguments, "a topic has a name that is not empty")
     if arguments.action != "list" and (patterns := [name for name in arguments.names if is_pattern(name)]):
@@ -102,6 +105,7 @@ def _create(arguments: argparse.Namespace) -> int:
 
     if arguments.replicas and (arguments.partitions or arguments.replication_factor):
         wrong_usage(arguments, "--replicas says how many partitions and replicas there are")
+    check_named_once(arguments, [name for name, _ in arguments.settings])
     replicas = _replicas(arguments)
 
     def create(name: str) -> None:

@@ -25,9 +25,9 @@ def add_command(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "transactions",
         help="list transactions; find and abort those that hang",
-        description="Lists the transactional ids of a cluster, describes the named ones, finds transactions "
-        "in topics that no coordinator will end, or aborts one of these: readers of committed records wait "
-        "for them for ever.",
+        description="Lists the transactional ids of a cluster, describes the named ones, finds the hanging "
+        "transactions of topics, or aborts one of these. No coordinator ends a hanging transaction, and "
+        "readers of committed records wait for it.",
     )
     parser.add_argument(
         "action", nargs="?", default="list", choices=("list", "describe", "hanging", "abort"),
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the requested action."""
     if arguments.action != "list" and not arguments.names:
         what = "transactional ids" if arguments.action == "describe" else "topics"
-        wrong_usage(arguments, f"transactions {arguments.action}: which {what}?")
+        wrong_usage(arguments, f"{arguments.action}: which {what}?")
     if arguments.action == "abort" and (
         len(arguments.names) != 1 or arguments.partition is None or arguments.start_offset is None
     ):

@@ -22,7 +22,8 @@ def add_command(commands: Any) -> None:
         "users",
         help="list, set and delete users of SASL/SCRAM",
         description="Lists the users of SASL/SCRAM, creates one or gives it another password, or deletes the "
-        "credentials of some. A password is asked for, or named by --password; it is not sent itself.",
+        "credentials of some. The password is read from the terminal, or from where --password says; only "
+        "its salted hash is sent.",
     )
     parser.add_argument(
         "action", nargs="?", default="list", choices=("list", "set", "delete"), help="(default list)"
@@ -31,9 +32,13 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--mechanism", choices=_MECHANISMS, default=_MECHANISMS[1], help=f"(default {_MECHANISMS[1]})"
     )
-    parser.add_argument("--iterations", type=number(1), default=8_192, help="set: (default 8192)")
     parser.add_argument(
-        "--password", metavar="env:NAME|file:/path", help="set: where the password is (default: ask for it)"
+        "--iterations", type=number(1), default=8_192, metavar="N", help="set: (default 8192)"
+    )
+    parser.add_argument(
+        "--password",
+        metavar="env:NAME|file:/path",
+        help="set: where to read the password (default: the terminal)",
     )
     add_json_option(parser)
     add_connection_options(parser)
@@ -43,7 +48,7 @@ def add_command(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the requested action."""
     if arguments.action != "list" and not arguments.names:
-        wrong_usage(arguments, f"users {arguments.action}: which users?")
+        wrong_usage(arguments, f"{arguments.action}: which users?")
     if arguments.action == "list":
         return _list(arguments)
     return _set(arguments) if arguments.action == "set" else _delete(arguments)

@@ -21,7 +21,8 @@ from ...kafka.model import TopicPartition
 from ...kafka.runtime.deadline import Deadline
 from ...kafka.runtime.retry import Backoff
 from ..error_conditions import KafkaConditionError
-from ..options.option_values import OptionValues, parse_timestamp_ms
+from ..options.option_values import OptionValues
+from ..options.timestamps import parse_timestamp_ms
 from ..payload_formats import ReadFormats
 from .offset_range import (
     At,

@@ -48,6 +48,21 @@ from spark_kafka_native.testing import MockBroker
         (["acls", "--operation", "raed", "-b", "h"], "the operation of an ACL is one of"),
         (["top", "-i", "0", "-b", "h"], "--interval"),
         (["offsets", "x", "-X", "no-equals-sign"], "NAME=VALUE"),
+        (["top", "-i", "often", "-b", "h"], "a number is wanted, not 'often'"),
+        (["configs", "topic", "x", "--set", "a=1", "--unset", "a", "-b", "h"], "'a' is named twice"),
+        (["configs", "topic", "x", "--set", "a=1", "--append", "a=2", "-b", "h"], "'a' is named twice"),
+        (["configs", "topic", "x", "--append", "a=1", "--append", "a=2", "-b", "h"], "'a' is named twice"),
+        (["topics", "create", "x", "--set", "a=1", "--set", "a=2", "-b", "h"], "'a' is named twice"),
+        (["quotas", "--user", "x", "--set", "a=1", "--unset", "a", "-b", "h"], "'a' is named twice"),
+        ([], "pykafka: which command?"),
+        (["topisc"], "pykafka: no command 'topisc'; did you mean 'topics'?"),
+        (["xyz"], "pykafka: no command 'xyz'"),
+        (
+            ["topics", "list", "--partition=3"],
+            "topics: unrecognized arguments: --partition=3; did you mean --partitions?",
+        ),
+        (["topics", "--xyz"], "pykafka topics: unrecognized arguments: --xyz\n"),
+        (["users", "delete", "-b", "h"], "pykafka users: delete: which users?"),
     ],
 )
 def test_wrong_usage_is_told_in_a_line_and_ends_with_2(
@@ -178,6 +193,22 @@ def test_null_in_json_is_a_tombstone() -> None:
     line = b'{"topic":"x","partition":1,"offset":5,"timestamp_ms":null,"key":"k","value":null}'
     record = produce.record_from_json(line, argparse.Namespace(partition=None, timestamp=None), ())
     assert (record.key, record.value, record.headers) == (b"k", None, ())
+
+
+def test_one_record_is_counted_as_one() -> None:
+    assert [output.counted(count, "record") for count in (0, 1, 2)] == ["0 records", "1 record", "2 records"]
+
+
+@pytest.mark.parametrize("columns", [20, 40, 200])
+def test_progress_fits_into_a_line_of_the_terminal(columns: int) -> None:
+    shown = output.progress_bar("writing", 0.5, columns)
+    assert len(shown) <= columns - 1
+    assert shown.startswith("  writing [")
+    assert shown.endswith("]  50%")
+    assert shown.count("#") == min(15, (columns - 18) // 2)
+    assert output.progress_bar("a title that is far too long", 1, columns)[:columns] == output.progress_bar(
+        "a title that is far too long", 1, columns
+    )
 
 
 def test_headings_are_cut_to_the_terminal() -> None:
