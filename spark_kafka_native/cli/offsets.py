@@ -13,9 +13,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..kafka.config.timestamps import parse_timestamp_ms
 from ..kafka.errors import ConfigError, KafkaError
 from ..kafka.model import IsolationLevel, OffsetAt, TopicPartition
-from ..spark.options.timestamps import parse_timestamp_ms
 from .options import (
     add_connection_options,
     add_json_option,

@@ -16,13 +16,13 @@ from typing import Final
 from pyspark.sql.types import StructType
 
 from ...kafka.config.client_config import ClientConfig, ConsumerConfig
+from ...kafka.config.timestamps import parse_timestamp_ms
 from ...kafka.errors import ConfigError
 from ...kafka.model import TopicPartition
 from ...kafka.runtime.deadline import Deadline
 from ...kafka.runtime.retry import Backoff
 from ..error_conditions import KafkaConditionError
 from ..options.option_values import OptionValues
-from ..options.timestamps import parse_timestamp_ms
 from ..payload_formats import ReadFormats
 from .offset_range import (
     At,

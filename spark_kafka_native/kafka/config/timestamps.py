@@ -1,7 +1,7 @@
 """Points in time as people write them: milliseconds, ISO-8601, or a time relative to now.
 
-The JVM connector takes milliseconds only; its words open the error, so that a search for them still matches.
-The command line reads them, too, and imports nothing else of the options.
+Spark's JVM connector takes milliseconds only; its words open the error, so that a search for them still
+matches. The options of reads and the command line take them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from ...kafka.errors import ConfigError
+from ..errors import ConfigError
 
 _UNITS_MS: Final = {
     "ms": 1, "millisecond": 1,

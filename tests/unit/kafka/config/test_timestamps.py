@@ -1,7 +1,7 @@
 import pytest
 
+from spark_kafka_native.kafka.config.timestamps import parse_timestamp_ms
 from spark_kafka_native.kafka.errors import ConfigError
-from spark_kafka_native.spark.options.timestamps import parse_timestamp_ms
 
 NOW = 1_700_000_000_000
 
