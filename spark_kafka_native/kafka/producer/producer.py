@@ -32,6 +32,7 @@ from ..runtime.fork import in_forked_child
 from ..runtime.waiting import released
 from .accumulating.batch import Batch, BatchEncoder
 from .accumulating.memory import BufferMemory, Room
+from .accumulating.open_batches import SingleRecord
 from .accumulating.partitioner import ExplicitPartitioner, PartitionFunction, build_partitioner
 from .accumulating.records_in import (
     Columns,
@@ -45,7 +46,7 @@ from .accumulating.records_in import (
     columns_of,
 )
 from .accumulating.topic_buffer import BufferParts, TopicBuffer
-from .accumulating.topics import Apart, CheckedColumns, RecordChecks, Topics, TopicSlice, slice_rows
+from .accumulating.topics import CheckedColumns, RecordChecks, Topics, TopicSlice, slice_rows
 from .completion import Acknowledgement, BatchCompletion, OnError, Undelivered
 from .delivery import ColumnsDelivery, Delivery, DeliveryBlock, PartlyTakenError, Waiters, words_of
 from .errors import ProducerClosedError, RecordError
@@ -196,15 +197,11 @@ class Producer:
             buffer = self._buffers[topic]
         except KeyError:
             buffer = self._buffer(topic)
-        size = RECORD_OVERHEAD
-        if key is not None:
-            if key.__class__ is not bytes:
-                key = as_bytes(key, "key")
-            size += len(key)
-        if value is not None:
-            if value.__class__ is not bytes:
-                value = as_bytes(value, "value")
-            size += len(value)
+        if key.__class__ is not bytes and key is not None:
+            key = as_bytes(key, "key")
+        if value.__class__ is not bytes and value is not None:
+            value = as_bytes(value, "value")
+        size = RECORD_OVERHEAD + len(key or b"") + len(value or b"")
         if headers:
             headers = checked_headers(headers)
             size += sum(10 + len(name) * 4 + len(content or b"") for name, content in headers)
@@ -217,13 +214,11 @@ class Producer:
         elif partition.__class__ is not int or not 0 <= partition < buffer.targets.count:
             partition = self._checks.partition(buffer, partition)
         record = (key, value, partition, stamp, headers or None)
-        if size > buffer.limits.small_bytes:
-            apart = self._checks.single(buffer, record)
-            if apart is not None:
-                return self._send_apart(apart, on_delivery)
-            size = min(size, self._config.buffer_memory)  # an estimate, and its real size is no larger
-        while (delivery := buffer.append_record(record, size)) is None:
+        large = size > buffer.limits.small_bytes
+        delivery = self._send_large(buffer, record, size) if large else buffer.append_record(record, size)
+        while delivery is None:
             self._grant(buffer, size)
+            delivery = buffer.append_record(record, size)
         if on_delivery is not None:
             delivery.add_done_callback(on_delivery)
         return delivery
@@ -277,8 +272,7 @@ class Producer:
         first, `SpillError` where records from the spill folder can't be sent, `ProducerClosedError` in a
         process forked from the producer's.
         """
-        self._waiters.check_process()
-        self._raise_if_callback("flush()")
+        self._check_caller("flush()")
         with self._stats.metrics.timed(metric.PRODUCER_WAIT, "flush"):
             flushed = self._flush(None if timeout is None else Deadline.of(timeout, 0))
         if not flushed:
@@ -300,12 +294,15 @@ class Producer:
         """
         if self._waiters.forked:
             return  # the parent closes it
-        deadline = Deadline.of(timeout, self._config.delivery_timeout_ms + EXPIRES_MS)
         self._topics.close(ProducerClosedError("close() was called"))
+        allowed_ms = self._config.delivery_timeout_ms + EXPIRES_MS
         if self._sender.is_current_thread:
-            self._sender.stop(deadline)
+            self._sender.stop(Deadline.of(timeout, allowed_ms))
             return
         with self._released():
+            if self._sender.running:
+                self._end_open_work(timeout)
+            deadline = Deadline.of(timeout, allowed_ms)
             self._replay.wait(deadline)
             self._sender.stop(deadline)
 
@@ -412,15 +409,18 @@ class Producer:
             self._sender.hurry()
         self._memory.reserve(room, size, records, self._config.max_block_ms if waits else 0)
 
-    def _send_apart(self, apart: Apart, on_delivery: Callable[[Delivery], None] | None) -> Delivery:
-        """A single record over a limit, which does not fail."""
+    def _send_large(self, buffer: TopicBuffer, record: SingleRecord, size: int) -> Delivery:
+        """A single record that may be over a limit."""
+        apart = self._checks.single(buffer, record)
+        if apart is None:
+            size = min(size, self._config.buffer_memory)  # an estimate, and its real size is no larger
+            while (delivery := buffer.append_record(record, size)) is None:
+                self._grant(buffer, size)
+            return delivery
         nothing = TopicColumns(topic=apart.part.topic, columns=RecordColumns(length=0))
         block = self._new_block(1)
         self._take([CheckedColumns(nothing, np.zeros(0, np.int64), apart)], block)
-        delivery = Delivery(block, 0)
-        if on_delivery is not None:
-            delivery.add_done_callback(on_delivery)
-        return delivery
+        return Delivery(block, 0)
 
     def _take(self, checked: list[CheckedColumns], block: DeliveryBlock) -> None:
         self._topics.raise_if_closed()  # nothing may be left of them to append, which would notice
@@ -481,8 +481,7 @@ class Producer:
         return released([self._topics.lock, *buffers, *transaction, *inner, *connections, *events, *counts])
 
     def _hurry(self) -> None:
-        self._waiters.check_process()
-        self._raise_if_callback("waiting for a delivery")
+        self._check_caller("waiting for a delivery")
         self._sender.hurry()
 
     def _flush(self, deadline: Deadline | None) -> bool:
@@ -526,6 +525,34 @@ class Producer:
         except ProducerClosedError as refusal:  # with the failure that ended it, if one did
             error = own_copy(refusal)
         self._router.end(error)
+
+    # What a producer with transactions needs besides.
+
+    @property
+    def _delivered_records(self) -> int:
+        return self._stats.delivered_records
+
+    def _end_open_work(self, timeout: Timeout) -> None:
+        """Called by `close` while the sender still runs."""
+
+    def _wait_until_quiet(self, deadline: Deadline) -> bool:
+        """After a flush: wait until nothing that was sent can be answered any more; False if ``deadline``
+        passed first."""
+        return self._waiters.wait_for(lambda: self._sender.quiet, deadline)
+
+    def _fail(self, error: KafkaError) -> None:
+        """End for good: a transaction's coordinator said so."""
+        self._sender.fail(error)
+        self._topics.close(error)
+
+    def _raise_if_closed(self) -> None:
+        self._topics.raise_if_closed()
+
+    def _check_caller(self, what: str) -> None:
+        """Before any lock: its holder may be waiting for the thread of the callback that calls, or be in
+        another process."""
+        self._waiters.check_process()
+        self._raise_if_callback(what)
 
     def _raise_if_callback(self, what: str) -> None:
         if self._sender.is_current_thread:

@@ -15,35 +15,23 @@ import pyarrow as pa
 
 from ..cluster.router import Router
 from ..config.client_config import Bootstrap, ProducerConfig, TransactionConfig, configs_from
-from ..error_code import ErrorCode
-from ..errors import BrokerError, ConfigError, DeadlineExceededError, KafkaError
+from ..errors import ConfigError, DeadlineExceededError, KafkaError
 from ..model import GroupMembership, OffsetToCommit, TopicPartition
 from ..runtime.deadline import Deadline, Timeout
-from .accumulating.batch import ProducerIdentity
 from .accumulating.partitioner import PartitionFunction
 from .accumulating.records_in import Columns, RecordHeaders, Sendable
 from .completion import OnError
 from .delivery import ColumnsDelivery, Delivery
 from .errors import (
-    ProducerClosedError,
     TransactionAbortableError,
     TransactionFatalError,
     TransactionStateError,
 )
 from .producer import Producer
-from .sending.idempotence import ProducerId
 from .sending.transaction import State, Transaction, TransactionEvent
-from .sending.transaction_requests import (
-    OpenTransaction,
-    add_offsets,
-    commit_offsets_in,
-    end_transaction,
-    find_version,
-    init_producer_id,
-)
+from .sending.transaction_requests import OpenTransaction, TransactionSession, as_kafka_error
 
 _LOG = logging.getLogger("spark_kafka_native")
-_FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
 
 
 class TransactionalProducer(Producer):
@@ -89,7 +77,6 @@ class TransactionalProducer(Producer):
                 f"over.limit={how.over_limit} can't be used in transactions: a transaction is committed with "
                 "all of its records or not at all"
             )
-        self._settings = transaction
         self._transaction = Transaction(transaction.transactional_id)
         # A commit and an append must not cross,
         self._gate = threading.RLock()
@@ -99,6 +86,7 @@ class TransactionalProducer(Producer):
         """Records of this transaction."""
         self._delivered_before = 0
         super().__init__(config, how, partitioner=partitioner, on_error=on_error, router=router)
+        self._session = TransactionSession(self._router, transaction, self._transaction, self._fail)
 
     @property
     def state(self) -> State:
@@ -115,8 +103,7 @@ class TransactionalProducer(Producer):
         self._check_caller("initialize()")
         deadline = self._deadline(timeout)
         with self._holding(self._calls, "initialize", deadline):
-            if self._transaction.state is State.NEW:
-                self._renew(None, deadline)
+            self._session.initialize(deadline)
 
     def begin(self, timeout: Timeout = None) -> None:
         """Begin a transaction. Raises `TransactionStateError` in one, and as `initialize`. An abort before
@@ -128,22 +115,13 @@ class TransactionalProducer(Producer):
                 self.abort(timeout=deadline)
             if self._transaction.state is State.FATAL:
                 self._raise_failure("begin")
-            self._topics.raise_if_closed()
-            self.initialize(timeout=deadline)
-            if self._transaction.state is State.READY and self._transaction.epoch_used:
-                self._renew(self._identity, deadline)
-            version = self._guarded(
-                lambda: find_version(
-                    self._router,
-                    self._settings.transactional_id,
-                    self._settings.transaction_version,
-                    deadline,
-                )
-            )
+            self._raise_if_closed()
+            self._session.initialize(deadline)
+            version = self._session.next_version(deadline)
             with self._holding(self._gate, "begin", deadline):
                 self._transaction.begin(version)
                 self._taken = 0
-                self._delivered_before = self._stats.delivered_records
+                self._delivered_before = self._delivered_records
 
     def send(  # noqa: PLR0913 - as Producer's
         self,
@@ -172,7 +150,7 @@ class TransactionalProducer(Producer):
                     on_delivery=on_delivery,
                 )
             except BaseException as error:
-                self._transaction.failed(_as_kafka_error(error))
+                self._transaction.failed(as_kafka_error(error))
                 raise
             self._taken += 1
             return delivery
@@ -190,7 +168,7 @@ class TransactionalProducer(Producer):
             try:
                 delivery = super().send_columns(columns, topic, partition)
             except BaseException as error:
-                self._transaction.failed(_as_kafka_error(error))
+                self._transaction.failed(as_kafka_error(error))
                 raise
             self._taken += len(delivery)
             return delivery
@@ -206,7 +184,7 @@ class TransactionalProducer(Producer):
         except BaseException as error:
             with self._gate:  # a commit that has begun meanwhile never had these records
                 if self._transaction.state is State.OPEN:
-                    self._transaction.failed(_as_kafka_error(error))
+                    self._transaction.failed(as_kafka_error(error))
             raise
 
     def send_offsets(
@@ -239,24 +217,7 @@ class TransactionalProducer(Producer):
             except KafkaError as error:
                 self._transaction.failed(error)
                 raise
-            transaction = self._open_transaction()
-            self._transaction.touched = True
-
-            def send() -> None:
-                if transaction.version == 1:
-                    add_offsets(self._router, transaction, member.group_id, deadline)
-                commit_offsets_in(self._router, transaction, member, positions, deadline)
-
-            try:
-                self._guarded(send)
-            except DeadlineExceededError as error:
-                self._transaction.failed(error, uncertain=True)
-                raise
-            except (TransactionAbortableError, TransactionFatalError):
-                raise
-            except BaseException as error:
-                self._transaction.failed(_as_kafka_error(error), uncertain=True)
-                raise
+            self._session.send_offsets(member, positions, deadline)
 
     def commit(self, timeout: Timeout = None) -> None:
         """Deliver the records that were sent, and commit.
@@ -269,7 +230,7 @@ class TransactionalProducer(Producer):
         deadline = self._deadline(timeout)
         with self._holding(self._calls, "commit", deadline):
             self._deliver("commit", deadline, TransactionEvent.FLUSHED)
-            self._end(commit=True, deadline=deadline)
+            self._session.end(commit=True, deadline=deadline)
 
     def abort(self, timeout: Timeout = None) -> None:
         """Nothing of the transaction will be seen. After a `DeadlineExceededError`, call it again."""
@@ -279,12 +240,9 @@ class TransactionalProducer(Producer):
             with self._holding(self._gate, "abort", deadline):
                 self._transaction.move(TransactionEvent.ABORT)
             # Requests in flight must not arrive after the transaction has ended.
-            if not (self._flush(deadline) and self._waiters.wait_for(lambda: self._sender.quiet, deadline)):
+            if not (self._flush(deadline) and self._wait_until_quiet(deadline)):
                 raise DeadlineExceededError("abort: some records are still under way; call it again")
-            if self._transaction.version == 1 and self._transaction.uncertain:
-                self._fence(deadline)
-            else:
-                self._end(commit=False, deadline=deadline)
+            self._session.abort(deadline)
 
     def detach(self, timeout: Timeout = None) -> OpenTransaction | None:
         """Deliver the records and give the transaction away: any process ends it with the returned value
@@ -297,7 +255,7 @@ class TransactionalProducer(Producer):
         deadline = self._deadline(timeout)
         with self._holding(self._calls, "detach", deadline):
             self._deliver("detach", deadline, TransactionEvent.DETACHED)
-            return self._open_transaction() if self._transaction.touched else None
+            return OpenTransaction.of(self._transaction) if self._transaction.touched else None
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -318,19 +276,14 @@ class TransactionalProducer(Producer):
     def close(self, timeout: Timeout = None) -> None:
         """Abort the open transaction, and end. One that was detached, or that may be committing, stays as it
         is. Harmless when closed."""
-        if self._waiters.forked:
-            return
-        deadline = None if timeout is None else self._deadline(timeout)
-        if not self._sender.is_current_thread and self._sender.running:
-            open_states = (State.OPEN, State.FLUSHING, State.ABORTABLE, State.ABORTING)
-            self._topics.close(ProducerClosedError("close() was called"))
-            if self._transaction.state in open_states:
-                try:
-                    with self._released():
-                        self.abort(timeout=deadline)
-                except KafkaError as error:
-                    _LOG.warning("%s stays open until its timeout: %s", self._transaction, error)
-        super().close(timeout=deadline)
+        super().close(timeout=None if timeout is None else self._deadline(timeout))
+
+    def _end_open_work(self, timeout: Timeout) -> None:
+        if self._transaction.state in (State.OPEN, State.FLUSHING, State.ABORTABLE, State.ABORTING):
+            try:
+                self.abort(timeout=timeout)
+            except KafkaError as error:
+                _LOG.warning("%s stays open until its timeout: %s", self._transaction, error)
 
     def disown(self) -> None:
         """As `Producer.disown`. What another thread of the parent was just doing is not waited for."""
@@ -344,15 +297,16 @@ class TransactionalProducer(Producer):
         if state is State.OPEN:
             return
         self._raise_failure(what)
-        self._topics.raise_if_closed()
+        self._raise_if_closed()
         raise TransactionStateError(
-            f"transactional id {self._settings.transactional_id}: can't {what}; the producer is {state.value}"
+            f"transactional id {self._transaction.transactional_id}: can't {what}; the producer is "
+            f"{state.value}"
         )
 
     def _raise_failure(self, what: str) -> None:
         """Raise the failure of the transaction or the producer, if there is one."""
         state, failure = self._transaction.state, self._transaction.failure
-        name = f"transactional id {self._settings.transactional_id}"
+        name = f"transactional id {self._transaction.transactional_id}"
         if state is State.ABORTABLE:
             raise TransactionAbortableError(f"{name}: can't {what}, only abort: {failure}") from failure
         if state is State.FATAL:
@@ -360,12 +314,6 @@ class TransactionalProducer(Producer):
             if isinstance(failure, TransactionFatalError):
                 possibly = failure.possibly_committed
             raise TransactionFatalError(f"{name}: can't {what}: {failure}", possibly) from failure
-
-    def _check_caller(self, what: str) -> None:
-        """Before any lock: its holder may be waiting for the thread of the callback that calls, or be in
-        another process."""
-        self._waiters.check_process()
-        self._raise_if_callback(what)
 
     @contextmanager
     def _holding(self, lock: threading.RLock, what: str, deadline: Deadline) -> Iterator[None]:
@@ -393,108 +341,16 @@ class TransactionalProducer(Producer):
         if not self._flush(deadline):
             raise DeadlineExceededError(f"{what}: some records are still under way; call it again, or abort")
         if self._transaction.state is State.FLUSHING:
-            delivered = self._stats.delivered_records - self._delivered_before
+            delivered = self._delivered_records - self._delivered_before
             if delivered != self._taken:  # no matter why no failure was reported
                 lost = KafkaError(f"{self._taken} records were sent, and {delivered} were confirmed")
                 self._transaction.failed(lost, uncertain=True)
         self._raise_failure(what)
         self._transaction.move(then)
 
-    def _end(self, *, commit: bool, deadline: Deadline) -> None:
-        """Have the coordinator end the transaction."""
-        transaction, identity = self._transaction, None
-        if transaction.touched:
-            asked_before = transaction.commit_asked
-            transaction.commit_asked = asked_before or commit
-            # An interrupt from here on leaves the identity by which the same is asked again.
-            transaction.epoch_used = True
-            identity = self._guarded(
-                lambda: end_transaction(
-                    self._router,
-                    self._open_transaction(),
-                    commit=commit,
-                    deadline=deadline,
-                    asked_before=asked_before,
-                )
-            )
-        transaction.move(TransactionEvent.COMMITTED if commit else TransactionEvent.ABORTED)
-        transaction.commit_asked = False
-        if identity is not None:
-            self._take_identity(identity)
-
-    def _fence(self, deadline: Deadline) -> None:
-        """Abort in version 1 where something may still arrive: an abort marker of this epoch would let it
-        in (KAFKA-14053). The coordinator fences the epoch instead, and this producer with it."""
-        try:
-            self._take_identity(self._init(self._identity, deadline))
-        except TransactionFatalError as error:
-            if not (isinstance(error.__cause__, BrokerError) and error.__cause__.error_code in _FENCED):
-                self._die(error)
-                raise
-            cause = self._transaction.failure
-            ended = TransactionFatalError(
-                "the transaction was aborted, and its producer fenced with it, as some of its records may "
-                f"still have been under way ({cause}): make a new producer"
-            )
-            ended.__cause__ = cause
-            self._die(ended)
-            return
-        self._transaction.move(TransactionEvent.ABORTED)
-
-    def _renew(self, identity: ProducerIdentity | None, deadline: Deadline) -> None:
-        """A fresh epoch from the coordinator."""
-        fresh = self._guarded(lambda: self._init(identity, deadline))
-        self._take_identity(fresh)
-        self._transaction.move(TransactionEvent.INITIALIZED)
-
-    def _init(self, identity: ProducerIdentity | None, deadline: Deadline) -> ProducerIdentity:
-        settings = self._settings
-        return init_producer_id(
-            self._router, settings.transactional_id, settings.transaction_timeout_ms, identity, deadline
-        )
-
-    def _take_identity(self, identity: ProducerIdentity) -> None:
-        """Between transactions: the sender has nothing that it could use it for."""
-        self._producer_id.received(identity)
-        self._transaction.epoch_used = False
-
-    def _guarded(self, ask: Callable[[], Any]) -> Any:
-        """``ask`` a coordinator; what its answer means for the producer is noted."""
-        try:
-            return ask()
-        except TransactionAbortableError as error:
-            self._transaction.failed(error)
-            raise
-        except TransactionFatalError as error:
-            self._die(error)
-            raise
-
-    def _die(self, error: KafkaError) -> None:
-        self._transaction.fatal(error)
-        self._sender.fail(error)
-        self._topics.close(error)
-
-    def _open_transaction(self) -> OpenTransaction:
-        return OpenTransaction(
-            transactional_id=self._settings.transactional_id,
-            producer_id=self._identity.producer_id,
-            producer_epoch=self._identity.producer_epoch,
-            version=self._transaction.version,
-        )
-
     def _close_router(self) -> None:
         """Not for good: a commit that lost its answer asks again, even after the sender has failed."""
         self._router.close()
-
-    @property
-    def _producer_id(self) -> ProducerId:
-        assert self._sender.producer_id is not None
-        return self._sender.producer_id
-
-    @property
-    def _identity(self) -> ProducerIdentity:
-        assert self._producer_id.current is not None
-        return self._producer_id.current
 
     def _deadline(self, timeout: Timeout) -> Deadline:
         return Deadline.of(timeout, self._config.max_block_ms)
@@ -519,8 +375,3 @@ def _transaction(
         return given
     settings["transactional_id"] = name
     return TransactionConfig
-
-
-def _as_kafka_error(error: BaseException) -> KafkaError:
-    """``error`` as the failure of a transaction."""
-    return error if isinstance(error, KafkaError) else KafkaError(repr(error))

@@ -250,11 +250,8 @@ class TransactionPartitions:
     """Adds partitions to a transaction of version 1 before they are written to. The sender's thread calls it;
     there is one request at a time, for all that are wanted by then."""
 
-    def __init__(
-        self, transaction: Transaction, producer_id: ProducerId, router: Router, lookups: BackgroundLookups
-    ) -> None:
+    def __init__(self, transaction: Transaction, router: Router, lookups: BackgroundLookups) -> None:
         self._transaction = transaction
-        self._producer_id = producer_id
         self._router = router
         self._lookups = lookups
         self.adding = False
@@ -265,18 +262,11 @@ class TransactionPartitions:
         transaction, router = self._transaction, self._router
         if self.adding or not transaction.sending:
             return
-        identity = self._producer_id.current
-        assert identity is not None, "it has one before it begins"
         wanted = transaction.take_wanted()
         if not wanted:
             return
         self.adding = transaction.touched = True
-        asked = OpenTransaction(
-            transactional_id=transaction.transactional_id,
-            producer_id=identity.producer_id,
-            producer_epoch=identity.producer_epoch,
-            version=transaction.version,
-        )
+        asked = OpenTransaction.of(transaction)
 
         def ask() -> Answer:
             try:

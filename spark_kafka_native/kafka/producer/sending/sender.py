@@ -145,8 +145,8 @@ class SenderLoop:
         inbox: deque[Batch],
         wake: Callable[[], None],
     ) -> None:
-        transactional_id = None if transaction is None else transaction.transactional_id
-        producer_id = ProducerId(transactional_id) if config.idempotent else None
+        own = ProducerId() if config.idempotent else None
+        producer_id = own if transaction is None else transaction.producer_id
         self.inbox = inbox
         self.spilling = spilling
         self.timer = timer = LoopTimer()
@@ -162,8 +162,8 @@ class SenderLoop:
         self._completion = completion
         self._transaction = transaction
         self._added: TransactionPartitions | None = None
-        if transaction is not None and producer_id is not None:
-            self._added = TransactionPartitions(transaction, producer_id, router, self.lookups)
+        if transaction is not None:
+            self._added = TransactionPartitions(transaction, router, self.lookups)
         self._oversized = OversizedBatches(topics, queues, completion, spilling, self.failures, over_limit)
         self._healing = Healing(
             queues, completion.expect, spilling, timer, replay, router.config.retry_backoff_max_ms
@@ -320,11 +320,6 @@ class Sender:
     def inbox(self) -> deque[Batch]:
         """Batches that callers have handed over, and the loop has not taken in."""
         return self.loop.inbox
-
-    @property
-    def producer_id(self) -> ProducerId | None:
-        """Without idempotence None."""
-        return self.loop.queues.producer_id
 
     @property
     def running(self) -> bool:

@@ -25,7 +25,9 @@ from ...errors import KafkaError
 from ...model import TopicPartition
 from ...protocol.api.transactions import EndTxnRequest, InitProducerIdRequest
 from ...protocol.message import Request
+from ..accumulating.batch import ProducerIdentity
 from ..errors import TransactionStateError
+from .idempotence import ProducerId
 
 
 class State(enum.Enum):
@@ -162,6 +164,7 @@ class Transaction:
 
     def __init__(self, transactional_id: str) -> None:
         self.transactional_id = transactional_id
+        self.producer_id = ProducerId(transactional_id)
         self.version = 2
         """The protocol of the present transaction."""
         self.failure: KafkaError | None = None
@@ -201,6 +204,12 @@ class Transaction:
             self.touched = self.uncertain = self.commit_asked = False
             self._added.clear()
             self._wanted.clear()
+
+    def renewed(self, identity: ProducerIdentity) -> None:
+        """The coordinator has given a fresh epoch. Between transactions: the sender has nothing that it could
+        use it for."""
+        self.producer_id.received(identity)
+        self.epoch_used = False
 
     def failed(self, error: KafkaError, *, uncertain: bool = False) -> None:
         """Something of it was not written, for ``error``: it can only be aborted. The first one counts.

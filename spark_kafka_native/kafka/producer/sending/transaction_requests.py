@@ -1,5 +1,6 @@
 """What a transactional producer asks coordinators: build, send, read. Each function retries what may be
-retried until its deadline, and raises what the answer means otherwise.
+retried until its deadline, and raises what the answer means otherwise. `TransactionSession` asks for one
+producer and moves its `Transaction` accordingly.
 """
 
 from __future__ import annotations
@@ -7,11 +8,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from ...cluster.coordinators import ask_coordinator, find_coordinator, retry_at_coordinator
 from ...cluster.describe_configs import describe_broker_configs
 from ...cluster.router import CoordinatorKey, Router
+from ...config.client_config import TransactionConfig
 from ...error_code import ErrorCode
 from ...errors import (
     BrokerError,
@@ -42,11 +44,12 @@ from ...protocol.message import Request, Response
 from ...runtime.deadline import Deadline
 from ..accumulating.batch import ProducerIdentity
 from ..errors import TransactionAbortableError, TransactionFatalError
-from .transaction import Meaning, is_open, judge_answer
+from .transaction import Meaning, State, Transaction, TransactionEvent, is_open, judge_answer
 
 R = TypeVar("R", bound=Response)
 T = TypeVar("T")
 
+_FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
 _FEATURE = "transaction.version"
 _OLD_INIT = 2
 """The last version of InitProducerId that can't raise the epoch of a producer (before Kafka 2.5, KIP-360)."""
@@ -60,6 +63,155 @@ class OpenTransaction:
     producer_id: int
     producer_epoch: int
     version: int
+
+    @classmethod
+    def of(cls, transaction: Transaction) -> Self:
+        """The present one of a producer."""
+        identity = transaction.producer_id.current
+        assert identity is not None, "it has one before it begins"
+        return cls(
+            transactional_id=transaction.transactional_id,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            version=transaction.version,
+        )
+
+
+class TransactionSession:
+    """A producer's transactions, as coordinators see them: it asks, and notes in the producer's `Transaction`
+    what the responses mean.
+
+    One thread at a time, and none while records are taken in. ``fail`` ends the producer for good.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        settings: TransactionConfig,
+        transaction: Transaction,
+        fail: Callable[[KafkaError], None],
+    ) -> None:
+        self._router = router
+        self._settings = settings
+        self._transaction = transaction
+        self._fail = fail
+
+    def initialize(self, deadline: Deadline) -> None:
+        """Take the transactional id, unless that was done."""
+        if self._transaction.state is State.NEW:
+            self._renew(None, deadline)
+
+    def next_version(self, deadline: Deadline) -> int:
+        """The version of the protocol for the next transaction; that one has an epoch of its own."""
+        transaction, settings = self._transaction, self._settings
+        if transaction.state is State.READY and transaction.epoch_used:
+            self._renew(transaction.producer_id.current, deadline)
+        return self._guarded(
+            lambda: find_version(
+                self._router, settings.transactional_id, settings.transaction_version, deadline
+            )
+        )
+
+    def send_offsets(
+        self, group: GroupMembership, offsets: Mapping[TopicPartition, OffsetToCommit], deadline: Deadline
+    ) -> None:
+        """Write a group's offsets into the transaction. What it raises makes that abortable."""
+        transaction = self._transaction
+        asked = OpenTransaction.of(transaction)
+        transaction.touched = True
+
+        def send() -> None:
+            if asked.version == 1:
+                add_offsets(self._router, asked, group.group_id, deadline)
+            commit_offsets_in(self._router, asked, group, offsets, deadline)
+
+        try:
+            self._guarded(send)
+        except (TransactionAbortableError, TransactionFatalError):
+            raise
+        except BaseException as error:
+            transaction.failed(as_kafka_error(error), uncertain=True)
+            raise
+
+    def end(self, *, commit: bool, deadline: Deadline) -> None:
+        """Have the coordinator end the transaction."""
+        transaction, identity = self._transaction, None
+        if transaction.touched:
+            asked_before = transaction.commit_asked
+            transaction.commit_asked = asked_before or commit
+            # An interrupt from here on leaves the identity by which the same is asked again.
+            transaction.epoch_used = True
+            identity = self._guarded(
+                lambda: end_transaction(
+                    self._router,
+                    OpenTransaction.of(transaction),
+                    commit=commit,
+                    deadline=deadline,
+                    asked_before=asked_before,
+                )
+            )
+        transaction.move(TransactionEvent.COMMITTED if commit else TransactionEvent.ABORTED)
+        transaction.commit_asked = False
+        if identity is not None:
+            transaction.renewed(identity)
+
+    def abort(self, deadline: Deadline) -> None:
+        """Abort it; nothing of it is on its way any more, as far as this is known."""
+        if self._transaction.version == 1 and self._transaction.uncertain:
+            self._fence(deadline)
+        else:
+            self.end(commit=False, deadline=deadline)
+
+    def _fence(self, deadline: Deadline) -> None:
+        """Abort in version 1 where something may still arrive: an abort marker of this epoch would let it
+        in (KAFKA-14053). The coordinator fences the epoch instead, and this producer with it."""
+        transaction = self._transaction
+        try:
+            transaction.renewed(self._init(transaction.producer_id.current, deadline))
+        except TransactionFatalError as error:
+            if not (isinstance(error.__cause__, BrokerError) and error.__cause__.error_code in _FENCED):
+                self._die(error)
+                raise
+            cause = transaction.failure
+            ended = TransactionFatalError(
+                "the transaction was aborted, and its producer fenced with it, as some of its records may "
+                f"still have been under way ({cause}): make a new producer"
+            )
+            ended.__cause__ = cause
+            self._die(ended)
+            return
+        transaction.move(TransactionEvent.ABORTED)
+
+    def _renew(self, identity: ProducerIdentity | None, deadline: Deadline) -> None:
+        """A fresh epoch from the coordinator."""
+        self._transaction.renewed(self._guarded(lambda: self._init(identity, deadline)))
+        self._transaction.move(TransactionEvent.INITIALIZED)
+
+    def _init(self, identity: ProducerIdentity | None, deadline: Deadline) -> ProducerIdentity:
+        settings = self._settings
+        return init_producer_id(
+            self._router, settings.transactional_id, settings.transaction_timeout_ms, identity, deadline
+        )
+
+    def _guarded(self, ask: Callable[[], T]) -> T:
+        """``ask`` a coordinator; what its response means for the producer is noted."""
+        try:
+            return ask()
+        except TransactionAbortableError as error:
+            self._transaction.failed(error)
+            raise
+        except TransactionFatalError as error:
+            self._die(error)
+            raise
+
+    def _die(self, error: KafkaError) -> None:
+        self._transaction.fatal(error)
+        self._fail(error)
+
+
+def as_kafka_error(error: BaseException) -> KafkaError:
+    """``error`` as the failure of a transaction."""
+    return error if isinstance(error, KafkaError) else KafkaError(repr(error))
 
 
 def find_version(router: Router, transactional_id: str, most: int, deadline: Deadline) -> int:

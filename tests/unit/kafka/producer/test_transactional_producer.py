@@ -184,7 +184,7 @@ def test_a_request_whose_answer_is_lost_late_or_doubled_changes_nothing(
         cluster[1].push(request_class, answer)
         if request_class is InitProducerIdRequest and version == 2:
             producer.close()
-        with producing(cluster, version) if not producer._sender.running else _same(producer) as second:
+        with producing(cluster, version) if producer.closed else _same(producer) as second:
             transact(second, "b", 1)
             second.commit()
             transact(second, "c", 2)

@@ -29,7 +29,9 @@ from spark_kafka_native.kafka.producer.errors import (
     TransactionFatalError,
     TransactionStateError,
 )
-from spark_kafka_native.kafka.producer.sending.transaction import State, TransactionEvent
+from spark_kafka_native.kafka.producer.sending import transaction_requests
+from spark_kafka_native.kafka.producer.sending.transaction import State, Transaction, TransactionEvent
+from spark_kafka_native.kafka.producer.stats import StatsRecorder
 from spark_kafka_native.kafka.producer.transactional_producer import TransactionalProducer
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 from spark_kafka_native.kafka.protocol.api.transactions import (
@@ -144,15 +146,15 @@ def test_an_interrupt_at_the_end_of_a_transaction_leaves_one_that_can_be_ended_a
         producer.begin()
         producer.send("t", value=b"1")
         where, name = {
-            "answered": (producer, "_guarded"),
-            "moved": (producer._transaction, "move"),
-            "taken": (producer, "_take_identity"),
+            "answered": (transaction_requests, "end_transaction"),
+            "moved": (Transaction, "move"),
+            "taken": (Transaction, "renewed"),
         }[step]
-        real = getattr(where, name)
+        real: Any = getattr(where, name)
 
-        def interrupted(*arguments: Any) -> Any:
-            result = real(*arguments)
-            if step != "moved" or arguments[0] in (TransactionEvent.COMMITTED, TransactionEvent.ABORTED):
+        def interrupted(*arguments: Any, **how: Any) -> Any:
+            result = real(*arguments, **how)
+            if step != "moved" or arguments[1] in (TransactionEvent.COMMITTED, TransactionEvent.ABORTED):
                 monkeypatch.undo()
                 raise KeyboardInterrupt
             return result
@@ -202,13 +204,13 @@ def test_a_definite_refusal_stays_one_however_often_it_is_asked_for(cluster: Tra
 
 
 def test_a_record_that_nobody_speaks_of_keeps_the_transaction_from_being_committed(
-    cluster: TransactionCluster,
+    cluster: TransactionCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with producing(cluster) as producer:
         producer.begin()
         producer.send("t", value=b"1")
-        producer._taken += 1
-        with pytest.raises(TransactionAbortableError, match="2 records were sent, and 1 were confirmed"):
+        monkeypatch.setattr(StatsRecorder, "delivered", lambda *_: None)
+        with pytest.raises(TransactionAbortableError, match="1 records were sent, and 0 were confirmed"):
             producer.commit()
 
 
@@ -336,9 +338,11 @@ def test_a_callback_is_told_so_instead_of_waiting_for_its_own_thread(
     with producing(cluster, on_error=on_error) as producer:
         producer.begin()
         cluster.script(TP, refused(E.INVALID_RECORD))
-        with producer._calls:  # as a commit in the main thread has it, which waits for the sender's
-            producer.send("t", value=b"bad")
-            assert done.wait(60)
+        cluster.delay_s = 0.2
+        producer.send("t", value=b"bad")
+        with pytest.raises(TransactionAbortableError):
+            producer.commit()  # which waits for the sender's thread
+        assert done.wait(60)
     assert isinstance(told[0], RuntimeError), told
 
 
@@ -349,12 +353,14 @@ def test_a_forked_child_leaves_the_transaction_alone(cluster: TransactionCluster
         held = threading.Event()
         free = threading.Event()
 
-        def hold() -> None:
-            with producer._calls:
-                held.set()
-                free.wait(60)
+        def end(request: EndTxnRequest, version: int) -> EndTxnResponse:
+            held.set()
+            free.wait(60)
+            response: EndTxnResponse = cluster.handlers[EndTxnRequest](request, version)
+            return response
 
-        other = threading.Thread(target=hold)
+        cluster[1].push(EndTxnRequest, end)
+        other = threading.Thread(target=producer.commit)
         other.start()
         held.wait(60)
         calls = [
@@ -376,7 +382,6 @@ def test_a_forked_child_leaves_the_transaction_alone(cluster: TransactionCluster
         free.set()
         other.join()
         refused_calls = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        producer.commit()
     assert refused_calls == len(calls)
     assert cluster.committed[TP] == [b"1"]
     assert not cluster.offsets
