@@ -14,7 +14,6 @@ from spark_kafka_native.kafka.errors import (
     ConfigError,
 )
 from spark_kafka_native.kafka.model import Acks
-from spark_kafka_native.kafka.producer.accumulating.batch import ProducerIdentity
 from spark_kafka_native.kafka.producer.errors import (
     DeliveryError,
     DeliveryStatus,
@@ -123,16 +122,22 @@ def test_sequences_wrap(cluster):
 
 
 def test_used_up_epochs_bring_a_new_producer_id(cluster):
+    last = InitProducerIdResponse(
+        throttle_time_ms=0, error_code=ErrorCode.NONE, producer_id=77, producer_epoch=MAX_EPOCH
+    )
+    cluster[1].push(InitProducerIdRequest, last)
     with producing(cluster) as producer:
         send(producer, 1)
         producer.flush(60)
-        producer_id = producer._sender.producer_id
-        old = producer_id.current.producer_id
-        producer_id.current = ProducerIdentity(old, MAX_EPOCH)
-        producer._sender.loop.queues.of(TP)._sequence.gap = True
+        cluster.script(TP, refused(ErrorCode.INVALID_RECORD))
+        assert producer.send("t", value=b"a gap", partition=0).exception(60) is not None
         send(producer, 2, start=1)
         producer.flush(60)
-        assert producer_id.current.producer_id == old + 1
+        assert len(cluster[1].requests(InitProducerIdRequest)) == 2
+    first, refused_one, *later = [one.header("producer_id") for one in cluster.batches(TP)]
+    assert first == refused_one == 77
+    assert len(later) == 2
+    assert 77 not in later
     assert cluster.values(TP) == numbers(3)
 
 
