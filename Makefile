@@ -65,6 +65,7 @@ bench: $(STAMP) java
 # Fetched here, where a slow registry has all the time that it takes, and not within the time of a test.
 image: $(STAMP) java
 	$(BIN)/python -c "from spark_kafka_native.testing.broker_files import broker_image; broker_image()"
+	$(BIN)/python -c "from spark_kafka_native.testing.embedded_kdc import kdc_jars; kdc_jars()"
 	$(BIN)/python .ci/spark_archive.py
 
 java:

@@ -37,11 +37,26 @@ if ! "$folder/bin/python" -c "$enough" >/dev/null 2>&1; then
 fi
 echo "Installing the project and its tools into $folder (a minute or two, once) ..."
 pip=("$folder/bin/python" -m pip --disable-pip-version-check --quiet install)
+# The Kerberos library has no wheels for Linux, and is compiled while the others are fetched (a minute of CPU, once per machine).
+kerberos=$(mktemp -d)
+trap 'rm -rf "$kerberos"' EXIT
+if command -v krb5-config >/dev/null; then
+    "$folder/bin/python" -m pip --disable-pip-version-check --quiet wheel --wheel-dir "$kerberos" "gssapi>=1.8" \
+        >"$kerberos/output" 2>&1 &
+fi
 "${pip[@]}" --upgrade "setuptools>=77"
 # Without isolation the kernels are built by the setuptools of above, and not by one that is fetched anew each time.
 # Spark looks for data sources in the folders of sys.path: of setuptools' ways to be editable only `compat` puts ours there.
 "${pip[@]}" --no-build-isolation --config-settings editable_mode=compat --editable ".[dev]" \
     ${pyspark:+"pyspark[connect]==$pyspark.*"}
+wait
+if ! command -v krb5-config >/dev/null; then
+    echo "No Kerberos library: its headers are missing (Debian, Ubuntu: apt-get install libkrb5-dev). Its tests are skipped."
+elif compgen -G "$kerberos/gssapi-*.whl" >/dev/null; then
+    "${pip[@]}" --no-index --find-links "$kerberos" gssapi
+else
+    echo "No Kerberos library, so its tests are skipped: its build failed with $(grep -i error "$kerberos/output" | tail -n 1)"
+fi
 "$folder/bin/python" .ci/compile_workers.py
 kernels='from spark_kafka_native.kafka.records.kernel import COMPILED
 print("The compiled kernel is in use." if COMPILED else "No compiled kernel (is there a C compiler?): NumPy serves.")'

@@ -1,7 +1,8 @@
 """``doctor``: checks this machine and the way to a cluster, with advice.
 
-The way to a cluster is names, TCP, TLS, the first exchange, advertised addresses, the clock; this machine is
-Python, Java, Spark and limits. Each check yields a `Finding`, and imports what it needs when it runs.
+The way to a cluster is names, TCP, TLS, Kerberos, the first exchange, advertised addresses, the clock; this
+machine is Python, Java, Spark and limits. Each check yields a `Finding`, and imports what it needs when it
+runs.
 """
 
 from __future__ import annotations
@@ -47,9 +48,10 @@ def add_command(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "doctor",
         help="check the way to a cluster, and this machine",
-        description="Checks names, TCP, TLS, SASL and the first exchange of each bootstrap server, whether "
-        "every broker can be reached where it says it is, and Python, Java and Spark on this machine. "
-        "Without a cluster it checks only this machine. The exit code is 1 if any finding is an error.",
+        description="Checks names, TCP, TLS, Kerberos, SASL and the first exchange of each bootstrap server, "
+        "whether every broker can be reached where it says it is, and Python, Java and Spark on this "
+        "machine. Without a cluster it checks only this machine. The exit code is 1 if any finding is an "
+        "error.",
     )
     parser.add_argument(
         "--write", action="store_true", help="also write to a temporary topic, to measure the broker's clock"
@@ -159,6 +161,13 @@ def check_address(address: str, config: ClientConfig) -> Iterator[Finding]:
         finding = _check_tls(host, port, config)
         yield finding
         if finding.status == "error":
+            return
+    if config.security.uses_sasl and config.security.mechanism == "GSSAPI":
+        from .kerberos_walk import check_kerberos
+
+        findings = list(check_kerberos(host, config))
+        yield from findings
+        if any(finding.status == "error" for finding in findings):
             return
     yield from _check_exchange(host, port, config)
 

@@ -163,10 +163,9 @@ class EmbeddedKdc:
     def _run(self) -> None:
         source = self.folder / "Kdc.java"
         source.write_text(_PROGRAM, encoding="utf-8")
-        jars = sorted((jars_folder(_KERBY) / "jars").glob("*.jar"))
         work = self.folder / "work"  # Kerby writes a krb5.conf of its own
         work.mkdir()
-        command = [*java_command(self.folder, jars), str(source), str(work), self.realm]
+        command = [*java_command(self.folder, kdc_jars()), str(source), str(work), self.realm]
         with (self.folder / "output").open("wb") as output:
             self._process = subprocess.Popen(
                 [*command, str(self.port), str(self._ticket_lifetime_s)],
@@ -199,6 +198,11 @@ class EmbeddedKdc:
             return process.stdout.readline().strip() if process.stdout else ""
         finally:
             watchdog.cancel()
+
+
+def kdc_jars() -> list[Path]:
+    """Paths of the KDC's jars; fetched on the first call ever. Raises as `jars`."""
+    return sorted((jars_folder(_KERBY) / "jars").glob("*.jar"))
 
 
 def krb5_conf(realm: str, port: int) -> str:

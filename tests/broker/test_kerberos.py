@@ -14,6 +14,7 @@ import pytest
 from support.brokers.kerberos import java_properties, plain_properties, require_gssapi
 from support.consumer.reading import wait_until
 
+from spark_kafka_native.cli.main import main
 from spark_kafka_native.kafka import Admin, Consumer, GroupConsumer, Producer
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import AuthenticationError, ConfigError, NetworkError
@@ -337,3 +338,95 @@ def test_no_key_in_a_pickle_or_a_log(
     for held in (pickle.dumps(config), repr(config).encode(), caplog.text.encode()):
         assert content[-32:] not in held
         assert content[-32:].hex().encode() not in held
+
+
+# --- the command line ---------------------------------------------------------------------------------------
+
+
+def run(client: dict[str, str], capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    capsys.readouterr()
+    given = [part for name, value in client.items() for part in ("-X", f"{name}={value}")]
+    code = main([*arguments, *given])
+    return code, capsys.readouterr().out
+
+
+def test_the_command_line(
+    realm: EmbeddedKafka, client: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = realm.create_topic("of-the-cli")
+    with Producer(client) as producer:
+        producer.send(topic, value="from the client").result(60)
+    assert run(client, capsys, "topics", "list")[0] == 0
+    code, out = run(client, capsys, "tail", topic, "--from", "earliest")
+    assert (code, "from the client" in out) == (0, True)
+
+
+def test_the_doctor_walks_to_the_broker(
+    realm: EmbeddedKafka, kdc: EmbeddedKdc, client: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out = run(client, capsys, "doctor")
+    found = dict(line.split("\t")[1::-1] for line in out.splitlines())
+    assert code == 0
+    assert {check for check in found if "erberos" in check or "KDC" in check or "Kafka" in check} == {
+        "Kerberos configuration",
+        "KDC of EXAMPLE.COM",
+        f"Kerberos login by keytab {kdc.keytab('alice')}",
+        "Kerberos ticket for 127.0.0.1",
+        f"Kafka {realm.bootstrap_servers}",
+    }
+    assert "\tkafka/localhost@" in out
+    assert "alice@EXAMPLE.COM, for 24.0 hours" in out
+
+
+@pytest.mark.parametrize(
+    ("changed", "last", "says"),
+    [
+        ({"sasl.kerberos.keytab": "/no/such"}, "Kerberos login by keytab /no/such", "can't be read"),
+        (
+            {"sasl.kerberos.service.name": "x"},
+            "Kerberos ticket for 127.0.0.1",
+            "does not know the service x/",
+        ),
+        ({"sasl.kerberos.principal": "alice@OTHER"}, "KDC of OTHER", "realms with one: EXAMPLE.COM"),
+        ({"sasl.jaas.config": "file:/no/such"}, "Kerberos login", "sasl.jaas.config: /no/such on"),
+    ],
+)
+def test_the_doctor_stops_where_the_way_ends(
+    client: dict[str, str],
+    capsys: pytest.CaptureFixture[str],
+    changed: dict[str, str],
+    last: str,
+    says: str,
+) -> None:
+    if "sasl.jaas.config" in changed:
+        client = {name: value for name, value in client.items() if "kerberos" not in name}
+    code, out = run(client | changed, capsys, "doctor")
+    (line,) = [line for line in out.splitlines() if line.startswith("ERROR")][:1]
+    assert code == 1
+    assert line.split("\t")[1] == last
+    assert says in line
+    assert "\nok\tKafka" not in out
+
+
+def test_the_doctor_without_a_configuration(
+    client: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KRB5_CONFIG", "/no/such.conf")
+    out = run(client, capsys, "doctor")[1]
+    assert "WARNING\tKerberos configuration\t/no/such.conf can't be read\tName the file in KRB5_CONFIG" in out
+    assert "note\tKDC of EXAMPLE.COM\tkrb5.conf has no kdc of it: DNS is asked" in out
+
+
+def test_the_doctor_with_a_kdc_that_is_down(
+    kdc: EmbeddedKdc,
+    client: dict[str, str],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    conf = tmp_path / "krb5.conf"
+    conf.write_text(kdc.krb5_conf.read_text().replace(f":{kdc.port}", ":1"))
+    monkeypatch.setenv("KRB5_CONFIG", str(conf))
+    out = run(client, capsys, "doctor")[1]
+    assert "WARNING\tKDC of EXAMPLE.COM\t127.0.0.1:1: " in out
+    assert "no KDC of the realm of alice@EXAMPLE.COM can be reached" in out

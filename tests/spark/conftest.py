@@ -15,12 +15,16 @@ from typing import Any
 import pyspark
 import pytest
 from confluent_kafka import Producer
+from support.brokers.kerberos import KRB5_CONF
 
 from spark_kafka_native.cli.zip import write_zip
 from spark_kafka_native.kafka.admin import Admin
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.testing import StandaloneSpark
+
+# Python workers have the environment that the session's JVM was started with.
+os.environ["KRB5_CONFIG"] = str(KRB5_CONF)
 
 
 def create(kafka: Any, topic: str, partitions: int = 1, **config: Any) -> str:

@@ -8,21 +8,26 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from support.brokers.kerberos import in_spark, java_properties, require_gssapi
 
 from spark_kafka_native.testing import EmbeddedKafka
 from spark_kafka_native.testing.credentials import unsigned_token
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
-WAYS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "mTLS")
+WAYS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "mTLS", "GSSAPI")
 
 
 @pytest.fixture(scope="module")
 def secured() -> Iterator[EmbeddedKafka]:
     settings = {"listener.name.ssl.ssl.client.auth": "required"}
-    with EmbeddedKafka(
-        listeners=("SASL_SSL", "SSL"), client_auth="requested", properties=settings
-    ) as running:
+    listeners = ("SASL_SSL", "SSL")
+    with (
+        EmbeddedKafka(
+            listeners=listeners, client_auth="requested", kerberos=True, properties=settings
+        ) as running,
+        in_spark(running.kdc),
+    ):
         yield running
 
 
@@ -39,6 +44,10 @@ def options(kafka: EmbeddedKafka, way: str) -> dict[str, str]:
     if way == "OAUTHBEARER":
         token = {"kafka.sasl.oauthbearer.token": unsigned_token("alice")}
         return found | {"kafka.sasl.mechanism": way} | token
+    if way == "GSSAPI":
+        require_gssapi()
+        kerberos = java_properties(kafka.kdc) | {"security.protocol": listener}
+        return found | {f"kafka.{name}": value for name, value in kerberos.items()}
     login = {"kafka.sasl.username": "alice", "kafka.sasl.password": "alice-secret"}
     return found | {"kafka.sasl.mechanism": way} | login
 

@@ -28,12 +28,14 @@ from ..runtime.name_lookup import Lookups
 from .config_providers import allowed_path, located, read_file, resolve
 from .credentials import jaas_of
 from .gssapi import Gssapi
-from .kerberos_errors import explain, shown
+from .kerberos_errors import explain, is_expired, shown
 from .krb5_files import Krb5Conf, config_path, keytab_principals, read_krb5_conf
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
 _REFRESH: Final = 0.8
 """Share of a ticket's lifetime after which the next connection logs in again; Java's default."""
+_WHOLE_SECONDS: Final = 1.0
+"""Tickets end at a whole second, and lifetimes are rounded up to one."""
 MAX_LOGINS: Final = 64
 _MAX_KEYTAB_BYTES: Final = 1024 * 1024
 _INSTALL: Final = (
@@ -111,7 +113,7 @@ def log_in(login: KerberosLogin, deadline: Deadline) -> tuple[str, float]:
     library()
 
     def question() -> tuple[str, float]:
-        credential = _credential(login)
+        credential, _ = _credential(login)
         with _explained(login.principal or "the ticket's principal"):
             return str(credential.name), float(credential.lifetime)
 
@@ -197,9 +199,16 @@ class SharedCredential:
                     raise
                 _LOG.warning("%s; the present ticket is used until it expires", error)
                 return self._credential
+            lifetime_s = max(0.0, lifetime_s - _WHOLE_SECONDS)
             self._credential = credential
             self._refresh_at, self._expires_at = now + lifetime_s * _REFRESH, now + lifetime_s
             return credential
+
+    def retire(self, credential: Any) -> None:
+        """Log in again for the next context, unless that has been done since: ``credential`` has expired."""
+        with self._lock:
+            if self._credential is credential:
+                self._refresh_at = self._expires_at = 0.0
 
 
 _Key = tuple[str | None, str, str]
@@ -222,12 +231,12 @@ def forget_login(security: SecurityConfig) -> None:
                 _shared.pop(_key(login, login.keytab), None)
 
 
-def _credential(login: KerberosLogin) -> Any:
-    """The credential for a new context. Tickets of a cache are read anew, as something else keeps them
-    fresh.
+def _credential(login: KerberosLogin) -> tuple[Any, SharedCredential | None]:
+    """The credential for a new context, and its source. Tickets of a cache are read anew and have none, as
+    something else keeps them fresh.
     """
     if login.keytab is None:
-        return _from_cache(login)
+        return _from_cache(login), None
     key = _key(login, login.keytab)
     with _shared_lock:
         shared = _shared.get(key)
@@ -235,7 +244,7 @@ def _credential(login: KerberosLogin) -> Any:
             shared = _shared[key] = SharedCredential(lambda: _from_keytab(login))
             if len(_shared) > MAX_LOGINS:
                 del _shared[next(iter(_shared))]
-    return shared.current()
+    return shared.current(), shared
 
 
 def _from_keytab(login: KerberosLogin) -> tuple[Any, float]:
@@ -289,11 +298,12 @@ def _acquire(login: KerberosLogin, store: dict[str, str] | None) -> Any:
 class Context:
     """A `SecurityContext` of the library, with its first token. One thread at a time uses it."""
 
-    def __init__(self, target: str, credential: Any, *, renewable: bool) -> None:
+    def __init__(self, target: str, credential: Any, source: SharedCredential | None) -> None:
         gssapi = library()
         flags = gssapi.RequirementFlag
         self.target = target
-        self._renewable = renewable
+        self._credential = credential
+        self._source = source
         with self._explained():
             self._context = gssapi.SecurityContext(
                 name=gssapi.Name(target, gssapi.NameType.kerberos_principal),
@@ -337,24 +347,31 @@ class Context:
         with self._explained():
             return bytes(self._context.wrap(content, False).message)
 
-    def _explained(self) -> contextlib.AbstractContextManager[None]:
-        return _explained(self.target, renewable=self._renewable)
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """As the function. A ticket that has expired is replaced for the next attempt, if it can be."""
+        gssapi = library()
+        try:
+            yield
+        except gssapi.exceptions.GSSError as error:
+            if self._source is not None and is_expired(error):
+                self._source.retire(self._credential)
+            raise explain(error, self.target, renewable=self._source is not None) from None
 
 
 def _open(login: KerberosLogin, host: str) -> Context:
     conf = read_krb5_conf()
-    target = service_principal(login.service, host, conf)
-    return Context(target, _credential(login), renewable=login.keytab is not None)
+    return Context(service_principal(login.service, host, conf), *_credential(login))
 
 
 @contextlib.contextmanager
-def _explained(what: str, *, renewable: bool = False) -> Iterator[None]:
+def _explained(what: str) -> Iterator[None]:
     """Turn an error of the library into one of ours."""
     gssapi = library()
     try:
         yield
     except gssapi.exceptions.GSSError as error:
-        raise explain(error, what, renewable=renewable) from None
+        raise explain(error, what) from None
 
 
 def _after_fork() -> None:

@@ -82,13 +82,16 @@ _OTHER_PRINCIPAL: Final = 39756032
 """GSSAPI's own code (KG_CCACHE_NOMATCH)."""
 
 
+def is_expired(error: Any) -> bool:
+    """True if a ticket, or the context that was made with it, has expired."""
+    return error.maj_code in _EXPIRED_MAJORS or error.min_code - _KRB5_BASE == _TICKET_EXPIRED
+
+
 def explain(error: Any, what: str, *, renewable: bool = False) -> KafkaError:
     """The error to raise for one of the library's (``gssapi.exceptions.GSSError``). ``renewable``: there is a
     keytab, so a ticket that has expired is replaced in the next attempt.
     """
-    code = error.min_code - _KRB5_BASE
-    if error.maj_code in _EXPIRED_MAJORS:
-        code = _TICKET_EXPIRED
+    code = _TICKET_EXPIRED if is_expired(error) else error.min_code - _KRB5_BASE
     failure = _RENEWED if renewable and code == _TICKET_EXPIRED else FAILURES.get(code)
     if error.min_code == _OTHER_PRINCIPAL:
         failure = Failure(text="the ticket cache has no ticket of {what}; " + _TICKET)

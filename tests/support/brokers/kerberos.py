@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from spark_kafka_native.testing import EmbeddedKafka, EmbeddedKdc
+
+KRB5_CONF = Path(tempfile.mkdtemp(prefix="krb5-"), "krb5.conf")
+"""The KRB5_CONFIG of Spark's Python workers: a session outlives the realms of several tests."""
+atexit.register(shutil.rmtree, KRB5_CONF.parent, ignore_errors=True)
+
+
+@contextmanager
+def in_spark(kdc: EmbeddedKdc | None, **defaults: str) -> Iterator[None]:
+    """Let Spark's Python workers use ``kdc``; ``defaults`` go into ``[libdefaults]``."""
+    assert kdc is not None
+    lines = "".join(f"\n  {name} = {value}" for name, value in defaults.items())
+    KRB5_CONF.write_text(kdc.krb5_conf.read_text().replace("[libdefaults]", f"[libdefaults]{lines}"))
+    yield
+    KRB5_CONF.unlink()
 
 
 def require_gssapi() -> None:

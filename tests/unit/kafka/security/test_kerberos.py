@@ -269,8 +269,12 @@ def test_a_ticket_that_ends_between_two_messages(library: ScriptedLibrary, secur
             for message in messages:
                 mechanism.step(message)
             library.inquire_error = GSSError(100001, major=12 << 16, words="Success")
+            before = len(library.logins)
             with pytest.raises(kind, match=says):
                 mechanism.step(b"\x01\0\0\0")
+            library.inquire_error = None
+            begin(config)
+            assert len(library.logins) == before + 1
 
 
 def test_two_principals_have_two_logins(
@@ -374,7 +378,7 @@ def test_a_ticket_is_renewed_after_four_fifths_of_its_life() -> None:
     now, found = [1000.0], iter([("first", 100.0), ("second", 50.0), ("third", 50.0)])
     shared = SharedCredential(lambda: next(found), clock=lambda: now[0])
     seen = []
-    for at in (1000.0, 1079.9, 1080.0, 1119.9, 1120.1):
+    for at in (1000.0, 1079.1, 1079.2, 1118.3, 1118.5):
         now[0] = at
         seen.append(shared.current())
     assert seen == ["first", "first", "second", "second", "third"]
@@ -394,12 +398,24 @@ def test_a_renewal_that_fails_is_no_matter_until_the_ticket_ends(caplog: pytest.
         shared.current()
     failing[0] = False
     shared.current()
-    failing[0], now[0] = True, 99.9
+    failing[0], now[0] = True, 98.9  # tickets end at a whole second: it may be over before 100
     assert shared.current() == "ticket"
     assert "no KDC; the present ticket is used until it expires" in caplog.text
-    now[0] = 100.0
+    now[0] = 99.0
     with pytest.raises(NetworkError, match="no KDC"):
         shared.current()
+
+
+def test_only_the_credential_that_has_expired_is_replaced() -> None:
+    made = iter([("first", 100.0), ("second", 100.0)])
+    shared = SharedCredential(lambda: next(made), clock=lambda: 0.0)
+    first = shared.current()
+    shared.retire("another")
+    assert shared.current() == first
+    shared.retire(first)
+    assert shared.current() == "second"
+    shared.retire(first)
+    assert shared.current() == "second"
 
 
 # --- errors -------------------------------------------------------------------------------------------------
