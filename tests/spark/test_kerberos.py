@@ -47,7 +47,7 @@ def values(spark: SparkSession, given: dict[str, str], topic: str) -> list[int]:
 def test_an_exactly_once_stream_outlives_tickets_and_sessions(
     spark: SparkSession, realm: EmbeddedKafka, given: dict[str, str], tmp_path: Path
 ) -> None:
-    """Five micro-batches of a second and more: tickets last 3 s, sessions 1.5 s."""
+    """Three micro-batches of a second and more: tickets last 3 s, sessions 1.5 s."""
 
     def slowly(batches: Any) -> Any:
         import time
@@ -57,7 +57,7 @@ def test_an_exactly_once_stream_outlives_tickets_and_sessions(
             yield batch
 
     source, sink = (realm.create_topic(f"long-{name}") for name in ("in", "out"))
-    numbers(spark, 100).write.format("pykafka").options(**given).option("topic", source).mode("append").save()
+    numbers(spark, 60).write.format("pykafka").options(**given).option("topic", source).mode("append").save()
     slow = spark.readStream.format("pykafka").options(**given).option("subscribe", source)
     query = (
         slow.option("startingOffsets", "earliest")
@@ -75,8 +75,8 @@ def test_an_exactly_once_stream_outlives_tickets_and_sessions(
         .start()
     )
     assert query.awaitTermination(300)
-    assert len(query.recentProgress) >= 5
-    assert values(spark, given, sink) == list(range(100))
+    assert len(query.recentProgress) >= 3
+    assert values(spark, given, sink) == list(range(60))
 
 
 def test_a_keytab_that_spark_ships(
