@@ -3,12 +3,21 @@
 import os
 
 import hypothesis
+import pytest
+from support.hooks import hang_watchdog, reruns
 from support.hooks.file_order import pytest_collection_modifyitems  # noqa: F401
-from support.hooks.hang_watchdog import pytest_configure, pytest_unconfigure  # noqa: F401
+from support.hooks.hang_watchdog import pytest_unconfigure  # noqa: F401
 from support.hooks.reruns import pytest_runtest_protocol, pytest_terminal_summary  # noqa: F401
 from support.hooks.spark_jvm import options
 
 from spark_kafka_native.testing.fixtures import *  # noqa: F403
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    hang_watchdog.pytest_configure(config)
+    reruns.pytest_configure(config)
+
 
 os.environ.setdefault("SPARK_SUBMIT_OPTS", options())
 

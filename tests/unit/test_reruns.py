@@ -15,7 +15,7 @@ CONFTEST = f"""
 import os, signal, subprocess, sys
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 import pytest
-from support.hooks.reruns import pytest_runtest_protocol, pytest_terminal_summary
+from support.hooks.reruns import pytest_configure, pytest_runtest_protocol, pytest_terminal_summary
 
 made = []
 
@@ -75,6 +75,7 @@ def test_only_what_fails_while_the_machine_stands_still_is_run_again(tmp_path: P
     assert "test_some.py::test_in_vain_at_first ran again, as the machine had stood still for" in ran.stdout
     assert "it was the first time" in ran.stdout
     assert "not ready in time" in ran.stdout
+    assert "Rescued by a second run: 0 after a failure, 2 after a stall." in ran.stdout
 
 
 RACES = """
@@ -113,6 +114,28 @@ def test_second_chances_are_few_and_named(tmp_path: Path, chances: str, passed: 
     assert f"{3 - passed} failed" in ran.stdout, ran.stdout + ran.stderr
     said = "test_some.py::test_the_first ran again, as it failed once: A DEFECT"
     assert (said in ran.stdout) == (passed > 0)
+
+
+@pytest.mark.parametrize(("rescued", "code"), [(2, 0), (3, 1)])
+def test_more_rescues_than_second_chances_fail_the_run(tmp_path: Path, rescued: int, code: int) -> None:
+    """Counted over all processes, each of which gives its own."""
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    once = "ran = []\ndef test_{0}():\n    ran.append(1)\n    assert len(ran) == 2\n"
+    for number in range(rescued):
+        (tmp_path / f"test_{number}.py").write_text(once.format(number))
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:randomly -p no:cacheprovider\n")
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n", "3", "--dist", "loadfile"],
+        cwd=tmp_path,
+        env={**os.environ, "SECOND_CHANCES": "2"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert f"{rescued} passed" in ran.stdout, ran.stdout + ran.stderr
+    assert f"Rescued by a second run: {rescued} after a failure, 0 after a stall." in ran.stdout
+    assert ("More than 2 after a failure fail the run." in ran.stdout) == (rescued > 2)
+    assert ran.returncode == code
 
 
 def test_the_clock_is_looked_at_all_the_while() -> None:

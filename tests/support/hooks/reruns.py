@@ -8,7 +8,8 @@ failed. At the end of the run it is said which tests ran again, with what they h
 
 Continuous integration gives a second chance besides (at most ``SECOND_CHANCES`` in each process): among
 thousands of tests with threads, brokers and Spark, on an unknown machine, one may have met a race of
-its own. What passes only then is a defect all the same, and is named as one.
+its own. What passes only then is a defect all the same, and is named as one. The process that hands out the
+tests counts the rescues of all processes; more than ``SECOND_CHANCES`` fail the run.
 """
 
 from __future__ import annotations
@@ -29,8 +30,11 @@ SHORT_S = 150.0
 """What took longer is not run again: four times a long test would be the time of all."""
 SECOND_CHANCES = int(os.environ.get("SECOND_CHANCES", "0"))
 _SECOND = pytest.StashKey[bool]()
+_RESCUED = pytest.StashKey["Rescues"]()
 _given = 0
 _SAID = "ran again, as "
+_RESCUE = "rescued"
+_DEFECT = "it failed once: A DEFECT, of the test or of what it tests"
 
 
 class Pace:
@@ -73,13 +77,45 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         again.append((f"{_SAID}{why}", "\n".join(report.longreprtext for report in failed)))
         _forget(item)
     reports[-1].sections += again
+    if again and not failed:
+        reports[-1].sections.append((_RESCUE, again[-1][0].removeprefix(_SAID)))
     for report in reports:
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
 
 
+class Rescues:
+    """Counts the tests that passed only in a later run, by the reason for which they ran again."""
+
+    def __init__(self) -> None:
+        self.second_chances = self.stalls = 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        for title, why in report.sections:
+            self.second_chances += title == _RESCUE and why == _DEFECT
+            self.stalls += title == _RESCUE and why != _DEFECT
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.second_chances > SECOND_CHANCES:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def __str__(self) -> str:
+        counts = f"{self.second_chances} after a failure, {self.stalls} after a stall."
+        found = f"Rescued by a second run: {counts}"
+        if self.second_chances > SECOND_CHANCES:
+            found += f" More than {SECOND_CHANCES} after a failure fail the run."
+        return found
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # the process that hands out the tests hears of all of them
+        config.stash[_RESCUED] = rescues = Rescues()
+        config.pluginmanager.register(rescues)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    terminalreporter.write_line(str(terminalreporter.config.stash[_RESCUED]))
     for nodeid, said, failure in _ran_again(terminalreporter):
         terminalreporter.write_line(f"{nodeid} {said}:")
         terminalreporter.write_line("    " + "\n    ".join(failure.splitlines()[-12:]))
@@ -106,7 +142,7 @@ def _give_second(item: pytest.Item) -> str:
     global _given
     _given += 1
     item.stash[_SECOND] = True
-    return "it failed once: A DEFECT, of the test or of what it tests"
+    return _DEFECT
 
 
 def _bears_s(item: pytest.Item) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import socket
 import threading
 import time
@@ -15,6 +14,7 @@ from uuid import UUID
 
 import pytest
 from support.brokers.scripted_broker import HangUp, Raw, ScriptedBroker, ScriptedCluster, Silence, properties
+from support.forked_child import holds_in_forked_child
 
 from spark_kafka_native.kafka.cluster import retry_policy
 from spark_kafka_native.kafka.cluster import router as router_module
@@ -549,16 +549,12 @@ def test_one_router_per_config_and_process(cluster: ScriptedCluster) -> None:
     assert router_for(config(cluster[1].address, client_id="other")) is not router
     router.metadata()
     connections = cluster[1].connections
-    child = os.fork()
-    if child == 0:  # must not use, nor hurt, what it inherited
-        status = 1
-        try:
-            fresh = router_for(settings) is not router and not router_for(settings).snapshot.brokers
-            alone = len(router.metadata(refresh=True).brokers) == 3
-            status = 0 if fresh and alone else 2
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
+
+    def uses_its_own() -> bool:  # and does not hurt the inherited one
+        fresh = router_for(settings) is not router and not router_for(settings).snapshot.brokers
+        return fresh and len(router.metadata(refresh=True).brokers) == 3
+
+    assert holds_in_forked_child(uses_its_own)
     assert cluster[1].connections == connections + 1
     assert len(router.metadata(refresh=True).brokers) == 3
     assert cluster[1].connections == connections + 1
@@ -580,18 +576,14 @@ def test_a_fork_while_a_thread_asks_for_metadata(cluster: ScriptedCluster) -> No
     asking.start()
     while len(cluster[1].requests(MetadataRequest)) == before:
         time.sleep(0.001)
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            known = router.metadata(refresh=True, deadline=Deadline.after_ms(20_000))
-            status = 0 if len(known.brokers) == 3 else 2
-        finally:
-            os._exit(status)
-    status = os.waitpid(child, 0)[1]
+
+    def asks_alone() -> bool:
+        return len(router.metadata(refresh=True, deadline=Deadline.after_ms(20_000)).brokers) == 3
+
+    is_free = holds_in_forked_child(asks_alone)
     gate.set()
     asking.join()
-    assert status == 0
+    assert is_free
 
 
 def test_routers_that_nobody_uses_are_closed(

@@ -365,7 +365,8 @@ def corrupted(cluster: ScriptedCluster) -> Any:
     def flip(request: FetchRequest, version: int) -> FetchResponse:
         topic = serve(request, version).responses[0]
         records = bytearray(topic.partitions[0].records or b"")
-        records[-3] ^= 0xFF
+        if records:  # there are none beyond the end
+            records[-3] ^= 0xFF
         data = replace(topic.partitions[0], records=memoryview(records))
         return FetchResponse(responses=[replace(topic, partitions=[data])])
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import os
 import re
-import signal
 import sys
 import threading
 import time
@@ -18,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from support.forked_child import holds_in_forked_child
 from support.group.parts import lose, parts_of
 
 from spark_kafka_native.kafka.consumer.fetched_records import FetchedRecords
@@ -269,23 +268,15 @@ def test_a_forked_child_hears_that_the_consumer_is_the_parents(make: Make) -> No
     asked(consumer)
     hand_out(consumer, 0)
     parts_of(consumer).commits.queue.submit = lambda _: Future()  # type: ignore[assignment,method-assign]
+
+    def is_refused() -> bool:
+        for call in (consumer.read, consumer.commit, lambda: next(consumer)):
+            with pytest.raises(ConsumerClosedError):
+                call()
+        return True
+
     with parts_of(consumer).member.changing():
-        child = os.fork()
-        if not child:
-            refused = 0
-            try:
-                for call in (consumer.read, consumer.commit, lambda: next(consumer)):
-                    try:
-                        call()
-                    except ConsumerClosedError:
-                        refused += 1
-            finally:
-                os._exit(refused)
-    timer = threading.Timer(20, os.kill, (child, signal.SIGKILL))
-    timer.start()
-    _, status = os.waitpid(child, 0)
-    timer.cancel()
-    assert os.waitstatus_to_exitcode(status) == 3
+        assert holds_in_forked_child(is_refused)
 
 
 def test_a_reader_that_goes_back_takes_the_commits_back(make: Make) -> None:

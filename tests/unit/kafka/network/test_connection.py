@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import struct
 import threading
@@ -23,6 +22,7 @@ from support.brokers.scripted_broker import (
     frame,
     properties,
 )
+from support.forked_child import holds_in_forked_child
 from support.waiting import eventually
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig
@@ -386,11 +386,12 @@ def test_buffers_of_a_connection_without_work_are_few_and_small() -> None:
 
 def test_a_child_process_never_writes_to_an_inherited_connection(broker: ScriptedBroker) -> None:
     connection = connect(broker)
-    child = os.fork()
-    if child == 0:
+
+    def is_closed() -> bool:
         connection.forget()
-        os._exit(0 if connection.closed else 1)
-    assert os.waitpid(child, 0)[1] == 0
+        return connection.closed
+
+    assert holds_in_forked_child(is_closed)
     assert connection.send(METADATA).cluster_id == "mock"
 
 

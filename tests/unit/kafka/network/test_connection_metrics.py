@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
 from support.brokers.scripted_broker import HangUp, ScriptedBroker, ScriptedCluster, Silence, properties
+from support.forked_child import holds_in_forked_child
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
@@ -104,9 +104,9 @@ def test_a_throttle_time_is_measured(router: Router, broker: ScriptedBroker) -> 
 
 
 def test_a_forked_child_has_no_connection_and_no_count(router: Router) -> None:
-    child = os.fork()
-    if not child:
+    def has_none() -> bool:
         seen = told(router)
-        os._exit(1 if seen.value("kafka.client.requests") or seen.value("kafka.client.connections") else 0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        return not seen.value("kafka.client.requests") and not seen.value("kafka.client.connections")
+
+    assert holds_in_forked_child(has_none)
     assert told(router).value("kafka.client.connections") == 1

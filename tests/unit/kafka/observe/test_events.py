@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gc
-import os
 import threading
 import time
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from support.forked_child import holds_in_forked_child
 from support.interrupts.held_lock import held_by_another_thread
 
 from spark_kafka_native.kafka.observe.events import EventSource, EventStream
@@ -148,13 +148,13 @@ def test_threads_lose_no_event(source: EventSource[Step]) -> None:
 def test_a_forked_child_gets_none_and_waits_for_none(source: EventSource[Step]) -> None:
     stream = source.subscribe(5)
     source.emit(Step(0))
+
+    def is_empty() -> bool:
+        source.emit(Step(1))
+        return stream.take() is None and stream.drain() == [] and list(stream) == [] and stream.closed
+
     with held_by_another_thread(stream.lock):
-        child = os.fork()
-        if not child:
-            source.emit(Step(1))
-            empty = stream.take() is None and stream.drain() == [] and list(stream) == [] and stream.closed
-            os._exit(0 if empty else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert holds_in_forked_child(is_empty)
     assert stream.drain() == [Step(0)]
 
 

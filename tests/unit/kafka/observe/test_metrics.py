@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import random
 import re
 import threading
 
 import pytest
+from support.forked_child import holds_in_forked_child
 from support.interrupts.held_lock import held_by_another_thread
 
 from spark_kafka_native.kafka.error_code import ErrorCode
@@ -224,12 +224,13 @@ def test_many_topics_do_not_hide_why_commits_fail():
 def test_a_forked_child_counts_from_zero_even_if_the_lock_was_held():
     metrics = MetricsRegistry()
     metrics.count(REQUESTS, 1, "Fetch")
+
+    def counts_from_zero() -> bool:
+        metrics.count(REQUESTS, 1, "Produce")
+        return metrics.snapshot().value(REQUESTS.name) == 1
+
     with held_by_another_thread(metrics.lock):
-        child = os.fork()
-        if not child:
-            metrics.count(REQUESTS, 1, "Produce")
-            os._exit(0 if metrics.snapshot().value(REQUESTS.name) == 1 else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert holds_in_forked_child(counts_from_zero)
     assert metrics.snapshot().value(REQUESTS.name) == 1
 
 

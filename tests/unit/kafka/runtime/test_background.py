@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import select
 import threading
 import time
@@ -10,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from support.forked_child import holds_in_forked_child
 
 from spark_kafka_native.kafka.errors import NetworkError
 from spark_kafka_native.kafka.runtime.background import SHARED_WAIT_MS, Background
@@ -205,15 +205,16 @@ def test_a_forked_child_has_nothing_under_way_and_calls_nothing_off(background: 
 
     background.start("one", work, told.append)
     assert begun.wait(60)
-    child = os.fork()
-    if not child:
+
+    def starts_anew() -> bool:
         background.settle()
         again = "one" not in background
         background.start("one", lambda: 2, told.append)
         settled(background, "one")
         background.close()
-        os._exit(0 if again and told == [2] else 1)
-    assert os.waitpid(child, 0)[1] == 0
+        return again and told == [2]
+
+    assert holds_in_forked_child(starts_anew)
     poller = select.poll()
     assert background._end is not None
     poller.register(background._end.fileno(), select.POLLIN)

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable
 
 import pytest
+from support.forked_child import holds_in_forked_child
 
 from spark_kafka_native.kafka.runtime import fork
 from spark_kafka_native.kafka.runtime.fork import in_forked_child
@@ -26,16 +27,9 @@ class Owner:
         self._reset_too()
 
 
-def exit_code_of_child(check: Callable[[], bool]) -> int:
-    child = os.fork()
-    if not child:
-        os._exit(0 if check() else 1)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 def test_the_child_resets_each_object_once_and_the_parent_none() -> None:
     first, second = Owner(), Owner()
-    assert exit_code_of_child(lambda: (first.resets, second.resets) == (1, 1)) == 0
+    assert holds_in_forked_child(lambda: (first.resets, second.resets) == (1, 1))
     assert (first.resets, second.resets) == (0, 0)
 
 
@@ -49,7 +43,7 @@ def test_a_function_is_called_too(monkeypatch: pytest.MonkeyPatch) -> None:
     in_forked_child(reset)
     del reset
     gc.collect()
-    assert exit_code_of_child(lambda: called == [True]) == 0
+    assert holds_in_forked_child(lambda: called == [True])
     assert called == []
 
 
@@ -68,10 +62,10 @@ def test_an_error_in_one_reset_does_not_prevent_the_others() -> None:
         raise ZeroDivisionError
 
     owners = [Owner(fail if number % 2 else lambda: None) for number in range(8)]
-    assert exit_code_of_child(lambda: [one.resets for one in owners] == [1] * 8) == 0
+    assert holds_in_forked_child(lambda: [one.resets for one in owners] == [1] * 8)
 
 
 def test_a_reset_may_make_objects_that_are_reset_after_the_next_fork() -> None:
     made: list[Owner] = []
     owner = Owner(lambda: made.append(Owner()))
-    assert exit_code_of_child(lambda: owner.resets == 1 and made[0].resets == 0) == 0
+    assert holds_in_forked_child(lambda: owner.resets == 1 and made[0].resets == 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 import time
@@ -10,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from support.forked_child import holds_in_forked_child
 from support.interrupts.signal_steps import run_at
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig
@@ -227,19 +227,13 @@ def test_the_handler_of_a_signal_may_wait_for_a_lookup_of_another_thread_whereve
 def test_a_child_of_a_fork_asks_anew(stuck: Stuck, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NetworkError):
         look_up("kafka.example", 9092, config(), Deadline.after_ms(20))
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            socket.getaddrinfo = lambda _host, port, **_: [v4("127.0.0.2", port)]  # type: ignore[assignment]
-            found = look_up("kafka.example", 9092, config(), Deadline.after_ms(SOON))
-            os.write(writing, str(found[0][4][0]).encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as answer:
-        assert answer.read() == "127.0.0.2"
-    os.waitpid(child, 0)
+
+    def asks_anew() -> bool:
+        socket.getaddrinfo = lambda _host, port, **_: [v4("127.0.0.2", port)]  # type: ignore[assignment]
+        found = look_up("kafka.example", 9092, config(), Deadline.after_ms(SOON))
+        return found[0][4][0] == "127.0.0.2"
+
+    assert holds_in_forked_child(asks_anew)
 
 
 def test_families_take_turns_beginning_with_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
