@@ -1,7 +1,8 @@
-"""Short-lived threads: `start_thread`, and `Background` for a loop that must not wait for a broker.
+"""Short-lived threads: `start_thread`; `Background` for a loop that must not wait for a broker; `Lookups` for
+answers that several threads wait for.
 
-A thread does the work; `Background.settle` passes the outcome on in the loop's thread, so that no other
-thread changes the state of the loop.
+In a `Background` a thread does the work; `settle` passes the outcome on in the loop's thread, so that no
+other thread changes the state of the loop.
 """
 
 from __future__ import annotations
@@ -10,15 +11,20 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
-from ..errors import KafkaError
+from ..errors import KafkaError, NetworkError
 from .deadline import Deadline, Wakeup
 from .fork import in_forked_child
+from .waiting import LocklessCondition
 
 T = TypeVar("T")
 SHARED_WAIT_MS = 100
 """Limit of a wait for connections that other threads may read from too, while work is under way."""
+
+MAX_LOOKUPS = 256
+"""Limit of lookup threads, one per key. It is larger than a cluster's number of brokers, so that host names
+that are never answered do not use it up; and it bounds the threads that a dead name server collects."""
 
 
 def start_thread(work: Callable[[], object], name: str) -> None:
@@ -150,3 +156,93 @@ class Background:
         """Called by `close` and by each thread: the last of them closes the wakeup."""
         if self._closed and not self._threads and self._end is not None:
             self._end.close()
+
+
+class _Lookup(Generic[T]):
+    """A lookup in progress, and its answer."""
+
+    def __init__(self, question: Callable[[], T]) -> None:
+        self.question = question
+        self.answer: T | None = None
+        self.failure: BaseException | None = None
+        self.unclaimed = [True]
+        """Empty once a thread runs it."""
+        self.done = False
+
+    def claim(self) -> bool:
+        """True for one caller: the thread that is to run it."""
+        try:
+            return self.unclaimed.pop()
+        except IndexError:
+            return False
+
+
+class Lookups:
+    """Lookups in progress, one for each key, each in a thread of its own. Any thread may use it.
+
+    Callers wait for the answer until their deadlines. A lookup goes on when its callers have stopped waiting,
+    and a later caller with the same key joins it.
+
+    It has no lock: a signal handler may interrupt a thread in here and close a client. Its own threads need
+    the answer for that. Each change is a single operation on a dict.
+    """
+
+    def __init__(self, max_lookups: int = MAX_LOOKUPS, name: str = "kafka-lookup") -> None:
+        self._name = name
+        self._max_lookups = max_lookups
+        self._under_way: dict[Hashable, _Lookup[Any]] = {}
+        self._condition = LocklessCondition()
+
+    def ask(self, key: Hashable, question: Callable[[], T], deadline: Deadline) -> T | None:
+        """The answer to ``question``, or to the lookup with the same ``key`` that is in progress; None if
+        ``deadline`` passed first. Raises the error of the question, and `NetworkError` if too many other
+        lookups were unanswered until the deadline.
+        """
+        joined: list[_Lookup[T]] = []
+
+        def join() -> bool:
+            joined.extend(self._join(key, question))
+            return bool(joined)
+
+        if not self._condition.wait_for(join, deadline):
+            raise NetworkError(f"not asked, as {self._max_lookups} other lookups are not answered")
+        if not self._condition.wait_for(lambda: joined[0].done, deadline):
+            return None
+        if joined[0].failure is not None:
+            raise joined[0].failure.with_traceback(None)
+        return joined[0].answer
+
+    def _join(self, key: Hashable, question: Callable[[], T]) -> list[_Lookup[T]]:
+        """The lookup for ``key``, started if necessary; empty while too many are in progress."""
+        lookup = _Lookup(question)
+        try:
+            # Several threads that ask at once may exceed the maximum by their number.
+            if key not in self._under_way and len(self._under_way) >= self._max_lookups:
+                return []
+            # Within the try: an interrupt after this would leave a lookup that no thread runs.
+            lookup = self._under_way.setdefault(key, lookup)
+            if lookup.unclaimed:  # perhaps another caller's, interrupted before it started a thread
+                start_thread(partial(self._run, key, lookup), self._name)
+        except BaseException as interrupt:
+            # Unless a thread runs it, none will: other callers must not wait for it.
+            if lookup.claim():
+                lookup.failure = OSError(f"interrupted by {interrupt!r}")
+                self._end(key, lookup)
+            raise
+        return [lookup]
+
+    def _run(self, key: Hashable, lookup: _Lookup[Any]) -> None:
+        if not lookup.claim():
+            return
+        try:
+            lookup.answer = lookup.question()
+        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+            lookup.failure = error
+        finally:
+            self._end(key, lookup)
+
+    def _end(self, key: Hashable, lookup: _Lookup[Any]) -> None:
+        if self._under_way.get(key) is lookup:
+            self._under_way.pop(key, None)
+        lookup.done = True
+        self._condition.notify_all()

@@ -1,121 +1,26 @@
 """`look_up`: the addresses of a host name, within a deadline.
 
-The system's resolver has no time limit and cannot be cancelled. A thread calls it, and callers wait for the
-answer until their deadlines. A lookup goes on when its callers have stopped waiting, and a later caller with
-the same question joins it: a name that is never answered costs one thread however often it is asked for, and
-delays no other name.
+The system's resolver has no time limit and cannot be cancelled. So a thread of `Lookups` calls it: a name
+that is never answered costs one thread however often it is asked for, and delays no other name.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Callable, Hashable, Sequence
-from functools import partial
+from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 from ..config.client_config import ClientConfig
 from ..errors import NetworkError, UnreachableError
-from .background import start_thread
+from .background import Lookups
 from .deadline import Deadline
 from .fork import in_forked_child
-from .waiting import LocklessCondition
 
-MAX_LOOKUPS: Final = 256
-"""Limit of lookup threads, one per name. It is larger than a cluster's number of brokers, so that names that
-are never answered do not use it up; and it bounds the threads that a dead name server collects."""
 _FAMILIES: Final = {"any": socket.AF_UNSPEC, "v4": socket.AF_INET, "v6": socket.AF_INET6}
 
 AddressInfo = tuple[int, int, int, str, tuple[Any, ...]]
 """Family, type, protocol, canonical name, address: as `socket.getaddrinfo` returns it."""
-
-
-class _Lookup:
-    """A lookup in progress, and its answer."""
-
-    def __init__(self, question: Callable[[], Sequence[Any]]) -> None:
-        self.question = question
-        self.answer: Sequence[Any] = ()
-        self.failure: BaseException | None = None
-        self.unclaimed = [True]
-        """Empty once a thread runs it."""
-        self.done = False
-
-    def claim(self) -> bool:
-        """True for one caller: the thread that is to run it."""
-        try:
-            return self.unclaimed.pop()
-        except IndexError:
-            return False
-
-
-class Lookups:
-    """The lookups in progress in a process. Any thread may use it.
-
-    It has no lock: a signal handler may interrupt a thread in here and close a client. Its own threads need
-    to look up a name for that. Each change is a single operation on a dict.
-    """
-
-    def __init__(self, max_lookups: int = MAX_LOOKUPS) -> None:
-        self._max_lookups = max_lookups
-        self._under_way: dict[Hashable, _Lookup] = {}
-        self._condition = LocklessCondition()
-
-    def ask(
-        self, key: Hashable, question: Callable[[], Sequence[Any]], deadline: Deadline
-    ) -> Sequence[Any] | None:
-        """The answer to ``question``, or to the lookup with the same ``key`` that is in progress; None if
-        ``deadline`` passed first. Raises the error of the question, and `NetworkError` if too many other
-        lookups were unanswered until the deadline.
-        """
-        joined: list[_Lookup] = []
-
-        def join() -> bool:
-            joined.extend(self._join(key, question))
-            return bool(joined)
-
-        if not self._condition.wait_for(join, deadline):
-            raise NetworkError(f"not asked, as {self._max_lookups} other lookups are not answered")
-        if not self._condition.wait_for(lambda: joined[0].done, deadline):
-            return None
-        if joined[0].failure is not None:
-            raise joined[0].failure.with_traceback(None)
-        return joined[0].answer
-
-    def _join(self, key: Hashable, question: Callable[[], Sequence[Any]]) -> list[_Lookup]:
-        """The lookup for ``key``, started if necessary; empty while too many are in progress."""
-        lookup = _Lookup(question)
-        try:
-            # Several threads that ask at once may exceed the maximum by their number.
-            if key not in self._under_way and len(self._under_way) >= self._max_lookups:
-                return []
-            # Within the try: an interrupt after this would leave a lookup that no thread runs.
-            lookup = self._under_way.setdefault(key, lookup)
-            if lookup.unclaimed:  # perhaps another caller's, interrupted before it started a thread
-                start_thread(partial(self._run, key, lookup), "kafka-lookup")
-        except BaseException as interrupt:
-            # Unless a thread runs it, none will: other callers must not wait for it.
-            if lookup.claim():
-                lookup.failure = OSError(f"interrupted by {interrupt!r}")
-                self._end(key, lookup)
-            raise
-        return [lookup]
-
-    def _run(self, key: Hashable, lookup: _Lookup) -> None:
-        if not lookup.claim():
-            return
-        try:
-            lookup.answer = lookup.question()
-        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
-            lookup.failure = error
-        finally:
-            self._end(key, lookup)
-
-    def _end(self, key: Hashable, lookup: _Lookup) -> None:
-        if self._under_way.get(key) is lookup:
-            self._under_way.pop(key, None)
-        lookup.done = True
-        self._condition.notify_all()
 
 
 _lookups = Lookups()

@@ -23,8 +23,9 @@ from typing import Any, Final
 from ..config.kerberos_login import KerberosLogin, kerberos_login
 from ..config.security_config import SecurityConfig
 from ..errors import AuthenticationError, ConfigError, KafkaError, NetworkError
+from ..runtime.background import Lookups
 from ..runtime.deadline import Deadline
-from ..runtime.name_lookup import Lookups
+from ..runtime.fork import in_forked_child
 from .config_providers import allowed_path, located, read_file, resolve
 from .credentials import jaas_of
 from .gssapi import Gssapi
@@ -382,4 +383,4 @@ def _after_fork() -> None:
     _shared.clear()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+in_forked_child(_after_fork)

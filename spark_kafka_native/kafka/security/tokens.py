@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import random
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any, Final
 from ..config.secret import Secret
 from ..config.security_config import MSK_IAM, SecurityConfig
 from ..errors import AuthenticationError, ConfigError, KafkaError
+from ..runtime.background import Lookups
 from ..runtime.deadline import Deadline
 from ..runtime.fork import in_forked_child
 from .config_providers import resolve
@@ -48,7 +48,11 @@ class Token:
 
 
 class TokenSource:
-    """The tokens of one configuration. Any thread may use it; one fetches while the others wait."""
+    """The tokens of one configuration. Any thread may use it; several that need a new token share one fetch.
+
+    A thread of its own fetches, so that a signal handler that interrupts a caller, and closes a client,
+    holds up no thread of that client.
+    """
 
     def __init__(
         self,
@@ -59,31 +63,46 @@ class TokenSource:
         self._fetch = fetch
         self._clock = clock
         self._uniform = uniform
-        self._lock = threading.Lock()
+        self._fetches = Lookups(name="kafka-token")
         self._token: Token | None = None
 
     def token(self, deadline: Deadline) -> Secret:
         """A token that remains valid for a while. Raises the error of fetching a new one, unless the present
         one is still valid.
         """
-        if not self._lock.acquire(timeout=deadline.remaining_ms / 1000):
-            raise AuthenticationError("OAUTHBEARER: no token came in time")
+        known, now = self._token, self._clock()
+        if known is not None and known.refresh_at is not None and now < known.refresh_at:
+            return known.value
         try:
-            known, now = self._token, self._clock()
-            if known is not None and known.refresh_at is not None and now < known.refresh_at:
-                return known.value
+            return self._shared(deadline).value
+        except KafkaError as error:
+            if known is None or known.expires_at is None or now >= known.expires_at:
+                raise
+            _LOG.warning("OAUTHBEARER: no new token (%s); the present one is used until it expires", error)
+            return known.value
+
+    def _shared(self, deadline: Deadline) -> Token:
+        """A new token, fetched by this call or by one of another thread that is in progress. The failure of
+        such a call, which may have had less time, is not that of this one.
+        """
+        while True:
+            own: list[bool] = []
+
+            def fetch(own: list[bool] = own) -> Token:
+                own.append(True)
+                self._token = token = self._new(deadline)
+                return token
+
             try:
-                self._token = self._new(deadline)
-            except KafkaError as error:
-                if known is None or known.expires_at is None or now >= known.expires_at:
+                found = self._fetches.ask("token", fetch, deadline)
+            except (KafkaError, OSError):  # OSError: its caller was interrupted before a thread had started
+                if own:
                     raise
-                _LOG.warning(
-                    "OAUTHBEARER: no new token (%s); the present one is used until it expires", error
-                )
-                return known.value
-            return self._token.value
-        finally:
-            self._lock.release()
+                found = None
+            if found is not None:
+                return found
+            if deadline.expired:
+                raise AuthenticationError("OAUTHBEARER: no token came in time")
 
     def _new(self, deadline: Deadline) -> Token:
         began = self._clock()
@@ -101,7 +120,6 @@ class TokenSource:
 
 _registered: dict[str, TokenProvider] = {}
 _sources: dict[SecurityConfig, TokenSource] = {}
-_sources_lock = threading.Lock()
 
 
 def register_token_provider(name: str, provider: TokenProvider) -> None:
@@ -119,19 +137,18 @@ def current_token(security: SecurityConfig, deadline: Deadline) -> Secret:
     """The token for a new connection. Raises `AuthenticationError`, `ConfigError`, `NetworkError`."""
     if security.token is not None:  # reading it again costs nothing, and a rotated file takes effect at once
         return TokenSource(_fetcher(security)).token(deadline)
-    with _sources_lock:
-        source = _sources.get(security)
-        if source is None:
-            source = _sources[security] = TokenSource(_fetcher(security))
-            if len(_sources) > MAX_SOURCES:
-                del _sources[next(iter(_sources))]
+    # Without a lock, which a signal handler could find held: each step is a single operation on a dict.
+    source = _sources.get(security)
+    if source is None:
+        source = _sources.setdefault(security, TokenSource(_fetcher(security)))
+        for oldest in list(_sources)[:-MAX_SOURCES]:
+            _sources.pop(oldest, None)
     return source.token(deadline)
 
 
 def forget_token(security: SecurityConfig) -> None:
     """Fetch a new token for the next connection: a broker has refused the present one."""
-    with _sources_lock:
-        _sources.pop(security, None)
+    _sources.pop(security, None)
 
 
 def _fetcher(security: SecurityConfig) -> Callable[[Deadline], tuple[str, float | None]]:
@@ -250,10 +267,4 @@ def _expiry(token: str) -> float | None:
     return float(expires_at) if known else None  # type: ignore[arg-type]
 
 
-def _after_fork() -> None:
-    global _sources_lock
-    _sources_lock = threading.Lock()
-    _sources.clear()  # its locks may have been held
-
-
-in_forked_child(_after_fork)
+in_forked_child(_sources.clear)  # the threads that fetch are the parent's

@@ -15,8 +15,9 @@ from support.interrupts.signal_steps import run_at
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import NetworkError, UnreachableError
 from spark_kafka_native.kafka.runtime import name_lookup
+from spark_kafka_native.kafka.runtime.background import Lookups
 from spark_kafka_native.kafka.runtime.deadline import Deadline
-from spark_kafka_native.kafka.runtime.name_lookup import Lookups, canonical_names, look_up
+from spark_kafka_native.kafka.runtime.name_lookup import canonical_names, look_up
 
 SOON = 60_000.0
 

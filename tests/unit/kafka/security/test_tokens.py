@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import signal
 import sys
 import threading
 import time
@@ -142,6 +143,64 @@ def test_threads_that_need_a_token_share_one_fetch() -> None:
         thread.join(60)
     assert found == ["t"] * 8
     assert len(calls) == 1
+
+
+def test_a_thread_that_is_interrupted_while_it_fetches_holds_up_no_other() -> None:
+    """As the main thread does while its signal handler closes a client, of which a thread needs a token."""
+    source = TokenSource(lambda _: (release.wait(60), ("t", time.time() + 100))[1])
+    release, found = threading.Event(), list[str]()
+
+    def handler(*_: object) -> None:
+        release.set()
+        other = threading.Thread(target=lambda: found.append(source.token(soon()).reveal()))
+        other.start()
+        other.join(60)
+        assert found == ["t"]
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    main = threading.main_thread().ident
+    assert main is not None
+    timer = threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGUSR1))
+    try:
+        timer.start()
+        assert source.token(Deadline.after_ms(60_000)).reveal() == "t"
+    finally:
+        timer.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert found == ["t"]
+
+
+def test_a_failure_of_another_threads_fetch_is_no_failure_of_ours() -> None:
+    release, calls = threading.Event(), list[float]()
+
+    def fetch(deadline: Deadline) -> tuple[str, float | None]:
+        calls.append(deadline.remaining_ms)
+        if len(calls) == 1:
+            assert release.wait(60)
+            raise NetworkError("no time left")
+        return "t", time.time() + 100
+
+    source = TokenSource(fetch)
+    failed: list[Exception] = []
+
+    def ask_first() -> None:
+        try:
+            source.token(Deadline.after_ms(60_000))
+        except NetworkError as error:
+            failed.append(error)
+
+    first = threading.Thread(target=ask_first)
+    first.start()
+    until = time.monotonic() + 60
+    while not calls:
+        assert time.monotonic() < until
+    timer = threading.Timer(0.1, release.set)
+    timer.start()
+    assert source.token(Deadline.after_ms(60_000)).reveal() == "t"
+    first.join(60)
+    timer.join()
+    assert [str(error) for error in failed] == ["no time left"]
+    assert len(calls) == 2
 
 
 def test_a_token_file_is_read_for_each_connection(tmp_path: Path) -> None:
