@@ -17,6 +17,7 @@ from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.producer.sending.transaction_requests import end_transaction
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.spark.write.commit_markers import CommitMarker
+from spark_kafka_native.spark.write.marker_store import GroupMarkers
 
 from .cluster import open_broker
 from .contender import UNIX_SOCKETS, Contender
@@ -156,7 +157,7 @@ def print_requests(bootstrap_servers: str, rounds: int = 100) -> None:
         config = TransactionConfig(transactional_id=topic)
         producer = TransactionalProducer(router.config, config, ProducerConfig(linger_ms=0), router=router)
         timed("InitProducerId", producer.initialize)
-        timed("OffsetFetch (the marker)", lambda: CommitMarker.read(router, topic, TopicPartition(topic, 0)))
+        timed("OffsetFetch (the marker)", lambda: GroupMarkers(router).last(topic, TopicPartition(topic, 0)))
         producer.begin()
         producer.send(topic, value=b"v" * 100)
         timed("Produce", producer.flush)

@@ -22,10 +22,10 @@ from spark_kafka_native.kafka.errors import ConfigError, DeadlineExceededError
 from spark_kafka_native.kafka.group.committed_offsets import all_committed_offsets
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.runtime.deadline import Deadline
-from spark_kafka_native.spark.write import commit_markers
+from spark_kafka_native.spark.write import marker_store
 from spark_kafka_native.spark.write.commit_markers import BatchIntent, CommitMarker, ReplayError
 from spark_kafka_native.spark.write.driver.stream_commit import WriteCommitFailedError, abort_transactions
-from spark_kafka_native.spark.write.marker_store import GroupIntents
+from spark_kafka_native.spark.write.marker_store import GroupIntents, GroupMarkers
 from spark_kafka_native.spark.write.worker import transactional_task
 from spark_kafka_native.spark.write.worker.write_rows import WriteFailedError
 from spark_kafka_native.spark.write.write_task import KafkaCommitMessage, RowColumns
@@ -68,8 +68,7 @@ def test_whatever_dies_each_row_counts_once(
 def test_the_harness_sees_what_happens_without_markers(
     kafka: Any, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(CommitMarker, "read", classmethod(lambda *_arguments: None))
-    monkeypatch.setattr(CommitMarker, "read_decided", classmethod(lambda *_arguments: None))
+    monkeypatch.setattr(CommitMarker, "newest", classmethod(lambda *_arguments: None))
     sink = Sink(kafka, target, seed=3)
     sink.run(BATCHES)
     found = read(kafka, target)
@@ -202,10 +201,10 @@ def test_a_marker_that_is_still_being_committed_is_waited_for(kafka: Any, target
     while "UNSTABLE_OFFSET_COMMIT" not in said:  # nothing is known of a second in which all stood still
         assert time.monotonic() < until, said
         with pytest.raises(DeadlineExceededError) as caught:
-            CommitMarker.read(router, name, where, Deadline.after_ms(1_000))
+            GroupMarkers(router).last(name, where, Deadline.after_ms(1_000))
         said = str(caught.value)
     sink.commit([message], 0)
-    marker = CommitMarker.read(router, name, where)
+    marker = GroupMarkers(router).last(name, where)
     assert (marker.batch_id, marker.rows) == (0, ROWS) if marker else False
 
 
@@ -257,7 +256,7 @@ def test_a_marker_that_is_not_told_at_first_is_found(
         asked[group_id] += 1
         return {} if asked[group_id] == 1 else all_committed_offsets(router, group_id, deadline, **named)
 
-    monkeypatch.setattr(commit_markers, "all_committed_offsets", late)
+    monkeypatch.setattr(marker_store, "all_committed_offsets", late)
     if topic_in_rows:
         sink.columns = RowColumns(names=("partition", "value", "topic"), topic=None)
         rows = [
@@ -285,4 +284,4 @@ def test_of_two_intents_of_a_batch_the_later_one_counts(kafka: Any, target: str,
         intents.replace(last, before, where)
     assert before is not None
     assert (before.tasks, before.change) == (2, 1)
-    assert BatchIntent.read(router, target, None) == before
+    assert GroupIntents(router, target, 60_000, deadline).last(None) == before

@@ -11,7 +11,7 @@ import pytest
 from support.exactly_once.transactional_sink import PARTITIONS, ROWS, Sink, complaints, read
 
 from spark_kafka_native.kafka.consumer import fetch_once as last_committed_value
-from spark_kafka_native.spark.write import commit_markers
+from spark_kafka_native.spark.write import marker_store
 from spark_kafka_native.spark.write.driver.stream_commit import WriteCommitFailedError, abort_transactions
 from spark_kafka_native.spark.write.worker.write_rows import WriteFailedError
 
@@ -33,7 +33,7 @@ def deposed() -> Iterator[None]:
         return dict.fromkeys(places, (0, 0))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commit_markers, "find_offsets", lambda *_arguments: {})
+        patch.setattr(marker_store, "find_offsets", lambda *_arguments: {})
         patch.setattr(last_committed_value, "list_bounds", empty)
         yield
 

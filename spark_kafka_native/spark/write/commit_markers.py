@@ -1,5 +1,5 @@
 """`CommitMarker` and `BatchIntent`: the state that an exactly-once write keeps in Kafka, so that a replay
-knows which rows are committed.
+knows which rows are committed. Pure values; which one of several counts is decided here, too.
 
 A marker is committed by a task together with its rows: the transaction has both or neither. An intent is
 written by the driver before it commits a micro-batch: which rows are in which tasks. The intent of a
@@ -16,11 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from ...kafka.cluster.router import Router
 from ...kafka.errors import KafkaError
-from ...kafka.group.committed_offsets import all_committed_offsets, committed_offsets
 from ...kafka.model import OffsetToCommit, TopicPartition
-from ...kafka.runtime.deadline import Deadline
 
 M = TypeVar("M")
 
@@ -68,42 +65,10 @@ class CommitMarker:
         return OffsetToCommit(offset=self.batch_id, metadata=json.dumps(self.to_json()))
 
     @classmethod
-    def read(
-        cls,
-        router: Router,
-        group_id: str,
-        where: TopicPartition | None = None,
-        deadline: Deadline | None = None,
-    ) -> CommitMarker | None:
-        """The last one that was committed; None if there is none.
-
-        One that is being committed is waited for at ``where`` and wherever the group has one already: asked
-        for everything, a coordinator leaves out pending offsets of partitions without a committed one.
-        """
-        return cls.newest(find_offsets(router, group_id, where, deadline), group_id)
-
-    @classmethod
-    def read_decided(cls, router: Router, group_id: str) -> CommitMarker | None:
-        """The last committed one, without waiting for pending ones."""
-        return cls.newest(all_committed_offsets(router, group_id, stable=False), group_id)
-
-    @classmethod
     def newest(cls, found: Mapping[TopicPartition, OffsetToCommit], group_id: str) -> CommitMarker | None:
         """The one of the last micro-batch among all offsets of the group: each hangs on a partition that was
         written to then. Raises `ReplayError` for an offset that is none."""
         return max(read_all(found, group_id, cls.from_json), key=lambda one: one.batch_id, default=None)
-
-
-def find_offsets(
-    router: Router, group_id: str, where: TopicPartition | None, deadline: Deadline | None
-) -> dict[TopicPartition, OffsetToCommit]:
-    """All committed offsets of the group; a pending one at ``where`` is waited for."""
-    found = all_committed_offsets(router, group_id, deadline)
-    if where is not None and where not in found:
-        there = committed_offsets(router, group_id, [where], deadline)[where]
-        if there is not None:
-            found = all_committed_offsets(router, group_id, deadline)
-    return found
 
 
 def read_all(
@@ -160,18 +125,6 @@ class BatchIntent:
             hash=int(found.get("hash", "0"), 16),
             change=int(found.get("change", 0)),
         )
-
-    @classmethod
-    def read(
-        cls, router: Router, group_id: str, where: TopicPartition | None, deadline: Deadline | None = None
-    ) -> BatchIntent | None:
-        """The last one; None if there is none. ``where``: as `CommitMarker.read` has it."""
-        return cls.newest(find_offsets(router, group_id, where, deadline), group_id)
-
-    @classmethod
-    def read_decided(cls, router: Router, group_id: str, deadline: Deadline) -> BatchIntent | None:
-        """The last committed one, without waiting for pending ones."""
-        return cls.newest(all_committed_offsets(router, group_id, deadline, stable=False), group_id)
 
     @classmethod
     def newest(cls, offsets: Mapping[TopicPartition, OffsetToCommit], group_id: str) -> BatchIntent | None:

@@ -19,8 +19,8 @@ from ...kafka.cluster.router import Router
 from ...kafka.config.client_config import ClientConfig, TransactionConfig
 from ...kafka.error_code import ErrorCode
 from ...kafka.errors import BrokerError, ConfigError, DeadlineExceededError, KafkaError
-from ...kafka.group.committed_offsets import committed_offsets
-from ...kafka.model import GroupMembership, TopicPartition
+from ...kafka.group.committed_offsets import all_committed_offsets, committed_offsets
+from ...kafka.model import GroupMembership, OffsetToCommit, TopicPartition
 from ...kafka.producer.errors import DeliveryError, TransactionAbortableError
 from ...kafka.producer.sending.transaction_requests import (
     OpenTransaction,
@@ -65,6 +65,29 @@ def replaced(before: BatchIntent | None, now: BatchIntent | None) -> Transaction
     )
 
 
+def find_offsets(
+    router: Router, group_id: str, where: TopicPartition | None, deadline: Deadline | None
+) -> dict[TopicPartition, OffsetToCommit]:
+    """All committed offsets of the group.
+
+    One that is being committed is waited for at ``where`` and wherever the group has one already: asked for
+    everything, a coordinator leaves out pending offsets of partitions without a committed one.
+    """
+    found = all_committed_offsets(router, group_id, deadline)
+    if where is not None and where not in found:
+        there = committed_offsets(router, group_id, [where], deadline)[where]
+        if there is not None:
+            found = all_committed_offsets(router, group_id, deadline)
+    return found
+
+
+def decided_offsets(
+    router: Router, group_id: str, deadline: Deadline | None = None
+) -> dict[TopicPartition, OffsetToCommit]:
+    """All committed offsets of the group, without waiting for those that are being committed."""
+    return all_committed_offsets(router, group_id, deadline, stable=False)
+
+
 class GroupIntents:
     """`Intents` that are offsets of a group."""
 
@@ -85,7 +108,7 @@ class GroupIntents:
 
     def last(self, where: TopicPartition | None) -> BatchIntent | None:
         """As `Intents.last`."""
-        return BatchIntent.read(self._router, self._job, where, self._deadline)
+        return BatchIntent.newest(find_offsets(self._router, self._job, where, self._deadline), self._job)
 
     def replace(self, before: BatchIntent | None, intent: BatchIntent, where: TopicPartition) -> None:
         """As `Intents.replace`."""
@@ -95,7 +118,8 @@ class GroupIntents:
         group = GroupMembership(group_id=self._job)
         commit_offsets_in(router, self._transaction, group, {where: intent.offset()}, deadline)
         # The coordinator that has accepted it knows the intents committed before.
-        if (now := BatchIntent.read_decided(router, self._job, deadline)) != before:
+        now = BatchIntent.newest(decided_offsets(router, self._job, deadline), self._job)
+        if now != before:
             end_transaction(router, self._transaction, commit=False, deadline=deadline)
             raise replaced(before, now)
         end_transaction(router, self._transaction, commit=True, deadline=deadline)
@@ -120,7 +144,7 @@ class Markers(Protocol):
         self, name: str, where: TopicPartition | None, deadline: Deadline | None = None
     ) -> CommitMarker | None:
         """The last marker of a task that was committed, once nothing of it is open any more; see
-        `CommitMarker.read`."""
+        `find_offsets`."""
 
     def add(
         self, producer: TransactionalProducer, name: str, marker: CommitMarker, where: TopicPartition
@@ -158,14 +182,14 @@ class GroupMarkers:
         self, name: str, where: TopicPartition | None, deadline: Deadline | None = None
     ) -> CommitMarker | None:
         """As `Markers.last`."""
-        return CommitMarker.read(self._router, name, where, deadline)
+        return CommitMarker.newest(find_offsets(self._router, name, where, deadline), name)
 
     def add(
         self, producer: TransactionalProducer, name: str, marker: CommitMarker, where: TopicPartition
     ) -> CommitMarker | None:
         """As `Markers.add`."""
         producer.send_offsets({where: marker.offset()}, name)
-        return CommitMarker.read_decided(self._router, name)
+        return CommitMarker.newest(decided_offsets(self._router, name), name)
 
     def take_intents(self, job: str, timeout_ms: int, deadline: Deadline) -> Intents:
         """As `Markers.take_intents`."""

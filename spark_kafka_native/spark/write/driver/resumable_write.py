@@ -267,7 +267,7 @@ def _find_void(
     if before.is_complete:
         inform(describe_earlier(write_id, before, []))
         return None
-    # Without its place a marker that has just been committed may not be seen yet (`CommitMarker.read`).
+    # Without its place a marker that has just been committed may not be seen yet (`find_offsets`).
     where = topic_of((), before.topic or None)
     if where is None and markers.needs_place:
         return None

@@ -26,7 +26,12 @@ from spark_kafka_native.spark.write.driver.stream_commit import (
     abort_transactions,
     commit_transactions,
 )
-from spark_kafka_native.spark.write.marker_store import GroupIntents, GroupMarkers, TopicIntents
+from spark_kafka_native.spark.write.marker_store import (
+    GroupIntents,
+    GroupMarkers,
+    TopicIntents,
+    decided_offsets,
+)
 from spark_kafka_native.spark.write.worker.transactional_task import (
     BatchTask,
     write_atomic,
@@ -222,7 +227,7 @@ def test_a_marker_that_is_not_decided_yet_is_waited_for(sink: Sink, broker: Mock
     with pytest.raises(DeadlineExceededError):
         markers.last("pykafka-q-0", T0, sink.router.deadline(300))
     assert broker.asked("OffsetFetch")[-1].fields["require_stable"]
-    decided = CommitMarker.read_decided(sink.router, "pykafka-q-0")
+    decided = CommitMarker.newest(decided_offsets(sink.router, "pykafka-q-0"), "pykafka-q-0")
     assert decided is not None
     assert decided.batch_id == 0
     sink.commit(messages, 1)
@@ -339,14 +344,14 @@ def test_a_write_with_a_name_is_written_once_over_its_runs(nightly: Sink, broker
     assert [one.skipped for one in messages] == [2, 0]
     commit_resumable(run, messages, nightly.options)
     assert (nightly.seen(), nightly.open()) == (values_in(0), [])
-    noted = CommitMarker.read(nightly.router, "jobs-write/nightly")
+    noted = GroupMarkers(nightly.router).last("jobs-write/nightly", T0)
     assert noted is not None
     assert (noted.is_complete, noted.rows, noted.tasks) == (True, 4, 2)
     run, messages = nightly.named(parts)
     commit_resumable(run, messages, nightly.options)
     assert [one.skipped for one in messages] == [2, 2]
     assert nightly.seen() == values_in(0)
-    assert CommitMarker.read(nightly.router, "jobs-write/nightly") == noted
+    assert GroupMarkers(nightly.router).last("jobs-write/nightly", T0) == noted
 
 
 def test_an_intent_of_another_run_that_the_first_look_missed_stops_the_commit(
