@@ -18,6 +18,8 @@ class KafkaDataSource(DataSource):  # type: ignore[misc]
     """Kafka topics as DataFrames: ``format("pykafka")`` of ``spark.read``, ``spark.readStream``,
     ``df.write`` and ``df.writeStream``."""
 
+    _is_planned = False
+
     @classmethod
     def name(cls) -> str:
         """What ``format(...)`` takes."""
@@ -42,6 +44,7 @@ class KafkaDataSource(DataSource):  # type: ignore[misc]
 
         values = self._values(Scope.READ)
         options = ReadOptions.for_batch(values)
+        self._is_planned = True
         if options.filter_pushdown and _spark_pushes_filters():
             return FilteringKafkaBatchReader(options, schema)
         return KafkaBatchReader(options, schema)
@@ -52,6 +55,7 @@ class KafkaDataSource(DataSource):  # type: ignore[misc]
         from .read.read_options import StreamOptions
         from .read.stream_reader import KafkaStreamReader, RefusedStreamReader
 
+        self._is_planned = True
         try:
             return KafkaStreamReader(StreamOptions.parse(self._values(Scope.STREAM)), schema)
         except KafkaError as error:
@@ -70,6 +74,13 @@ class KafkaDataSource(DataSource):  # type: ignore[misc]
         from .write.stream_writer import KafkaStreamWriter
 
         return KafkaStreamWriter(self._values(Scope.WRITE), schema)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # With a reader Spark sends this object to the workers, too, which only ask for its name: what they
+        # get is in the reader. On its way to the driver's processes, before that, it has the options.
+        if not self._is_planned:
+            return dict(self.__dict__)
+        return self.__dict__ | {"options": type(self.options)()}
 
     def _values(self, scope: Scope) -> OptionValues:
         prefix_log_lines()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import sys
 from contextlib import ContextDecorator
@@ -111,6 +112,19 @@ class HideTracebacks(ContextDecorator):
             _LOG.debug("%s", error, exc_info=error)
             if os.environ.get(TRACEBACKS, "").lower() != "true":
                 os.environ[_HIDE] = "true"
+
+
+def stop_on_sigterm() -> None:
+    """Have SIGTERM, by which Spark ends the process of a streaming query, end it as an exception does:
+    Spark's program in it then calls the reader's ``stop()``."""
+    if _is_process_of_spark() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+
+
+def ignore_sigterm() -> None:
+    """For what a process of Spark does at its end, and is to complete."""
+    if _is_process_of_spark():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _is_process_of_spark() -> bool:

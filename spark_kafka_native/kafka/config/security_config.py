@@ -265,6 +265,15 @@ class SecurityConfig(Properties):
         return self.protocol in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
 
     @property
+    def logs_in_with_token(self) -> bool:
+        """True if it logs in with a delegation token; not known of a ``sasl.jaas.config`` that is a
+        reference.
+        """
+        jaas = _jaas_of(self) if self.uses_sasl else None
+        of_jaas = None if jaas is None else jaas.option("tokenauth")
+        return self.token_auth or (of_jaas is not None and of_jaas.reveal().lower() == "true")
+
+    @property
     def presents_certificate(self) -> bool:
         """True if the client has a certificate."""
         return bool(self.keystore_location or self.certificate_location or self.certificate_pem)

@@ -128,6 +128,7 @@ _PARSERS: Final[dict[OptionType, Callable[[Option, str], Any]]] = {
 
 _INT32_MAX: Final = 2**31 - 1
 _READS: Final = Scope.READ | Scope.STREAM
+_ALL: Final = _READS | Scope.WRITE
 _TIME: Final = (
     "milliseconds, ISO-8601 (UTC unless it has an offset), or relative to now: `-1h`, `-15 minutes`"
 )
@@ -495,6 +496,48 @@ OPTIONS: Final[tuple[Option, ...]] = (
             "Commits the offsets of completed micro-batches to `kafka.group.id`, so that tools can show "
             "the group's lag. The stream itself always continues from Spark's checkpoint, never from the "
             "group. If a commit fails, a warning is logged."
+        ),
+    ),
+    Option(
+        name="delegationTokens",
+        scope=_ALL,
+        type=OptionType.BOOLEAN,
+        default="false",
+        ours=True,
+        sentence=(
+            "The driver logs in with the credentials of the options and creates a delegation token; tasks "
+            "get the token, and never the credentials. See [the limits](security.md#tokens-for-tasks)."
+        ),
+    ),
+    Option(
+        name="delegationTokens.mechanism",
+        scope=_ALL,
+        type=OptionType.CHOICE,
+        choices=("scram-sha-512", "scram-sha-256"),
+        default="scram-sha-512",
+        ours=True,
+        sentence="The mechanism by which tasks log in; their listener must offer it.",
+    ),
+    Option(
+        name="delegationTokens.bootstrapServers",
+        scope=_ALL,
+        values="`host:port`, comma-separated",
+        ours=True,
+        sentence=(
+            "The listener for tasks where it is not that of `kafka.bootstrap.servers`: SASL_SSL if the "
+            "driver uses TLS, else SASL_PLAINTEXT. Needed with `kafka.security.protocol=SSL`."
+        ),
+    ),
+    Option(
+        name="delegationTokens.maxLifetime",
+        scope=_ALL,
+        type=OptionType.DURATION,
+        minimum=60_000,
+        ours=True,
+        sentence=(
+            "The maximum lifetime of a token that is created: what is left of it after the job ends by then. "
+            "A stream creates another one in time. Default, and limit: `delegation.token.max.lifetime.ms` "
+            "of the brokers (7 days)."
         ),
     ),
     Option(

@@ -21,6 +21,7 @@ from .offset_range import KafkaInputPartition, OffsetRange, fixed_offset
 from .read_options import ReadOptions, ReadTask
 
 if TYPE_CHECKING:
+    from ..delegation_tokens import TokenLogin
     from .driver.pushed_filters import PushedFilters
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
@@ -60,8 +61,17 @@ class KafkaBatchReader(DataSourceReader):  # type: ignore[misc]
         view = view_cluster(router_for(self._options.client), self._options, filters)
         tasks = plan_batch(view, self._options, filters)
         _warn_of_open_bounds(tasks)
+        login = self._login()
         # Spark calls read(None) if there is no partition at all, and a read of no ranges yields nothing.
-        return [KafkaInputPartition(ranges=task) for task in tasks] or [KafkaInputPartition(ranges=())]
+        return [KafkaInputPartition(ranges=task, login=login) for task in tasks or [()]]
+
+    def _login(self) -> TokenLogin | None:
+        tokens = self._options.tokens
+        if tokens is None:
+            return None
+        from ..delegation_tokens import shared_login
+
+        return shared_login(self._options.client, tokens, ask=True).login
 
     def read(self, partition: KafkaInputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a task, on a worker."""

@@ -21,6 +21,7 @@ from pyspark.sql.datasource import InputPartition
 
 from ...kafka.errors import ConfigError
 from ...kafka.model import TopicPartition
+from ..delegation_tokens import TokenLogin
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,9 @@ class KafkaInputPartition(InputPartition):  # type: ignore[misc]
     """A task: one offset range, or many of different partitions (and of the same)."""
 
     ranges: tuple[OffsetRange, ...]
+    login: TokenLogin | None = None
+    """With ``delegationTokens=true``: Spark pickles the reader of a stream once, and a token does not live as
+    long as that."""
 
 
 MAX_JSON_LENGTH: Final = 1 << 20

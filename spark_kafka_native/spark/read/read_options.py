@@ -21,6 +21,7 @@ from ...kafka.errors import ConfigError
 from ...kafka.model import TopicPartition
 from ...kafka.runtime.deadline import Deadline
 from ...kafka.runtime.retry import Backoff
+from ..delegation_tokens import TokenOptions
 from ..error_conditions import KafkaConditionError
 from ..options.option_values import OptionValues
 from ..payload_formats import ReadFormats
@@ -30,6 +31,7 @@ from .offset_range import (
     AtTimestamps,
     Committed,
     Earliest,
+    KafkaInputPartition,
     Latest,
     LatestMinus,
     OffsetRangeLimit,
@@ -83,6 +85,8 @@ class ReadOptions:
     offsets."""
 
     client: ClientConfig
+    tokens: TokenOptions | None
+    """How tasks log in with delegation tokens; None: as ``client`` does."""
     consumer: ConsumerConfig
     subscription: Subscription
     starting: OffsetRangeLimit
@@ -179,6 +183,7 @@ def _parse_general(values: OptionValues, starting: OffsetRangeLimit, ending: Off
     warnings = values.judge_names((ClientConfig, ConsumerConfig))
     return ReadOptions(
         client=client,
+        tokens=TokenOptions.parse(values, client),
         consumer=consumer,
         subscription=subscription,
         starting=starting,
@@ -384,13 +389,18 @@ class ReadTask:
     ends_are_known: bool = False
     """True if every fixed end was in the log at planning (a stream's), so that it need not be looked up."""
 
+    def client_for(self, partition: KafkaInputPartition) -> ClientConfig:
+        """The config of the task that reads ``partition``: with its delegation token, if it has one."""
+        return self.client if partition.login is None else partition.login.to(self.client)
+
     @classmethod
     def of(cls, options: ReadOptions, schema: StructType, *, ends_are_known: bool = False) -> ReadTask:
         """The tasks of a read of ``schema``'s columns. Raises `ConfigError` for columns that can't be."""
         # Nothing that a task waits for may take longer than its poll timeout.
+        client = options.client if options.tokens is None else options.tokens.of_tasks(options.client)
         timeout_ms = min(options.client.default_api_timeout_ms, options.consumer.poll_timeout_ms)
         return cls(
-            client=replace(options.client, default_api_timeout_ms=timeout_ms),
+            client=replace(client, default_api_timeout_ms=timeout_ms),
             consumer=options.consumer,
             schema=RowSchema.from_schema(schema, options.formats),
             fail_on_data_loss=options.fail_on_data_loss,

@@ -20,11 +20,12 @@ from pyspark.sql.types import StructType
 
 from ...kafka.cluster.router import router_for
 from ...kafka.errors import KafkaError
-from ..user_messages import HideTracebacks, advise
+from ..user_messages import HideTracebacks, advise, ignore_sigterm, stop_on_sigterm
 from .offset_range import KafkaInputPartition
 from .read_options import ReadTask, StreamOptions
 
 if TYPE_CHECKING:
+    from ..delegation_tokens import TokenKeeper
     from .driver.micro_batch import Positions, StreamOffset
     from .driver.stream_planner import Json, StreamPlanner
 
@@ -66,6 +67,16 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         return StreamPlanner(
             StreamLogs(router_for(self._options.read.client), self._options.read), self._options
         )
+
+    @cached_property
+    def _tokens(self) -> TokenKeeper | None:
+        read = self._options.read
+        if read.tokens is None:
+            return None
+        from ..delegation_tokens import TokenKeeper
+
+        stop_on_sigterm()
+        return TokenKeeper(read.client, read.tokens)
 
     @cached_property
     def _offset_committer(self) -> OffsetCommitter | None:
@@ -118,7 +129,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     def partitions(self, start: Json, end: Json) -> list[KafkaInputPartition]:
         """The tasks of a batch."""
         self._last_end = end
-        return [KafkaInputPartition(ranges=task) for task in self._planner.plan(start, end)]
+        login = None if self._tokens is None else self._tokens.login()
+        return [KafkaInputPartition(ranges=task, login=login) for task in self._planner.plan(start, end)]
 
     def read(self, partition: KafkaInputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a task, on a worker."""
@@ -135,6 +147,11 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
     def stop(self) -> None:
         """Spark ends the process, and with it every connection."""
+        # `cached_property` keeps its value there: of a query that has made no token, none is asked for.
+        tokens = self.__dict__.get("_tokens")
+        if tokens is not None:
+            ignore_sigterm()  # it mostly arrives meanwhile
+            tokens.expire()
 
     def _commit_to_group(self, completed: Json, *, is_idle: bool = False) -> None:
         if self._offset_committer is not None:

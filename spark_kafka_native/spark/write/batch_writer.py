@@ -19,6 +19,7 @@ from .write_task import AtomicWrite, KafkaCommitMessage, ResumableWrite, RowColu
 
 if TYPE_CHECKING:
     from ...kafka.cluster.router import Router
+    from ..delegation_tokens import LentToken
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
 
@@ -51,7 +52,20 @@ class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
                 "Option 'transactionMarkerTopic' is for streams, and for batch writes with a writeId: others "
                 "have no markers"
             )
-        self._job = self._prepare()
+        tokens = self._options.tokens
+        if tokens is None:
+            self._lent: LentToken | None = None
+            self._job = self._prepare()
+            return
+        from ..delegation_tokens import LentToken
+
+        self._lent = LentToken.create(self._options.client, tokens)
+        try:
+            self._job = self._prepare()
+        except BaseException:
+            self._lent.expire()
+            raise
+        self._options = self._options.with_login(self._lent.login)
 
     @HideTracebacks()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -85,11 +99,22 @@ class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         summary.announce()
         if self._options.summary_path is not None:
             summary.save(self._options.summary_path, **self._named(messages))
+        self._expire_token()  # after a failure of the commit Spark calls `abort`, which needs it
 
     @HideTracebacks()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Without a transaction nothing can be taken back: what failed tasks wrote stays in the topics."""
         prefix_log_lines()
+        try:
+            self._abort(messages)
+        finally:
+            self._expire_token()
+
+    def _expire_token(self) -> None:
+        if self._lent is not None:
+            self._lent.expire()
+
+    def _abort(self, messages: list[WriterCommitMessage | None]) -> None:
         if isinstance(self._job, AtomicWrite):
             from .driver.atomic_write import abort_atomic
 

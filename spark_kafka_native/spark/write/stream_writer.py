@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -21,6 +21,9 @@ from ..options.option_values import OptionValues
 from ..user_messages import HideTracebacks, advise, inform, note_once, prefix_log_lines
 from .write_options import WriteOptions
 from .write_task import KafkaCommitMessage, RowColumns
+
+if TYPE_CHECKING:
+    from ..delegation_tokens import SharedLogin
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
 _ADAPTIVE: Final = (
@@ -51,6 +54,12 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
             self._options.formats,
         )
         self._warnings = (*self._options.warnings, *warnings)
+        self._shared: SharedLogin | None = None
+        if self._options.tokens is not None:
+            from ..delegation_tokens import shared_login
+
+            self._shared = shared_login(self._options.client, self._options.tokens, ask=False)
+            self._options = self._options.with_login(self._shared.login)
 
     @HideTracebacks()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -97,6 +106,8 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         """Without transactions nothing can be taken back: what the tasks wrote stays, and Spark writes the
         batch again."""
         prefix_log_lines()
+        if self._shared is not None:
+            self._shared.forget()
         if self._options.exactly_once is not None:
             from .driver.stream_commit import abort_transactions
 

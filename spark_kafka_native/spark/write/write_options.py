@@ -12,6 +12,7 @@ from ...kafka.config.client_config import ClientConfig, ProducerConfig
 from ...kafka.errors import ConfigError
 from ...kafka.producer.accumulating.partitioner import partitioner_name
 from ...kafka.security.config_providers import allowed_path
+from ..delegation_tokens import TokenLogin, TokenOptions
 from ..options.option_values import OptionValues
 from ..payload_formats import PayloadFormat
 
@@ -146,6 +147,9 @@ class WriteOptions:
     """A write. Plain data."""
 
     client: ClientConfig
+    """Of the driver until `WriteOptions.with_login`, then of the tasks."""
+    tokens: TokenOptions | None
+    """How tasks log in with delegation tokens; None: as ``client`` does."""
     producer: ProducerConfig
     topic: str | None
     """Where everything goes; None: each row says it."""
@@ -167,6 +171,11 @@ class WriteOptions:
         """The topics that no row names: ``topic`` and the dead-letter topic, where there are any."""
         return tuple(topic for topic in (self.topic, self.producer.dead_letter_topic) if topic is not None)
 
+    def with_login(self, login: TokenLogin) -> WriteOptions:
+        """The same for tasks: with ``login`` in the place of the driver's credentials."""
+        assert self.tokens is not None
+        return replace(self, client=login.to(self.tokens.of_tasks(self.client)))
+
     @classmethod
     def parse(cls, values: OptionValues) -> WriteOptions:
         """Check everything that can be checked without a cluster. Raises `ConfigError`."""
@@ -185,6 +194,7 @@ class WriteOptions:
                 raise ConfigError(f"Option '{name}' has no effect without createTopics=true")
         return cls(
             client=client,
+            tokens=TokenOptions.parse(values, client),
             producer=producer,
             topic=topic,
             topic_hint=values.near_miss("topic"),

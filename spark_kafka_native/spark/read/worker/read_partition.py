@@ -52,7 +52,7 @@ def read_partition(partition: KafkaInputPartition | None, task: ReadTask) -> Ite
     if partition is None or not partition.ranges:
         return
     settle_worker()
-    router = router_for(task.client)
+    router = router_for(task.client_for(partition))
     policy = DataLossPolicy(fail=task.fail_on_data_loss, group_id=task.group_id)
     bound = list(_accept(_bind(router, partition.ranges, task), policy))
     while bound:

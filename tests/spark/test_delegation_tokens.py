@@ -1,0 +1,244 @@
+"""``delegationTokens=true`` through Spark: tasks have tokens only, which are renewed, replaced and expired.
+One that ends too early stops the query, and nothing is lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from spark_kafka_native.kafka import Admin, Consumer, Producer
+from spark_kafka_native.testing import EmbeddedKafka
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+USERS = {"alice": "alice-marked", "bob": "bob-marked"}
+Options = dict[str, str]
+
+
+def started(**properties: object) -> EmbeddedKafka:
+    named = {name.replace("__", "."): value for name, value in properties.items()}
+    return EmbeddedKafka(
+        listeners=("SASL_PLAINTEXT", "PLAINTEXT"),
+        users=USERS,
+        properties={"delegation.token.secret.key": "not-for-production"} | named,
+    )
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[EmbeddedKafka]:
+    with started() as running:
+        yield running
+
+
+def of_driver(kafka: EmbeddedKafka, user: str = "alice") -> Options:
+    """PLAIN, which no task can use: it is not the mechanism of tokens."""
+    return {
+        "kafka.bootstrap.servers": kafka.bootstrap_servers_for("SASL_PLAINTEXT"),
+        "kafka.security.protocol": "SASL_PLAINTEXT",
+        "kafka.sasl.mechanism": "PLAIN",
+        "kafka.sasl.username": user,
+        "kafka.sasl.password": USERS[user],
+        "delegationTokens": "true",
+    }
+
+
+def tokens_of(kafka: EmbeddedKafka, user: str = "alice") -> dict[str, int]:
+    """The expiry of each token that lives."""
+    given = {name.removeprefix("kafka."): value for name, value in of_driver(kafka, user).items()}
+    del given["delegationTokens"]
+    with Admin(given) as admin:
+        return {one.token_id: one.expires_ms for one in admin.describe_delegation_tokens([f"User:{user}"])}
+
+
+def revoke_all(kafka: EmbeddedKafka) -> None:
+    given = {name.removeprefix("kafka."): value for name, value in of_driver(kafka).items()}
+    del given["delegationTokens"]
+    with Admin(given) as admin:
+        for one in admin.describe_delegation_tokens():
+            admin.expire_delegation_token(one)
+
+
+def wait_until(what: str, true: Callable[[], object], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+
+
+def write(spark: SparkSession, options: Options, topic: str, values: range, **more: str) -> None:
+    rows = spark.range(values.start, values.stop, 1, 1).selectExpr("cast(id as string) value")
+    rows.write.format("pykafka").options(**options, **more).option("topic", topic).mode("append").save()
+
+
+def stream(
+    spark: SparkSession, options: Options, source: str, sink: str, checkpoint: Path, **more: str
+) -> Any:
+    frame = spark.readStream.format("pykafka").options(**options).option("subscribe", source)
+    writer = frame.option("startingOffsets", "earliest").load().select("value").writeStream
+    writer = writer.format("pykafka").options(**options, **more).option("topic", sink)
+    return writer.option("checkpointLocation", str(checkpoint))
+
+
+def values_in(kafka: EmbeddedKafka, topic: str) -> Counter[str]:
+    settings = {"bootstrap.servers": kafka.bootstrap_servers_for("PLAINTEXT")}
+    with Consumer(settings | {"isolation.level": "read_committed"}, topic, stop_at_end=True) as consumer:
+        return Counter(record.value.decode() for record in consumer)
+
+
+def once(values: range) -> Counter[str]:
+    return Counter(str(value) for value in values)
+
+
+def test_each_way_through_spark_leaves_what_it_must_alone(
+    spark: SparkSession, kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    source, sink = kafka.create_topic("in", 2), kafka.create_topic("out", 2)
+    options = of_driver(kafka)
+    write(spark, options, source, range(50))
+    write(spark, options, source, range(50, 60), deliveryGuarantee="exactly-once")
+    assert tokens_of(kafka) == {}
+
+    frame = spark.read.format("pykafka").options(**options).option("subscribe", source).load()
+    assert frame.count() == 60
+    shared = tokens_of(kafka)
+    assert len(shared) == 1
+    again = spark.read.format("pykafka").options(**options).option("subscribe", source).load()
+    assert again.count() == frame.count() == 60
+    assert tokens_of(kafka) == shared
+
+    for name, more in (("plain", {}), ("once", {"deliveryGuarantee": "exactly-once"})):
+        query = stream(spark, options, source, sink, tmp_path / name, **more)
+        query = query.trigger(availableNow=True).start()
+        assert query.awaitTermination(300)
+    assert values_in(kafka, sink) == Counter({str(value): 2 for value in range(60)})
+    wait_until("the streams have expired theirs", lambda: tokens_of(kafka) == shared)
+
+    with pytest.raises(Exception, match="marked-by-the-query"):
+        spark.sql("select cast(raise_error('marked-by-the-query') as string) value").write.format(
+            "pykafka"
+        ).options(**options).option("topic", sink).mode("append").save()
+    assert tokens_of(kafka) == shared
+
+
+def test_two_queries_of_one_session_do_not_end_each_others_token(
+    spark: SparkSession, kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    source = kafka.create_topic("two-in")
+    sinks = [kafka.create_topic(f"two-out-{number}") for number in range(2)]
+    options = of_driver(kafka, "bob")
+    write(spark, options, source, range(10))
+    one, other = (stream(spark, options, source, sink, tmp_path / sink).start() for sink in sinks)
+    one.processAllAvailable()
+    other.processAllAvailable()
+    assert len(tokens_of(kafka, "bob")) == 3  # one for each source, and one for both sinks
+    one.stop()
+    wait_until("its own token is expired", lambda: len(tokens_of(kafka, "bob")) == 2)
+    write(spark, options, source, range(10, 20))
+    other.processAllAvailable()
+    other.stop()
+    assert values_in(kafka, sinks[1]) == once(range(20))
+    wait_until("only that of the session is left", lambda: len(tokens_of(kafka, "bob")) == 1)
+
+
+SHORT_MS = 12_000
+
+
+@pytest.fixture(scope="module")
+def hasty() -> Iterator[EmbeddedKafka]:
+    """A cluster where a token lasts for seconds, as others' last for days."""
+    with started(
+        delegation__token__expiry__time__ms=SHORT_MS, delegation__token__max__lifetime__ms=SHORT_MS * 5 // 4
+    ) as running:
+        yield running
+
+
+class Feed:
+    """Writes a number whenever it is asked to."""
+
+    def __init__(self, kafka: EmbeddedKafka, topic: str) -> None:
+        self._producer = Producer({"bootstrap.servers": kafka.bootstrap_servers_for("PLAINTEXT")})
+        self._topic = topic
+        self.count = 0
+
+    def more(self) -> None:
+        self._producer.send(self._topic, value=str(self.count))
+        self._producer.flush()
+        self.count += 1
+
+
+def ended(query: StreamingQuery) -> str:
+    """What a query says that has failed."""
+    wait_until("the query has failed", lambda: not query.isActive)
+    return str(query.exception())
+
+
+def test_a_stream_outlives_its_tokens_and_stops_at_one_that_was_revoked(
+    spark: SparkSession, hasty: EmbeddedKafka, tmp_path: Path
+) -> None:
+    source, sink = hasty.create_topic("in"), hasty.create_topic("out")
+    options, feed = of_driver(hasty), Feed(hasty, source)
+    writing = stream(spark, options, source, sink, tmp_path / "checkpoint", deliveryGuarantee="exactly-once")
+    query = writing.start()
+    feed.more()
+    query.processAllAvailable()
+    seen, first = set(), tokens_of(hasty)
+    assert len(first) == 2
+
+    def outlived() -> bool:
+        feed.more()
+        query.processAllAvailable()
+        seen.update(tokens_of(hasty))
+        return len(seen) >= len(first) + 2
+
+    wait_until("both of the first tokens are replaced", outlived)
+    assert query.isActive
+    assert query.exception() is None
+
+    revoke_all(hasty)
+
+    def fed() -> bool:
+        feed.more()
+        time.sleep(0.5)
+        return not query.isActive
+
+    wait_until("the query has stopped", fed)
+    said = ended(query)
+    assert "has expired or was revoked" in said
+    assert "alice-marked" not in said
+
+    restarted = writing.start()
+    feed.more()
+    restarted.processAllAvailable()
+    restarted.stop()
+    assert values_in(hasty, sink) == once(range(feed.count))
+
+
+def test_a_dataframe_that_is_older_than_its_token_says_so(spark: SparkSession, hasty: EmbeddedKafka) -> None:
+    topic = hasty.create_topic("kept")
+    options = of_driver(hasty, "bob")
+    write(spark, options, topic, range(5))
+
+    def load() -> Any:
+        return spark.read.format("pykafka").options(**options).option("subscribe", topic).load()
+
+    frame = load()
+    assert frame.count() == 5
+
+    def failed() -> str:
+        try:
+            frame.count()
+        except Exception as error:
+            return str(error)
+        return ""
+
+    wait_until("its token has expired", failed)
+    assert "has expired or was revoked" in failed()
+    assert load().count() == 5
