@@ -41,8 +41,8 @@ _OF_TASKS: Final = (
 )  # fmt: skip
 """The security settings that tasks share with the driver: how a broker is trusted, and no credentials."""
 RENEW_BELOW: Final = 0.5
-"""The share of its time below which a token is renewed. What is left then is at least what a micro-batch may
-take: while one runs, nothing is renewed."""
+"""The share of its time below which a token is renewed. At least that share is left to each micro-batch: while
+one runs, no token is renewed."""
 KNOWN_MS: Final = 10_000
 """How long to wait until all brokers know a new token."""
 EXPIRE_MS: Final = 5_000
@@ -326,7 +326,7 @@ def _locked(file: Path) -> Iterator[bytes]:
 
 
 def _key(client: ClientConfig, options: TokenOptions, salt: bytes) -> str:
-    """Equal for equal credentials only: nobody gets the token of another user. It tells nothing of them."""
+    """Equal for equal credentials only: no user gets the token of another one. It reveals nothing of them."""
     security = {
         one.name: value.reveal() if isinstance(value, Secret) else str(value)
         for one in fields(client.security)
@@ -367,8 +367,8 @@ class LentToken:
     """The token of one batch write, which the process that commits or aborts it expires.
 
     That process gets what tasks get, too. So the driver's credentials are halved: this object has their bytes
-    combined with as many random ones (a one-time pad), which are in a file on the driver. Either half tells
-    nothing.
+    combined with as many random ones (a one-time pad), which are in a file on the driver. Either half
+    reveals nothing.
     """
 
     token: DelegationToken

@@ -119,8 +119,8 @@ class KafkaInputPartition(InputPartition):  # type: ignore[misc]
 
     ranges: tuple[OffsetRange, ...]
     login: TokenLogin | None = None
-    """With ``delegationTokens=true``: Spark pickles the reader of a stream once, and a token does not live as
-    long as that."""
+    """With ``delegationTokens=true``. Spark pickles the reader of a stream once, and partitions for each
+    micro-batch: a stream outlives its tokens."""
 
 
 MAX_JSON_LENGTH: Final = 1 << 20
