@@ -41,8 +41,8 @@ _OF_TASKS: Final = (
 )  # fmt: skip
 """The security settings that tasks share with the driver: how a broker is trusted, and no credentials."""
 RENEW_BELOW: Final = 0.5
-"""The share of its time below which a token is renewed. At least that share is left to each micro-batch: while
-one runs, no token is renewed."""
+"""The share of its time below which a token is renewed. At least that share is left to each micro-batch:
+while one runs, no token is renewed."""
 KNOWN_MS: Final = 10_000
 """How long to wait until all brokers know a new token."""
 EXPIRE_MS: Final = 5_000
