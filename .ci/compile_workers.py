@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def compile_into(archive: Path) -> None:
-    """Beside each source its compiled module, which is believed whatever the time of the source."""
+    """Beside each source its compiled module, which is believed for any time of the source."""
     with zipfile.ZipFile(archive) as old, tempfile.TemporaryDirectory(dir=archive.parent) as folder:
         if any(name.endswith(".pyc") for name in old.namelist()):
             return

@@ -5,7 +5,7 @@ clients on the same broker.
 
 Ours is `Fetcher` over known ranges and ends with RecordColumns: numpy offsets and timestamps, Arrow keys,
 values and headers, checksums verified; so does `Consumer.read_columns`. The others end with their own record
-objects, which nobody looks into, as does iteration over `Consumer`. librdkafka is given its largest fetches
+objects, which no code looks into, as does iteration over `Consumer`. librdkafka is given its largest fetches
 and queues; iteration, aiokafka and kafka-python read a part of the topic, for they would take long.
 Interleaved rounds, the best counts. "raw socket" asks for the same bytes and drops them: what broker and
 loopback give when a client does nothing; when producing, it sends record batches that exist already.
@@ -60,7 +60,7 @@ OURS_ROWS = f"{OURS}, Consumer"
 OURS_COLUMNS = f"{OURS}, read_columns"
 """The consumer's columns: a thread fetches ahead, and the caller gets what `Fetcher` yields."""
 PART = {"aiokafka": 4, "kafka-python": 64, f"{OURS}, send()": 4, OURS_ROWS: 2}
-"""Which part of the records the slow ones read and write: one in so many."""
+"""The part of the records that the slow ones read and write: one in this number."""
 WANTED = {"100 B": 5.0}
 """How many times as fast as librdkafka we must be when consuming."""
 WANTED_OF_CONSUMERS = (

@@ -214,7 +214,7 @@ def main() -> None:
 
 
 def without_ids(message: MetadataResponse) -> MetadataResponse:
-    """As version 8 has it, so that what is read equals what was written."""
+    """As version 8 has it, so that the message is read as it was written."""
     data = codec(MetadataResponse, 8).write(message)
     return codec(MetadataResponse, 8).read(memoryview(b"".join(data)))
 

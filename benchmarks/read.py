@@ -1,10 +1,10 @@
-"""Batch reads end to end: `pykafka`, Spark's own connector, and the two limits that nobody can beat.
+"""Batch reads end to end: `pykafka`, Spark's own connector, and the two limits that no reader can beat.
 
     python benchmarks/read.py                # everything: some fifteen minutes
     python benchmarks/read.py --scale 0.1 --only 100B small
 
-Columns: `raw` is one socket whose bytes are dropped; `ceiling` is Spark's Python Data Source API fed with
-Arrow batches that exist already; `limit` is 1 / (1/raw + 1/ceiling), what is left when both have to happen.
+Columns: `raw` is one socket with bytes that are dropped; `ceiling` is Spark's Python Data Source API fed with
+Arrow batches that exist already; `limit` is 1 / (1/raw + 1/ceiling), the rate when both have to happen.
 Every contender is a warm `local[2]` session in a process of its own, rounds are interleaved, the best one
 counts, the sink is `noop`. All run on the JVM connector's PySpark, so that only the connector differs
 (--own-pyspark changes that).
@@ -210,7 +210,7 @@ def run_offset_only(bench: Bench, topic: LoadedTopic) -> list[list[str]]:
 
 
 def run_small(bench: Bench, topic: str, tasks: int, title: str, *, packed: bool) -> None:
-    """Records nobody would notice: what is left is the price of a job and of its tasks."""
+    """Too few records to matter: the time is the price of a job and of its tasks."""
     variants: dict[str, tuple[Contender, dict[str, str]]] = {
         "JVM, defaults": (bench.jvm, {}),
         "JVM, fetch.max.wait.ms=10": (bench.jvm, JVM_NO_WAIT),
@@ -230,7 +230,7 @@ def run_small(bench: Bench, topic: str, tasks: int, title: str, *, packed: bool)
     }
     for name, (contender, options) in variants.items():
         runs[name] = partial(contender.run, "collect", **bench.kafka(contender, topic, options))
-    # Where there are so many tasks that a run takes minutes, it warms itself up.
+    # A run of minutes, with many tasks, warms itself up.
     slow = {name: run for name, run in runs.items() if packed and "maxPartitions" not in name}
     best = best_of_rounds(slow, 1)
     quick = {name: run for name, run in runs.items() if name not in slow}

@@ -46,7 +46,7 @@ NO_PYTHON_CODEC = {Codec.LZ4, Codec.ZSTD}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Records, how they are cut into batches and compressed, and what is expected of ours (records/s)."""
+    """Records, how they are cut into batches and compressed, and our target (records/s)."""
 
     label: str
     values: list[bytes]

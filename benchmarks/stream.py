@@ -191,7 +191,7 @@ def run_steady(bench: Bench, partitions: int) -> None:
         for number in range(1 + bench.rounds):
             times = {"warm_up": 10 * shorter, "seconds": (30 if number else 20) * shorter}
             for name, (contender, job) in jobs.items():
-                # Not what was written while others ran: the topic's end.
+                # Not from the records that were written while others ran: from the topic's end.
                 options = job["options"] | ({} if "floor" in name else {"startingOffsets": "latest"})
                 found = contender.ask("steady", **(job | {"options": options}), **times)["result"]
                 if number and found:

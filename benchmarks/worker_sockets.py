@@ -2,8 +2,8 @@
 
     python benchmarks/worker_sockets.py
 
-The JVM's end sends a task in two small messages, as Spark does, and waits for the answer. The worker's end is
-told nothing, or what `spark_kafka_native.spark.worker_tuning` tells it.
+The JVM's end sends a task in two small messages, as Spark does, and waits for the answer. The worker's end
+has its defaults, or the settings of `spark_kafka_native.spark.worker_tuning`.
 """
 
 from __future__ import annotations

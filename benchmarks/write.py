@@ -1,4 +1,4 @@
-"""Batch writes end to end: `pykafka`, Spark's own connector, and the two limits that nobody can beat.
+"""Batch writes end to end: `pykafka`, Spark's own connector, and the two limits that no writer can beat.
 
     python benchmarks/write.py                # everything: some fifteen minutes
     python benchmarks/write.py --scale 0.1 --only 100B

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 
 def parse_arguments(description: str | None, sections: Sequence[str], *, scale: str) -> argparse.Namespace:
-    """Parse what was given; ``sections`` may be named by ``--only``."""
+    """Parse the command line; ``sections`` may be named by ``--only``."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""The Python Data Source API alone: a reader whose Arrow batches exist already, a writer that drops its
+"""The Python Data Source API alone: a reader with Arrow batches that exist already, a writer that drops its
 own.
 
 Nothing that is built on this API can be faster than these two. They are imported by Spark's Python workers.

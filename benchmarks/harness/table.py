@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A ratio to reach, against whom."""
+    """A ratio to reach against a contender."""
 
     ratio: float
     wanted: float | None = None

@@ -73,7 +73,7 @@ def create_topic(
     deadline = time.monotonic() + 30
     while True:
         try:
-            # A leader is known before it leads: it does once it tells where its log ends.
+            # A leader is known before it leads: it does once it answers with the end of its log.
             end_offsets(bootstrap_servers, topic, partitions)
         except KafkaException:
             if time.monotonic() > deadline:

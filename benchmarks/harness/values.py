@@ -43,7 +43,7 @@ def json_like(count: int, size: int, seed: int = 1) -> Iterator[bytes]:
         if size > 900:
             event |= build_context(rng)
         event["trace"] = ""
-        # What is missing is random: padding that compresses would flatter everybody.
+        # The rest is random: padding that compresses would flatter every contender.
         missing = size - len(json.dumps(event))
         yield json.dumps(event | {"trace": rng.randbytes(missing).hex()[:missing]}).encode()
 

@@ -116,7 +116,8 @@ def run(arguments: argparse.Namespace) -> int:
         producer.close()
     except BaseException:
         producer.close(timeout=_LAST_CHANCE_S)
-        note(f"Ended early: {counts.confirmed} of {counted(counts.sent, 'record')} confirmed.")
+        sent = f"{counted(counts.sent, 'record')} {_is(counts.sent)}"
+        note(f"Ended early: {counts.confirmed} of {sent} confirmed.")
         raise
     return _report(arguments, counts, problem)
 

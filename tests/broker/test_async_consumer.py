@@ -1,4 +1,4 @@
-"""`AsyncConsumer` on a real broker: nothing is lost by a cancelled await, and nobody else is held up."""
+"""`AsyncConsumer` on a real broker: nothing is lost by a cancelled await, and no other task is held up."""
 
 from __future__ import annotations
 

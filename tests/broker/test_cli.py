@@ -250,9 +250,7 @@ def test_what_was_accepted_is_written_when_it_is_told_to_stop(kafka: Any, run: R
     writing.send_signal(signal.SIGINT)
     writing.stdin.close()
     assert writing.wait(240) == 130
-    told = re.search(
-        r"Ended early: (\d+) of the \1 records sent are confirmed.\nStopped.\n\Z", writing.stderr.read()
-    )
+    told = re.search(r"Ended early: (\d+) of \1 records are confirmed.\nStopped.\n\Z", writing.stderr.read())
     writing.stderr.close()
     assert told is not None
     assert run("offsets", filled, "-p", "1")[1] == f"{filled}\t1\t0\t{told[1]}\t{told[1]}\n"
@@ -532,7 +530,7 @@ def test_records_do_not_control_a_terminal(
         shown = on_terminal("tail", name, *form)
         assert not set(shown) & {"\x1b", "\x07", "\r", "\u202e"}, (form, shown)
     assert "\\x1b]0;owned\\x07" in on_terminal("tail", name)
-    assert run("tail", name)[1] == f"{wicked}\n"  # a pipe gets what is there
+    assert run("tail", name)[1] == f"{wicked}\n"  # a pipe gets the bytes as they are
 
 
 def command(kafka: Any, *arguments: str) -> list[str]:

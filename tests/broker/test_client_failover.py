@@ -46,7 +46,7 @@ def filled(kafka_cluster: EmbeddedKafka, topic: str) -> Iterator[str]:
 
 
 def fill(bootstrap_servers: str, topic: str, records: int = RECORDS) -> None:
-    # Small batches however slow the machine: what is disturbed is a read of many fetches, not of one.
+    # Small batches however slow the machine: the read that is disturbed takes many fetches, not one.
     producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -125,7 +125,7 @@ def test_every_broker_restarted_in_turn(kafka_cluster: EmbeddedKafka, filled: st
 
 
 def test_a_leader_that_stops_answering(kafka_cluster: EmbeddedKafka, filled: str) -> None:
-    """Its connections stay open: only the request timeout tells."""
+    """Its connections stay open: only the request timeout notices."""
     reading = Reading(kafka_cluster.bootstrap_servers, request_timeout_ms=2_000)
     victim = leader_of(reading, filled)
     pause = Once(lambda: kafka_cluster.pause(victim))

@@ -49,7 +49,7 @@ def confluent_producer(kafka: Any, **changed: Any) -> confluent_kafka.Producer:
         {
             "bootstrap.servers": kafka.bootstrap_servers,
             "linger.ms": 50,
-            "enable.idempotence": True,  # or a retry reorders what is compared
+            "enable.idempotence": True,  # or a retry reorders the compared records
             "message.max.bytes": 4_000_000,
             "log_level": 0,
             "queue.buffering.max.messages": 1_000_000,
@@ -223,7 +223,7 @@ def test_aborted_transactions_are_hidden_exactly(kafka: Any, topic: str, reading
     assert len(everything) == 6 * 16
     tp = TopicPartition(topic, 0)
     end = reading.bounds(topic)[tp][1]
-    for until in range(end - 40, end + 1):  # whatever an end falls on, it is reached
+    for until in range(end - 40, end + 1):  # an end is reached wherever it falls
         fetched = list(reading.fetch({tp: (0, until)}, isolation_level=READ_COMMITTED))
         assert fetched[-1].next_offset == until
 

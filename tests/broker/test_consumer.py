@@ -1,4 +1,4 @@
-"""`Consumer` on a real broker: where it starts and seeks, what it tells, and what interrupts it."""
+"""`Consumer` on a real broker: where it starts and seeks, what it reports, and what interrupts it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def consume(kafka: Any, topic: str) -> Iterator[Consume]:
 
 
 def write(kafka: Any, topic: str, first: int, count: int, partition: int = 0) -> None:
-    """Records whose value is a number and whose time is that many hours after 2024-01-01."""
+    """Records with a number as value and with a time that number of hours after 2024-01-01."""
     with Producer(kafka.bootstrap_servers) as producer:
         for number in range(first, first + count):
             producer.send(

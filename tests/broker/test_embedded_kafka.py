@@ -142,7 +142,7 @@ def test_broker_and_folder_go_with_a_killed_parent(number):
     eventually(lambda: not Path(folder).exists())
 
 
-# As the processes of each run on a new machine do; here one sees what is left behind.
+# As the processes of each run on a new machine do; here the files that stay behind can be seen.
 @pytest.mark.soak
 def test_two_processes_prepare_the_image_at_once(tmp_path):
     made = tmp_path / kafka_folder().name

@@ -59,7 +59,7 @@ def test_whatever_dies_each_row_counts_once(
     )
     sink = Sink(kafka, target, seed=version, markers=markers)
     sink.run(BATCHES)
-    sink.run_tasks(BATCHES - 1)  # ends what is being committed
+    sink.run_tasks(BATCHES - 1)  # ends the open commit
     assert not complaints(read(kafka, target), BATCHES), sink.counts
     assert sink.counts["replays"] > 1
     assert sum(n for what, n in sink.counts.items() if what.startswith("a task")) > 2

@@ -189,7 +189,7 @@ def test_the_checker_sees_what_happens_without_markers(
 
 
 def check(kafka: Any, plan: Plan) -> dict[str, Any]:
-    """What the checker says of what is there."""
+    """What the checker says of the records."""
     path = plan.save()
     Path(plan.folder, "done").touch()
     with process(
@@ -272,7 +272,7 @@ def test_a_ghost_of_an_old_commit_ends_a_transaction_whose_epoch_is_not_fresh(
 def test_the_checker_sees_what_happens_without_checksums(
     kafka: Any, tmp_path: Path, topic: str, bug: bool
 ) -> None:
-    """A record that is falsified on its way to a reader who writes it on."""
+    """A record that is falsified on its way to a reader that writes it on."""
     source, plan = f"{topic}-source", small(kafka, tmp_path, topic)
     for name in (source, topic):
         kafka.create_topic(name, 1)

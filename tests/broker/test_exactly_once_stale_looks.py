@@ -1,4 +1,4 @@
-"""A broker that was deposed, and does not know it yet, says that nothing was committed: who takes the new
+"""A broker that was deposed, and does not know it yet, says that nothing was committed: the taker of the new
 marker or intent in knows better."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def target(kafka: Any, topic: str) -> str:
 
 @contextmanager
 def deposed() -> Iterator[None]:
-    """Whoever is asked knows nothing; the log of its marker topic is empty."""
+    """Each broker knows nothing; the log of its marker topic is empty."""
 
     def empty(_router: Any, places: Any, **_named: Any) -> Any:
         return dict.fromkeys(places, (0, 0))

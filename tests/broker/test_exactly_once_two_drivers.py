@@ -48,8 +48,8 @@ def refuse(sink: Sink, messages: list[Any], words: str) -> None:
 
 
 def wrong(kafka: Any, sink: Sink, tasks: int) -> list[str]:
-    """What is lost or doubled; the order of rows is that of other tasks. ``tasks``: of the replay that ends
-    what is still being committed."""
+    """Lost and doubled records; the order of rows is that of other tasks. ``tasks``: of the replay that ends
+    a commit that is still open."""
     assert all(one.skipped for one in sink.run_tasks(0, tasks=tasks))
     return [one for one in complaints(read(kafka, sink.topic), 1) if "reordered" not in one]
 

@@ -61,7 +61,7 @@ class Watch:
 
 @contextlib.contextmanager
 def producing(servers: str, topic: str, watch: Watch) -> Iterator[Callable[[], dict[int, int]]]:
-    """A producer at work; calling what comes ends it, and says how many records each partition has."""
+    """A producer at work; calling the yielded function ends it, and returns the records of each partition."""
     stop = threading.Event()
     counts = dict.fromkeys(range(PARTITIONS), 0)
 

@@ -1,4 +1,4 @@
-"""A group whose committed offset does not exist (any more)."""
+"""A group with a committed offset that does not exist (any more)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.broker
 
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_commits_follow_a_reset_that_goes_back(kafka: Any, topic: str, by_hand: bool) -> None:
-    """If they did not, whoever goes on from the old offset later would skip what came up to there."""
+    """If they did not, a member that goes on from the old offset later would skip the records up to there."""
     kafka.create_topic(topic, 1)
     group, tp = f"group-{uuid.uuid4().hex}", TopicPartition(topic, 0)
     with Producer(kafka.bootstrap_servers) as producer:
@@ -51,7 +51,7 @@ def test_commits_follow_a_reset_that_goes_back(kafka: Any, topic: str, by_hand: 
 def test_offsets_of_a_topic_are_not_committed_for_the_one_that_has_replaced_it(
     kafka: Any, topic: str, explicit: bool
 ) -> None:
-    """Whoever has the partition next would skip as many records of the new topic."""
+    """The next member with the partition would skip as many records of the new topic."""
     kafka.create_topic(topic, 1)
     group = f"group-{uuid.uuid4().hex}"
     servers = kafka.bootstrap_servers

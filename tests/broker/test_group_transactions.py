@@ -60,7 +60,7 @@ def fill(kafka: Any, topic: str, partitions: int, count: int) -> None:
 
 
 def values(kafka: Any, topic: str, count: int) -> list[bytes | None]:
-    """The committed values of a topic of one partition: so many, and what else is there by then."""
+    """The committed values of a topic of one partition: ``count``, and those that follow by then."""
     found: list[bytes | None] = []
     until = time.monotonic() + WAIT_S
     with Consumer(kafka.bootstrap_servers, topic, start=0, isolation_level="read_committed") as consumer:
@@ -213,7 +213,7 @@ def test_who_it_is_and_when_it_is_nobody(
 def test_what_was_written_in_transactions_is_committed_automatically(
     kafka: Any, topic: str, group: str, join: Callable[..., GroupConsumer], isolation_level: str
 ) -> None:
-    """A position is behind the markers of a transaction, which nobody was handed out."""
+    """A position is behind the markers of a transaction, which no consumer was handed."""
     kafka.create_topic(topic, 2)
     with TransactionalProducer(kafka.bootstrap_servers, f"{topic}-1") as producer:
         for number in range(10):

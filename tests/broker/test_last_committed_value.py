@@ -1,4 +1,4 @@
-"""What a partition says last of a key: whatever is committed counts, whoever else has a transaction open."""
+"""The last value of a key in a partition: committed ones count, also while other transactions are open."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_last_that_counts(kafka: Any, topic: str) -> None:
                 with pytest.raises(UndecidedError, match="is still open"):
                     last()
                 mine.abort()
-            # A coordinator answers before its marker is written; whoever takes over waits for that.
+            # A coordinator answers before its marker is written; the next producer waits for that.
             with TransactionalProducer(kafka.bootstrap_servers, f"{topic}-mine") as mine:
                 mine.initialize()
             assert last() == value.encode()

@@ -164,7 +164,7 @@ def committed(wire: Wire, topic: Topic) -> None:
 
 
 def await_none(ask: Callable[[], ErrorCode]) -> None:
-    """Until what was just created is known everywhere, and its coordinator is there."""
+    """Wait until the new group is known everywhere, and its coordinator is there."""
     deadline = time.monotonic() + 60
     while (error_code := ask()) is not ErrorCode.NONE:
         assert error_code.retriable, error_code.name
@@ -226,7 +226,7 @@ def delete_records(topic: Topic) -> DeleteRecordsRequest:
 
 
 def acl(topic: Topic) -> AclCreation:
-    """That anybody may read the topic."""
+    """An ACL by which every user may read the topic."""
     return AclCreation(
         resource_type=2,
         resource_name=topic.name,
@@ -420,7 +420,7 @@ def test_exchange(
 
 
 def test_a_version_of_api_versions_that_the_broker_lacks_is_answered_in_version_0(wire: Wire) -> None:
-    """KIP-511: the range comes with the refusal. Nobody's broker is that old or new, so the header
+    """KIP-511: the range comes with the refusal. No broker is that old or new, so the header
     says 99.
     """
     _, buffers = wire.session.send(ApiVersionsRequest(), 4)

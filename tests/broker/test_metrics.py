@@ -37,7 +37,7 @@ def check(told: MetricsSnapshot) -> None:
 
 
 def test_a_producer_tells_what_it_delivered_and_how_long_callers_waited(kafka: Any, topic: str) -> None:
-    # Nothing is sent before somebody waits for it.
+    # Nothing is sent before a caller waits for it.
     with Producer(kafka.bootstrap_servers, linger_ms=600_000, delivery_timeout_ms=600_000) as producer:
         for number in range(100):
             producer.send(topic, value=b"x" * 100, partition=number % 2)

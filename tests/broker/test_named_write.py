@@ -47,7 +47,7 @@ WRITE_ID = "nightly-2026-11-22"
 
 
 class Crash(Exception):  # noqa: N818
-    """Somebody dies here."""
+    """The process dies here."""
 
 
 def rows_of(task: int, tasks: int, word: bytes = b"row") -> list[pa.RecordBatch]:
@@ -487,7 +487,7 @@ END, WRITE = resumable_write._commit, resumable_write._Intent._write
 
 
 class Crossing:
-    """Runs under one name, whose steps come in any order, also while one of them commits."""
+    """Runs under one name, with steps in any order, also while one of them commits."""
 
     def __init__(self, begin: Callable[..., Run], name: str, rng: random.Random) -> None:
         self.begin, self.name, self.rng = begin, name, rng
@@ -556,7 +556,7 @@ def test_runs_that_differ_and_cross_each_other_never_mix(
     rounds = [Crossing(partial(Run, kafka, target, **markers), f"{n}.", rng) for n in range(ROUNDS)]
     for one in rounds:
         one.go()
-        one.another("a")  # its begin ends what is open, and waits for what is being committed
+        one.another("a")  # its begin ends open transactions, and waits for those that are being committed
     ends = sum((one.ends for one in rounds), Counter[str]())
     found = Counter(value.split()[0].decode() for value in seen(kafka, target))
     for one in rounds:

@@ -50,7 +50,7 @@ def test_the_topics_limit(kafka: Any, topic: str, place: str, over_limit: str) -
         settings["compression_type"] = "lz4"
     with Producer(kafka.bootstrap_servers, **settings) as producer:
         producer.send(topic, value=b"first").result(60)
-        if place == "by_the_broker":  # what the producer has been told is no longer true
+        if place == "by_the_broker":  # the limit that the producer knows is no longer true
             with Admin(kafka.bootstrap_servers) as admin:
                 admin.alter_configs(ConfigResource.topic(topic), {"max.message.bytes": str(LIMIT)})
             deadline = time.monotonic() + 60

@@ -187,8 +187,8 @@ def test_too_few_replicas_are_waited_for_and_then_said(kafka_cluster: Any, topic
 def test_a_spill_folder_heals_itself_when_the_leader_is_back(
     kafka_cluster: Any, topic: str, how: str, tmp_path: Path
 ) -> None:
-    """The topic has one replica, so nobody takes over. A paused leader has requests in its sockets, which it
-    will still apply when it goes on, before or after they are sent again."""
+    """The topic has one replica, so no broker takes over. A paused leader has requests in its sockets, which
+    it will still apply when it goes on, before or after they are sent again."""
     kafka_cluster.create_topic(topic, partitions=1, replication_factor=1)
     leader, folder = leader_of(kafka_cluster, topic), tmp_path / "spill"
     settings = ProducerConfig(linger_ms=0, batch_records=3, delivery_timeout_ms=2_000, spill_dir=str(folder))

@@ -1,5 +1,5 @@
-"""Each mechanism against a real broker with TLS, SASL and ACLs: what works, what is refused, and in whose
-words.
+"""Each mechanism against a real broker with TLS, SASL and ACLs: what works, what fails, and the
+words of each error.
 
 A refusal must come within the time that the configuration allows, and without another try.
 """
@@ -94,7 +94,7 @@ def sasl(mechanism: str, user: str = "alice", password: str | None = None) -> di
 
 
 def write_and_read(settings: dict[str, str], values: list[bytes]) -> None:
-    """Write ``values`` to a partition, and find them behind what was there."""
+    """Write ``values`` to a partition, and find them behind the earlier records."""
     names = {name.replace(".", "_"): value for name, value in settings.items()}
     reading = Reading(names.pop("bootstrap_servers"), **names)
     tp = TopicPartition("orders", 0)
@@ -191,7 +191,7 @@ def test_a_token_provider_is_asked_once_for_all_connections(secured: EmbeddedKaf
     assert len(calls) == 1
 
 
-# --- who is refused -----------------------------------------------------------------------------------------
+# --- refused clients ----------------------------------------------------------------------------------------
 
 AUTHENTICATION_FAILED = "the broker refused: SASL_AUTHENTICATION_FAILED"
 REFUSALS = [
@@ -255,7 +255,7 @@ def test_the_wrong_security_protocol_is_named(secured: EmbeddedKafka, protocol: 
     assert time.monotonic() - began < LIMIT_S
 
 
-# --- what is denied -----------------------------------------------------------------------------------------
+# --- denied operations --------------------------------------------------------------------------------------
 
 
 def reading_as(secured: EmbeddedKafka, user: str) -> Reading:

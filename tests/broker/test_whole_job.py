@@ -45,7 +45,7 @@ ALL = sorted(b"%d" % i for i in range(ROWS))
 
 
 class Crash(Exception):  # noqa: N818
-    """Somebody dies here."""
+    """The process dies here."""
 
 
 class Run:
@@ -96,7 +96,7 @@ class Run:
         abort_atomic(self.job, messages, self.options)
 
     def state(self) -> str:
-        """As the coordinator tells it, once what is decided is done."""
+        """The coordinator's, once its decision is carried out."""
         name, deadline = self.job.transactional_id, time.monotonic() + 90
         while (found := Admin(self.router).describe_transactions([name])[name].state).startswith("Prepare"):
             assert time.monotonic() < deadline

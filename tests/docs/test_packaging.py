@@ -1,4 +1,4 @@
-"""What is in the wheel and in the sdist, built as pip builds them, from a copy of the sources."""
+"""The files of the wheel and of the sdist, built as pip builds them, from a copy of the sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a group looks like: every partition has one reader, as evenly as can be, and few of them move."""
+"""In every group, each partition has one reader, as evenly as can be, and few of them move."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def check(assigned: Assignments, members: Collection[SubscribedMember], counts: 
 def settled(
     assignor: Assignor, members: Collection[SubscribedMember], counts: Mapping[str, int]
 ) -> Iterator[Assignments]:
-    """The assignments of a cooperative group until nobody has to give anything up."""
+    """The assignments of a cooperative group until no member has to give anything up."""
     for generation_id in range(10, 20):
         assigned = assignor.assign(members, counts)
         yield assigned
@@ -102,7 +102,7 @@ def test_every_partition_has_one_reader(assignor: Assignor) -> None:
 
 
 def could_be_evened_out(assigned: Assignments, members: Collection[SubscribedMember]) -> bool:
-    """Whether a partition could go from one member to another, through others, and make them more even."""
+    """True if a partition could go from one member to another, through others, and make them more even."""
     topics = {member.member_id: member.topics for member in members}
     for start in assigned:
         reached, todo = {start}, [start]

@@ -1,4 +1,4 @@
-"""Members of a group against a naive coordinator: whatever happens, nobody reads what another one reads,
+"""Members of a group against a naive coordinator: in any case, no two members read the same,
 commits never go back, and in the end everything was read.
 
 Requests and answers get lost, callers are slow or away, members are killed and new ones come, topics grow,

@@ -1,6 +1,6 @@
 """`PartitionQueue` against a naive model of a broker's log, at random: answers lost, late and false,
-leaders that move, batches that are too large, refused or given up. Nothing that is told as written is lost,
-nothing is doubled, nothing overtakes, and what is told as not written is not in the log.
+leaders that move, batches that are too large, refused or given up. Nothing that is reported as written is
+lost, nothing is doubled, nothing overtakes, and no batch that is reported as not written is in the log.
 """
 
 from __future__ import annotations
@@ -136,7 +136,9 @@ class World:
         fault = self.rng.random() if self.faults else 1.0
         if node_id != self.leader:
             return E.NOT_LEADER_OR_FOLLOWER
-        if len(packet.records) > self.max_records:  # always: what was appended once is never too large
+        if (
+            len(packet.records) > self.max_records
+        ):  # always: a batch that was appended once is never too large
             return E.MESSAGE_TOO_LARGE
         if fault < 0.07:
             return self.rng.choice(NOT_APPLIED + APPLIED_OR_NOT)
@@ -153,7 +155,7 @@ class World:
             self.act(self.partition.answered(batch, code, cause, self.now), batch)
 
     def hang_up(self, node_id: int) -> None:
-        """A connection dies: of what is on it the broker still reads the first few; no answer comes back."""
+        """A connection dies: the broker still reads the first few batches on it; no response comes back."""
         answered = [batch for batch, _ in self.answers[node_id]]
         packets = list(self.sent[node_id])
         for packet in packets[: self.rng.randint(0, len(packets))]:
@@ -171,7 +173,7 @@ class World:
     def move(self) -> None:
         self.leader = self.rng.choice([1, 2, 3])
 
-    # What comes of it.
+    # The outcomes.
 
     def act(self, verdict: Verdict | None, batch: Batch) -> None:
         match verdict:

@@ -213,7 +213,7 @@ class Engine:
         return False
 
     def drain(self):
-        """What is there is read to its end, and nothing happens meanwhile."""
+        """Read all records to the end, while nothing else happens."""
         self.die = 0.0
         self.planner.freeze()
         for _ in range(2000):

@@ -1,6 +1,6 @@
 """A transactional producer against a naive model of coordinators and log, at random: requests and answers
 lost, late and doubled, batches refused, transactions that expire, zombies. Of each one all or nothing is
-seen, what was told as committed is seen, what was told as aborted is not; nothing is doubled or reordered.
+seen: all if it was reported as committed, nothing if as aborted. Nothing is doubled or reordered.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ E = ErrorCode
 
 
 class World:
-    """One producer after the other with the same transactional id, and what each of them was told."""
+    """One producer after the other with the same transactional id, and the outcome that each of them got."""
 
     def __init__(self, seed: int, cluster: TransactionCluster) -> None:
         self.rng = random.Random(seed)

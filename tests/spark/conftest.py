@@ -28,7 +28,7 @@ os.environ["KRB5_CONFIG"] = str(KRB5_CONF)
 
 
 def create(kafka: Any, topic: str, partitions: int = 1, **config: Any) -> str:
-    """A topic that keeps what is written, however old its timestamps."""
+    """A topic that keeps its records, however old their timestamps."""
     named = {name.replace("__", ".").replace("_", "."): value for name, value in config.items()}
     return str(kafka.create_topic(topic, partitions, config={"retention.ms": -1} | named))
 
@@ -161,7 +161,7 @@ def admin(kafka: Any) -> Iterator[Admin]:
 
 
 class Stream:
-    """A streaming read of one topic and checkpoint, run as often as a test wants; keeps what came."""
+    """A streaming read of one topic and checkpoint, run as often as a test wants; keeps the rows."""
 
     def __init__(
         self, spark: Any, kafka: Any, checkpoint: Path, topic: str | None, options: dict[str, str]
@@ -189,7 +189,7 @@ class Stream:
         return writer.trigger(**(trigger or {"processingTime": "0 seconds"})).start()
 
     def run(self, trigger: dict[str, Any] | None = None, **options: str) -> list[list[str]]:
-        """Run to the end of what is there; the batches of this run."""
+        """Run to the end of the topic; the batches of this run."""
         before = len(self.batches)
         query = self.start(trigger or {"availableNow": True}, **options)
         try:
@@ -215,7 +215,7 @@ class Stream:
 
 @pytest.fixture
 def stream(spark: Any, kafka: Any, tmp_path: Path, topic: str) -> Callable[..., Stream]:
-    """``stream(topic, **options)``: see `Stream`; the test's own topic unless told."""
+    """``stream(topic, **options)``: see `Stream`; by default the test's own topic."""
 
     def make(name: str | None = topic, **options: str) -> Stream:
         given = {option.replace("__", "."): value for option, value in options.items()}

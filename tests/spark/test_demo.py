@@ -21,10 +21,10 @@ def short_folder() -> Iterator[Path]:
 
 
 class Demo:
-    """A demo that is killed after some minutes, so that nobody waits for its words for ever."""
+    """A demo that is killed after some minutes, so that no test waits for its output for ever."""
 
     def __init__(self, temp_folder: Path, *arguments: str) -> None:
-        # Not a pipe: one that nobody reads is full some time.
+        # Not a pipe: an unread one is full some time.
         self.complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in close()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "spark_kafka_native", "demo", *arguments],
@@ -102,7 +102,7 @@ def test_nothing_is_left_when_stopped_in_the_middle(short_folder, start_demo, nu
     assert code == (-number if number == signal.SIGKILL else 128 + number)
     deadline = time.monotonic() + 120
     while left := left_behind(short_folder):
-        # After a SIGKILL nobody waits for the rest to end; else it has ended before the demo does.
+        # After a SIGKILL no process waits for the rest to end; else it has ended before the demo does.
         assert number == signal.SIGKILL, left
         assert time.monotonic() < deadline, left
         time.sleep(0.1)

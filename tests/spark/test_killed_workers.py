@@ -146,5 +146,5 @@ def test_readers_and_writers_that_are_killed_are_run_again(peer, kafka, topic, t
         "read": {"killed": True, "count": 20_000, "distinct": 20_000},
         "write": {"killed": True, "missing": 0, "strange": 0},
     }
-    # What was killed was in the middle of a task, both times.
+    # The killed worker was in the middle of a task, both times.
     assert done.stderr.count("Lost task") >= 2

@@ -1,4 +1,4 @@
-"""Batch reads on a real broker: what comes is what was written."""
+"""Batch reads on a real broker give the written records."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -29,7 +29,7 @@ def numbers(peer, kafka_cluster):
 
 
 def read_during(peer, spark, kafka_cluster, topic, fault):
-    """Every offset once and in order, whatever ``fault`` does half a second into the job."""
+    """Every offset once and in order, despite a ``fault`` half a second into the job."""
     frame = peer.read(spark, kafka_cluster, topic, **SLOW)
     frame.limit(1).collect()
     breaker = threading.Timer(0.5, fault)
@@ -147,7 +147,7 @@ def test_a_stream_from_topic_to_topic_while_brokers_are_killed_in_turn(
     found = {}
     for row in peer.read(spark, kafka_cluster, copy).orderBy("partition", "offset").collect():
         found.setdefault(row.partition, {})[int(bytes(row.value)[1:])] = None
-    # All of them, and in order, but for what was written again.
+    # All of them, and in order, but for records that were written again.
     assert {partition: list(numbers) for partition, numbers in found.items()} == {
         partition: list(range(partition, written[0], 3)) for partition in range(3)
     }

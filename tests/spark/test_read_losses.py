@@ -95,7 +95,7 @@ def test_a_topic_that_was_deleted_and_created_again(peer, spark, kafka, topic, a
     assert [frame.count() for frame in (lenient_fixed, lenient_fixed_split, lenient_until)] == [8, 8, 18]
     admin.delete_topics([topic])
     peer.create(kafka, topic)
-    # More records than before: only the topic id tells.
+    # More records than before: only the topic id differs.
     peer.write(kafka.bootstrap_servers, topic, peer.numbered(30))
     with pytest.raises(Exception) as caught:
         strict.count()

@@ -1,7 +1,7 @@
 """Marked secrets through every way in and every error path, then a search of all that Spark has written.
 
 One driver of its own and an executor in another process, with Spark's own redaction and an event log that is not
-compressed: what is looked through is the output of both with that of their Python workers, the event log, the
+compressed: the test looks through the output of both with that of their Python workers, the event log, the
 checkpoint, and what other users of the machine see of the processes.
 """
 

@@ -124,7 +124,7 @@ class StandingSource(KafkaDataSource):
 
 @pytest.fixture
 def once(kafka, topic, stream, tmp_path):
-    """``once(**options)``: run the query from the test's topic to its copy, to the end of what is there."""
+    """``once(**options)``: run the query from the test's topic to its copy, up to the end of the topic."""
 
     def run(source="pykafka", waits=True, **options):
         frame = stream(maxOffsetsPerTrigger="8").frame()
@@ -154,7 +154,7 @@ def topics(peer, kafka, topic):
 
 
 def settle(kafka, query_id, tasks=2):
-    """Until what is being committed is: a reader right after the commit may not see it yet."""
+    """Wait for open commits: a reader right after the commit may not see it yet."""
     router = Router(ClientConfig(bootstrap_servers=(kafka.bootstrap_servers,)))
     last = {}
     for task in range(tasks):

@@ -2,7 +2,7 @@
 delays replies, tasks that are killed at each crash point, and a driver that is killed again and again.
 
 EXACTLY_ONCE_SPARK_RECORDS, EXACTLY_ONCE_SPARK_DRIVER_KILLS and EXACTLY_ONCE_SEED say how much of it;
-EXACTLY_ONCE_SPARK_REPORT names a file for the figures. What is written is checked by `record_checker`.
+EXACTLY_ONCE_SPARK_REPORT names a file for the figures. The written records are checked by `record_checker`.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Lives:
                 return
 
     def _live(self, life: int, kill: bool) -> bool:
-        """Whether the query came to the end of what is there."""
+        """True if the query came to the end of the topic."""
         point = COMMIT_POINTS[life % 3] if kill and life % 2 else "none"
         command = [
             *(self.script, self.folder / "plan.json", self.servers, self.source, self.folder / "checkpoint"),

@@ -1,4 +1,4 @@
-"""Streams whose topics are deleted, recreated or cut off; groups that are told how far a stream is."""
+"""Streams with topics that are deleted, recreated or cut off; groups that get the offsets of a stream."""
 
 import pytest
 
@@ -59,7 +59,7 @@ def test_a_topic_of_a_pattern_is_deleted_and_another_one_made(peer, kafka, topic
     peer.create(kafka, new)
     peer.write(kafka.bootstrap_servers, new, peer.numbered(4, start=3))
     assert sorted(reading.run(failOnDataLoss="false")[0]) == ["v3", "v4", "v5", "v6"]
-    # A topic that is named is an error whatever failOnDataLoss says.
+    # A topic that is named is an error for any failOnDataLoss.
     named = stream(f"{kept},{gone}", failOnDataLoss="false", **SOON)
     with pytest.raises(Exception, match=f"{gone}.*does not exist"):
         named.run()

@@ -22,7 +22,7 @@ def records(*seconds, key=b"k"):
 
 @pytest.fixture
 def collect(tmp_path):
-    """``collect(frame, name)``: run a streaming DataFrame to the end of what is there; its new rows."""
+    """``collect(frame, name)``: run a streaming DataFrame to the end of its topic; its new rows."""
 
     def run(frame, name="query", **trigger):
         seen = []

@@ -227,5 +227,5 @@ def test_a_zip_is_enough_and_neither_killed_executors_nor_speculation_cost_a_rec
     assert speculated["read"]["count"] == speculated["stream"]["count"] == 5000
     # At least once: what the first attempt had sent is there twice.
     assert all(speculated[name]["count"] >= 5000 for name in ("write", "copy"))
-    # At least once, and in order but for what was written again.
+    # At least once, and in order but for records that were written again.
     assert found["streamed"] == {"killed": kills, "whole": True, "count": records}

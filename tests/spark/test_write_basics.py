@@ -1,5 +1,5 @@
-"""Batch writes on a real broker: what was written is what comes back, and what can't be written is said at
-save()."""
+"""Batch writes on a real broker: the written records come back, and save() names records that can't be
+written."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -38,7 +38,7 @@ def load(spark, kafka):
 
 
 def refusal(call):
-    with pytest.raises(Exception) as caught:  # Spark's own, whatever its class
+    with pytest.raises(Exception) as caught:  # Spark's own, of any class
         call()
     return str(caught.value)
 

@@ -139,7 +139,7 @@ def test_versions_are_stable_ones_of_the_spec(message: type[Message], read_spec:
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.__name__)
 def test_defaults_and_ignorable_are_those_of_the_spec(message: type[Message], read_spec: ReadSpec) -> None:
-    """They decide what is dropped, what is refused and which tags are written, so they have to be Kafka's."""
+    """They decide which fields are dropped, refused or written as tags, so they have to be Kafka's."""
     spec = read_spec(message.__name__)
     structs = common_structs(spec)
 

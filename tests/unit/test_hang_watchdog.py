@@ -1,4 +1,4 @@
-"""A test run ends, with what is wrong in its last lines, when a test ends its process or never ends."""
+"""A test run ends, with the cause in its last lines, when a test ends its process or never ends."""
 
 import os
 import signal

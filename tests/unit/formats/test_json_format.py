@@ -1,4 +1,4 @@
-"""JSON payloads into structs and back: what is read together and what one by one gives the same rows."""
+"""JSON payloads into structs and back: reading values together or one by one gives the same rows."""
 
 import datetime as dt
 import json

@@ -39,7 +39,7 @@ DONE = EndTxnResponse(error_code=ErrorCode.NONE, producer_id=7, producer_epoch=2
 
 
 class Client:
-    """One connection, and who speaks on it."""
+    """One connection, and its client id."""
 
     def __init__(self, address: str, client_id: str = "c") -> None:
         host, _, port = address.partition(":")
@@ -129,7 +129,7 @@ def test_versions_can_be_limited(broker: ScriptedBroker) -> None:
         told: ApiVersionsResponse = client.ask(ApiVersionsRequest(), 3)
         offered = {one.api_key: one.max_version for one in told.api_keys}
         assert offered[EndTxnRequest.api_key] == 4
-        assert offered[1] == 15  # a later Fetch tells addresses
+        assert offered[1] == 15  # a later Fetch has addresses
     with pytest.raises(ValueError, match="no API is called 'EndTransaction'"):
         FaultProxy(broker.address, max_versions={"EndTransaction": 4})
 
@@ -192,7 +192,7 @@ def test_half_close(proxy: FaultProxy, client: Client, broker: ScriptedBroker) -
     assert client.frame() == b""
     for _ in range(2):
         client.send(END, 5)
-    client.close()  # what was sent arrives
+    client.close()  # sent requests arrive
     with closing(Client(proxy.bootstrap_servers)) as second:
         proxy.wait_for_faults()
         while len(broker.requests(EndTxnRequest)) < 3:

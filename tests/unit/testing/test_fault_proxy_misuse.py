@@ -1,4 +1,4 @@
-"""A `FaultProxy` that is asked for what can't be, used twice, or whose peers go away and say odd things."""
+"""A `FaultProxy` that is asked for the impossible, is used twice, or has peers that send odd bytes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_it_starts_again(broker: MockBroker) -> None:
 
 def test_a_start_that_fails_leaves_nothing_open(broker: MockBroker) -> None:
     with pytest.raises(OSError, match=r"203\.0\.113\.7|assign"):
-        FaultProxy(broker.bootstrap_servers, host="203.0.113.7").start()  # nobody's: RFC 5737
+        FaultProxy(broker.bootstrap_servers, host="203.0.113.7").start()  # of no host: RFC 5737
     if os.path.isdir("/proc/self/fd"):
         before = len(os.listdir("/proc/self/fd"))
         with pytest.raises(OSError, match=r"203\.0\.113\.7|assign"):
@@ -117,7 +117,7 @@ def test_a_version_that_is_not_offered_ends_the_connection(
 
 
 def test_a_client_that_is_too_new_learns_which_versions_there_are(broker: MockBroker) -> None:
-    """KIP-511: at version 0, whatever it asked with. What tells addresses that pass by is not among them."""
+    """KIP-511: at version 0, for any version of the request. APIs that leak addresses are not among them."""
     broker.on("ShareFetch", times=None).reply({})
     with FaultProxy(broker.bootstrap_servers) as proxy:
         for servers, share in ((broker.bootstrap_servers, {78}), (proxy.bootstrap_servers, set[int]())):

@@ -22,7 +22,7 @@ def empty_cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def registry_that_refuses(tmp_path, monkeypatch):
-    with socket.socket() as held:  # bound, and nobody listens: every connection is refused
+    with socket.socket() as held:  # bound, but not listening: every connection is refused
         held.bind(("127.0.0.1", 0))
         settings = tmp_path / "ivysettings.xml"
         settings.write_text(NO_REGISTRY.format(port=held.getsockname()[1]))

@@ -43,7 +43,7 @@ from spark_kafka_native.testing.errors import JarsUnavailableError
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 VALUES = [f"value {number}".encode() for number in range(10)]
 WITHIN_S = 120
-"""For what comes at once, unless the machine is busy."""
+"""For records that come at once, unless the machine is busy."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Groups of a `MockBroker`, frame by frame: who is let in, who is sent away, and with which words."""
+"""Groups of a `MockBroker`, frame by frame: which members join, which are refused, and with which error."""
 
 from __future__ import annotations
 

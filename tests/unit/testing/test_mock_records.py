@@ -117,7 +117,7 @@ def test_offsets_by_time(log: PartitionLog) -> None:
     assert len(log.batches) == 2
 
 
-# --- what is asked of a broker, frame by frame ------------------------------------------------------------
+# --- requests to a broker, frame by frame ------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A `MockBroker` that wants to know who speaks to it."""
+"""A `MockBroker` that authenticates its clients."""
 
 from __future__ import annotations
 
