@@ -35,6 +35,8 @@ def open_session(conf: dict[str, str]) -> SparkSession:
 
 def load(spark: SparkSession, job: Job) -> DataFrame:
     frame = load_source(spark.read, job)
+    if job.get("expressions"):
+        frame = frame.selectExpr(*job["expressions"])
     return frame.select(*job["select"]) if job.get("select") else frame
 
 
@@ -82,10 +84,26 @@ def run_source(spark: SparkSession, job: Job) -> int:
     return frame.count() + sample.count()
 
 
+def run_typed_source(spark: SparkSession, job: Job) -> int:
+    """Cache ``rows`` rows with one column, the struct ``value``, as `typed`."""
+    texts = VALUES["json"](min(int(job["rows"]), 100_000), int(job["value_bytes"]))
+    values = pa.array([text.decode() for text in texts])
+    pool = spark.createDataFrame(pa.table({"number": np.arange(len(values)), "text": values}))
+    frame = (
+        spark.range(0, int(job["rows"]), 1, 4)
+        .join(broadcast(pool), expr(f"id % {len(values)} = number"))
+        .select(expr(f"from_json(text, '{job['struct']}') as value"))
+        .persist()
+    )
+    frame.createOrReplaceTempView("typed")
+    return frame.count()
+
+
 def run_write(spark: SparkSession, job: Job) -> None:
-    spark.table(job["table"]).write.format(job["format"]).options(**job.get("options", {})).mode(
-        "append"
-    ).save()
+    frame = spark.table(job["table"])
+    if job.get("expressions"):
+        frame = frame.selectExpr(*job["expressions"])
+    frame.write.format(job["format"]).options(**job.get("options", {})).mode("append").save()
 
 
 def run_drop_source(spark: SparkSession, job: Job) -> None:
@@ -98,6 +116,7 @@ JOBS = {
     "count": run_count,
     "plan": run_plan,
     "source": run_source,
+    "typed source": run_typed_source,
     "write": run_write,
     "drop source": run_drop_source,
     **STREAM_JOBS,
