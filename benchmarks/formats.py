@@ -1,4 +1,4 @@
-"""JSON as typed columns, end to end: `value.format=json`, and Spark's own connector with `from_json`, `to_json`.
+"""JSON as typed columns, end to end: `value.format=json` against Spark's connector with `from_json`.
 
     python benchmarks/formats.py             # some ten minutes
     python benchmarks/formats.py --scale 0.1 --only read

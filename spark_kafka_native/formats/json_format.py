@@ -105,7 +105,7 @@ class JsonDecoder:
         """As `Decoder.decode`. An empty payload, or one of white space, is null, as in ``from_json``."""
         if self._together is None:
             return self._rows.read(payloads)
-        return decode_isolated(payloads, self._read_together, self._rows.read)
+        return decode_isolated(payloads, self.read_together, self._rows.read)
 
     @cached_property
     def _rows(self) -> JsonRows:
@@ -119,7 +119,7 @@ class JsonDecoder:
             return None
         return pj.ParseOptions(explicit_schema=pa.schema(list(kind)), unexpected_field_behavior="ignore")
 
-    def _read_together(self, payloads: pa.Array) -> pa.Array:
+    def read_together(self, payloads: pa.Array) -> pa.Array:
         """All ``payloads`` at once, nulls and empty ones included. Raises `NotTogetherError`."""
         if payloads.nbytes > MAX_TOGETHER:
             raise NotTogetherError
@@ -154,6 +154,7 @@ class JsonDecoder:
             )
             struct = table.to_struct_array().combine_chunks()
             struct = struct if struct.type == self.type else struct.cast(self.type)
+            _check_values(struct)
         except pa.ArrowInvalid as error:
             named = re.search(r" in row ([0-9]+)$", str(error))
             row = int(named[1]) if named else len(texts)
@@ -163,6 +164,36 @@ class JsonDecoder:
         if len(struct) != len(texts):
             raise NotTogetherError
         return struct
+
+
+_MIN_DAYS, _MAX_DAYS = -719_162, 2_932_896
+"""0001-01-01 and 9999-12-31, the first and the last day that Python knows."""
+_DAY_US: Final = 86_400_000_000
+
+
+def _check_values(array: pa.Array) -> None:
+    """Raise `pa.ArrowInvalid` for values that `pyarrow.json` lets pass: decimals with more digits than their
+    type, and years before 1 or after 9999."""
+    types = pa.types
+    kind = array.type
+    if types.is_struct(kind):
+        for child in array.flatten():
+            _check_values(child)
+    elif types.is_list(kind):
+        _check_values(array.flatten())
+    elif types.is_decimal(kind):
+        array.validate(full=True)
+    elif types.is_timestamp(kind):
+        _check_range(array.view(pa.int64()), _MIN_DAYS * _DAY_US, (_MAX_DAYS + 1) * _DAY_US - 1)
+    elif types.is_date32(kind):
+        _check_range(array.view(pa.int32()), _MIN_DAYS, _MAX_DAYS)
+
+
+def _check_range(array: pa.Array, least: int, most: int) -> None:
+    values = np.frombuffer(array.buffers()[1], array.type.to_pandas_dtype())[array.offset :][: len(array)]
+    outside = ((values < least) | (values > most)) & validity(array)
+    if outside.any():
+        raise pa.ArrowInvalid("a year before 1 or after 9999")
 
 
 def _parsed_type(kind: pa.DataType, *, naive_is_utc: bool) -> pa.DataType | None:

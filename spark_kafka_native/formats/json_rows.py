@@ -24,12 +24,19 @@ from .format import BadRows, Decoded
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _INTEGER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_QUOTED_DECIMAL: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+"""As Java's ``BigDecimal`` reads it."""
 _MAX_DIGITS: Final = 400
-"""Of a number that is converted: Python and decimals take quadratic time for more."""
-_FLOATS: Final = {
+"""Of a number that becomes a decimal, which takes quadratic time."""
+_QUOTED_FLOATS: Final = {
     "NaN": float("nan"),
     **dict.fromkeys(("Infinity", "+Infinity", "INF", "+INF"), float("inf")),
     **dict.fromkeys(("-Infinity", "-INF"), float("-inf")),
+}
+_BARE_FLOATS: Final = {
+    **dict.fromkeys(("NaN", "-NaN"), float("nan")),
+    **dict.fromkeys(("Infinity", "Inf"), float("inf")),
+    **dict.fromkeys(("-Infinity", "-Inf"), float("-inf")),
 }
 
 
@@ -208,11 +215,33 @@ def _string(text: str, at: int) -> tuple[str, int]:
 
 def _end_of(text: str, start: int) -> int:
     try:
-        return _skip(text, start)[1]
+        try:
+            return _skip(text, start)[1]
+        except StopIteration:
+            return _skip_odd_numbers(text, start)[1]
     except StopIteration as error:
         raise ValueError(f"malformed JSON at character {error.value}: expected a value") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"malformed JSON at character {error.pos}: {error.msg}") from None
+
+
+_ODD_NUMBER: Final = re.compile(r"-?Inf(?!inity)|-NaN")
+
+
+def _skip_odd_numbers(text: str, at: int) -> tuple[Any, int]:
+    """As `_skip`. Takes the numbers that `pyarrow.json` takes and `json` does not, so that a record is read
+    alike alone and among others."""
+    if match := _ODD_NUMBER.match(text, at):
+        return None, match.end()
+    decoder: Any = json.decoder
+    match text[at : at + 1]:
+        case "{":
+            _, end = decoder.JSONObject((text, at + 1), True, _skip_odd_numbers, None, None)
+        case "[":
+            _, end = decoder.JSONArray((text, at + 1), _skip_odd_numbers)
+        case _:
+            _, end = _skip(text, at)
+    return None, end
 
 
 def _check_end(text: str, at: int) -> None:
@@ -283,11 +312,14 @@ def _integer_of(bits: int) -> Convert:
 
 
 def _float(text: str, start: int, end: int) -> float:
-    if end - start <= _MAX_DIGITS and _NUMBER.fullmatch(text, start, end):
+    if _NUMBER.fullmatch(text, start, end):
         return float(text[start:end])
-    name = text[start + 1 : end - 1] if text[start] == '"' else text[start:end]
-    if name in _FLOATS:
-        return _FLOATS[name]
+    if text[start] == '"':
+        value = _QUOTED_FLOATS.get(text[start + 1 : end - 1])
+    else:
+        value = _BARE_FLOATS.get(text[start:end])
+    if value is not None:
+        return value
     raise _MismatchError(f"is not a number: {_shown(text, start, end)}")
 
 
@@ -301,8 +333,10 @@ def _decimal_of(precision: int, scale: int) -> Convert:
     step = Decimal(1).scaleb(-scale)
 
     def convert(text: str, start: int, end: int) -> Decimal:
-        shown = text[start + 1 : end - 1] if text[start] == '"' else text[start:end]
-        if len(shown) > _MAX_DIGITS or not _NUMBER.fullmatch(shown):
+        is_quoted = text[start] == '"'
+        shown = text[start + 1 : end - 1] if is_quoted else text[start:end]
+        pattern = _QUOTED_DECIMAL if is_quoted else _NUMBER
+        if len(shown) > _MAX_DIGITS or not pattern.fullmatch(shown):
             raise _MismatchError(f"is not a number: {_shown(text, start, end)}")
         try:
             return Decimal(shown).quantize(step, context=context)
@@ -315,7 +349,7 @@ def _decimal_of(precision: int, scale: int) -> Convert:
 
 
 _TIMESTAMP: Final = re.compile(
-    r"(?P<date>\d{4}-\d{2}-\d{2})(?:[ T](?P<time>\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?)\s*(?P<zone>\S*))?"
+    r"(?P<date>\d{4}-\d{2}-\d{2})(?:[ T](?P<time>\d{2}(?::\d{2}(?::\d{2}(?:\.\d+)?)?)?)\s*(?P<zone>\S*))?"
 )
 
 
