@@ -1,4 +1,4 @@
-"""A payload that `pyarrow.json` takes gives the row that it gives when it is read by itself: its neighbours in a
+"""A payload that `pyarrow.json` takes gives the row that it gives when it is read alone: its neighbours in a
 batch must not change it."""
 
 import datetime as dt
