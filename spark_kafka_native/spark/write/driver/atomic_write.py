@@ -28,7 +28,7 @@ from .stream_commit import WriteCommitFailedError
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
 
-_ABORT_MS: Final = 15_000
+ABORT_MS: Final = 15_000
 
 _VISIBLE_MS: Final = 30_000
 """How long a committed job waits for its readers: a coordinator answers before they can see it."""
@@ -81,7 +81,7 @@ def abort_atomic(job: AtomicWrite, messages: Sequence[object], options: WriteOpt
     """On the driver: abort the transaction, if that is possible. Spark calls this after a failed commit,
     too: a committed transaction stays committed."""
     router = router_for(options.client)
-    deadline = router.deadline(_ABORT_MS)
+    deadline = router.deadline(ABORT_MS)
     try:
         for one in transactions_of(messages):
             # Not by InitProducerId: the coordinator would forget how this one has ended.

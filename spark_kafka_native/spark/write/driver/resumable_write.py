@@ -57,7 +57,7 @@ _LOG: Final = logging.getLogger("spark_kafka_native")
 
 _AT_ONCE: Final = 16
 
-_ABORT_MS: Final = 15_000
+ABORT_MS: Final = 15_000
 
 _OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
@@ -128,7 +128,7 @@ def abort_resumable(run: ResumableWrite, messages: Sequence[object], options: Wr
     once = options.exactly_once
     assert once is not None
     router = router_for(options.client)
-    deadline = router.deadline(_ABORT_MS)
+    deadline = router.deadline(ABORT_MS)
 
     def end(partition: int) -> None:
         message = messages[partition]

@@ -40,7 +40,7 @@ _LOG: Final = logging.getLogger("spark_kafka_native")
 
 _AT_ONCE: Final = 16
 
-_ABORT_MS: Final = 15_000
+ABORT_MS: Final = 15_000
 
 _TOO_OLD: Final = 0.5
 """The share of its timeout after which a transaction is a reason to warn."""
@@ -93,7 +93,7 @@ def abort_transactions(messages: Sequence[object], options: WriteOptions) -> Non
     """
     reports = reports_of(messages)
     router = router_for(options.client)
-    deadline = router.deadline(_ABORT_MS)
+    deadline = router.deadline(ABORT_MS)
     for transaction, error in _end_all(
         transactions_of(reports), lambda one: end_transaction(router, one, commit=False, deadline=deadline)
     ):

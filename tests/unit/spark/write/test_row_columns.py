@@ -4,6 +4,7 @@ from pyspark.sql.types import ArrayType, IntegerType, StructType
 
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.producer.accumulating.records_in import columns_by_topic
+from spark_kafka_native.spark.error_conditions import KafkaConditionError
 from spark_kafka_native.spark.write.write_task import RowColumns
 
 
@@ -68,3 +69,11 @@ COL = r"""col\("value"\)"""
 def test_a_column_that_can_not_be_written_comes_with_what_to_do(schema, hint):
     with pytest.raises(ConfigError, match=hint):
         RowColumns.check(schema, "t")
+
+
+def test_rows_without_a_topic_are_refused_and_counted():
+    columns, _ = RowColumns.check(StructType().add("value", "string").add("topic", "string"), None)
+    rows = pa.record_batch({"value": ["a", "b", "c"], "topic": ["t", None, None]})
+    with pytest.raises(KafkaConditionError, match=r"^\[KAFKA_NULL_TOPIC_IN_DATA\] .*\(2 of 3 rows\)$"):
+        columns.select(rows)
+    assert columns.select(rows[:1]).to_pydict() == {"value": ["a"], "topic": ["t"]}

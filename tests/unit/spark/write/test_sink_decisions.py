@@ -12,6 +12,7 @@ from spark_kafka_native.kafka.errors import ConfigError, DeadlineExceededError, 
 from spark_kafka_native.kafka.model import OffsetToCommit, TopicPartition
 from spark_kafka_native.kafka.producer.errors import TransactionAbortableError, TransactionFatalError
 from spark_kafka_native.kafka.producer.sending.transaction_requests import OpenTransaction
+from spark_kafka_native.kafka.producer.stats import PartitionStats, ProducerStats
 from spark_kafka_native.spark.write.commit_markers import BatchIntent, CommitMarker, ReplayError
 from spark_kafka_native.spark.write.driver.atomic_write import how_to_find_out, is_definite, only_transaction
 from spark_kafka_native.spark.write.driver.resumable_write import (
@@ -250,6 +251,27 @@ def test_only_tasks_that_ended_well_have_said_something() -> None:
     messages = [written(0), None, skipped(1), "another sink's"]
     assert reports_of(messages) == [written(0), skipped(1)]
     assert transactions_of(messages) == [open_transaction(0)]
+
+
+def test_a_report_has_what_the_producer_counted() -> None:
+    partitions = {
+        A: PartitionStats(records=3, bytes=30, first_offset=0, last_offset=2),
+        B: PartitionStats(records=1, bytes=10, first_offset=None, last_offset=None),
+    }
+    stats = ProducerStats(
+        records=4,
+        bytes=40,
+        batches=2,
+        retries=5,
+        skipped_records=6,
+        dead_lettered_records=7,
+        partitions=partitions,
+    )
+    report = KafkaCommitMessage.of(stats, open_transaction(0), "q", 9)
+    assert (report.records, report.bytes, report.batches, report.retries) == (4, 40, 2, 5)
+    assert (report.over_limit_skipped, report.over_limit_dead_lettered) == (6, 7)
+    assert report.partitions == (("a", 0, 3, 30, 0, 2), ("b", 0, 1, 10, -1, -1))
+    assert (report.transaction, report.job, report.rows_hash) == (open_transaction(0), "q", 9)
 
 
 def test_markers_are_kept_at_a_topic_that_was_written_to() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -15,6 +16,7 @@ from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.options.table import Scope
 from spark_kafka_native.spark.write.commit_markers import CommitMarker, ReplayError
+from spark_kafka_native.spark.write.driver import atomic_write, resumable_write, stream_commit
 from spark_kafka_native.spark.write.driver.atomic_write import abort_atomic, begin_atomic, commit_atomic
 from spark_kafka_native.spark.write.driver.resumable_write import (
     abort_resumable,
@@ -172,6 +174,17 @@ def test_batches_may_be_left_out_and_never_come_back(sink: Sink, broker: MockBro
     assert (sink.seen(), sink.open()) == (values_in(3, 7, 8), [])
 
 
+def test_a_task_reports_which_one_it_is_and_if_spark_may_choose_their_number(sink: Sink) -> None:
+    task = BatchTask(query_id="q", batch_id=0, partition=3, is_adaptive=True)
+    written = write_once(rows(values_of(0, 3)), COLUMNS, sink.options, sink.once, task)
+    sink.commit([written], 0)
+    found = write_once(rows(values_of(0, 3)), COLUMNS, sink.options, sink.once, task)
+    assert (written.records, found.skipped) == (2, 2)
+    for message in (written, found):
+        assert (message.task, message.is_adaptive, message.job) == (3, True, "pykafka-q")
+    assert written.rows_hash == found.rows_hash != 0
+
+
 def test_a_driver_of_an_earlier_batch_commits_nothing(sink: Sink) -> None:
     left = sink.run_task(6, 5)
     sink.write(7)
@@ -209,6 +222,29 @@ def test_an_abort_ends_the_transactions_of_all_tasks(sink: Sink) -> None:
     assert sink.open() == ["pykafka-q-0", "pykafka-q-1", "pykafka-q-2"]
     abort_transactions([*messages, None], sink.options)
     assert (sink.seen(), sink.open()) == ([], [])
+
+
+@pytest.mark.parametrize("kind", ["stream", "named", "atomic"])
+def test_an_abort_ends_in_time_where_the_coordinator_is_silent(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    given = {"stream": {}, "atomic": {"transactionalIdPrefix": "jobs"}, "named": {"writeId": "nightly"}}[kind]
+    sink = Sink(broker, **given)
+    for module in (stream_commit, resumable_write, atomic_write):
+        monkeypatch.setattr(module, "ABORT_MS", 300)
+    if kind == "stream":
+        messages = sink.run_tasks(0)
+        abort = partial(abort_transactions, messages, sink.options)
+    elif kind == "named":
+        run, messages = sink.named([values_of(0, 0)])
+        abort = partial(abort_resumable, run, messages, sink.options)
+    else:
+        job = begin_atomic(sink.router, sink.options, sink.once)
+        message = write_atomic(job, rows(values_in(0)), COLUMNS, sink.options, 0)
+        abort = partial(abort_atomic, job, [message], sink.options)
+    broker.on("EndTxn", times=None).ignore()
+    abort()  # a failure is logged only: the coordinator aborts by itself when the timeout is over
+    assert sink.open()
 
 
 def test_the_first_batch_of_a_run_ends_what_an_earlier_run_with_more_tasks_has_left(sink: Sink) -> None:
