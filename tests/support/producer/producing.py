@@ -52,3 +52,9 @@ def wait_until(true, timeout_s=60):
 
 def numbers(count):
     return [b"%d" % i for i in range(count)]
+
+
+def buffered(producer):
+    """Bytes and records of buffer memory in use; not 0 at the end if some of it was never given back."""
+    stats = producer.stats()
+    return stats.buffered_bytes, stats.buffered_records

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from support.brokers.produce_cluster import ProduceCluster, refused
 from support.brokers.scripted_broker import Silence, properties
+from support.producer.producing import buffered
 
 from spark_kafka_native.kafka import (
     BrokerError,
@@ -111,7 +112,7 @@ class TestManyTopics:
         with pytest.raises(KafkaError, match="nowhere"):
             producer.send_columns(columns(numbers(0, 2), topic=["t", "nowhere"]))
         assert producer.stats().buffered_records == 0
-        assert producer._memory.used == (0, 0)
+        assert buffered(producer) == (0, 0)
 
 
 class TestSlices:
@@ -132,7 +133,7 @@ class TestSlices:
         status = error.value.delivery.status().tolist()
         assert status == [2] * 20 + [0] * 15
         assert cluster.values(TP) == numbers(0, 20)
-        assert producer._memory.used == (0, 0)
+        assert buffered(producer) == (0, 0)
 
     def test_rows_are_told_by_their_number_in_what_was_handed_over(self, cluster, produce):
         def refuse(_topic, keys, count):
@@ -193,7 +194,7 @@ class TestSlices:
         for thread in threads:
             thread.join(60)
         producer.flush(60)
-        assert producer._memory.used == (0, 0)
+        assert buffered(producer) == (0, 0)
 
     def test_a_full_buffer_is_told(self, cluster, produce):
         producer = produce(linger_ms=0, buffer_memory=4_000, max_block_ms=200)

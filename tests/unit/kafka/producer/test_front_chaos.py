@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from support.brokers.produce_cluster import LOST_ANSWER, LOST_REQUEST, ProduceCluster, refused
 from support.brokers.scripted_broker import properties
+from support.producer.producing import buffered
 
 from spark_kafka_native.kafka import (
     ClientConfig,
@@ -121,7 +122,7 @@ def test_chaos_in_front_and_behind(seed):
             caller.join(60)
             assert not caller.is_alive()
         producer.flush(60)
-        assert producer._memory.used == (0, 0)
+        assert buffered(producer) == (0, 0)
         producer.close(60)
         check(cluster, callers)
 

@@ -11,6 +11,7 @@ import pytest
 from support.brokers.produce_cluster import ProduceCluster
 from support.brokers.scripted_broker import properties
 from support.interrupts.keyboard_interrupts import repeat_until_interrupted
+from support.producer.producing import buffered
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.model import TopicPartition
@@ -82,10 +83,10 @@ def test_interrupts_lose_nothing(cluster, seed):
     missing = set(accepted) - set(found) - set(failed)
     assert not missing, f"{len(missing)} of {len(accepted)} records are lost"
     assert set(found) <= {*accepted, *maybe, b"first"}
-    assert producer._memory.used == (0, 0)
+    assert buffered(producer) == (0, 0)
     assert producer.stats().buffered_records == 0
     producer.close(60)
-    assert not producer._sender.running
+    assert ", ended: " in repr(producer)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -98,7 +99,7 @@ def test_an_interrupted_close_can_be_finished(cluster, tmp_path, seed):
     cluster.delay_s = 0.01
     repeat_until_interrupted(rng.uniform(0.0001, 0.02), lambda: producer.close(60))
     producer.close(60)
-    assert not producer._sender.running
+    assert ", ended: " in repr(producer)
     assert sorted(in_log(cluster)) == sorted(sent)
     open_producer(cluster, spill_dir=str(tmp_path)).close()
 
@@ -123,7 +124,7 @@ def test_rows_that_were_on_the_move_are_where_they_were(cluster, monkeypatch, wh
     assert [d.result(1).offset for d in single] == [3, 4, 5]
     assert waiting.result(1).offset.tolist() == [0, 1, 2]
     assert cluster.values(PARTITIONS[0]) == [b"0", b"1", b"2", b"single 0", b"single 1", b"single 2"]
-    assert producer._memory.used == (0, 0)
+    assert buffered(producer) == (0, 0)
     producer.close()
 
 
@@ -147,7 +148,7 @@ def test_a_record_that_fills_the_batch_is_not_taken_twice(cluster, monkeypatch):
     producer.flush(60)
     assert interrupted == 1
     assert cluster.values(PARTITIONS[0]) == values
-    assert producer._memory.used == (0, 0)
+    assert buffered(producer) == (0, 0)
     producer.close()
 
 
@@ -164,7 +165,7 @@ def test_a_partitioner_may_be_interrupted(cluster):
     columns = pa.record_batch({"value": [b"0"]})
     with pytest.raises(KeyboardInterrupt):
         producer.send_columns(columns, "t")
-    assert producer._memory.used == (0, 0)
+    assert buffered(producer) == (0, 0)
     producer.send_columns(columns, "t").result(60)
     producer.close()
     assert cluster.values(PARTITIONS[0]) == [b"0"]

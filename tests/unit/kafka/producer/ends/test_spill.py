@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 from support.brokers.produce_cluster import LOST_ANSWER, NO_ANSWER, ProduceCluster, refused
 from support.brokers.scripted_broker import properties
-from support.producer.producing import wait_until
+from support.producer.producing import buffered, wait_until
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
@@ -376,7 +376,7 @@ def test_a_replayed_batch_that_is_split_is_sent_once(cluster, tmp_path):
     for _ in range(2):
         with open_producer(cluster, tmp_path, delivery_timeout_ms=60_000) as again:
             again.flush(60)
-            assert again._memory.used == (0, 0)
+            assert buffered(again) == (0, 0)
     assert cluster.values(TP) == [b"first", *values]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["owner.lock"]
 
