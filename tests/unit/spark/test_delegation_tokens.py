@@ -1,4 +1,4 @@
-"""Delegation tokens for tasks: what is refused, what a task gets, when a token is renewed, who shares one."""
+"""Delegation tokens for tasks: refusals, the token of a task, its renewal, and which queries share one."""
 
 from __future__ import annotations
 
@@ -380,7 +380,7 @@ def test_a_session_shares_one_token_between_its_processes(
     ],
 )
 def test_others_have_a_token_of_their_own(cluster: Cluster, session: Path, other: dict[str, str]) -> None:
-    """One who does not know the password does not get the token either."""
+    """A user without the password does not get the token either."""
     assert session.is_dir()
     given = SCRAM | other
     assert shared_login(client(), parsed(), ask=False).login.token_id == "t1"
@@ -434,7 +434,7 @@ def test_a_batch_write_expires_its_token(
     values = OptionValues.parse(SCRAM | {"topic": "t"}, Scope.WRITE)
     writer = KafkaBatchWriter(values, ROWS, overwrite=False)
     assert list(cluster.alive) == ["t1"]
-    for file in session.iterdir():  # a half tells nothing
+    for file in session.iterdir():  # a half reveals nothing
         assert PASSWORD.encode() not in file.read_bytes()
     end(on_the_driver(writer))
     assert cluster.alive == {}

@@ -1,4 +1,4 @@
-"""What is told quietly, and once in a session."""
+"""Messages that are quiet, and come once in a session."""
 
 import logging
 import socket

@@ -1,4 +1,4 @@
-"""What a worker is told: which connections are the JVM's, that they are acknowledged at once, and what its
+"""The settings of a worker: which connections are the JVM's, that they are acknowledged at once, and what its
 garbage collector need not look at."""
 
 import gc
@@ -40,7 +40,7 @@ def one_of(sock):
 
 @pytest.fixture
 def told(monkeypatch):
-    """The names of the sockets that are told, each time."""
+    """The names of the tuned sockets, each time."""
     names = []
 
     class Socket(socket.socket):
@@ -217,7 +217,7 @@ def test_only_full_collections_count(reused_worker):
 
 
 def test_a_worker_that_is_slow_for_others_data_is_not_frozen_again(reused_worker):
-    """A model that the next task replaces: what is frozen and becomes a cycle of garbage stays in memory."""
+    """A model that the next task replaces: a frozen object that becomes cyclic garbage stays in memory."""
     reused_worker.collection_s = 0.025
     for _ in range(100):
         gc.collect()

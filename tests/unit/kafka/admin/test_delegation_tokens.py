@@ -1,4 +1,4 @@
-"""Delegation tokens: what is asked, what is refused, and that no text shows an HMAC."""
+"""Delegation tokens: requests, refusals, and no text that shows an HMAC."""
 
 from __future__ import annotations
 

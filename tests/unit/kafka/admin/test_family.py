@@ -1,4 +1,4 @@
-"""How a request about many things is settled: what is asked again, what is raised, and when."""
+"""How a request about many things is settled: which part is asked again, which error is raised, and when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections of a process: which addresses are opened, and who waits for whom."""
+"""Connections of a process: which addresses are opened, and which callers wait for each other."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ class TestOutages:
     @pytest.mark.parametrize("where", ["in the handler", "in a thread that the handler waits for"])
     @pytest.mark.parametrize("fails", [True, False])
     def test_the_handler_of_a_signal_may_connect_wherever_it_comes(self, where: str, fails: bool) -> None:
-        """As when it closes a client, whose threads may have to connect for that."""
+        """As when it closes a client with threads that may have to connect for that."""
         found = Outages()
 
         def attempt() -> None:

@@ -38,7 +38,7 @@ def asked(cluster):
 
 
 def lag(cluster, node_id, topic_id, answers=1_000_000):
-    """That broker still gives ``topic_id`` for the topic t, so many times."""
+    """That broker still gives ``topic_id`` for the topic t, this number of times."""
     left = iter(range(answers))
 
     def answer(request, version):
@@ -61,14 +61,14 @@ def test_what_is_known_may_confirm(cluster, router):
     assert find_recreated(router, {}) == {}
     assert asked(cluster) == before
     assert find_recreated(router, expected, refresh=True) == {}
-    assert asked(cluster) == before + 4  # anybody for who leads, then the leaders
+    assert asked(cluster) == before + 4  # any broker for the leaders, then these
 
 
 def test_another_topic_is_one_that_several_answers_call_so(cluster, router):
     expected = dict(cluster.topic_ids)
     router.metadata(expected)
     cluster.topic_ids["t"] = uuid4()
-    assert find_recreated(router, expected) == {}  # not asked: what is known says what is expected
+    assert find_recreated(router, expected) == {}  # not asked: the known metadata has the expected ids
     assert find_recreated(router, expected, refresh=True) == {"t": cluster.topic_ids["t"]}
     cluster.topic_ids["u"] = uuid4()
     before = len(cluster[1].requests(MetadataRequest))

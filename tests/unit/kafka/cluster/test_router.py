@@ -227,7 +227,7 @@ def slow_metadata(cluster: ScriptedCluster, seconds: float) -> Any:
 
 
 def test_the_deadline_holds_for_the_last_attempt_too() -> None:
-    """An attempt that starts shortly before the deadline gets what is left, not a new minute."""
+    """An attempt that starts shortly before the deadline gets the rest, not a new minute."""
     with ScriptedBroker() as broker:
         broker.on(ApiVersionsRequest, Silence)
         router = Router(

@@ -1,4 +1,4 @@
-"""Whom a router asks, in which order and how long, with literals: no socket."""
+"""Which brokers a router asks, in which order and how long, with literals: no socket."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def metadata(*topics: MetadataResponseTopic, brokers: tuple[int, ...] = (1, 2)) 
 
 
 class FakeConnection:
-    """Answers what its broker has to say; raises what is an error."""
+    """Returns the answers of its broker; raises those that are errors."""
 
     def __init__(self, name: str, brokers: FakeBrokers, muted_ms: int = 0, in_flight: int = 0) -> None:
         self.name, self.brokers, self.muted_ms, self.in_flight = name, brokers, muted_ms, in_flight
@@ -103,8 +103,8 @@ def brokers() -> FakeBrokers:
 
 @pytest.fixture
 def router(brokers: FakeBrokers) -> Router:
-    """It knows brokers 1 and 2 and topic t, whose partitions are led by 1, by nobody, and by broker 9, which
-    nobody knows."""
+    """It knows brokers 1 and 2 and topic t, with partitions led by 1, by no broker, and by broker 9, which is
+    unknown."""
     config = ClientConfig.from_properties(
         {
             "bootstrap.servers": "a:1,b:2",
@@ -248,7 +248,7 @@ class TestSending:
         assert router.ask_any(REQUEST, deadline) is brokers.answers[0]
         assert brokers.asked == ["idle", "busy", "muted", "broker 1", "bootstrap"]
         assert all(sent[1:] == (REQUEST, None, deadline) for sent in brokers.sent)
-        # Half of what is left at most, or brokers that are gone would leave no time for the others.
+        # Half of the rest at most, or brokers that are gone would leave no time for the others.
         assert [node for node, _, _ in brokers.connected] == [1, 2]
         assert all(25_000 < left <= 30_000 for _, left, _ in brokers.connected)
 

@@ -42,7 +42,7 @@ PATIENT = {
     "default_api_timeout_ms": FOR_EVER_MS,
     "socket_connection_setup_timeout_ms": FOR_EVER_MS,
 }
-"""Whoever waits for a broker that does not answer waits for an hour."""
+"""A caller that waits for a silent broker waits for an hour."""
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ ONE, TWO, THREE = (TopicPartition("t", partition) for partition in range(3))
 
 
 class Gate:
-    """Until it is opened, somebody waits for something; ``reached`` tells that somebody does."""
+    """Until it is opened, a thread waits at it; ``reached`` shows that one does."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()
@@ -223,7 +223,7 @@ def test_a_look_for_leaders_holds_up_only_those_that_need_it(cluster: ScriptedCl
     with reading(cluster) as reader:
         cluster.logs[TWO].leader = 1
         reader._router.metadata(("t",))
-        cluster.logs[TWO].leader = 2  # broker 1 refuses, and who leads now is to be asked
+        cluster.logs[TWO].leader = 2  # broker 1 refuses, and the new leader has to be looked up
         for broker in cluster.brokers.values():
             broker.on(MetadataRequest, gate.before(cluster.metadata))
         reader.add(TWO, 0)
@@ -330,7 +330,7 @@ def test_a_partition_that_was_moved_hears_nothing_of_what_was_asked_before(
 
 
 def test_a_connection_that_has_ended_at_once_is_a_failure(world: World) -> None:
-    """Its broker hangs up after the handshake: once that is told, nobody is given the connection any more."""
+    """Its broker hangs up after the handshake: once that is known, no caller gets the connection any more."""
     dialled = []
 
     def connection(node_id: int, deadline: Deadline) -> FakeConnection:
@@ -362,7 +362,7 @@ def hang_up(*_: object) -> None:
 
 
 class Held(AtOnce):
-    """Does what it was given when it is told to, in the run's own thread."""
+    """Does its work when the test says so, in the run's own thread."""
 
     def __init__(self) -> None:
         super().__init__("kafka-fetch")

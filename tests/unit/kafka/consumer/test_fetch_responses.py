@@ -163,7 +163,7 @@ def test_left_out_is_a_failure_unless_throttled() -> None:
     [
         (59, RULES, False),
         (60, RULES, True),
-        (20, RULES, False),  # the last stable offset is no end for who reads uncommitted records
+        (20, RULES, False),  # the last stable offset is no end for a reader of uncommitted records
         (19, COMMITTED, False),
         (20, COMMITTED, True),
         (25, COMMITTED, True),
@@ -298,7 +298,7 @@ def test_the_end_of_a_followers_log_is_not_the_end() -> None:
     assert one.broker.leader_only(50.5)
     endless = follower(60, until=ENDLESS)
     apply_response(endless, data(), ANSWER, RULES)
-    assert endless.broker.node_id == 2  # it waits there for what comes
+    assert endless.broker.node_id == 2  # it waits there for new records
 
 
 def test_a_follower_that_keeps_records_back_is_left() -> None:

@@ -312,7 +312,7 @@ def test_an_end_that_vanishes_while_a_follower_is_read_is_noticed(cluster: Scrip
 
 
 def test_a_log_cut_back_with_a_change_of_its_leader_is_noticed(cluster: ScriptedCluster) -> None:
-    """The failure that a change of leaders comes with must not make it forget what was read last."""
+    """The failure that comes with a change of leaders must not make it forget its last offset."""
     [tp] = fill(cluster)
     run = start(cluster)
     run.add(tp, 0, 20)
@@ -467,7 +467,7 @@ def test_a_pause_during_which_a_broker_fails_is_no_waiting_in_vain(cluster: Scri
     cluster[1].push(FetchRequest, Late(0.02, HangUp))
     assert run.next(Deadline.after_ms(1)) is None
     run.pause(one)
-    assert run.next(Deadline.after_ms(500)) is None  # somebody else is waited for meanwhile
+    assert run.next(Deadline.after_ms(500)) is None  # another partition is waited for meanwhile
     run.resume(one)
     assert drain(run, 1) == {one: list(range(20))}
 

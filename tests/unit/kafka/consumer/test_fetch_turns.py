@@ -1,4 +1,4 @@
-"""Whom a fetch asks, when it waits, and what it makes of partitions that fail: with literals."""
+"""Which brokers a fetch asks, when it waits, and what it makes of partitions that fail: with literals."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_corrupt_records_are_asked_for_once_more_and_hold_up_nobody(world: World
     world.brokers[1].requests[0].answer = told(p0=bytes(bad), p1=records(10))
     assert round_of(run).topic_partition == TWO
     assert run.position(ONE) == 10
-    # What was asked for ahead does not fit any more.
+    # The records that were asked for ahead do not fit any more.
     world.brokers[1].requests[1].answer = told(p0=records(12))
     assert round_of(run) is None
     assert asked(world.brokers[1].requests[2])[0] == 10

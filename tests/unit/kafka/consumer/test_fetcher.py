@@ -676,7 +676,7 @@ def test_a_batch_after_the_gap_of_compaction_counts(cluster: ScriptedCluster) ->
 
 
 def test_a_last_offset_that_lies_is_not_believed(cluster: ScriptedCluster) -> None:
-    """The header says where to go on before anything is checked; what was decoded has the last word."""
+    """The header says where to go on before anything is checked; the decoded records have the last word."""
     tps = fill(cluster, partitions=1)
     serve = cluster.fetcher(1)
 

@@ -1,4 +1,4 @@
-"""How often a consumer asks who leads the many partitions of a topic that is gone, or has no leaders."""
+"""How often a consumer asks for the leaders of many partitions if the topic is gone, or has no leaders."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def consumer(cluster: ScriptedCluster) -> Iterator[Consumer]:
 
 
 def requests_of(cluster: ScriptedCluster, consumer: Consumer, seconds: float) -> int:
-    """How many come while it reads for so long; what else there is is read meanwhile."""
+    """The number of requests while it reads for this time; other records are read meanwhile."""
     before = len(cluster[1].requests(MetadataRequest))
     until = time.monotonic() + seconds
     written = seen = 0

@@ -1,4 +1,4 @@
-"""A partition that has no leader, or whose leader can't be reached, holds up no other."""
+"""A partition without a leader, or with one that can't be reached, holds up no other."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def values(consumer: Consumer, count: int) -> list[bytes | None]:
 
 
 def test_the_lag_is_that_of_all_partitions(cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever reads until there is none would miss the rest."""
+    """A caller that reads until there is none would miss the rest."""
     monkeypatch.setattr(prefetch_thread, "SOON_S", 3_600.0)
     cluster.logs[A1].leader = NOBODY
     with Consumer(

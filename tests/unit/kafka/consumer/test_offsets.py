@@ -25,7 +25,7 @@ A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b",
 
 @pytest.mark.parametrize("level", list(IsolationLevel))
 def test_a_request_says_where_for_whom_and_how_long(level: IsolationLevel) -> None:
-    """With READ_COMMITTED the broker tells the last stable offset for latest."""
+    """With READ_COMMITTED the broker returns the last stable offset for latest."""
     places = {
         A0: OffsetAt.EARLIEST,
         B0: OffsetAt.LATEST,

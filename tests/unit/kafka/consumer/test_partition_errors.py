@@ -204,7 +204,7 @@ def test_a_recreated_topic_is_an_error_until_it_is_sought_and_then_read_as_what_
 def test_an_error_comes_behind_all_rows_of_its_partition(
     cluster: ScriptedCluster, start: Start, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
-    """Whoever seeks in answer to it would skip the others unread."""
+    """A caller that seeks in answer to it would skip the others unread."""
     [tp] = fill(cluster)
     monkeypatch.setattr(partition_reader, "ROWS", 7)
     reader = start((tp, 0))

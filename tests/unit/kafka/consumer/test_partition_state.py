@@ -1,4 +1,4 @@
-"""What is known of a partition in a fetch, step by step, in literals."""
+"""The state of a partition in a fetch, step by step, in literals."""
 
 from __future__ import annotations
 

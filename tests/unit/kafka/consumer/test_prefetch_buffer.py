@@ -68,7 +68,7 @@ def test_each_step_of_a_range_is_told_in_order(shared: PrefetchBuffer) -> None:
     assert taken is not None
     shared.give_back(replace(taken, from_offset=2))
     shared.seek(TP, 50)
-    shared.put(wanted(shared), 0, records(5, 9))  # fetched before the move: nobody is told
+    shared.put(wanted(shared), 0, records(5, 9))  # fetched before the move: no reader gets them
     assert [(one.status.name, one.from_offset, one.until_offset) for one in units.drain()] == [
         ("FETCHED", 0, 5),
         ("HANDED_OUT", 0, 5),

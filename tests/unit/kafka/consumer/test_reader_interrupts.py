@@ -51,7 +51,7 @@ def test_an_interrupt_while_it_waits_or_unpacks_loses_nothing(
     reader = start((tp, 20))
     main = threading.main_thread().ident
     assert main is not None
-    # Whoever starts the tests in the background has SIGINT ignored.
+    # Tests that are started in the background have SIGINT ignored.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     timer = threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT))
     timer.start()
@@ -120,7 +120,7 @@ def test_interrupts_at_any_moment_lose_and_double_nothing(
 
 @contextlib.contextmanager
 def _interrupt_after(calls: int) -> Iterator[list[bool]]:
-    """A KeyboardInterrupt after so many calls into or out of our functions; says whether it came."""
+    """A KeyboardInterrupt after this number of calls into or out of our functions; says whether it came."""
     left, came = calls, []
 
     def trace(frame: Any, event: str, arg: Any) -> Any:

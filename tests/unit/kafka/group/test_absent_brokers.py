@@ -1,4 +1,4 @@
-"""A member whose brokers can't be reached: for a while, or from the beginning."""
+"""A member with brokers that can't be reached: for a while, or from the beginning."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WITHIN_S = 120
 def test_brokers_that_are_away_for_longer_than_a_look_takes_are_waited_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A look at the metadata that found nobody ended the membership for good."""
+    """A look at the metadata that found no broker ended the membership for good."""
     monkeypatch.setattr(membership_thread, "LOOK_MS", 100)
     monkeypatch.setattr(membership_thread, "UNKNOWN_LOOK_S", 0.05)
     with ScriptedCluster(1) as cluster:

@@ -1,4 +1,4 @@
-"""What is committed without being asked, and when."""
+"""Which offsets are committed automatically, and when."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_a_position_behind_what_is_hidden_may_be_committed() -> None:
 
 
 def test_a_position_that_went_back_takes_the_commits_back() -> None:
-    """The log lacks what was read, and ``auto.offset.reset`` says to go on before it."""
+    """The log lacks the records that were read, and ``auto.offset.reset`` says to go on before it."""
     world = World()
     world.progress.begin(A0, 0, None)
     world.hand_out(A0, 0, 30)

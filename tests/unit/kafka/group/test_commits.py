@@ -1,4 +1,4 @@
-"""Commits of a member: of what it still has, as who it is then; and what a refusal leads to."""
+"""Commits of a member: for partitions that it still has, under its present id; the effect of a refusal."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_commit_before_each_record_that_fails_for_good_does_not_end_reading(gr
 
 
 def test_a_position_may_be_committed_by_hand(group: ScriptedGroup) -> None:
-    """It is behind what is hidden after the last record, as a transaction's marker."""
+    """It is behind batches that are hidden after the last record, such as a transaction's marker."""
     log = group.cluster.logs[A0]
     log.batches.append(control(3, 7, 1))
     log.end_offset = 4
@@ -306,7 +306,7 @@ def test_a_committed_offset_of_0_is_one(group: ScriptedGroup) -> None:
 
 
 def test_where_the_log_ended_at_the_start_is_committed(group: ScriptedGroup) -> None:
-    """Or whoever has the partition next would begin at a later end."""
+    """Or the next member with the partition would begin at a later end."""
     until = Deadline.after_ms(WITHIN_S * 1_000)
     with GroupConsumer(
         group.cluster.bootstrap_servers, "a", "g", auto_offset_reset="latest", auto_commit_interval_ms=1

@@ -101,7 +101,7 @@ def test_what_is_to_go_is_acknowledged_only_when_it_is_gone() -> None:
 
 @pytest.mark.parametrize("withdrawn_first", [True, False])
 def test_each_assignment_is_acknowledged_even_if_it_changes_nothing(withdrawn_first: bool) -> None:
-    """The coordinator keeps from others what it has given and withdrawn, until it hears what is owned."""
+    """The coordinator keeps withdrawn partitions from others until it hears which ones are owned."""
     membership = owning(0, 1)
     if withdrawn_first:  # and given back: the same is owned at the end
         asked(membership, 5.0)
@@ -127,7 +127,7 @@ def test_what_is_about_to_be_taken_counts_as_owned() -> None:
     asked(membership, 5.0)
     membership.answered(answer(2, 0, 1), 5.0)
     assert membership.begin() == Change(assigned=frozenset({A1}))
-    membership.failed(NetworkError("lost"), True, 6.0)  # so that the next one tells everything
+    membership.failed(NetworkError("lost"), True, 6.0)  # so that the next one has every field
     told = asked(membership, 9.0)
     assert told.topic_partitions == [TopicPartitions(topic_id=A, partitions=[0, 1])]
 

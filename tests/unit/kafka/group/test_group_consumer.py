@@ -38,7 +38,7 @@ Make = Callable[..., GroupConsumer]
 
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    """A consumer that has read the records 0 to 2 of a-0 and is where nobody answers; closed in the end."""
+    """A consumer that has read the records 0 to 2 of a-0 and gets no answers; closed in the end."""
     made: list[GroupConsumer] = []
 
     def new(*owned: TopicPartition, **settings: Any) -> GroupConsumer:
@@ -54,7 +54,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
         return consumer
 
     yield new
-    monkeypatch.setattr(rebalance, "LEAVE_MS", 0)  # there is nobody to hear of it
+    monkeypatch.setattr(rebalance, "LEAVE_MS", 0)  # no coordinator hears of it
     for consumer in made:
         parts = parts_of(consumer)
         parts.rebalance.callbacks = RebalanceCallbacks("g", assigned=None, revoked=None, lost=None)
@@ -114,7 +114,7 @@ def places(found: list[Record | None]) -> list[tuple[str, int] | None]:
 
 
 def asked(consumer: GroupConsumer) -> list[dict[TopicPartition, int]]:
-    """What is committed from now on, at once."""
+    """The offsets that are committed from now on, at once."""
     found: list[dict[TopicPartition, int]] = []
 
     def submit(offsets: dict[TopicPartition, int]) -> Future[None]:
@@ -301,7 +301,7 @@ def test_a_transaction_does_not_leave_out_what_was_taken_away(make: Make, change
     consumer = make(A0, A1, enable_auto_commit=False)
     hand_out(consumer, 0)
     parts_of(consumer).rebalance.carry_out(change)
-    # Without an offset of a-0 it would commit what was made of a record that another member reads again.
+    # Without an offset of a-0 it would commit the outcome of a record that another member reads again.
     with pytest.raises(CommitFailedError, match="a-0 went to others"):
         consumer.offsets_to_commit()
     assert consumer.offsets_to_commit() == {A1: 0}  # the next transaction knows nothing of it
@@ -345,7 +345,7 @@ def test_a_topic_that_was_removed_is_not_heard_of_again_though_it_was_fetched(ma
     assert places([consumer.fetch_record(60)]) == [("b", 0)]
     consumer.remove_topics("b")
     assert places([consumer.fetch_record(60) for _ in range(3)]) == [("a", 0), ("a", 1), ("a", 2)]
-    consumer.resume(B0)  # whatever the caller says of it
+    consumer.resume(B0)  # in spite of the caller's words
     assert consumer.fetch_record(0) is None
     # It is this member's until the group has rebalanced: what it commits is what it was given.
     assert (consumer.position(A0), consumer.position(B0)) == (3, 1)

@@ -53,7 +53,7 @@ def test_a_commit_from_before_a_seek_says_nothing_of_what_comes_after() -> None:
 
 
 def test_commits_go_back_with_a_reset() -> None:
-    """The log ended before what was committed, and is read from its start."""
+    """The log ended before the committed offset, and is read from its start."""
     progress = Progress()
     progress.begin(A0, 100, 100)
     assert progress.handed_out(A0, 0, 3)

@@ -19,7 +19,7 @@ WITHIN_S = 120
 
 @pytest.mark.parametrize("explicit", [False, True])
 def test_offsets_of_a_topic_are_not_committed_for_the_one_that_has_replaced_it(explicit: bool) -> None:
-    """Whoever has the partition next would skip as many records of the new topic."""
+    """The next member with the partition would skip as many records of the new topic."""
     with ScriptedCluster(1) as cluster:
         for name, tp in (("a", A0), ("b", B0)):
             cluster.create(name)

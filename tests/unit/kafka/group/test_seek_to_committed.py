@@ -1,4 +1,4 @@
-"""`GroupConsumer.seek_to_committed` and `transaction`: what was not committed is handed out again."""
+"""`GroupConsumer.seek_to_committed` and `transaction`: uncommitted records are handed out again."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_what_was_not_committed_comes_again(group: ScriptedGroup) -> None:
         consumer.commit(first[0])
         consumer.seek_to_committed()
         assert consumer.position(A0) is None
-        with pytest.raises(CommitFailedError):  # what was made of it is gone: only a new reading counts
+        with pytest.raises(CommitFailedError):  # its outcome is gone: only a new reading counts
             consumer.commit(first[2])
         assert consumer.offsets_to_commit() == {}
         assert offsets(fetch(consumer, 3)) == [1, 2, 3]
@@ -64,7 +64,7 @@ def test_what_was_not_committed_comes_again(group: ScriptedGroup) -> None:
 
 
 def test_where_nothing_is_committed_it_goes_back_to_where_it_began(group: ScriptedGroup) -> None:
-    """And not to the log's end as it is by then, which would skip what was aborted."""
+    """And not to the log's end as it is by then, which would skip the aborted records."""
     with member(group, auto_offset_reset="latest") as consumer:
         until = Deadline.after_ms(WITHIN_S * 1_000)
         while A0 not in consumer.assignment or consumer.position(A0) is None:
@@ -109,7 +109,7 @@ def test_a_partition_that_was_paused_stays_so(group: ScriptedGroup) -> None:
 
 @pytest.mark.parametrize("lost", [True, False])
 def test_a_rebalance_comes_first(group: ScriptedGroup, lost: bool) -> None:
-    """What is not this member's any more is not begun anew, and what it is given again is."""
+    """A partition that has left this member is not begun anew, and one that comes back is."""
     with member(group, partition_assignment_strategy="cooperative-sticky") as consumer:
         assert offsets(fetch(consumer, 2)) == [0, 1]
         group.assigned = [A1]
@@ -178,7 +178,7 @@ def test_a_start_that_an_interrupt_left_half_done_is_done_again(group: ScriptedG
 
 
 class FakeProducer:
-    """What a transaction of a consumer needs of one: what it was told, and how it ended."""
+    """What a transaction of a consumer needs of one: the offsets that it got, and how it ended."""
 
     def __init__(self, failure: KafkaError | None = None) -> None:
         self.failure = failure
@@ -237,7 +237,7 @@ def test_offsets_made_by_hand_are_checked_too(group: ScriptedGroup) -> None:
             metadata.check({A0: 3})
         with pytest.raises(CommitFailedError, match="b-0 is not assigned"):
             metadata.check({TopicPartition("b", 0): 0})
-        alone = pickle.loads(pickle.dumps(metadata))  # nobody is there to ask
+        alone = pickle.loads(pickle.dumps(metadata))  # no coordinator is there to ask
         alone.check({A0: 3})
     assert alone == GroupMembership(group_id="g", generation_id=1, member_id="me")
 

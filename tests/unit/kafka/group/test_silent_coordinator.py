@@ -28,7 +28,7 @@ from spark_kafka_native.kafka.runtime.deadline import Deadline
 A0 = TopicPartition("a", 0)
 WITHIN_S = 120
 PATIENT_MS = 3_600_000
-"""Whoever waits for so long fails the test."""
+"""A wait of this length fails the test."""
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_the_coordinator_is_looked_up_again(
 ) -> None:
     monkeypatch.setattr(classic_membership, "JOIN_GRACE_MS", 0)
     be_silent(group, request_class)
-    # A rebalance may take for ever, but for the one request whose answer it holds back.
+    # A rebalance may take for ever, but for the one request with an answer that it holds back.
     patience_ms = 300 if request_class is JoinGroupRequest else PATIENT_MS // 10
     with (
         caplog.at_level(logging.WARNING, "spark_kafka_native.group"),

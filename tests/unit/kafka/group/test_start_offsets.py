@@ -1,4 +1,4 @@
-"""Where to begin with what was assigned: each partition by itself."""
+"""Where to begin in the assigned partitions: each by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a consumer says of topics that no broker knows, and what it is told to have committed."""
+"""What a consumer says of topics that no broker knows, and which of their offsets it commits."""
 
 from __future__ import annotations
 

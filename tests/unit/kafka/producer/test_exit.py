@@ -39,7 +39,7 @@ def run(cluster, body, **config):
         body=body,
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240)
-    # Not what is said of a machine that stands still for three seconds.
+    # Not the lines about a machine that stands still for three seconds.
     lines = ended.stderr.splitlines(keepends=True)
     ended.stderr = "".join(line for line in lines if "broker has answered" not in line)
     return ended
@@ -137,7 +137,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_a_child_of_multiprocessing_delivers_what_it_did_not_flush(cluster, tmp_path, method):
-    """Such a child ends without what is registered with atexit."""
+    """Such a child ends without the functions that are registered with atexit."""
     script = tmp_path / "parent.py"
     paths, servers = [str(Path(__file__).parents[4])], cluster.bootstrap_servers
     script.write_text(CHILD.format(paths=paths, method=method, servers=servers))

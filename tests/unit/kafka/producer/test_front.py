@@ -1,4 +1,4 @@
-"""The front of the producer: who waits for what, what is refused before anything is taken, who lets go."""
+"""The front of the producer: which calls wait, which records are refused first, which memory is freed."""
 
 import logging
 import os
@@ -218,7 +218,7 @@ class TestFlush:
         thread = threading.Thread(target=producer.send_columns, args=(columns([b"0"]), "t"), daemon=True)
         thread.start()
         entered.wait(10)
-        producer.flush(60)  # what is not taken yet is nobody's to wait for
+        producer.flush(60)  # no call waits for records that are not taken yet
         assert thread.is_alive()
         go_on.set()
         thread.join(60)

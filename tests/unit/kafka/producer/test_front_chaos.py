@@ -41,7 +41,7 @@ class Caller(threading.Thread):
         super().__init__(daemon=True)
         self.producer, self.prefix, self.rng, self.until = producer, name, random.Random(seed), until
         self.sent = []
-        """What was accepted: values and how to ask for their statuses."""
+        """The accepted records: values and how to ask for their statuses."""
         self.numbers = 0
         self.closed = False
 

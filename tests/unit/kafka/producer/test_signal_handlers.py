@@ -1,5 +1,5 @@
-"""`close` in a signal's handler, as every service that is told to stop calls it: it may have interrupted its
-own thread in the middle of a `send`, with locks held. What was accepted is delivered."""
+"""`close` in a signal's handler, as every service calls it to stop: it may have interrupted its
+own thread in the middle of a `send`, with locks held. Accepted records are delivered."""
 
 import contextlib
 import random

@@ -1,4 +1,4 @@
-"""A transactional producer and coordinators whose answers are lost, late, doubled or refusals."""
+"""A transactional producer and coordinators with answers that are lost, late, doubled or refusals."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ def test_records_that_expire_keep_the_transaction_from_being_committed(cluster: 
     "code", [E.OUT_OF_ORDER_SEQUENCE_NUMBER, E.UNKNOWN_PRODUCER_ID, E.TRANSACTION_ABORTABLE]
 )
 def test_the_epoch_is_never_raised_by_this_client(cluster: TransactionCluster, code: ErrorCode) -> None:
-    """librdkafka 1.8.2 lost what was written before it."""
+    """librdkafka 1.8.2 lost the records that were written before it."""
     with producing(cluster) as producer:
         producer.begin()
         write(producer, b"one", b"two")
@@ -421,7 +421,7 @@ def test_a_detached_transaction_is_ended_elsewhere(
     assert not cluster.ended, "closing it ended what was given away"
     assert detached is not None
     router = Router(ClientConfig.from_properties(properties(cluster.bootstrap_servers)))
-    for _ in range(2):  # as often as anybody likes
+    for _ in range(2):  # any number of times
         end_transaction(router, detached, commit=commit, deadline=Deadline.after_ms(5_000))
     if commit:  # abort() of Spark's comes after a failed commit(), which may have done it
         end_transaction(router, detached, commit=False, deadline=Deadline.after_ms(5_000))

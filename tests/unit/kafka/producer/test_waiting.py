@@ -1,4 +1,4 @@
-"""Waiting without a lock: nobody misses what ends, in time or before it began to wait."""
+"""Waiting without a lock: no waiter misses an end, in time or before it began to wait."""
 
 import os
 import threading

@@ -38,7 +38,7 @@ def test_a_batch_of_nothing_but_a_header_counts() -> None:
 
 @pytest.mark.parametrize("length", [-1, 0, HEADER_BYTES - 13, 2**31 - 1])
 def test_a_length_that_cannot_be_ends_the_walk(length: int) -> None:
-    """The decoder says what is wrong with it."""
+    """The decoder names its defect."""
     bad = batch([record(0)], length=length)
     assert offset_after(memoryview(bad)) is None
     assert offset_after(memoryview(FIRST + bad + FIRST)) == (7, 0)

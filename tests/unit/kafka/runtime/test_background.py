@@ -1,4 +1,4 @@
-"""What is done in threads for a loop: told in the loop's own, once, and nothing of it is left."""
+"""Work in threads for a loop: its end is reported in the loop's own, once, and no thread is left."""
 
 from __future__ import annotations
 

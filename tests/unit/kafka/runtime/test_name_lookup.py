@@ -98,7 +98,7 @@ def test_the_same_lookup_under_way_is_joined_and_its_answer_shared(stuck: Stuck)
 def test_names_that_are_never_answered_hold_up_no_other_name(
     stuck: Stuck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A cluster whose brokers are in a zone without a working name server."""
+    """A cluster with brokers in a zone without a working name server."""
     names = [f"stuck-{number}" for number in range(100)]
     for name in names * 2:
         with pytest.raises(NetworkError, match="no answer"):
@@ -199,7 +199,7 @@ def test_an_interrupt_as_it_is_recorded_blocks_no_other_thread(monkeypatch: pyte
 def test_the_handler_of_a_signal_may_wait_for_a_lookup_of_another_thread_wherever_it_comes(
     others: str,
 ) -> None:
-    """As when it closes a client whose own threads have to connect for that, perhaps to the same broker."""
+    """As when it closes a client with threads that have to connect for that, perhaps to the same broker."""
     lookups, steps = Lookups(), []
 
     def ask(key: str) -> None:

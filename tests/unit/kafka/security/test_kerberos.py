@@ -40,7 +40,7 @@ class GSSError(Exception):
 
 
 class ScriptedLibrary(types.ModuleType):
-    """A module ``gssapi``: hands out credentials of ``lifetime`` seconds, and fails where it is told to."""
+    """A module ``gssapi``: hands out credentials of ``lifetime`` seconds, and fails where it is set to."""
 
     def __init__(self) -> None:
         super().__init__("gssapi")

@@ -59,7 +59,7 @@ def test_the_files_in_conf_are_whole(path: Path) -> None:
     assert config.security.encrypted
     assert config.security.warnings == ()
     assert not unknown_properties(client, ClientConfig, ConsumerConfig, ProducerConfig)
-    # What is to be kept secret is not in the file.
+    # Secrets are not in the file.
     secrets = [
         value
         for name, value in client.items()

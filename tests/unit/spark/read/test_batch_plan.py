@@ -147,7 +147,7 @@ def test_filters_leave_partitions_out_and_cut_offsets(plan):
     assert shown(plan([EqualTo(("partition",), 1)])) == [["a-1 [earliest, latest)"]]
     ((one,), (other,)) = plan([GreaterThanOrEqual(("offset",), 15), LessThan(("offset",), 30)])
     assert (one.floor, one.ceiling, other.floor, other.ceiling) == (15, 30, 15, 30)
-    # Sizes are those of what is left: 15 offsets of the one, 5 of the other.
+    # Sizes are those of the rest: 15 offsets of the one, 5 of the other.
     tasks = plan([GreaterThanOrEqual(("offset",), 15), LessThan(("offset",), 30)], maxRecordsPerPartition="5")
     assert [(one.partition, one.start, one.end) for (one,) in tasks] == [
         (0, Earliest(), Inner(20)),
@@ -211,7 +211,7 @@ READ_COMMITTED = {
 
 @pytest.mark.parametrize("bind", ["task", "load"])
 def test_nothing_is_read_where_a_group_is_ahead_of_the_last_stable_offset(cluster, plan, bind):
-    """It has read with read_uncommitted before: what is left belongs to open transactions."""
+    """It has read with read_uncommitted before: the rest belongs to open transactions."""
     cluster.committed = {A0: 45, A1: 5}
     cluster.logs[A0].last_stable_offset = 42
     assert [one.partition for task in plan(**READ_COMMITTED, bindOffsets=bind) for one in task] == [1]

@@ -1,4 +1,4 @@
-"""What is left of a range, in literals."""
+"""The rest of a range, in literals."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def planned(start, end, **changes):
 @pytest.mark.parametrize(
     ("start", "earliest", "expected"),
     [
-        (At(5), 20, 5),  # what is before 20 is asked for, and lost
+        (At(5), 20, 5),  # offsets before 20 are asked for, and lost
         (Inner(5), 20, 20),
         (Inner(30), 20, 30),
         (Earliest(), 20, 20),

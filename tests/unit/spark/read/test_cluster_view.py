@@ -1,4 +1,4 @@
-"""What the user said, as bounds: in literals where nobody has to be asked, else with a scripted cluster."""
+"""The user's offsets as bounds: in literals where no broker has to be asked, else with a scripted cluster."""
 
 from uuid import UUID
 
@@ -179,7 +179,7 @@ def test_partitions_of_each_kind_of_subscription(cluster, router):
     assert pattern[A0].leader == 1
     assert [str(tp) for tp in find_partitions(router, options_of(subscribePattern="^b"))] == []
     assert [str(tp) for tp in find_partitions(router, options_of())] == ["a-0", "a-1"]
-    # What was listed before is asked for again: topics and partitions are those of now.
+    # Listed topics are asked for again: topics and partitions are those of now.
     cluster.create("new-a")
     cluster.logs[TopicPartition("a", 2)] = Log(leader=7)
     found = find_partitions(router, options_of(subscribePattern="a$"))

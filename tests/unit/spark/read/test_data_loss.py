@@ -85,7 +85,7 @@ def spans(bound):
     [
         (None, None, [(20, 50)], 0),
         (None, 90, [], 90),
-        # How much there was after 10 nobody knows; the fixed pieces of it are counted.
+        # The number of records after 10 is unknown; the fixed pieces of it are counted.
         (10, None, [(20, 50)], {1: 0, 4: 67}),
         (10, 90, [], 80),
     ],
@@ -176,7 +176,7 @@ def test_old_metadata_do_not_make_a_recreated_topic_of_the_one_that_was_planned(
     cluster[1].on(MetadataRequest, lagging.metadata)
     found = Task(router, fail=True).bind([range_of(25, 40, current.hex)])
     assert [(one.position, one.until_offset, one.topic_id) for one in found] == [(25, 40, current)]
-    assert lagging.asked == (2, 2, 4)[lagging_answers]  # each time for who leads, then the leader
+    assert lagging.asked == (2, 2, 4)[lagging_answers]  # each time for metadata, then the leader
 
 
 class Lagging:

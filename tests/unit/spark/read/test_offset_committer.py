@@ -14,7 +14,7 @@ T0 = TopicPartition("t", 0)
 
 
 class Group:
-    """What the coordinator was told; ``fails`` as long as it is set."""
+    """The offsets that the coordinator got; it fails while ``fails`` is set."""
 
     def __init__(self):
         self.told, self.fails, self.now, self.attempts = [], False, 50.0, 0
@@ -63,7 +63,7 @@ def test_a_commit_that_fails_is_a_warning_and_not_repeated_at_once(caplog):
     group.now += PAUSE_S
     group.completed(7)
     assert group.told == [7]
-    # And all is as it was before: the end of a quiet stream is told at once.
+    # And all is as it was before: the end of a quiet stream is committed at once.
     group.completed(8, is_idle=True)
     assert group.told == [7, 8]
 

@@ -252,7 +252,7 @@ def test_no_offset_is_ever_lost_or_repeated(ranges, min_partitions, max_records,
         assert all(a[2] == b[1] for a, b in itertools.pairwise(mine))
         assert mine[0][3].start == whole.shipped.start
         assert mine[-1][3].end == whole.shipped.end
-        # What is open stays so, however often it is split: each piece knows.
+        # An open range stays open, however often it is split: each piece knows.
         assert {is_open(entry[3].start) for entry in mine} == {is_open(whole.shipped.start)}
         assert {is_open(entry[3].end) for entry in mine} == {is_open(whole.shipped.end)}
         assert all(

@@ -92,7 +92,7 @@ def test_a_topic_that_became_another_is_found_out_by_the_fetch(cluster, read):
     former = cluster.topic_ids["t"]
     read.router.metadata({"t"})
     cluster.topic_ids["t"] = uuid4()
-    # What the task knows is what was planned, and the new log is as long as the former.
+    # The task knows the planned offsets, and the new log is as long as the former.
     with pytest.raises(KafkaConditionError, match="The topic was deleted and created again"):
         read(planned(At(3), At(9), topic_id=former.hex))
     assert read(planned(At(3), At(9), topic_id=former.hex), fail=False) == []

@@ -154,7 +154,7 @@ def test_a_loss_fails_the_query_or_is_counted_and_told(caplog, loss, condition, 
 
 
 class Task:
-    """`read_partition`'s loop with a fetch that fails as told."""
+    """`read_partition`'s loop with a fetch that fails as scripted."""
 
     def __init__(self, monkeypatch, router, failures, *, fail=False):
         self.failures = failures

@@ -85,7 +85,7 @@ def test_an_end_that_is_behind_is_asked_for_again_and_then_believed(cluster, log
 
 
 def test_a_transaction_that_is_open_holds_no_position_back(cluster, logs):
-    """Read up to 50 with read_uncommitted, and now with read_committed: the log has what was read."""
+    """Read up to 50 with read_uncommitted, and now with read_committed: the log has these records."""
     cluster.logs[T0].last_stable_offset = 20
     cluster.logs[T1].last_stable_offset = 20
     committed = logs(**{"kafka.isolation.level": "read_committed", "fetchOffset.retryIntervalMs": "60000"})

@@ -1,4 +1,4 @@
-"""The driver's side of a stream without a cluster: what is written down, and what a restart makes of it."""
+"""The driver's side of a stream without a cluster: the offsets that it writes, and a restart from them."""
 
 import contextlib
 import json
@@ -133,7 +133,7 @@ def test_an_empty_first_batch_keeps_the_start():
     first = planner.initial()
     assert planner.latest(first, limited=False) is first
     logs.latest[T0] = 8
-    # Another process, whose start is the checkpoint's.
+    # Another process, which starts from the checkpoint.
     restarted = planner_of(logs)
     end = restarted.latest(through_checkpoint(first), limited=False)
     assert ranges(restarted, first, end) == [("t", 0, 5, 8, OLD)]
@@ -241,7 +241,7 @@ def test_a_topic_that_is_recreated_during_the_first_batch_starts_at_its_beginnin
 
 @pytest.mark.parametrize("records", [3, 5, 7])
 def test_a_topic_that_is_recreated_before_anything_was_read_is_a_loss_too(records):
-    """A quiet topic: its stream stands where it began, and does not know what came before the deletion."""
+    """A quiet topic: its stream stands where it began, and does not know the records before the deletion."""
     logs = Logs({T0: 5}, {T0: 5})
     first = planner_of(logs).initial()
     logs.ids, logs.latest = {"t": NEW}, {T0: records}
@@ -286,7 +286,7 @@ def test_a_start_that_fits_no_more_does_not_keep_a_first_batch_from_being_run_ag
 
 
 def test_an_end_that_goes_back_is_a_loss_and_the_stream_stays_where_it_is(caplog):
-    """The same topic, as its id says: what was read before is not read again, also where less is there."""
+    """The same topic, as its id says: no record is read again, also where the log is shorter."""
     logs = Logs({T0: 0}, {T0: 3, T1: 8})
     start = StreamOffset(positions={T0: 5, T1: 6}, topic_ids={"t": OLD}).to_json()
     with pytest.raises(
@@ -338,7 +338,7 @@ def test_a_limit_does_not_count_offsets_that_are_lost(limit):
     start = StreamOffset(positions={T0: 0, T1: 10}, topic_ids={"t": OLD}).to_json()
     lenient = planner_of(logs, failOnDataLoss="false", **limit)
     end = lenient.latest(start, limited=True)
-    # The tasks are given what is lost, too: they say so.
+    # The tasks are given the lost offsets, too: they report them.
     assert ranges(lenient, start, end) == [("t", 0, 0, 999_100, OLD)]
     assert ranges(lenient, end, lenient.latest(end, limited=True)) == [("t", 0, 999_100, 999_200, OLD)]
     # All of it is lost, and nothing is there to read.
@@ -423,7 +423,7 @@ def test_too_little_waits_for_more_or_for_the_delay():
     assert StreamOffset.from_json(at).positions == {T0: 15}
     logs.latest[T0] = 17
     assert planner.latest(at, limited=True) is at
-    # Trigger.Once reads all there is, whatever the limits.
+    # Trigger.Once reads all records, regardless of the limits.
     assert StreamOffset.from_json(planner.latest(at, limited=False)).positions == {T0: 17}
 
 
@@ -486,7 +486,7 @@ def test_sizes_are_sampled_once_a_minute_where_no_limit_needs_them():
 
 
 def test_a_quiet_stream_notices_what_changes():
-    """What was found to be nothing new is not looked at again; all else is."""
+    """A partition without new records is not looked at again; all others are."""
     logs = Logs({T0: 0}, {T0: 9, T1: 4})
     planner = planner_of(logs)
     at = through_checkpoint(planner.latest(planner.initial(), limited=False))

@@ -26,7 +26,7 @@ def offset(position):
 
 
 class Planner:
-    """Each batch ends where it is told."""
+    """Each batch ends at the given offset."""
 
     def __init__(self):
         self.end, self.asked = offset(9), []
@@ -111,7 +111,7 @@ print(len(loaded) > 50, [name for name in loaded if {"group", "producer", "worke
 
 
 def test_a_querys_process_does_not_collect_garbage_before_it_answers(monkeypatch):
-    """It runs no tasks, so that nobody collects after them: there is nothing to save."""
+    """It runs no tasks, so that no garbage is collected after them: there is nothing to save."""
     full = []
     monkeypatch.setattr(gc, "collect", lambda *_: full.append("collect"))
     monkeypatch.setattr(gc, "freeze", lambda: full.append("freeze"))

@@ -1,5 +1,4 @@
-"""The driver commits each micro-batch in a process of its own: what is imported there is paid for each
-time."""
+"""The driver commits each micro-batch in a process of its own: imports there are paid for each time."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What the exactly-once sink decides, without a broker: what markers and intents mean for what comes next."""
+"""What the exactly-once sink decides, without a broker: what markers and intents mean for the next commit."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Whole micro-batches of the exactly-once sink, named writes and atomic ones, on a broker with transactions:
-what readers with read_committed see, and what is left open."""
+what readers with read_committed see, and which transactions stay open."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def empty(task: int) -> KafkaCommitMessage:
 
 
 class Cluster:
-    """What is asked, and what is committed."""
+    """The requests, and the commits."""
 
     def __init__(
         self, patch: pytest.MonkeyPatch, before: BatchIntent | None, committed: Sequence[int]

@@ -48,7 +48,7 @@ def test_a_sink_that_can_note_nothing_warns_with_the_first_micro_batch(commit, m
 def test_a_summary_that_cannot_be_written_is_a_warning_as_the_rows_are_written(tmp_path, caplog, mode):
     (tmp_path / "file").touch()
     path = str(tmp_path / "file" / "summary.json")
-    # Without a topic, so that a batch write asks nobody before it begins.
+    # Without a topic, so that a batch write asks no broker before it begins.
     values = OptionValues.parse({"kafka.bootstrap.servers": "a:1", "summaryPath": path}, Scope.WRITE)
     schema = StructType().add("value", "string").add("topic", "string")
     message = KafkaCommitMessage(1, 1, 1, 0, (("t", 0, 1, 1, 0, 0),))

@@ -81,7 +81,7 @@ def test_a_marker_is_looked_for_a_second_time_only_where_the_first_look_may_have
 
 
 def state(name: str, error: ErrorCode = ErrorCode.NONE) -> DescribeTransactionsResponse:
-    """Of the job's transaction, as its coordinator tells it."""
+    """The state of the job's transaction, from its coordinator."""
     told = TransactionState(
         error_code=error,
         transactional_id="jobs-batch",

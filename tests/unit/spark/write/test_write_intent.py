@@ -1,4 +1,4 @@
-"""Whether a run of a write with a writeId may be committed, given what an earlier one intended."""
+"""A run of a write with a writeId may be committed or not, given the intent of an earlier one."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_single_records_fill_a_batch_of_each_of_several_partitions(cluster):
     for partition in range(4):
         where = TopicPartition("four", partition)
         assert [int(value[:4]) for value in cluster.values(where)] == list(range(partition, 1_200, 4))
-        # 3 or 4 full ones and what was left of each; divided by four, it would be a dozen
+        # 3 or 4 full ones and the rest of each; divided by four, it would be a dozen
         assert len(cluster.batches(where)) <= 7
 
 

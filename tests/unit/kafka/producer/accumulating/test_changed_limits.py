@@ -28,7 +28,7 @@ def cluster(cluster):
 
 
 def written(send):
-    """Whether the record of ``send()`` is in its topic."""
+    """True if the record of ``send()`` is in its topic."""
     try:
         return send().exception(60) is None
     except RecordTooLargeError:

@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment: what was accepted before is delivered or told as failed, and nothing is locked or
+"""Ctrl-C at any moment: accepted records are delivered or reported as failed, and nothing is locked or
 counted wrong."""
 
 import itertools

@@ -1,4 +1,4 @@
-"""Buffer memory: caps, the line of those who wait, and accounts that an interrupt leaves right."""
+"""Buffer memory: caps, the line of waiting callers, and accounts that an interrupt leaves right."""
 
 import threading
 import time

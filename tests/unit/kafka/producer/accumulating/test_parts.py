@@ -1,4 +1,4 @@
-"""Buffer memory, statistics, columns that are handed over, and what a delivery tells."""
+"""Buffer memory, statistics, columns that are handed over, and the contents of a delivery."""
 
 import pickle
 import time

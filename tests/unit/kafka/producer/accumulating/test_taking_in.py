@@ -1,4 +1,4 @@
-"""What goes wrong between the caller and a batch: said to whom it concerns, and in nobody else's way."""
+"""Errors between the caller and a batch: reported to the affected caller, and in the way of no other."""
 
 import pickle
 import time
@@ -40,7 +40,7 @@ def cluster():
 
 @pytest.fixture
 def produce(cluster):
-    """A producer whose records wait for each other, with these settings."""
+    """A producer with these settings that lets records wait for each other."""
     made = []
 
     def make(on_error=None, partitioner=None, **config):

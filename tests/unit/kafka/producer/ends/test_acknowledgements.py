@@ -1,4 +1,4 @@
-"""The end of each batch is told to those who have subscribed, before its records have ended."""
+"""The end of each batch is reported to all subscribers, before its records have ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Giving batches up, with literals: who goes to the spill folder with whom, and in which order."""
+"""Giving batches up, with literals: which go to the spill folder together, and in which order."""
 
 from __future__ import annotations
 

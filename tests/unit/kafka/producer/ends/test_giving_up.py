@@ -1,4 +1,4 @@
-"""Batches that are not delivered in time: told truly, and nobody else's trouble."""
+"""Batches that are not delivered in time: reported as they are, and no trouble for others."""
 
 import threading
 
@@ -107,7 +107,7 @@ def test_whatever_ends_the_sender_every_record_ends_and_the_truth_is_told(cluste
         deliveries = send(producer, 5, start=1)
         statuses = [delivery.exception(60).status for delivery in deliveries]
         assert statuses[1:] == [DeliveryStatus.NOT_PERSISTED] * 4 or where == "answered"
-        if where == "answered":  # it was delivered, and nobody knows any more
+        if where == "answered":  # it was delivered, and no broker knows any more
             assert statuses[0] is DeliveryStatus.POSSIBLY_PERSISTED
         producer.flush(60)
         assert producer.stats().buffered_records == 0

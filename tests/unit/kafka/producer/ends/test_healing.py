@@ -66,7 +66,7 @@ def test_a_living_producer_delivers_once_the_leader_answers(cluster, tmp_path):
 def test_what_was_possibly_written_is_recognised(cluster, tmp_path):
     with open_producer(cluster, tmp_path, delivery_timeout_ms=400) as producer:
         producer.send("t", value=b"0", partition=0).result(60)
-        cluster.script(TP, *[LOST_ANSWER] * 1000)  # it is appended, and nobody hears of it
+        cluster.script(TP, *[LOST_ANSWER] * 1000)  # it is appended, and the answer is lost
         lost = producer.send("t", value=b"1", partition=0)
         assert lost.exception(60).status is DeliveryStatus.POSSIBLY_PERSISTED
         cluster.scripts.clear()
@@ -178,7 +178,7 @@ def test_what_an_earlier_producer_left_is_tried_again_without_a_flush(cluster, t
         producer.close(0)
     cluster[1].stop()
     with open_producer(cluster, tmp_path, max_block_ms=50) as producer:
-        time.sleep(0.3)  # it finds nobody to ask for the topic
+        time.sleep(0.3)  # it finds no broker to ask for the topic
         cluster[1].start()
         eventually(lambda: is_empty(tmp_path))
         assert cluster.values(TP) == numbers(0, 1)
@@ -244,4 +244,4 @@ def test_whatever_happens_each_record_is_there_once_and_in_order(seed, tmp_path)
             eventually(lambda: is_empty(tmp_path))
             producer.send("t", value=b"last", partition=0).result(60)
         assert [value[:4] for value in cluster.values(TP)] == [b"%04d" % i for i in range(sent)] + [b"last"]
-        assert threading.active_count() < before + 40  # its own, whatever earlier tests left
+        assert threading.active_count() < before + 40  # its own, and those that earlier tests left

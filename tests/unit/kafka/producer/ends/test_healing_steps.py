@@ -1,4 +1,4 @@
-"""Sending again what was spilled, step by step, with literals; nothing runs by itself."""
+"""Sending spilled batches again, step by step, with literals; nothing runs by itself."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_what_is_refused_again_is_tried_at_growing_intervals(world):
         assert world.turn(now + interval * 0.79) == []
         assert world.left == [(1,), (2,)]
         now += interval * 1.21
-    assert len(world.ends) == 2  # each was told once
+    assert len(world.ends) == 2  # each was reported once
 
 
 def test_nothing_is_tried_before_the_answer_to_what_is_in_flight(world):

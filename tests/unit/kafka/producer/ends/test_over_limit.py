@@ -381,7 +381,7 @@ def test_where_nothing_could_be_taken_nothing_is_skipped(cluster):
         "linger_ms": 3_600_000,
         "delivery_timeout_ms": 3_600_000,
     }
-    # Whoever wants room hurries the first, whose end would make some.
+    # A caller that wants room hurries the first batch, because its end would make some.
     cluster.script(TP, *[refused(ErrorCode.NOT_ENOUGH_REPLICAS)] * 100_000)
     with producing(cluster, batch_records=100, **settings, **SKIP) as producer:
         producer.send("t", value=b"x" * 1_500, partition=0)
@@ -447,7 +447,7 @@ def test_without_sequence_numbers_the_order_holds_too(cluster, acks):
     assert cluster.values(DEAD) == [LARGE] * 10
 
 
-# What is asked for.
+# The requests.
 
 
 def test_a_dead_letter_topic_that_is_not_there_is_said_before_anything_is_taken(cluster):

@@ -29,7 +29,7 @@ def cluster(cluster):
 
 
 def test_a_producer_that_fails_for_good_keeps_a_record_or_its_dead_letter(cluster, tmp_path):
-    """One answer refuses a record for its size, and for good what comes behind it."""
+    """One answer refuses a record for its size, and for good the records behind it."""
     cluster.create("u")
     cluster.told_max_message_bytes = 1_000_000
     handed_back = []
@@ -71,7 +71,7 @@ def test_a_closed_producer_takes_no_record_over_the_limit_either(cluster, settin
 
 @pytest.mark.parametrize("given", [{}, {"timestamp_ms": 1}, {"headers": {"name" * 10: b"x"}}])
 def test_a_record_is_sent_or_set_apart_by_its_real_size(cluster, given):
-    """What is reserved for a single record is an estimate, a few bytes too high."""
+    """The memory that is reserved for a single record is an estimate, a few bytes too high."""
     cluster.limits = {}
     with producing(cluster, buffer_memory=1_000, **SKIP) as producer:
         ends = [
@@ -99,7 +99,7 @@ def test_the_rest_of_a_refused_batch_is_not_overtaken_without_numbers_and_retrie
 
 
 def test_a_dead_letter_behind_one_that_is_given_up_is_looked_at_at_once(cluster):
-    """Nobody else wakes the sender: a flush that began before has hurried what there was then."""
+    """No other thread wakes the sender: a flush that began before has hurried the batches of that time."""
     cluster.told_max_message_bytes = 1_000_000
     with producing(cluster, batch_records=100, delivery_timeout_ms=3_600_000, **LETTERS) as producer:
         producer.send("t", value=b"x", partition=0).result(60)

@@ -1,4 +1,4 @@
-"""Undelivered batches on disk: kept in order, sent first by the next producer, whatever kills whom when."""
+"""Undelivered batches on disk: kept in order, sent first by the next producer, after any death."""
 
 import os
 import signal

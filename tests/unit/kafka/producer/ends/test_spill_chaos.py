@@ -1,4 +1,4 @@
-"""Producers that fail, restart and share a spill folder: whatever happens, each record is in the log once, in
+"""Producers that fail, restart and share a spill folder: in every case, each record is in the log once, in
 order."""
 
 import random

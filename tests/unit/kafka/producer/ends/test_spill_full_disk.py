@@ -1,4 +1,4 @@
-"""The spill folder on a disk that is full, and has room again: what was said to be kept is, and nothing else.
+"""The spill folder on a disk that is full, and has room again: it keeps the batches that it reports as kept.
 
 The disk is a file size limit of a process of its own, which the kernel enforces as it does a full disk: it
 takes a part of a write and refuses the rest.
@@ -30,7 +30,7 @@ def entry(number, size=1000):
 
 @pytest.fixture
 def full_at():
-    """Let files of this process grow to so many bytes, until told another limit."""
+    """Let files of this process grow to this number of bytes, until another limit is set."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))

@@ -1,4 +1,4 @@
-"""Batches and records over a limit: split, named, and nobody else's trouble."""
+"""Batches and records over a limit: split, named, and no trouble for others."""
 
 import os
 

@@ -232,7 +232,7 @@ def test_topics_whose_metadata_are_old_are_asked_about_together(cluster, monkeyp
 )
 def test_the_partitions_of_a_topic_share_its_backoff(monkeypatch, code, most):
     refreshing = Refreshing(monkeypatch, code)
-    for _ in range(3_000):  # somebody wants it each 10 ms, for 30 s
+    for _ in range(3_000):  # a caller wants it each 10 ms, for 30 s
         refreshing.want("t")
         while refreshing.threads:
             refreshing.answer()

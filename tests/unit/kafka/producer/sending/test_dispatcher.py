@@ -1,4 +1,4 @@
-"""Whom the sender waits for when it can't send at once."""
+"""The events for which the sender waits when it can't send at once."""
 
 import threading
 import time
@@ -48,7 +48,7 @@ def test_a_connection_that_another_producer_writes_to_is_looked_at_again(cluster
         monkeypatch.setattr(Connection, "has_unwritten", property(has_unwritten))
         delivery = producer.send("t", value=b"second", partition=0)
         assert looked.wait(60)
-        time.sleep(0.05)  # nothing else may wake the sender: not even somebody who waits for the delivery
+        time.sleep(0.05)  # nothing else may wake the sender: not even a caller that waits for the delivery
         written.set()
         deadline = time.monotonic() + 60
         while not delivery.done() and time.monotonic() < deadline:

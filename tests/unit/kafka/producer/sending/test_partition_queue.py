@@ -50,10 +50,10 @@ def rules(retries: int = 10, *, pipelined: bool = False) -> SendingRules:
 
 
 class Partition(PartitionQueue):
-    """With the words of a test: leader 1, topic id `ID`, and time that stands still unless told."""
+    """With the words of a test: leader 1, topic id `ID`, and time that only the test moves."""
 
     def ask(self, now: float = 0.0, leader: int = 1, topic_id: UUID = ID) -> Batch | None:
-        """What is sent now."""
+        """The batch that is sent now."""
         step = self.next(now, leader, topic_id)
         if not isinstance(step, Send):
             assert step is None
@@ -95,7 +95,7 @@ def fill(partition: Partition, *orders: int, records: int = 1) -> list[Batch]:
 
 
 def confirmed(partition: Partition) -> Partition:
-    """A partition whose broker knows the producer: batch 0 was delivered."""
+    """A partition on a broker that knows the producer: batch 0 was delivered."""
     (first,) = fill(partition, 0)
     assert partition.ask() is first
     assert partition.answer(first) == DELIVERED
@@ -259,7 +259,7 @@ class TestAnswers:
         partition.ask()
         partition.given_up([first])
         first.ended = True
-        assert partition.answer(first) == DELIVERED  # whose caller finds it ended
+        assert partition.answer(first) == DELIVERED  # its caller finds it ended
         assert partition.ask() is second
         assert numbers(second) == (7, 0, 1)
 
@@ -543,7 +543,7 @@ class TestSpilledBatches:
         unnumbered.given_up([second])
         unnumbered.spilled()
         unnumbered.lost(first, LOST, 0)
-        assert unnumbered.ask(now=9) is first  # it stands before what was spilled
+        assert unnumbered.ask(now=9) is first  # it stands before the spilled batches
         assert unnumbered.spilling
 
 

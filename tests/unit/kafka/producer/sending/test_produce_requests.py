@@ -1,4 +1,4 @@
-"""What is made of a broker's answers: late ones, ones that leave something out, and its own words."""
+"""How a broker's answers are judged: late ones, ones that leave something out, and its own words."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -25,7 +25,7 @@ TP = TopicPartition("t", 0)
 
 
 class NeverAnswering:
-    """A connection whose requests stay unanswered; whether it was given up."""
+    """A connection with requests that stay unanswered; says whether it was given up."""
 
     def __init__(self):
         self.given_up = []
@@ -78,7 +78,7 @@ class Broken(NeverAnswering):
 
 
 def test_answers_of_a_broker_are_acted_on_before_another_broker_is_read():
-    """What was read and not acted on would be lost with the error of the next read."""
+    """Answers that were read and not acted on would be lost with the error of the next read."""
     router = SimpleNamespace(
         config=SimpleNamespace(request_timeout_ms=10_000), snapshot=SimpleNamespace(brokers={1: 0, 2: 0})
     )

@@ -165,7 +165,7 @@ def test_a_flush_ends_though_others_never_leave_the_topic_alone(producer, column
             wait_until(lambda: producer.stats().buffered_records > sent + 10)
             return len(producer.cluster.batches(TP)) == before
 
-        wait_until(is_over)  # what comes after the flush lingers again
+        wait_until(is_over)  # records after the flush linger again
     finally:
         stop.set()
         other.join(60)

@@ -1,5 +1,5 @@
-"""What a transactional producer says of a commit of which not everything is known, and who may not touch it:
-callbacks, forked processes, records that were never taken."""
+"""What a transactional producer says of a commit of which not everything is known, and which callers may
+not touch it: callbacks, forked processes, records that were never taken."""
 
 from __future__ import annotations
 
