@@ -31,6 +31,7 @@ from .options.option_values import OptionValues
 if TYPE_CHECKING:
     from ..kafka.admin.admin import Admin
     from ..kafka.admin.delegation_tokens import DelegationToken
+    from ..kafka.runtime.deadline import Deadline
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
 _OPTION: Final = "delegationTokens"
@@ -46,6 +47,10 @@ while one runs, no token is renewed."""
 KNOWN_MS: Final = 10_000
 """How long to wait until all brokers know a new token."""
 EXPIRE_MS: Final = 5_000
+RENEW_MS: Final = 10_000
+"""How long a micro-batch waits for another token while the last one works."""
+PAUSE_S: Final = 60.0
+"""After that."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,17 +197,23 @@ class TokenKeeper:
         self._options = options
         self.held = held
         self._replaced: list[HeldToken] = []
+        self._not_before_s = 0.0
 
     def login(self) -> TokenLogin:
         """Of a token with at least half of its time left. Raises the client's errors where there is none."""
         if self.held is not None and self.held.advice() == "keep":
             return self.held.login
+        is_alive = self.held is not None and self.held.age_ms() < self.held.life_ms
+        if is_alive and self.held is not None and time.monotonic() < self._not_before_s:
+            return self.held.login
         with self._admin() as admin:
+            limit = admin.router.deadline(RENEW_MS if is_alive else None)
             try:
-                self.held = self._next(admin, self.held)
+                self.held = self._next(admin, self.held, limit)
             except KafkaError as error:
-                if self.held is None or self.held.age_ms() >= self.held.life_ms:
+                if self.held is None or not is_alive:
                     raise
+                self._not_before_s = time.monotonic() + PAUSE_S
                 _LOG.warning(
                     "Delegation token %s could not be renewed or replaced; it is used while it lasts: %s",
                     self.held.token.token_id, error,
@@ -232,13 +243,15 @@ class TokenKeeper:
                 except KafkaError as error:
                     _LOG.info("Delegation token %s was left to expire: %s", one.token.token_id, error)
 
-    def _next(self, admin: Admin, held: HeldToken | None) -> HeldToken:
+    def _next(self, admin: Admin, held: HeldToken | None, limit: Deadline) -> HeldToken:
         if held is not None and held.advice() == "renew":
             try:
-                return held.renewed(admin.renew_delegation_token(held.token))
+                return held.renewed(admin.renew_delegation_token(held.token, limit))
             except KafkaError as error:
                 _LOG.info("Delegation token %s is replaced: %s", held.token.token_id, error)
-        made = HeldToken.created(admin.create_delegation_token(max_lifetime_ms=self._options.max_lifetime_ms))
+        made = HeldToken.created(
+            admin.create_delegation_token(limit, max_lifetime_ms=self._options.max_lifetime_ms)
+        )
         if held is not None:
             self._replaced.append(held)  # tasks that run still use it
         try:
@@ -294,6 +307,7 @@ def shared_login(client: ClientConfig, options: TokenOptions, *, ask: bool) -> S
         return SharedLogin(login=login, place=place)
     with _locked(folder / "pykafka-tokens") as salt:
         file = folder / f"pykafka-token-{_key(client, options, salt)}"
+    with _locked(folder / f"{file.name}-lock"):  # not of others: it is held while the cluster is asked
         keeper = TokenKeeper(client, options, _read(file))
         before = keeper.held
         login = _login(keeper, ask=ask)

@@ -93,7 +93,7 @@ class Cluster:
         if self.failure is not None:
             raise self.failure
 
-    def create_delegation_token(self, max_lifetime_ms: int | None) -> DelegationToken:
+    def create_delegation_token(self, _limit: object, *, max_lifetime_ms: int | None) -> DelegationToken:
         self.created.append(max_lifetime_ms)
         token_id = f"t{len(self.created)}"
         self._note(f"create {token_id}")
@@ -113,7 +113,7 @@ class Cluster:
     def await_delegation_token(self, token: DelegationToken, _limit: object) -> None:
         self.calls.append(f"await {token.token_id}")
 
-    def renew_delegation_token(self, token: DelegationToken) -> int:
+    def renew_delegation_token(self, token: DelegationToken, _limit: object) -> int:
         self._note(f"renew {token.token_id}")
         if token.token_id not in self.alive:
             raise BrokerError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND, "renewing")
@@ -338,6 +338,12 @@ def test_a_cluster_that_does_not_answer_is_survived_while_the_token_lasts(
     assert keeper.login().token_id == "t1"
     assert "t1 could not be renewed or replaced; it is used while it lasts: nobody answers" in caplog.text
     assert HMAC not in caplog.text
+    asked = len(cluster.calls)
+    keeper.login()
+    assert len(cluster.calls) == asked  # not with each micro-batch
+    clocks.pass_hours(0.1)
+    keeper.login()
+    assert len(cluster.calls) > asked
     clocks.pass_hours(12)
     with pytest.raises(NetworkError):
         keeper.login()
@@ -507,7 +513,7 @@ def test_each_micro_batch_of_a_stream_gets_the_token_of_its_time(cluster: Cluste
 
 def test_a_held_token_tells_its_hmac_to_no_text() -> None:
     held = HeldToken(
-        token=replace(Cluster().create_delegation_token(None), hmac=Secret(HMAC)),
+        token=replace(Cluster().create_delegation_token(None, max_lifetime_ms=None), hmac=Secret(HMAC)),
         life_ms=1, most_ms=1, wall_s=0.0, steady_s=0.0,
     )  # fmt: skip
     assert HMAC not in repr(held) + repr(held.login) + repr(parsed())

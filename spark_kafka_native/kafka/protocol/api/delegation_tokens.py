@@ -6,6 +6,11 @@ from ..message import Request, Response, Struct, field
 from ..wire import Bytes, Error, Int32, Int64, String
 
 
+def _without_hmac(message: Struct) -> str:
+    """The ``repr`` of a message with an HMAC: a dump of the traffic shows none."""
+    return f"{type(message).__name__}(hmac=****)"
+
+
 class CreateDelegationTokenResponse(Response):
     """The token; its HMAC is the password of a login with it."""
 
@@ -20,6 +25,8 @@ class CreateDelegationTokenResponse(Response):
     token_id: String
     hmac: Bytes
     throttle_time_ms: Int32
+
+    __repr__ = _without_hmac
 
 
 class CreatableRenewers(Struct):
@@ -58,6 +65,8 @@ class RenewDelegationTokenRequest(
     hmac: Bytes
     renew_period_ms: Int64
 
+    __repr__ = _without_hmac
+
 
 class ExpireDelegationTokenResponse(Response):
     """The new time of expiry."""
@@ -74,6 +83,8 @@ class ExpireDelegationTokenRequest(
 
     hmac: Bytes
     expiry_time_period_ms: Int64
+
+    __repr__ = _without_hmac
 
 
 class DescribedDelegationTokenRenewer(Struct):
@@ -96,6 +107,8 @@ class DescribedDelegationToken(Struct):
     token_id: String
     hmac: Bytes
     renewers: list[DescribedDelegationTokenRenewer]
+
+    __repr__ = _without_hmac
 
 
 class DescribeDelegationTokenResponse(Response):

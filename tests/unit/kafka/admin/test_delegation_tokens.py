@@ -18,7 +18,9 @@ from spark_kafka_native.kafka.protocol.api.delegation_tokens import (
     DescribedDelegationToken,
     DescribedDelegationTokenRenewer,
     DescribeDelegationTokenResponse,
+    ExpireDelegationTokenRequest,
     ExpireDelegationTokenResponse,
+    RenewDelegationTokenRequest,
     RenewDelegationTokenResponse,
 )
 from spark_kafka_native.kafka.runtime.deadline import Deadline
@@ -227,6 +229,20 @@ def test_misuse_is_refused_before_anything_is_sent(misuse: Callable[[TokenAdmin]
         misuse(tokens)
     assert "geheim" not in str(raised.value)
     assert router.asked == []
+
+
+def test_the_wire_dump_of_a_message_shows_no_hmac() -> None:
+    messages = (
+        created(),
+        RenewDelegationTokenRequest(hmac=HMAC, renew_period_ms=-1),
+        ExpireDelegationTokenRequest(hmac=HMAC, expiry_time_period_ms=-1),
+        DescribeDelegationTokenResponse(
+            error_code=ErrorCode.NONE, tokens=[described("t1")], throttle_time_ms=0
+        ),
+    )
+    for message in messages:
+        assert "xfb" not in repr(message)
+        assert "hmac=****" in repr(message)
 
 
 def test_no_text_of_a_token_shows_its_hmac() -> None:
