@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_kafka_native.kafka import Admin
 from spark_kafka_native.testing import EmbeddedKafka, StandaloneSpark
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
@@ -52,6 +53,7 @@ tls = {"kafka.bootstrap.servers": bootstrap, "kafka.security.protocol": "SSL", "
 ways = {
     "password": (scram, ("write", "read")),
     "jaas": (jaas, ("read",)),
+    "tokens": (scram | {"delegationTokens": "true"}, ("write", "read")),
     "wrong password": (scram | {"kafka.sasl.password": f"wrong-{mark}"}, ("write", "read")),
     "odd jaas": (jaas | {"kafka.sasl.jaas.config.secret":
         f'org.apache.kafka.common.security.scram.ScramLoginModule required password="{mark}" {mark}="x";'}, ("read",)),
@@ -85,6 +87,7 @@ import pyarrow as pa
 writer = KafkaDataSource(scram | {"topic": "t"}).writer(rows.schema, False)
 message = writer.write(iter([pa.RecordBatch.from_pydict({"value": ["v"]})]))
 print("message", type(message).__name__, mark.encode() in pickle.dumps(message))
+scram["delegationTokens"] = "true"
 stream = (spark.readStream.format("pykafka").options(**scram).option("subscribe", "t")
     .option("startingOffsets", "earliest").load().selectExpr("value")
     .writeStream.format("pykafka").options(**scram).option("topic", "out")
@@ -98,10 +101,25 @@ spark.stop()
 
 @pytest.fixture(scope="module")
 def secured() -> Iterator[EmbeddedKafka]:
-    with EmbeddedKafka(listeners=("SASL_PLAINTEXT", "PLAINTEXT"), users={"alice": PASSWORD}) as running:
+    properties = {"delegation.token.secret.key": "not-for-production"}
+    with EmbeddedKafka(
+        listeners=("SASL_PLAINTEXT", "PLAINTEXT"), users={"alice": PASSWORD}, properties=properties
+    ) as running:
         running.create_topic("t", 1)
         running.create_topic("out", 1)
         yield running
+
+
+def living_hmacs(kafka: EmbeddedKafka) -> list[str]:
+    settings = {
+        "bootstrap.servers": kafka.bootstrap_servers_for("SASL_PLAINTEXT"),
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.username": "alice",
+        "sasl.password": PASSWORD,
+    }
+    with Admin(settings) as admin:
+        return [token.hmac.reveal() for token in admin.describe_delegation_tokens()]
 
 
 class Watch:
@@ -164,6 +182,7 @@ def test_no_secret_is_found_anywhere(secured: EmbeddedKafka, tmp_path: Path) -> 
     # It did happen: what should work worked, what should fail did, and a setting that is no secret is in the log.
     assert "password read rows" in said
     assert "jaas read rows" in said
+    assert "tokens read rows" in said
     assert sum(line.startswith("FAILED ") for line in said.splitlines()) == 6
     assert "SASL_AUTHENTICATION_FAILED" in said
     assert "partitions 1 False" in said
@@ -174,3 +193,10 @@ def test_no_secret_is_found_anywhere(secured: EmbeddedKafka, tmp_path: Path) -> 
     assert any("checkpoint" in str(path) for path in written)
     assert [line for line in said.splitlines() if MARK in line] == []
     assert [str(path) for path, content in written.items() if MARK.encode() in content] == []
+    # And the HMAC of the token that reads and streaming writes of the session have shared.
+    hmacs = living_hmacs(secured)
+    assert len(hmacs) == 1
+    for hmac in hmacs:
+        assert hmac not in said
+        assert hmac.encode() not in of_cluster
+        assert [str(path) for path, content in written.items() if hmac.encode() in content] == []
