@@ -3,9 +3,11 @@
 import os
 
 import hypothesis
+import hypothesis.core
 import pytest
 from support.hooks import hang_watchdog, reruns
 from support.hooks.file_order import pytest_collection_modifyitems  # noqa: F401
+from support.hooks.fresh_seeds import pytest_report_header, run_seed  # noqa: F401
 from support.hooks.hang_watchdog import pytest_unconfigure  # noqa: F401
 from support.hooks.reruns import pytest_runtest_protocol, pytest_terminal_summary  # noqa: F401
 from support.hooks.spark_jvm import options
@@ -23,6 +25,11 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", options())
 
 # How long an example takes, or drawing it, says more of the machine than of us.
 hypothesis.settings.register_profile(
-    "patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "patient",
+    deadline=None,
+    derandomize=False,  # also in continuous integration: each run tries examples of its own
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("patient")
+hypothesis.core.global_force_seed = run_seed()  # --hypothesis-seed goes before

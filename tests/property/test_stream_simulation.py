@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 import pytest
+from support.hooks.fresh_seeds import try_seeds
 
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.spark.error_conditions import KafkaConditionError
@@ -18,6 +19,8 @@ from spark_kafka_native.spark.read.driver.micro_batch import LogEnds, StreamOffs
 from spark_kafka_native.spark.read.driver.stream_planner import StreamPlanner
 from spark_kafka_native.spark.read.offset_range import At
 from spark_kafka_native.spark.read.read_options import StreamOptions
+
+PARTS = 4
 
 
 class Killed(Exception):  # noqa: N818
@@ -257,8 +260,7 @@ def live(world):
     }
 
 
-@pytest.mark.parametrize("seed", range(120))
-def test_what_is_there_in_the_end_is_read_once_whatever_happened(seed):
+def check_what_is_there(seed):
     engine = Engine(seed)
     for _ in range(engine.random.randint(1, 8)):
         engine.new_process(engine.random.random() < 0.3)
@@ -269,8 +271,7 @@ def test_what_is_there_in_the_end_is_read_once_whatever_happened(seed):
     assert engine.expected(live(engine.world)) <= set(engine.delivered())
 
 
-@pytest.mark.parametrize("seed", range(120))
-def test_nothing_is_lost_unless_the_stream_says_so(seed):
+def check_losses(seed):
     engine = Engine(seed, deletes=bool(seed % 3), retains=bool(seed % 2))
     written = set()
     change = engine.world.change
@@ -304,3 +305,13 @@ def test_nothing_is_lost_unless_the_stream_says_so(seed):
     engine.check_order()
     missing = engine.expected(r for r in written if r[:2] in seen) - set(engine.delivered())
     assert not missing
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_what_is_there_in_the_end_is_read_once_whatever_happened(part):
+    try_seeds(check_what_is_there, f"stream {part}", range(part, 120, PARTS))
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_nothing_is_lost_unless_the_stream_says_so(part):
+    try_seeds(check_losses, f"stream with losses {part}", range(part, 120, PARTS))

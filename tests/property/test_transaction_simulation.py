@@ -13,6 +13,7 @@ import pytest
 from support.brokers.produce_cluster import LOST_ANSWER, LOST_REQUEST, refused
 from support.brokers.scripted_broker import HangUp, properties
 from support.brokers.transaction_cluster import TransactionCluster
+from support.hooks.fresh_seeds import try_seeds
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig, TransactionConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
@@ -29,7 +30,8 @@ from spark_kafka_native.kafka.protocol.api.transactions import (
     TxnOffsetCommitRequest,
 )
 
-SIMULATIONS = int(os.environ.get("TRANSACTION_SIMULATIONS", "8"))
+SIMULATIONS = int(os.environ.get("TRANSACTION_SIMULATIONS", "16"))
+PARTS = 4
 TPS = [TopicPartition("t", 0), TopicPartition("t", 1)]
 E = ErrorCode
 
@@ -152,8 +154,7 @@ class World:
             assert places in ([], self.sent[number]), f"transaction {number} is torn: {places}; {where}"
 
 
-@pytest.mark.parametrize("seed", range(SIMULATIONS))
-def test_of_each_transaction_all_or_nothing_is_seen_and_the_words_are_true(seed: int) -> None:
+def check(seed: int) -> None:
     with TransactionCluster() as cluster:
         cluster.create("t", 2)
         world = World(seed, cluster)
@@ -162,3 +163,8 @@ def test_of_each_transaction_all_or_nothing_is_seen_and_the_words_are_true(seed:
         if world.producer is not None:
             world.producer.close(5)
         world.check(seed)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_of_each_transaction_all_or_nothing_is_seen_and_the_words_are_true(part: int) -> None:
+    try_seeds(check, f"transactions {part}", range(part, SIMULATIONS, PARTS))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-import pytest
+from support.hooks.fresh_seeds import try_seeds
 from support.record_batches import EACH_KERNEL, batch, control, record, using_kernel
 
 from spark_kafka_native.kafka.model import AbortedTransaction
@@ -105,8 +105,11 @@ def write_log(rng: random.Random) -> ModelLog:
 
 
 @EACH_KERNEL
-@pytest.mark.parametrize("seed", range(150))
-def test_a_reader_sees_what_was_committed_and_nothing_else(kernel, seed: int) -> None:
+def test_a_reader_sees_what_was_committed_and_nothing_else(kernel) -> None:
+    try_seeds(lambda seed: check(kernel, seed), "aborted transactions", range(150))
+
+
+def check(kernel, seed: int) -> None:
     rng = random.Random(seed)
     log = write_log(rng)
     first = rng.randrange(len(log.data))

@@ -193,7 +193,7 @@ def start_mutmut(folder: Path, processes: int, names: list[str]) -> subprocess.P
     """Start mutmut with as many ``processes`` in a group of its own."""
     command = [sys.executable, "-m", "mutmut", "run", "--max-children", str(processes), *names]
     # Tests that start a Python of their own are to find the mutants, too.
-    environment = os.environ | {"PYTHONPATH": str(folder / "mutants")}
+    environment = os.environ | {"PYTHONPATH": str(folder / "mutants"), "TEST_SEED": "0", "SEED_SECONDS": "0"}
     return subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True)
 
 
