@@ -121,7 +121,7 @@ class PartitionReader:
         """The records that were fetched ahead; shared with the fetching thread."""
         self._waited_s = 0.0
         """How long the reader has waited since it got records last."""
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._read_by: dict[str, int] = {}
         self._fetched: FetchedRecords | None = None
         """The records that are being handed out row by row."""
@@ -171,14 +171,14 @@ class PartitionReader:
     def remove(self, topic_partition: TopicPartition) -> int:
         """Drop a partition and its fetched records; returns its `position`."""
         self.check_process()
-        with self._lock:
+        with self.lock:
             self._give_back_rows(topic_partition)
             return self.buffer.remove(topic_partition)
 
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
         """Continue from ``offset``; also after an error about the partition."""
         self.check_process()
-        with self._lock:
+        with self.lock:
             # Not dropped here: an interrupt before the seek must not let them be skipped.
             self._give_back_rows(topic_partition)
             self.buffer.seek(topic_partition, offset)
@@ -188,7 +188,7 @@ class PartitionReader:
         ``prefetch_max_bytes`` for all paused partitions.
         """
         self.check_process()
-        with self._lock:
+        with self.lock:
             self._give_back_rows(topic_partition)
             self.buffer.pause(topic_partition)
 
@@ -199,7 +199,7 @@ class PartitionReader:
 
     def position(self, topic_partition: TopicPartition) -> int:
         """The offset before which everything was handed out."""
-        with self._lock:
+        with self.lock:
             return self._position(topic_partition, self.buffer.position(topic_partition))
 
     def shown_position(self, topic_partition: TopicPartition) -> int:
@@ -215,7 +215,7 @@ class PartitionReader:
         fetched = None
         try:
             while True:
-                with self._lock:
+                with self.lock:
                     self._give_back_rows()
                     self._check_open()
                     self.buffer.check(again=False)
@@ -237,7 +237,7 @@ class PartitionReader:
         try:
             while True:
                 self.buffer.check(again=False, but=self._half_read)
-                with self._lock:
+                with self.lock:
                     while len(found) < limit and self._unpack():
                         found.extend(islice(self.rows, limit - len(found)))
                 if found or limit < 1 or not self._wait(deadline):
@@ -258,7 +258,7 @@ class PartitionReader:
             for record in self.rows:
                 return record
             self.buffer.check(again=False, but=self._half_read)
-            with self._lock:
+            with self.lock:
                 more = self._unpack()
             if not more and not self._wait(deadline):
                 return None
@@ -337,12 +337,12 @@ class PartitionReader:
     def _disown(self) -> None:
         # The parent continues with the fetched records.
         self.inherited = True
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._read_by = {}
         self.rows = iter(())
         self.buffer.disown()
 
-    # Rows of one `FetchedRecords`, a part of them as Python objects; changed with `_lock` held. An interrupt
+    # Rows of one `FetchedRecords`, a part of them as Python objects; changed with `lock` held. An interrupt
     # comes at a call, never between plain assignments: no record is lost only because of that.
 
     def _unpack(self) -> bool:

@@ -72,7 +72,7 @@ class PrefetchBuffer:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         # Re-entrant: a signal handler may close the consumer in the midst of a call.
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._wanted: dict[TopicPartition, BufferedPartition] = {}
         self._order: deque[BufferedPartition] = deque()
         """One entry for each element of ``waiting`` of the partitions that are not paused, in arrival
@@ -99,12 +99,12 @@ class PrefetchBuffer:
 
     def disown(self) -> None:
         """In a forked child: the lock may be held by a thread that does not exist here."""
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
 
     @property
     def locks(self) -> list[threading.RLock]:
         """The locks that the fetching thread needs, from the outermost to the innermost."""
-        return [self._lock, *self.work_units.locks, self.metrics.lock]
+        return [self.lock, *self.work_units.locks, self.metrics.lock]
 
     def wake_readers(self) -> None:
         """Wake the waiting readers."""
@@ -116,7 +116,7 @@ class PrefetchBuffer:
 
     def add(self, topic_partition: TopicPartition, offset: int, topic_id: UUID | None) -> None:
         """Fetch a partition too. Raises `ValueError` if it is being read already."""
-        with self._lock:
+        with self.lock:
             if topic_partition in self._wanted:
                 raise ValueError(f"{topic_partition} is being read already; seek moves it")
             self._wanted[topic_partition] = BufferedPartition(
@@ -126,7 +126,7 @@ class PrefetchBuffer:
 
     def remove(self, topic_partition: TopicPartition) -> int:
         """Drop a partition and its records; return its position."""
-        with self._lock:
+        with self.lock:
             wanted = self.partition(topic_partition)
             self._change(topic_partition)
             self._drop_waiting(wanted)
@@ -136,7 +136,7 @@ class PrefetchBuffer:
 
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
         """Continue from ``offset``; drops the records that wait."""
-        with self._lock:
+        with self.lock:
             self._seek(self.partition(topic_partition), offset)
         self.wake_readers()
 
@@ -145,7 +145,7 @@ class PrefetchBuffer:
 
         Its records are kept while those of all paused partitions take no more than ``max_bytes``.
         """
-        with self._lock:
+        with self.lock:
             wanted = self.partition(topic_partition)
             if not wanted.paused:
                 self._change(topic_partition)
@@ -157,7 +157,7 @@ class PrefetchBuffer:
 
     def resume(self, topic_partition: TopicPartition) -> None:
         """Continue with a partition that was paused, at its position."""
-        with self._lock:
+        with self.lock:
             wanted = self.partition(topic_partition)
             if wanted.paused:
                 self._change(topic_partition)
@@ -221,7 +221,7 @@ class PrefetchBuffer:
         """The next records, which count as handed out; None if none are waiting."""
         wanted = None
         try:
-            with self._lock:
+            with self.lock:
                 if not self._order:
                     return None
                 wanted = self._order[0]
@@ -230,14 +230,14 @@ class PrefetchBuffer:
             self._emit(fetched, WorkStatus.HANDED_OUT)
         except BaseException:
             if wanted is not None:  # an interrupt: no caller has got them
-                with self._lock:
+                with self.lock:
                     self._put_back(wanted, fetched, position)
             raise
         return fetched
 
     def give_back(self, fetched: FetchedRecords) -> None:
         """The records that were taken last, or the rest of them, are not handed out after all. Idempotent."""
-        with self._lock:
+        with self.lock:
             wanted = self.partition(fetched.topic_partition)
             rest = replace(fetched, next_offset=max(wanted.position, fetched.next_offset))
             self._put_back(wanted, rest, fetched.from_offset)
@@ -251,7 +251,7 @@ class PrefetchBuffer:
         """
         if not self._broken:
             return
-        with self._lock:
+        with self.lock:
             for wanted in self._broken:
                 error = wanted.error
                 if error is None or not wanted.raisable or (wanted.raised and not again):
@@ -268,7 +268,7 @@ class PrefetchBuffer:
     @property
     def has_news(self) -> bool:
         """True if there are records to hand out or an error to raise, or both threads end."""
-        with self._lock:
+        with self.lock:
             broken = any(wanted.raisable for wanted in self._broken)
             return bool(self._order) or broken or self.closed
 
@@ -288,7 +288,7 @@ class PrefetchBuffer:
     def changes(self) -> Iterator[tuple[TopicPartition, BufferedPartition | None]]:
         """The partitions that were added, removed or changed since the last call; None for removed ones."""
         while self._changed:
-            with self._lock:
+            with self.lock:
                 topic_partition = self._changed.pop()
                 wanted = self._wanted.get(topic_partition)
             yield topic_partition, wanted
@@ -296,7 +296,7 @@ class PrefetchBuffer:
     def wish(self, wanted: BufferedPartition) -> tuple[int, int, int, bool]:
         """The wanted start of a partition, the counts of its moves and tries, and True if it is to be
         fetched."""
-        with self._lock:
+        with self.lock:
             held = wanted.paused or wanted.error is not None
             return wanted.start, wanted.moves, wanted.tries, not held
 
@@ -307,7 +307,7 @@ class PrefetchBuffer:
         if not fetched.columns.length:  # nothing would bound the number of these
             self.skip(wanted, moves, fetched.next_offset)
             return
-        with self._lock:
+        with self.lock:
             if not self._is_current(wanted, moves):
                 return
             wanted.log_end = fetched.high_watermark, fetched.last_stable_offset
@@ -322,7 +322,7 @@ class PrefetchBuffer:
 
     def skip(self, wanted: BufferedPartition, moves: int, offset: int) -> None:
         """There are no records between those that were put last and ``offset``."""
-        with self._lock:
+        with self.lock:
             if not self._is_current(wanted, moves):
                 return
             if wanted.waiting:
@@ -332,7 +332,7 @@ class PrefetchBuffer:
 
     def broke(self, wanted: BufferedPartition, moves: int, error: KafkaError) -> None:
         """Nothing more can be read of a partition until its error is resolved."""
-        with self._lock:
+        with self.lock:
             if self._is_current(wanted, moves):
                 self._clear_error(wanted)
                 wanted.error, wanted.raised = error, False

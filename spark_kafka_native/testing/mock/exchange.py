@@ -158,7 +158,8 @@ class Exchange:
             return self._carry_out(request, spec)
         except Exception as error:  # noqa: BLE001 - a function of the script may raise anything
             _LOG.exception("broker %d could not respond to %r: the connection is closed", node_id, request)
-            self._failures.append((request, error))
+            if not self.closed.is_set():  # brokers that stop have no brokers to name in Metadata
+                self._failures.append((request, error))
             return Outgoing(b"", Then.CLOSE)
 
     def _carry_out(self, request: MockRequest, spec: MessageSpec) -> Outgoing:

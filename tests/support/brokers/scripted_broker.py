@@ -107,7 +107,6 @@ class ScriptedBroker:
         self.node_id = node_id
         self.mock = MockBroker(tls=tls) if mock is None else mock
         self._number = 1 if mock is None else node_id
-        self.port = self.mock.cluster.addresses[self._number][1]
         self.versions = {key: cls.versions for key, cls in all_requests().items()}
         self._standing: dict[type[Request[Any]], Fault] = {}
         self._pushed: dict[type[Request[Any]], list[Fault]] = defaultdict(list)
@@ -121,6 +120,15 @@ class ScriptedBroker:
     @host.setter
     def host(self, name: str) -> None:
         self.mock.cluster.addresses[self._number] = (name, self.port)
+
+    @property
+    def port(self) -> int:
+        """The port that Metadata has."""
+        return self.mock.cluster.addresses[self._number][1]
+
+    @port.setter
+    def port(self, port: int) -> None:
+        self.mock.cluster.addresses[self._number] = (self.host, port)
 
     def start(self) -> None:
         """Listen, on the same port as before."""

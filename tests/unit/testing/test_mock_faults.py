@@ -266,6 +266,23 @@ def test_a_script_that_goes_wrong_is_told_at_the_end() -> None:
         broker.close()
 
 
+def test_a_script_that_goes_wrong_while_the_brokers_stop_is_no_failure() -> None:
+    broker, reached = MockBroker(), threading.Event()
+
+    def fail(_: MockRequest) -> bytes:
+        reached.set()
+        with broker.cluster.changed:
+            broker.cluster.changed.wait_for(lambda: not broker.cluster.running, WITHIN_S)
+        raise IndexError
+
+    broker.on("ListGroups").reply(fail)
+    with closing(Peer(broker.bootstrap_servers)) as peer:
+        peer.send("ListGroups", {}, 4)
+        assert reached.wait(WITHIN_S)
+        broker.close()
+        assert peer.read(1) == b""
+
+
 def test_what_a_test_raises_itself_comes_first() -> None:
     def test() -> None:
         with MockBroker() as broker:

@@ -99,13 +99,17 @@ def silent() -> Iterator[tuple[str, int]]:
 def start(cluster: ScriptedCluster) -> Iterator[Callable[..., FetchRun]]:
     runs: list[tuple[FetchRun, Router]] = []
 
-    def begin(resolver: Any = None, socket_factory: Any = None, **changed: Any) -> FetchRun:
+    def begin(
+        resolver: Any = None, socket_factory: Any = None, poll_timeout_ms: int = 60_000, **changed: Any
+    ) -> FetchRun:
         given = properties(cluster[1].address, **PATIENT | changed)
         config = replace(
             ClientConfig.from_properties(given), resolver=resolver, socket_factory=socket_factory
         )
         router = Router(config)
-        runs.append((FetchRun(router, ConsumerConfig(fetch_max_wait_ms=20, poll_timeout_ms=60_000)), router))
+        runs.append(
+            (FetchRun(router, ConsumerConfig(fetch_max_wait_ms=20, poll_timeout_ms=poll_timeout_ms)), router)
+        )
         return runs[-1][0]
 
     yield begin
@@ -263,9 +267,8 @@ def test_why_a_leader_cannot_be_reached_is_told_in_the_end(
     cluster: ScriptedCluster, start: Callable[..., FetchRun]
 ) -> None:
     cluster[2].stop()
-    run = start()
+    run = start(poll_timeout_ms=100)
     run.add(TWO, 0, 20)
-    run._config = ConsumerConfig(fetch_max_wait_ms=20, poll_timeout_ms=100)
     error = in_time(run.next)
     assert isinstance(error, DeadlineExceededError)
     assert (

@@ -150,7 +150,7 @@ def test_metrics_in_the_handler_of_a_signal_wait_for_no_lock(cluster: ScriptedCl
 
     def interrupted() -> None:
         """As the handler finds it: the locks are those of the very thread that it runs in."""
-        with reader._lock, reader.buffer._lock, reader.registry.lock, reader._router.metrics.lock:
+        with reader.lock, reader.buffer.lock, reader.registry.lock, reader._router.metrics.lock:
             found.append(reader.metrics())
 
     thread = threading.Thread(target=interrupted, daemon=True)
@@ -166,7 +166,7 @@ def test_metrics_wait_for_no_thread_that_waits_for_the_interrupted_one(
     reader = start((tp, 0))
     assert take(reader, 1) == [0]
     found: list[Any] = []
-    with held_by_another_thread(reader._lock), held_by_another_thread(reader.buffer._lock):
+    with held_by_another_thread(reader.lock), held_by_another_thread(reader.buffer.lock):
         thread = threading.Thread(target=lambda: found.append(reader.metrics()), daemon=True)
         thread.start()
         thread.join(60)
@@ -181,7 +181,7 @@ def test_a_close_in_a_handler_does_not_wait_for_a_lock_of_the_interrupted_call(
     assert take(reader, 1) == [0]
     [fetching] = [one for one in threading.enumerate() if one.name == "kafka-reader"]
     with contextlib.ExitStack() as interrupted:
-        for lock in (reader.buffer._lock, reader.registry.lock):
+        for lock in (reader.buffer.lock, reader.registry.lock):
             interrupted.enter_context(lock)
         reader.seek(tp, 5)  # the fetching thread follows, and needs the lock
         frames: list[str] = []
@@ -212,6 +212,6 @@ def test_a_forked_child_reads_nothing_and_is_told_why(cluster: ScriptedCluster) 
                     read()
             return consumer.position() == 1
 
-        with consumer.reader._lock, consumer.reader.buffer._lock:  # as other threads may
+        with consumer.reader.lock, consumer.reader.buffer.lock:  # as other threads may
             assert holds_in_forked_child(reads_nothing)
         assert next(consumer).offset == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -126,10 +127,17 @@ def test_no_time_is_still_an_answer(refusing: socket.socket) -> None:
         dial([info(refusing)], deadline_ms=0)
 
 
+def socket_of(transport: Transport) -> socket.socket:
+    """Its descriptor as a socket; the transport is closed."""
+    found = socket.socket(fileno=os.dup(transport.fileno()))
+    transport.close()
+    return found
+
+
 def connect(listener: socket.socket, **changed: Any) -> socket.socket:
     given = config(**changed)
     transport = Transport.connect(*listener.getsockname(), given, Deadline.after_ms(SOON))
-    return transport._socket
+    return socket_of(transport)
 
 
 def test_settings_of_the_socket(listener: socket.socket) -> None:
@@ -168,9 +176,9 @@ def test_a_factory_makes_the_socket_or_connects_it(listener: socket.socket) -> N
         socket_factory=through_a_proxy,
         resolver=lambda host, port: [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port))],
     )
-    with Transport.connect("192.0.2.7", 9, proxied, Deadline.after_ms(SOON))._socket as sock:
+    with socket_of(Transport.connect("192.0.2.7", 9, proxied, Deadline.after_ms(SOON))) as sock:
         assert sock.getpeername() == listener.getsockname()
-        assert not sock.getblocking()
+        assert not os.get_blocking(sock.fileno())
     assert [one[4] for one in made] == [listener.getsockname(), ("192.0.2.7", 9)]
     with pytest.raises(NetworkError, match=r"127.0.0.1:\d+ \(connection refused\)"):
         connect(listener, socket_factory=refuse)

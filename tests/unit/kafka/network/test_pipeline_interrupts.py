@@ -5,6 +5,7 @@ frame.
 from __future__ import annotations
 
 import random
+import select
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,7 +17,9 @@ from support.interrupts.keyboard_interrupts import repeat_until_interrupted
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import NetworkError, RequestTimedOutError
 from spark_kafka_native.kafka.network.connection import Connection
+from spark_kafka_native.kafka.network.transport import Transport
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
+from spark_kafka_native.kafka.protocol.framing import Framing
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 # An interrupt in a destructor.
@@ -73,10 +76,8 @@ def test_bytes_that_were_read_and_lost_are_the_end(
 ) -> None:
     connection = connect(broker)
     pending = connection.submit(METADATA)
-    connection._transport.wait(1, Deadline.after_ms(10_000))
-    monkeypatch.setattr(
-        connection._transport, "read_into", interrupted_after(connection._transport.read_into)
-    )
+    assert select.select([connection], [], [], 60)[0]
+    monkeypatch.setattr(Transport, "read_into", interrupted_after(Transport.read_into))
     with pytest.raises(KeyboardInterrupt):
         pending.result() if read == "result" else connection.poll()
     monkeypatch.undo()
@@ -88,7 +89,7 @@ def test_bytes_that_were_written_and_forgotten_are_the_end(
     broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch, posted: bool
 ) -> None:
     connection = connect(broker)
-    monkeypatch.setattr(connection._transport, "write", interrupted_after(connection._transport.write))
+    monkeypatch.setattr(Transport, "write", interrupted_after(Transport.write))
     with pytest.raises(KeyboardInterrupt):
         connection.post(METADATA) if posted else connection.submit(METADATA)
     monkeypatch.undo()
@@ -99,7 +100,7 @@ def test_a_request_that_was_counted_and_not_queued_is_the_end(
     broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = connect(broker)
-    monkeypatch.setattr(connection._framing, "send", interrupted_after(connection._framing.send))
+    monkeypatch.setattr(Framing, "send", interrupted_after(Framing.send))
     with pytest.raises(KeyboardInterrupt):
         connection.submit(METADATA)
     monkeypatch.undo()
@@ -159,22 +160,24 @@ def use(current: list[Connection], broker: ScriptedBroker) -> None:
 
 
 @pytest.mark.parametrize("submits", [False, True])
-def test_a_descriptor_stays_open_while_a_thread_waits_for_it(broker: ScriptedBroker, submits: bool) -> None:
+def test_a_descriptor_stays_open_while_a_thread_waits_for_it(
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch, submits: bool
+) -> None:
     """The next socket would get its number, and the waiting thread would wait for that socket."""
     broker.on(MetadataRequest, Silence)
     connection = connect(broker)
     pending = connection.submit(METADATA)
     numbers: list[int] = []
-    wait = connection._transport.wait
+    wait = Transport.wait
 
-    def closed_meanwhile(events: int, deadline: Deadline) -> int:
+    def closed_meanwhile(transport: Transport, events: int, deadline: Deadline) -> int:
         connection.close()
         numbers.append(connection.fileno())
-        return wait(events, deadline)
+        return wait(transport, events, deadline)
 
-    connection._transport.wait = closed_meanwhile  # type: ignore[method-assign]
+    monkeypatch.setattr(Transport, "wait", closed_meanwhile)
     if submits:
-        connection._transport.write = lambda _buffers: False  # type: ignore[method-assign]
+        monkeypatch.setattr(Transport, "write", lambda _transport, _buffers: False)
         pending = connection.submit(METADATA)
     with pytest.raises(NetworkError, match="closed by this client"):
         pending.result(60_000)
@@ -189,7 +192,7 @@ def test_who_waits_on_a_connection_whose_end_was_interrupted_gets_an_error(
     broker.on(MetadataRequest, Silence)
     connection = connect(broker)
     pending = connection.submit(METADATA)
-    monkeypatch.setattr(connection._transport, "shut", interrupted_after(connection._transport.shut))
+    monkeypatch.setattr(Transport, "shut", interrupted_after(Transport.shut))
     with pytest.raises(KeyboardInterrupt):
         connection.close()
     failures: list[BaseException] = []
