@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import logging
+import math
 import os
 import socket
 import threading
@@ -116,7 +117,7 @@ def log_in(login: KerberosLogin, deadline: Deadline) -> tuple[str, float]:
     def question() -> tuple[str, float]:
         credential, _ = _credential(login)
         with _explained(login.principal or "the ticket's principal"):
-            return str(credential.name), float(credential.lifetime)
+            return str(credential.name), _lifetime(credential)
 
     return _within(deadline, question, "the login")  # type: ignore[no-any-return]
 
@@ -258,7 +259,12 @@ def _from_keytab(login: KerberosLogin) -> tuple[Any, float]:
     }
     with _explained(login.principal or ""):
         credential = _acquire(login, store)
-        return credential, float(credential.lifetime)
+        return credential, _lifetime(credential)
+
+
+def _lifetime(credential: Any) -> float:
+    """In seconds; infinite where the library knows no end."""
+    return math.inf if credential.lifetime is None else float(credential.lifetime)
 
 
 def _check_principal(login: KerberosLogin, found: list[str], path: str) -> None:

@@ -48,6 +48,7 @@ from spark_kafka_native.kafka.protocol.api.sasl import (
     SaslHandshakeResponse,
 )
 from spark_kafka_native.kafka.runtime.deadline import Deadline
+from spark_kafka_native.kafka.security import kerberos
 from spark_kafka_native.kafka.security.tokens import register_token_provider
 
 pytestmark = pytest.mark.timed(0.1)
@@ -160,6 +161,57 @@ def test_a_brokers_words_are_shown_within_limits(broker: ScriptedBroker, told: s
     assert PASSWORD not in shown
     assert shown.isprintable()
     assert len(shown) < 400
+
+
+class EndlessContext:
+    """A Kerberos context that is never established."""
+
+    first = b"first"
+    complete = False
+    mutual = False
+    principal = "alice"
+
+    def step(self, token: bytes) -> bytes:
+        return b"and " + token
+
+
+@pytest.fixture
+def gssapi(broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the hosts that tickets were made for, and of the logins that were forgotten."""
+    seen: list[str] = []
+
+    def open_context(_login: Any, host: str, _deadline: Deadline) -> EndlessContext:
+        seen.append(host)
+        return EndlessContext()
+
+    monkeypatch.setattr(kerberos, "open_context", open_context)
+    monkeypatch.setattr(kerberos, "forget_login", lambda _security: seen.append("forgotten"))
+    broker.on(SaslHandshakeRequest, SaslHandshakeResponse(error_code=ErrorCode.NONE, mechanisms=["GSSAPI"]))
+    return seen
+
+
+def connect_with_kerberos(broker: ScriptedBroker) -> None:
+    given = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "GSSAPI"}
+    settings = ClientConfig.from_properties(properties(broker.address, **given))
+    Connection.open(broker.host, broker.port, settings)
+
+
+def test_an_exchange_of_kerberos_has_an_end(broker: ScriptedBroker, gssapi: list[str]) -> None:
+    broker.on(SaslAuthenticateRequest, accepted(auth_bytes=b"more"))
+    with pytest.raises(AuthenticationError, match=r"GSSAPI: authentication did not finish in 8 rounds"):
+        connect_with_kerberos(broker)
+    messages = [request.auth_bytes for request in broker.requests(SaslAuthenticateRequest)]
+    assert messages == [b"first", *[b"and more"] * 7]
+    assert gssapi == [broker.host, "forgotten"]
+
+
+def test_a_mechanism_without_a_secret_shows_the_brokers_words(
+    broker: ScriptedBroker, gssapi: list[str]
+) -> None:
+    broker.on(SaslAuthenticateRequest, refused("no key of that version"))
+    with pytest.raises(AuthenticationError, match=r"SASL_AUTHENTICATION_FAILED \(no key of that version\)"):
+        connect_with_kerberos(broker)
+    assert gssapi == [broker.host, "forgotten"]
 
 
 @pytest.mark.parametrize(

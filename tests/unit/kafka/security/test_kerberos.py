@@ -44,7 +44,7 @@ class ScriptedLibrary(types.ModuleType):
 
     def __init__(self) -> None:
         super().__init__("gssapi")
-        self.lifetime = 100
+        self.lifetime: int | None = 100
         self.login_error: Exception | None = None
         self.step_error: Exception | None = None
         self.inquire_error: Exception | None = None
@@ -347,6 +347,8 @@ def test_a_keytab_without_the_principal_names_those_that_it_has(
 
 def test_log_in_says_who_and_for_how_long(library: ScriptedLibrary) -> None:
     assert kerberos.log_in(KerberosLogin(), Deadline.after_ms(5_000)) == ("cached@EXAMPLE.COM", 100.0)
+    library.lifetime = None
+    assert kerberos.log_in(KerberosLogin(), Deadline.after_ms(5_000))[1] == float("inf")
 
 
 def test_a_kdc_that_does_not_answer_is_waited_for_until_the_deadline(
