@@ -114,7 +114,11 @@ def library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Scripte
     conf = tmp_path / "krb5.conf"
     conf.write_text("[libdefaults]\ndefault_realm = EXAMPLE.COM\ndns_lookup_kdc = false\n")
     monkeypatch.setenv("KRB5_CONFIG", str(conf))
+    others = set(threading.enumerate())
     yield made
+    made.blocked.set()
+    for thread in set(threading.enumerate()) - others:
+        thread.join(20)  # one that a test no longer waits for would log in during the next one
     kerberos._shared.clear()
 
 
