@@ -19,6 +19,7 @@ INNER = {
     "HeaderError": "becomes a RecordError",
     "HeaderKeyError": "becomes a CorruptRecordError",
     "InputError": "the command line prints its message alone",
+    "NotTogetherError": "inside of formats: the payloads are read one by one",
     "KafkaError": "the base of the others; nobody raises it by itself",
 }
 
