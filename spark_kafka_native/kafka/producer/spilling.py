@@ -47,7 +47,7 @@ _REFUSED_FOR_CONTENT = frozenset(
 
 
 @dataclass(eq=False)
-class Backlog:
+class SpillBacklog:
     """The batches of one partition in the folder that this producer will send again."""
 
     batches: list[Batch] = field(default_factory=list)
@@ -66,7 +66,7 @@ class Spilling:
 
     def __init__(self, folder: SpillFolder | None) -> None:
         self._folder = folder
-        self.backlogs: dict[TopicPartition, Backlog] = {}
+        self.backlogs: dict[TopicPartition, SpillBacklog] = {}
         """What this producer has put into the folder and will send again."""
 
     @property
@@ -118,7 +118,7 @@ class Spilling:
 
     def add(self, given_up: Batch, entry: SpilledBatch) -> None:
         """``given_up`` is ``entry`` of the folder now, and will be sent again."""
-        backlog = self.backlogs.setdefault(given_up.topic_partition, Backlog())
+        backlog = self.backlogs.setdefault(given_up.topic_partition, SpillBacklog())
         insort(backlog.batches, given_up.sent_again_from(entry), key=lambda batch: batch.order)
         backlog.refused = backlog.refused or given_up.reported_before
 
@@ -336,7 +336,7 @@ class Healing:
         if self._replay_failures:
             self._timer.by(self._replay_at)
 
-    def _try(self, backlog: Backlog, now: float) -> None:
+    def _try(self, backlog: SpillBacklog, now: float) -> None:
         if backlog.not_before is None:
             backlog.not_before = now + self._interval_s(backlog.failures)
         if now < backlog.not_before:
@@ -346,7 +346,7 @@ class Healing:
         backlog.refused = False
         self._send(backlog.probe, now)
 
-    def _judge(self, backlog: Backlog, probe: Batch, now: float) -> None:
+    def _judge(self, backlog: SpillBacklog, probe: Batch, now: float) -> None:
         if not probe.complete:
             return
         backlog.probe = None
@@ -357,7 +357,7 @@ class Healing:
         else:
             self._resume(backlog, probe.topic_partition, now)
 
-    def _resume(self, backlog: Backlog, where: TopicPartition, now: float) -> None:
+    def _resume(self, backlog: SpillBacklog, where: TopicPartition, now: float) -> None:
         """The rest of the backlog is sent, and new batches wait behind it."""
         del self._spilling.backlogs[where]
         _LOG.info("spill folder: %s takes records again, %d batches follow", where, len(backlog.batches))
