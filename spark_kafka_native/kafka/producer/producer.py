@@ -197,11 +197,13 @@ class Producer:
             buffer = self._buffers[topic]
         except KeyError:
             buffer = self._buffer(topic)
-        if key.__class__ is not bytes and key is not None:
-            key = as_bytes(key, "key")
-        if value.__class__ is not bytes and value is not None:
-            value = as_bytes(value, "value")
-        size = RECORD_OVERHEAD + len(key or b"") + len(value or b"")
+        size = RECORD_OVERHEAD
+        if key is not None:
+            key = key if key.__class__ is bytes else as_bytes(key, "key")
+            size += len(key)
+        if value is not None:
+            value = value if value.__class__ is bytes else as_bytes(value, "value")
+            size += len(value)
         if headers:
             headers = checked_headers(headers)
             size += sum(10 + len(name) * 4 + len(content or b"") for name, content in headers)
@@ -214,11 +216,11 @@ class Producer:
         elif partition.__class__ is not int or not 0 <= partition < buffer.targets.count:
             partition = self._checks.partition(buffer, partition)
         record = (key, value, partition, stamp, headers or None)
-        large = size > buffer.limits.small_bytes
-        delivery = self._send_large(buffer, record, size) if large else buffer.append_record(record, size)
-        while delivery is None:
-            self._grant(buffer, size)
-            delivery = buffer.append_record(record, size)
+        if size <= buffer.limits.small_bytes:
+            while (delivery := buffer.append_record(record, size)) is None:
+                self._grant(buffer, size)
+        else:
+            delivery = self._send_large(buffer, record, size)
         if on_delivery is not None:
             delivery.add_done_callback(on_delivery)
         return delivery
