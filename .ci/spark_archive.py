@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from quick_spark import QUICK, archive
+from support.hooks.spark_jvm import QUICK, archive
 
 JOB = """
 import os, sys
