@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any
 
 import pytest
+from support.exactly_once.killed_producer import close_as_killed
 from support.exactly_once.transactional_sink import PARTITIONS, Sink, complaints, read
 
 from spark_kafka_native.kafka.admin import Admin
 from spark_kafka_native.kafka.errors import DeadlineExceededError, UnsupportedVersionError
-from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.spark.write.driver import stream_commit
 from spark_kafka_native.spark.write.driver.stream_commit import abort_transactions, commit_transactions
 from spark_kafka_native.spark.write.worker import transactional_task
@@ -38,7 +38,7 @@ def left_open(kafka: Any, sink: Sink) -> list[str]:
 def kill_task(sink: Sink, task: int, tasks: int) -> None:
     """It has written rows: nothing is said of it, and nothing aborted."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transactional_task, "close_producer", partial(Producer.close, timeout=0))
+        patch.setattr(transactional_task, "close_producer", partial(close_as_killed, timeout=0))
         sink.run_task(0, task, tasks=tasks)
 
 

@@ -16,13 +16,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from support.exactly_once.killed_producer import close_as_killed
 from support.exactly_once.read_committed import read_committed
 
 from spark_kafka_native.kafka.admin import Admin
 from spark_kafka_native.kafka.cluster.router import Router, router_for
 from spark_kafka_native.kafka.config.client_config import TransactionConfig
 from spark_kafka_native.kafka.errors import KafkaError
-from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.options.table import Scope
 from spark_kafka_native.spark.write.commit_markers import ReplayError
@@ -124,13 +124,13 @@ class Run:
             raise Crash
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(transactional_task, "close_producer", partial(Producer.close, timeout=10_000))
+            patch.setattr(transactional_task, "close_producer", partial(close_as_killed, timeout=10_000))
             with contextlib.suppress(Crash):
                 self.task(task, cut_short())
 
     def killed_commit(self, at: Callable[[pytest.MonkeyPatch], None]) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(resumable_write, "close_producer", partial(Producer.close, timeout=10_000))
+            patch.setattr(resumable_write, "close_producer", partial(close_as_killed, timeout=10_000))
             at(patch)
             with pytest.raises(Crash):
                 self.commit()

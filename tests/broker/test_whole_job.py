@@ -14,13 +14,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
+from support.exactly_once.killed_producer import close_as_killed
 from support.exactly_once.read_committed import read_committed
 
 from spark_kafka_native.kafka.admin import Admin
 from spark_kafka_native.kafka.cluster.router import Router, router_for
 from spark_kafka_native.kafka.config.client_config import TransactionConfig
 from spark_kafka_native.kafka.errors import ConfigError, DeadlineExceededError, NetworkError
-from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.protocol.api.transactions import EndTxnRequest
 from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.options.table import Scope
@@ -85,7 +85,7 @@ class Run:
             raise Crash
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(transactional_task, "close_producer", partial(Producer.close, timeout=10_000))
+            patch.setattr(transactional_task, "close_producer", partial(close_as_killed, timeout=10_000))
             with contextlib.suppress(Crash):
                 self.task(cut_short())
 

@@ -16,7 +16,6 @@ import pytest
 
 from spark_kafka_native.kafka.cluster.router import router_for
 from spark_kafka_native.kafka.errors import KafkaError
-from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.producer.sending.transaction_requests import end_transaction
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.spark.options.option_values import OptionValues
@@ -31,6 +30,7 @@ from spark_kafka_native.spark.write.worker import transactional_task
 from spark_kafka_native.spark.write.worker.transactional_task import BatchTask, write_once
 from spark_kafka_native.spark.write.write_options import WriteOptions
 from spark_kafka_native.spark.write.write_task import KafkaCommitMessage, RowColumns
+from support.exactly_once.killed_producer import close_as_killed
 from support.exactly_once.read_committed import read_committed
 
 TASKS, ROWS, PARTITIONS = 3, 12, 3
@@ -101,7 +101,7 @@ class Sink:
             self.counts["a task is killed"] += 1
             with pytest.MonkeyPatch.context() as patch:
                 # Nothing is aborted, nothing said: the connections go, and the transaction stays open.
-                patch.setattr(transactional_task, "close_producer", partial(Producer.close, timeout=0))
+                patch.setattr(transactional_task, "close_producer", partial(close_as_killed, timeout=0))
                 rows = self.cut_short(batch_id, task) if self.rng.random() < 0.5 else None
                 with contextlib.suppress(Crash):
                     self.run_task(batch_id, task, rows)
