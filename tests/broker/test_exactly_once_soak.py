@@ -25,6 +25,7 @@ from support.exactly_once.sink_processes import POINTS, Events, Plan, batches_do
 
 from spark_kafka_native.kafka import Consumer, Producer, TransactionalProducer, TransactionConfig
 from spark_kafka_native.kafka.errors import KafkaError
+from spark_kafka_native.kafka.producer.sending.transaction_requests import TransactionSession
 from spark_kafka_native.testing import EmbeddedKafka, FaultProxy, FaultRule, ProxiedRequest, faults
 
 pytestmark = pytest.mark.broker
@@ -221,13 +222,13 @@ def test_a_ghost_of_an_old_commit_ends_a_transaction_whose_epoch_is_not_fresh(
     kafka.create_topic(topic, 1)
     plan = small(kafka, tmp_path, topic)
     if bug:
-        whole = TransactionalProducer._end
+        whole = TransactionSession.end
 
         def end(self: Any, **how: Any) -> None:
             whole(self, **how)
             self._transaction.epoch_used = False
 
-        monkeypatch.setattr(TransactionalProducer, "_end", end)
+        monkeypatch.setattr(TransactionSession, "end", end)
     old = TransactionConfig(transactional_id=topic, transaction_version=1)
     given = [list(rows(plan, batch_id, 0)) for batch_id in range(plan.batches)]
     with FaultProxy(kafka.bootstrap_servers) as proxy:

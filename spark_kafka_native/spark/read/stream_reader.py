@@ -129,8 +129,9 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     def partitions(self, start: Json, end: Json) -> list[KafkaInputPartition]:
         """The tasks of a batch."""
         self._last_end = end
+        tasks = self._planner.plan(start, end)
         login = None if self._tokens is None else self._tokens.login()
-        return [KafkaInputPartition(ranges=task, login=login) for task in self._planner.plan(start, end)]
+        return [KafkaInputPartition(ranges=task, login=login) for task in tasks]
 
     def read(self, partition: KafkaInputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a task, on a worker."""
