@@ -67,6 +67,7 @@ class _Isolation:
         part = self._payloads.slice(self.place, self._batch)
         try:
             self._add(Decoded(self._read_batch(part)))
+            self._run = self._run if len(part) <= SMALL else 1
             self._batch *= 4
         except NotTogetherError as error:
             self._retreat(part, error.row)
@@ -79,7 +80,8 @@ class _Isolation:
             self._read_one_by_one(row + self._run)
             self._batch = 4 * SMALL
         elif len(part) <= SMALL:
-            self._read_one_by_one(len(part))
+            self._run = min(2 * self._run, LONGEST_RUN)
+            self._read_one_by_one(max(len(part), self._run))
         else:
             self._batch = len(part) // 4
 

@@ -166,6 +166,7 @@ class JsonDecoder:
         return struct
 
 
+_DECIMAL128_DIGITS: Final = 38
 _MIN_DAYS, _MAX_DAYS = -719_162, 2_932_896
 """0001-01-01 and 9999-12-31, the first and the last day that Python knows."""
 _DAY_US: Final = 86_400_000_000
@@ -213,6 +214,9 @@ def _parsed_type(kind: pa.DataType, *, naive_is_utc: bool) -> pa.DataType | None
         return pa.string()
     if types.is_map(kind) or types.is_binary(kind):
         return None
+    if types.is_decimal(kind) and kind.precision + kind.scale > _DECIMAL128_DIGITS:
+        # In 128 bits a large number would wrap around as it gets its scale; the cast checks it.
+        return pa.decimal256(kind.precision, kind.scale)
     return kind if naive_is_utc or not types.is_timestamp(kind) else None
 
 

@@ -10,6 +10,7 @@ import base64
 import binascii
 import datetime as dt
 import json.decoder
+import math
 import re
 from collections.abc import Callable, Iterator
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
@@ -324,8 +325,13 @@ def _float(text: str, start: int, end: int) -> float:
 
 
 def _float32(text: str, start: int, end: int) -> float:
+    value = _float(text, start, end)
     with np.errstate(over="ignore"):
-        return float(np.float32(_float(text, start, end)))
+        rounded = float(np.float32(value))
+    if not math.isfinite(rounded):
+        return rounded
+    # From the text, as `pyarrow.json` does: by way of a double it would be rounded twice.
+    return float(pa.scalar(text[start:end], pa.string()).cast(pa.float32()).as_py())
 
 
 def _decimal_of(precision: int, scale: int) -> Convert:
@@ -362,7 +368,7 @@ def _timestamp_in(zone: dt.tzinfo | None) -> Convert:
         shown = _string(text, start)[0]
         try:
             return _parse_timestamp(shown.strip(), zone)
-        except (ValueError, OverflowError, LookupError):
+        except (ValueError, OverflowError, LookupError, OSError):  # OSError: a name that is a folder's
             raise _MismatchError(f"is not a timestamp: {_shown(text, start, end)}") from None
 
     return convert

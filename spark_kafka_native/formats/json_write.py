@@ -56,12 +56,13 @@ def _list(array: pa.Array) -> pa.Array:
 
 
 def _map(array: pa.Array) -> pa.Array:
-    item = array.type.item_type
-    entry = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", item)])
-    entries = array.cast(pa.list_(entry))
-    pairs = entries.flatten()
-    texts = pc.binary_join_element_wise(_text(pairs.field(0)), _text(pairs.field(1)), ":")
-    return pc.binary_join_element_wise("{", _join(entries, texts), "}", "")
+    offsets = array.offsets
+    first = offsets[0].as_py()
+    count = offsets[-1].as_py() - first
+    keys, items = array.keys.slice(first, count), array.items.slice(first, count)
+    texts = pc.binary_join_element_wise(_text(keys), _text(items), ":")
+    members = pa.ListArray.from_arrays(pc.subtract(offsets, first), texts)
+    return pc.binary_join_element_wise("{", pc.binary_join(members, ","), "}", "")
 
 
 def _join(array: pa.Array, texts: pa.Array) -> pa.Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +18,7 @@ import pyspark.sql.types as spark_types
 from pyspark.sql.types import StructField, StructType
 
 from ..kafka.errors import ConfigError
-from .options.option_values import OptionValues
+from .options.option_values import OWN_FORMATS, OptionValues
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from ..formats import Decoder, Encoder, Format
 
 RAW: Final = "raw"
+KAFKA_COLUMNS: Final = (
+    *("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"),
+    *("_corrupt_record", "_error"),
+)
+"""Names that no field of a value can have beside Kafka's columns, whether these are asked for or not."""
 CORRUPT_COLUMN: Final = "_corrupt_record"
 ERROR_COLUMN: Final = "_error"
 _OWN: Final = frozenset(["format", "schema", "layout", "prefix"])
@@ -52,7 +57,8 @@ class PayloadFormat:
     @classmethod
     def parse(cls, values: OptionValues, payload: str) -> PayloadFormat | None:
         """None for raw bytes. Raises `ConfigError`."""
-        name = values.value(f"{payload}.format").strip().lower()
+        name = values.value(f"{payload}.format").strip()
+        name = name.lower() if name.lower() in OWN_FORMATS else name
         if name == RAW:
             _refuse_without_format(values, payload)
             return None
@@ -71,8 +77,8 @@ class PayloadFormat:
             prefix=prefix,
         )
 
-    def columns_ddl(self, taken: Sequence[str]) -> str:
-        """The columns of the DataFrame for the decoded fields; ``taken`` are the names of the others.
+    def columns_ddl(self) -> str:
+        """The columns of the DataFrame for the decoded fields.
 
         Raises `ConfigError` if there is no schema, or if a name appears twice.
         """
@@ -86,7 +92,7 @@ class PayloadFormat:
         if not self.is_flat:
             return f"`{self.payload}` STRUCT<{self.schema}>"
         fields = [(f"{self.prefix}{name}", rest) for name, rest in _split_fields(self.schema)]
-        names = [*(name.lower() for name in taken), *(name.lower() for name, _ in fields)]
+        names = [*(name.lower() for name in KAFKA_COLUMNS), *(name.lower() for name, _ in fields)]
         for name, _ in fields:
             if names.count(name.lower()) > 1:
                 raise ConfigError(
@@ -177,17 +183,20 @@ class ReadFormats:
         columns = []
         for field in plain.fields:
             payload = self.of(field.name)
-            others = [one for one in plain.names if one != field.name or payload is None]
             columns.append(
                 f"{_quoted(field.name)} {field.dataType.simpleString()}"
                 if payload is None
-                else payload.columns_ddl([*others, CORRUPT_COLUMN, ERROR_COLUMN])
+                else payload.columns_ddl()
             )
         if self.mode == "permissive":
             columns += [f"`{CORRUPT_COLUMN}` BINARY", f"`{ERROR_COLUMN}` STRING"]
         return ", ".join(columns)
 
 
+_COMMENT: Final = re.compile(
+    r"(`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|--[^\n]*|/\*.*?\*/", re.DOTALL
+)
+"""A comment, which would reach to the end of the whole schema; or quoted text, to keep."""
 _STRUCT: Final = re.compile(r"struct\s*<(.*)>", re.IGNORECASE | re.DOTALL)
 
 
@@ -195,7 +204,7 @@ def _parse_schema(text: str | None, payload: str) -> str | None:
     """DDL as it is, or the JSON of a `StructType` as DDL."""
     if text is None:
         return None
-    text = text.strip()
+    text = _COMMENT.sub(lambda match: match[1] or " ", text).strip()
     if text.startswith("{"):
         try:
             kind = StructType.fromJson(json.loads(text))

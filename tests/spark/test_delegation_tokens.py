@@ -5,6 +5,7 @@ One that ends too early stops the query, and nothing is lost.
 from __future__ import annotations
 
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -100,7 +101,8 @@ def once(values: range) -> Counter[str]:
 def test_each_way_through_spark_leaves_what_it_must_alone(
     spark: SparkSession, kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
-    source, sink = kafka.create_topic("in", 2), kafka.create_topic("out", 2)
+    # New names each time: a second run must not fail for what the first one has left.
+    source, sink = (kafka.create_topic(f"{name}-{uuid.uuid4().hex[:8]}", 2) for name in ("in", "out"))
     options = of_driver(kafka)
     write(spark, options, source, range(50))
     write(spark, options, source, range(50, 60), deliveryGuarantee="exactly-once")

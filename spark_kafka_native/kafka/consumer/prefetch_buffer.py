@@ -371,6 +371,10 @@ class PrefetchBuffer:
         self.nbytes = sum(one.nbytes for one in self._wanted.values() if not one.paused)
 
     def _is_current(self, wanted: BufferedPartition, moves: int) -> bool:
+        """False once closed: a close in a signal handler gives away the locks of the call that it interrupts,
+        and that call may be in the middle of a change."""
+        if self.closed:
+            return False
         return wanted.moves == moves and self._wanted.get(wanted.topic_partition) is wanted
 
     def _seek(self, wanted: BufferedPartition, offset: int) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from ..config.secret import Secret
 from ..config.security_config import MSK_IAM, SecurityConfig
-from ..errors import AuthenticationError, ConfigError, KafkaError
+from ..errors import AuthenticationError, ConfigError, KafkaError, NetworkError
 from ..runtime.background import Lookups
 from ..runtime.deadline import Deadline
 from ..runtime.fork import in_forked_child
@@ -30,6 +30,7 @@ TokenProvider = Callable[[], "str | tuple[str, int]"]
 ALLOWED_MODULES: Final = "PYKAFKA_ALLOWED_MODULES"
 """Names of modules, comma-separated. If set, a token provider is imported from no other module. Set it on
 driver and executors."""
+_FETCH_SHARE: Final = 0.9
 _REFRESH_FROM, _REFRESH_TO = 0.75, 0.8
 """Less than 80 to 90 % of a session's lifetime, at which a connection is renewed: the new connection should
 get a new token."""
@@ -90,7 +91,8 @@ class TokenSource:
 
             def fetch(own: list[bool] = own) -> Token:
                 own.append(True)
-                self._token = token = self._new(deadline)
+                # A little less time than the caller waits: then its own error arrives, with the reason.
+                self._token = token = self._new(deadline.within_ms(_FETCH_SHARE * deadline.remaining_ms))
                 return token
 
             try:
@@ -102,7 +104,7 @@ class TokenSource:
             if found is not None:
                 return found
             if deadline.expired:
-                raise AuthenticationError("OAUTHBEARER: no token came in time")
+                raise NetworkError("OAUTHBEARER: no token came in time")
 
     def _new(self, deadline: Deadline) -> Token:
         began = self._clock()

@@ -64,7 +64,7 @@ class OptionValues:
                 kafka[lowered.removeprefix("kafka.")] = str(text)
                 continue
             texts[lowered] = str(text)
-            if warning := _judge(lowered, name, scope):
+            if not _is_setting(lowered, options) and (warning := _judge(lowered, name, scope)):
                 warnings.append(warning)
         return cls(texts, kafka, tuple(warnings), scope)
 
@@ -119,6 +119,19 @@ class OptionValues:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OptionValues, (self._texts, self.kafka, self.warnings, self._scope)
+
+
+OWN_FORMATS: Final = ("raw", "string", "json")
+"""Their settings are in the table."""
+
+
+def _is_setting(lowered: str, options: Mapping[str, str]) -> bool:
+    """True for an option of a format of another package, which may have any name."""
+    payload = lowered.partition(".")[0]
+    if payload not in ("key", "value") or lowered in _BY_NAME:
+        return False
+    given = {name.lower(): str(text) for name, text in options.items()}
+    return given.get(f"{payload}.format", "raw").strip().lower() not in OWN_FORMATS
 
 
 def _letters(name: str) -> str:

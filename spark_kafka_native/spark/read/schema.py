@@ -92,6 +92,11 @@ class RowSchema:
             raise ConfigError(f"The schema names a column twice: {', '.join(plain)}")
         arrow = to_arrow_schema(schema)
         decoded = tuple(_decoded_payloads(schema, arrow, formats))
+        if "" in names and not decoded:
+            raise ConfigError(
+                f"The schema asks for {' and '.join(arrow.names[i] for i, n in enumerate(names) if not n)}, "
+                "but for no column that is decoded, and so nothing can be found wrong"
+            )
         return cls(names=names, arrow=arrow, decoded=decoded, mode=formats.mode)
 
 

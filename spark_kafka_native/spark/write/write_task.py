@@ -198,25 +198,54 @@ class EncodedPayload:
             begins = f" whose names begin with '{payload.prefix}'" if payload.prefix else ""
             raise ConfigError(f"value.layout=columns: there are no columns{begins} but Kafka's")
         one = cls(format=payload, columns=tuple(field.name for field in fields))
+        if len(set(one.columns)) != len(one.columns):
+            raise ConfigError(f"The {payload.payload} has a column twice: {', '.join(one.columns)}")
         types = to_arrow_schema(StructType(fields))
         payload.encoder(one._kind([types.field(name).type for name in one.columns]))
         return one
 
     def encode(self, batch: pa.RecordBatch) -> pa.Array:
         """The payloads of ``batch``'s rows. Raises `ConfigError` for a row that the format can't write."""
-        arrays = [batch.column(name) for name in self.columns]
+        arrays = [_without_large_types(batch.column(name)) for name in self.columns]
         kind = self._kind([array.type for array in arrays])
         rows = pa.StructArray.from_arrays(arrays, fields=list(kind)) if self.format.is_flat else arrays[0]
         try:
-            return self.format.encoder(kind).encode(rows)
+            payloads = self.format.encoder(kind).encode(rows)
         except EncodeError as error:
             raise ConfigError(f"the {self.format.payload} can't be encoded: {error}") from error
+        if len(payloads) != len(rows) or not pa.types.is_binary(payloads.type):
+            raise ConfigError(
+                f"The format '{self.format.name}' of the {self.format.payload} gave {len(payloads)} values "
+                f"of {payloads.type} for {len(rows)} rows, instead of as many of binary"
+            )
+        return payloads
 
     def _kind(self, types: list[Any]) -> Any:
         if not self.format.is_flat:
             return types[0]
         names = [name.removeprefix(self.format.prefix) for name in self.columns]
         return pa.struct(list(zip(names, types, strict=True)))
+
+
+def _without_large_types(array: pa.Array) -> pa.Array:
+    """With 32-bit offsets, also with ``spark.sql.execution.arrow.useLargeVarTypes``."""
+    kind = _small(array.type)
+    return array if kind == array.type else array.cast(kind)
+
+
+def _small(kind: Any) -> Any:
+    types = pa.types
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_small(field.type)) for field in kind])
+    if types.is_map(kind):
+        return pa.map_(kind.key_field.with_type(_small(kind.key_type)), _small_field(kind.item_field))
+    if types.is_list(kind) or types.is_large_list(kind):
+        return pa.list_(_small_field(kind.value_field))
+    return {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(kind, kind)
+
+
+def _small_field(field: Any) -> Any:
+    return field.with_type(_small(field.type))
 
 
 _KAFKA_COLUMNS: Final = frozenset(

@@ -47,8 +47,10 @@ def test_the_work_is_linear(knows_row: bool, every: int) -> None:
     reading = Reading(knows_row)
     decode_isolated(numbers, reading.batch, reading.rows)
     assert reading.tried <= 12 * total
-    # Few rows are read one by one where few are bad.
-    assert reading.one_by_one <= (total // every) * 64 + 64
+    # Few rows are read one by one where few are bad. If no error names its row, all may be, where bad ones
+    # are so close together that the attempts cost more.
+    few = (total // every) * 64 + 64
+    assert reading.one_by_one <= (few if knows_row or every >= 1_000 else total)
 
 
 def test_nothing_is_an_empty_array() -> None:

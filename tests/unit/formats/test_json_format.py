@@ -57,6 +57,8 @@ UTC_MICROS = pa.timestamp("us", "UTC")
         (b'{"a":5e-324}', pa.float64(), 5e-324),
         (b'{"a":"-Infinity"}', pa.float64(), -math.inf),
         (b'{"a":1e400}', pa.float64(), math.inf),
+        (b'{"a":1.00000017881393432617187499}', pa.float32(), 1.0000001192092896),
+        (b'{"a":12345678901234567890.5}', pa.decimal128(38, 18), Decimal("12345678901234567890.5")),
         (b'{"a":true}', pa.bool_(), True),
         (b'{"a":"x"}', pa.string(), "x"),
         (b'{"a":"\\ud83d\\ude00\\u0000"}', pa.string(), "\U0001f600\0"),
@@ -126,6 +128,8 @@ def test_a_payload_without_anything_is_null(payload: bytes | None) -> None:
         (b'{"a":"2020-02-30"}', pa.date32(), None, '`a` is not a date: "2020-02-30"'),
         (b'{"a":20200101}', pa.date32(), None, "`a` is not a date: 20200101"),
         (b'{"a":123456789}', pa.decimal128(4, 2), None, "`a` is not a decimal(4,2): 123456789"),
+        (b'{"a":"2020-01-01 00:00:00 America"}', UTC_MICROS, None, "`a` is not a timestamp"),
+        (b'{"a":123456789012345678901234567890}', pa.decimal128(38, 18), None, "`a` is not a decimal(38,18)"),
         (b'{"a":"soon"}', UTC_MICROS, None, '`a` is not a timestamp: "soon"'),
         (b'{"a":99999999999999999}', UTC_MICROS, None, "`a` is out of range"),
         (b'{"a":"2020-01-01 00:00:00Z"}', pa.timestamp("us"), None, "`a` is not a timestamp"),
@@ -314,3 +318,37 @@ assert len(decoded.array) == 102 and decoded.array.null_count == 2 and not decod
 assert "pandas" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_map_with_a_null_for_a_struct_that_has_no_nulls_inside() -> None:
+    inner = pa.struct([pa.field("x", pa.int32(), nullable=False)])
+    items = pa.StructArray.from_arrays(
+        [pa.array([1, None], pa.int32())], fields=list(inner), mask=pa.array([False, True])
+    )
+    maps = pa.MapArray.from_arrays(pa.array([0, 2], pa.int32()), pa.array(["k", "n"]), items)
+    rows = pa.StructArray.from_arrays([maps], ["m"])
+    assert load_format("json").encoder(rows.type, {}).encode(rows).to_pylist() == [
+        b'{"m":{"k":{"x":1},"n":null}}'
+    ]
+
+
+def test_a_null_map_over_entries_is_null() -> None:
+    whole = pa.array([[("a", 1)], [("b", 2)], [("c", 3)]], pa.map_(pa.string(), pa.int32()))
+    _, offsets = whole.buffers()[:2]
+    masked = pa.Array.from_buffers(
+        whole.type,
+        3,
+        [pa.py_buffer(b"\5"), offsets],
+        children=[
+            pa.StructArray.from_arrays(
+                [whole.keys, whole.items],
+                fields=[pa.field("key", pa.string(), False), pa.field("value", pa.int32())],
+            )
+        ],
+    )
+    rows = pa.StructArray.from_arrays([masked], ["m"])
+    assert load_format("json").encoder(rows.type, {}).encode(rows).to_pylist() == [
+        b'{"m":{"a":1}}',
+        b"{}",
+        b'{"m":{"c":3}}',
+    ]

@@ -1,12 +1,14 @@
 """The options ``key.*`` and ``value.*``: what they make of a schema, and of the columns that are written."""
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import ArrayType, IntegerType, LongType, MapType, StringType, StructField, StructType
 
+from spark_kafka_native.formats import BadRows, Decoded
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.records.columns import RecordColumns
@@ -56,6 +58,22 @@ def test_fields_beside_kafkas_columns() -> None:
     assert extended == wanted + ", `_corrupt_record` BINARY, `_error` STRING"
 
 
+def test_a_comment_in_the_schema_ends_before_the_other_columns() -> None:
+    ddl = "id bigint -- the number, `x`\n, name string /* 'y' */, `a -- b` string COMMENT '-- c'"
+    parsed = formats(value_format="json", value_schema=ddl).value
+    assert parsed is not None
+    assert parsed.schema == "id bigint  \n, name string  , `a -- b` string COMMENT '-- c'"
+
+
+def test_settings_of_a_format_of_another_package_are_no_unknown_options(monkeypatch) -> None:
+    given = {"value.format": "Their.Format", "value.registry": "x", "key.registry": "y"}
+    values = OptionValues.parse(given, Scope.READ)
+    assert [line for line in values.warnings if "registry" in line] == [
+        "Unknown option 'key.registry' is ignored"
+    ]
+    assert OptionValues.parse({"value.format": "JSON", "value.registry": "x"}, Scope.READ).warnings
+
+
 def test_a_schema_in_the_json_of_a_struct_type() -> None:
     kind = StructType(
         [
@@ -97,6 +115,14 @@ def test_a_schema_in_the_json_of_a_struct_type() -> None:
         (
             {"value_format": "json", "value_schema": "id int, Offset int", "value_layout": "columns"},
             "two columns `Offset`; value.prefix gives",
+        ),
+        (
+            {"value_format": "json", "value_schema": "id int, value string", "value_layout": "columns"},
+            "two columns `value`",
+        ),
+        (
+            {"value_format": "json", "value_schema": "headers string", "value_layout": "columns"},
+            "two columns `headers`",
         ),
         (
             {"value_format": "json", "value_schema": "_error int", "value_layout": "columns"},
@@ -249,6 +275,78 @@ def test_a_bad_record_is_shown() -> None:
     assert made.to_record_batch(records(GOOD), TP).column("_error").to_pylist() == [None]
 
 
+class Broken:
+    """A format of another package that does not keep its promises."""
+
+    def __init__(self, array: pa.Array, bad: BadRows) -> None:
+        self.type, self._decoded = array.type, Decoded(array, bad)
+
+    def decoder(self, *_: object) -> "Broken":
+        return self
+
+    encoder = decoder
+
+    def decode(self, _payloads: pa.Array) -> Decoded:
+        return self._decoded
+
+    def encode(self, _rows: pa.Array) -> pa.Array:
+        return self._decoded.array
+
+
+KIND = pa.struct([("id", pa.int64()), ("name", pa.string())])
+
+
+@pytest.mark.parametrize(
+    ("array", "bad", "text"),
+    [
+        (pa.nulls(1, KIND), BadRows(), "gave 1 rows of struct.* for 2 of struct"),
+        (
+            pa.nulls(2, pa.struct(list(KIND)[::-1])),
+            BadRows(),
+            "gave 2 rows of struct<name: string, id: int64>",
+        ),
+        (pa.nulls(2, KIND), BadRows((2,), ("x",)), "gave bad rows that do not exist"),
+        (pa.nulls(2, KIND), BadRows((1,), ()), "another number of reasons"),
+    ],
+)
+def test_a_format_that_would_shift_rows_is_refused(
+    monkeypatch, array: pa.Array, bad: BadRows, text: str
+) -> None:
+    made = layout(json_column(), value_format="json", mode="dropmalformed")
+    assert made.decoded is not None
+    broken = replace(made, decoded=replace(made.decoded, decoders=(Broken(array, bad),)))
+    with pytest.raises(ConfigError, match=text):
+        broken.to_record_batch(records(GOOD, GOOD), TP)
+
+
+@pytest.mark.parametrize("array", [pa.nulls(1, pa.binary()), pa.nulls(2, pa.string())])
+def test_a_format_that_would_shift_what_is_written_is_refused(monkeypatch, array: pa.Array) -> None:
+    columns, _ = RowColumns.check(TYPED, None, formats=written(key_format="json", value_format="json"))
+    monkeypatch.setattr(PayloadFormat, "encoder", lambda *_: Broken(array, BadRows()))
+    with pytest.raises(ConfigError, match=r"The format 'json' of the key gave \d values of .* for 2 rows"):
+        columns.select(ROWS)
+
+
+def test_columns_of_spark_with_large_types_are_written() -> None:
+    kind = pa.struct(
+        [
+            ("s", pa.large_string()),
+            ("b", pa.large_binary()),
+            ("l", pa.list_(pa.large_string())),
+            ("m", pa.map_(pa.large_string(), pa.struct([("x", pa.large_string())]))),
+        ]
+    )
+    value = {"s": "a", "b": b"hi", "l": ["x"], "m": [("k", {"x": "y"})]}
+    inner = StructType().add("x", "string")
+    given = StructType().add("s", "string").add("b", "binary").add("l", ArrayType(StringType()))
+    schema = StructType().add("value", given.add("m", MapType(StringType(), inner)))
+    columns, _ = RowColumns.check(schema, "t", formats=written(value_format="json"))
+    rows = pa.RecordBatch.from_arrays([pa.array([value], kind)], ["value"])
+    assert columns.select(rows).column(0).to_pylist() == [
+        b'{"s":"a","b":"aGk=","l":["x"],"m":{"k":{"x":"y"}}}'
+    ]
+
+
 ROWS = pa.RecordBatch.from_pylist(
     [
         {"key": {"k": 1}, "value": {"id": 1, "name": None}, "topic": "t"},
@@ -307,6 +405,11 @@ def test_columns_with_a_prefix_are_written_without_it() -> None:
         (StructType().add("key", "string"), {}, "Required attribute 'value' not found"),
         (json_column(), {"value_layout": "columns"}, "there is a column `value` too"),
         (StructType().add("key", "string"), {"value_layout": "columns"}, "there are no columns but Kafka's"),
+        (
+            StructType().add("a", "string").add("a", "integer"),
+            {"value_layout": "columns"},
+            "The value has a column twice: a, a",
+        ),
         (
             StructType().add("id", "integer"),
             {"value_layout": "columns", "value_prefix": "v_"},

@@ -211,7 +211,11 @@ class Topics:
         partitioner. It may be a new one: look again before refusing it."""
         if partition is None:
             raise ExplicitPartitioner.refusal(buffer.topic)
-        self._router.refresh((buffer.topic,), Deadline.after_ms(self._config.max_block_ms))
+        try:
+            self._router.refresh((buffer.topic,), Deadline.after_ms(self._config.max_block_ms))
+        except KafkaError:
+            self.raise_if_closed()  # by a signal's handler meanwhile: then that is the reason
+            raise
         self.describe(buffer)
         count = buffer.targets.count
         if not 0 <= partition < count:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ....formats import BadRows, Decoder
-from ....kafka.errors import KafkaError
+from ....formats import BadRows, Decoded, Decoder
+from ....kafka.errors import ConfigError, KafkaError
 from ....kafka.model import TopicPartition
 from ....kafka.records.columns import RecordColumns
 from ...payload_formats import CORRUPT_COLUMN, ERROR_COLUMN
@@ -64,7 +64,7 @@ class DecodedColumns:
         columns: dict[str, pa.Array] = {}
         bad: dict[int, list[tuple[str, str]]] = {}
         for one, decoder in zip(self.payloads, self.decoders, strict=True):
-            decoded = decoder.decode(getattr(records, one.format.payload))
+            decoded = _checked(decoder.decode(getattr(records, one.format.payload)), one, records.length)
             columns |= _columns_of(one, decoded.array)
             _collect(bad, one.format.payload, decoded.bad)
         if self.mode == "failfast" and bad:
@@ -90,6 +90,19 @@ class DecodedColumns:
                 )
             columns[name] = pa.array(values, kind)
         return columns
+
+
+def _checked(decoded: Decoded, payload: DecodedPayload, rows: int) -> Decoded:
+    """``decoded`` as it is. Raises `ConfigError` if it would shift rows or fill the wrong columns: the format
+    may be of another package."""
+    places = decoded.bad.rows
+    if len(decoded.array) != rows or decoded.array.type != payload.kind:
+        wrong = f"{len(decoded.array)} rows of {decoded.array.type} for {rows} of {payload.kind}"
+    elif len(places) != len(decoded.bad.reasons) or any(not 0 <= place < rows for place in places):
+        wrong = "bad rows that do not exist, or another number of reasons"
+    else:
+        return decoded
+    raise ConfigError(f"The format '{payload.format.name}' of the {payload.format.payload} gave {wrong}")
 
 
 def _columns_of(payload: DecodedPayload, array: pa.Array) -> dict[str, pa.Array]:

@@ -158,3 +158,14 @@ def test_the_end_is_that_of_what_may_be_read(read_committed: bool, end: int) -> 
     assert ends(shared, read_committed=read_committed) == {TP: end}
     shared.remove(TP)
     assert ends(shared, read_committed=read_committed) == {}
+
+
+def test_nothing_is_put_into_a_buffer_that_is_closed(shared: PrefetchBuffer) -> None:
+    """A close in a signal handler gives away the lock of the call that it interrupts, such as a seek."""
+    shared.put(wanted(shared), 0, records(0, 5))
+    shared.close()
+    shared.put(wanted(shared), 0, records(5, 9))
+    shared.skip(wanted(shared), 0, 12)
+    shared.broke(wanted(shared), 0, DeadlineExceededError("late"))
+    assert [one.next_offset for one in wanted(shared).waiting] == [5]
+    assert not shared.broken

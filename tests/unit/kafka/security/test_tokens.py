@@ -136,13 +136,32 @@ def test_threads_that_need_a_token_share_one_fetch() -> None:
     threads = [threading.Thread(target=lambda: found.append(source.token(soon()).reveal())) for _ in range(8)]
     for thread in threads:
         thread.start()
-    with pytest.raises(AuthenticationError, match="no token came in time"):
+    with pytest.raises(NetworkError, match="no token came in time"):
         source.token(Deadline.after_ms(50))
     release.set()
     for thread in threads:
         thread.join(60)
     assert found == ["t"] * 8
     assert len(calls) == 1
+
+
+def test_a_source_that_hangs_may_be_asked_again() -> None:
+    """`AuthenticationError` would end a producer for good."""
+    release = threading.Event()
+    source = TokenSource(lambda _: (release.wait(60), ("t", time.time() + 100))[1])
+    with pytest.raises(NetworkError, match="no token came in time"):
+        source.token(Deadline.after_ms(50))
+    release.set()
+    assert source.token(soon()).reveal() == "t"
+
+
+def test_a_source_that_keeps_its_deadline_says_the_reason_itself() -> None:
+    def fetch(deadline: Deadline) -> tuple[str, float | None]:
+        time.sleep(deadline.remaining_ms / 1000)
+        raise NetworkError("the endpoint is silent")
+
+    with pytest.raises(NetworkError, match="the endpoint is silent"):
+        TokenSource(fetch).token(Deadline.after_ms(1_000))
 
 
 def test_a_thread_that_is_interrupted_while_it_fetches_holds_up_no_other() -> None:
