@@ -9,6 +9,7 @@ write, which expires it at its end.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import logging
@@ -16,22 +17,23 @@ import os
 import pickle
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..kafka.config.client_config import ClientConfig
-from ..kafka.config.secret import Secret
+from ..kafka.config.secret import Secret, is_reference
 from ..kafka.config.security_config import SecurityConfig, SecurityProtocol
 from ..kafka.errors import ConfigError, KafkaError
+from ..kafka.runtime.deadline import Deadline
+from ..kafka.security.config_providers import resolve
 from .options.option_values import OptionValues
 
 if TYPE_CHECKING:
     from ..kafka.admin.admin import Admin
     from ..kafka.admin.delegation_tokens import DelegationToken
-    from ..kafka.runtime.deadline import Deadline
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
 _OPTION: Final = "delegationTokens"
@@ -197,6 +199,8 @@ class TokenKeeper:
         self._options = options
         self.held = held
         self._replaced: list[HeldToken] = []
+        self._new: HeldToken | None = None
+        """A token that was created just now, until all brokers know it."""
         self._not_before_s = 0.0
 
     def login(self) -> TokenLogin:
@@ -231,8 +235,9 @@ class TokenKeeper:
 
     def expire(self) -> None:
         """End all tokens that may still live. Never raises a `KafkaError`: they end by themselves, too."""
-        held = [*self._replaced, *([] if self.held is None else [self.held])]
-        self._replaced, self.held = [], None
+        # Those that live longest first: there may be no time for all.
+        held = [one for one in (self._new, self.held, *reversed(self._replaced)) if one is not None]
+        self._replaced, self.held, self._new = [], None, None
         if not held:
             return
         with self._admin() as admin:
@@ -252,12 +257,16 @@ class TokenKeeper:
         made = HeldToken.created(
             admin.create_delegation_token(limit, max_lifetime_ms=self._options.max_lifetime_ms)
         )
-        if held is not None:
-            self._replaced.append(held)  # tasks that run still use it
+        self._new = made  # a signal may end the wait: then `expire` ends this one, too
         try:
             admin.await_delegation_token(made.token, admin.router.deadline(KNOWN_MS))
         except KafkaError as error:
             _LOG.warning("Not all brokers know delegation token %s yet: %s", made.token.token_id, error)
+        self._new = None
+        if held is not None:
+            # Tasks that run still use it. Those that have ended need no request.
+            self._replaced = [one for one in self._replaced if one.age_ms() < one.life_ms]
+            self._replaced.append(held)
         return made
 
     def _admin(self) -> Admin:
@@ -346,8 +355,37 @@ def _key(client: ClientConfig, options: TokenOptions, salt: bytes) -> str:
         for one in fields(client.security)
         if (value := getattr(client.security, one.name)) is not None
     }
-    text = json.dumps([client.bootstrap_servers, security, repr(options)], sort_keys=True)
+    identity = _identity(client, security)
+    text = json.dumps([client.bootstrap_servers, security, repr(options), identity], sort_keys=True)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), key=salt, digest_size=16).hexdigest()
+
+
+def _identity(client: ClientConfig, settings: Mapping[str, str]) -> list[str]:
+    """The user, as far as the settings themselves do not say it: a ticket cache, a token from a provider, the
+    values of files and variables. Raises the client's errors."""
+    # A token of a file included, all of it: a token that names another user is easily written.
+    found = [resolve(name, value) for name, value in sorted(settings.items()) if is_reference(value)]
+    security = client.security
+    deadline = Deadline.after_ms(client.default_api_timeout_ms)
+    if security.uses_sasl and security.mechanism == "GSSAPI":
+        from ..kafka.security.kerberos import log_in, login_of
+
+        return [*found, log_in(login_of(security), deadline)[0]]
+    if security.uses_sasl and security.token_provider is not None:
+        from ..kafka.security.tokens import current_token
+
+        return [*found, _subject(current_token(security, deadline).reveal())]
+    return found
+
+
+def _subject(token: str) -> str:
+    """The user of a token: issuer and subject of a JWT; of another token all of it."""
+    try:
+        payload = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        return json.dumps([claims.get("iss", ""), claims["sub"]])
+    except (IndexError, KeyError, TypeError, ValueError, AttributeError):
+        return token
 
 
 def _read(file: Path) -> HeldToken | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import pickle
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +21,7 @@ from spark_kafka_native.kafka.config.jaas import SCRAM_MODULE
 from spark_kafka_native.kafka.config.secret import Secret
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, ConfigError, NetworkError
+from spark_kafka_native.kafka.security import kerberos, tokens
 from spark_kafka_native.spark import delegation_tokens
 from spark_kafka_native.spark.delegation_tokens import (
     HeldToken,
@@ -283,9 +287,9 @@ def test_a_token_is_kept_renewed_and_replaced_in_time(cluster: Cluster, clocks: 
     assert cluster.calls[:3] == ["create t1", "await t1", "renew t1"]
     assert 10 <= cluster.calls.count("renew t1") <= 13
     keeper.expire()
-    assert cluster.calls[-2:] == ["expire t1", "expire t2"]
+    assert cluster.calls[-2:] == ["expire t2", "expire t1"]  # the one that lives longest first
     keeper.expire()
-    assert cluster.calls[-2:] == ["expire t1", "expire t2"]
+    assert cluster.calls[-2:] == ["expire t2", "expire t1"]
     assert cluster.configs[0] == client()
 
 
@@ -392,6 +396,81 @@ def test_others_have_a_token_of_their_own(cluster: Cluster, session: Path, other
     assert shared_login(client(), parsed(), ask=False).login.token_id == "t1"
     assert shared_login(client(given), parsed(given), ask=False).login.token_id == "t2"
     assert len(cluster.created) == 2
+
+
+def test_a_reference_with_another_value_is_another_user(
+    cluster: Cluster, session: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert session.is_dir()
+    given = SCRAM | {"kafka.sasl.username": "env:THE_USER"}
+    found = []
+    for user in ("alice", "bob", "alice"):
+        monkeypatch.setenv("THE_USER", user)
+        found.append(shared_login(client(given), parsed(given), ask=False).login.token_id)
+    assert found == ["t1", "t2", "t1"]
+
+
+def test_another_ticket_is_another_user(
+    cluster: Cluster, session: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert session.is_dir()
+    principals = iter(["alice@A", "bob@A", "alice@A"])
+    monkeypatch.setattr(kerberos, "log_in", lambda *_: (next(principals), 3600.0))
+    given = {name: text for name, text in SCRAM.items() if "username" not in name and "password" not in name}
+    given |= {"kafka.sasl.mechanism": "GSSAPI", "kafka.sasl.kerberos.service.name": "kafka"}
+    found = [shared_login(client(given), parsed(given), ask=False).login.token_id for _ in range(3)]
+    assert found == ["t1", "t2", "t1"]
+
+
+def jwt(**claims: object) -> str:
+    payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+    return f"e30.{payload}.x"
+
+
+OAUTH = {name: text for name, text in SCRAM.items() if "username" not in name and "password" not in name} | {
+    "kafka.sasl.mechanism": "OAUTHBEARER"
+}
+
+
+def test_another_token_of_a_file_is_another_user(cluster: Cluster, session: Path, tmp_path: Path) -> None:
+    """Even if both name the same one: brokers check that, and they are not asked."""
+    assert session.is_dir()
+    file, found = tmp_path / "token", []
+    given = OAUTH | {"kafka.sasl.oauthbearer.token": f"file:{file}"}
+    for text in (jwt(sub="alice"), jwt(sub="alice", forged=True), jwt(sub="alice")):
+        file.write_text(text)
+        found.append(shared_login(client(given), parsed(given), ask=False).login.token_id)
+    assert found == ["t1", "t2", "t1"]
+
+
+def test_another_subject_of_a_providers_token_is_another_user(
+    cluster: Cluster, session: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert session.is_dir()
+    given = OAUTH | {"kafka.sasl.oauthbearer.token.provider": "some.module:function"}
+    found = []
+    for text in (
+        jwt(sub="alice"),
+        jwt(sub="bob"),
+        jwt(sub="alice", exp=4e9),
+        "opaque",
+        "e30.bm8.x",
+        "opaque",
+    ):
+        monkeypatch.setattr(tokens, "current_token", lambda *_, text=text: Secret(text))
+        found.append(shared_login(client(given), parsed(given), ask=False).login.token_id)
+    assert found == ["t1", "t2", "t1", "t3", "t4", "t3"]
+
+
+def test_a_token_that_was_made_just_now_ends_with_the_stream(cluster: Cluster) -> None:
+    """SIGTERM while brokers are waited for."""
+    keeper = TokenKeeper(client(), parsed())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster, "await_delegation_token", lambda *_: sys.exit(1))
+        with pytest.raises(SystemExit):
+            keeper.login()
+    keeper.expire()
+    assert cluster.calls[-1] == "expire t1"
 
 
 def test_a_revoked_or_suspected_token_is_not_shared_any_more(cluster: Cluster, session: Path) -> None:
