@@ -51,7 +51,7 @@ fi
     ${pyspark:+"pyspark[connect]==$pyspark.*"}
 wait
 if ! command -v krb5-config >/dev/null; then
-    echo "No Kerberos library: its headers are missing (Debian, Ubuntu: apt-get install libkrb5-dev). Its tests are skipped."
+    echo "No Kerberos library: its headers are missing (Debian, Ubuntu: apt-get install libkrb5-dev; then rm $folder/.installed). Its tests are skipped."
 elif compgen -G "$kerberos/gssapi-*.whl" >/dev/null; then
     "${pip[@]}" --no-index --find-links "$kerberos" gssapi
 else

@@ -34,6 +34,9 @@ from .kerberos_errors import explain, is_expired, shown
 from .krb5_files import Krb5Conf, config_path, keytab_principals, read_krb5_conf
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
+_PAUSE_S: Final = 30.0
+"""After a login that failed, while the present ticket is valid: to ask a KDC that does not answer takes the
+time of a connection."""
 _REFRESH: Final = 0.8
 """Share of a ticket's lifetime after which the next connection logs in again; Java's default."""
 _WHOLE_SECONDS: Final = 1.0
@@ -173,7 +176,7 @@ def _quoted(part: str) -> str:
 
 class SharedCredential:
     """The credential of one keytab and principal. Any thread may use it; one logs in while the others
-    wait.
+    use the present one, or wait if there is none.
     """
 
     def __init__(
@@ -190,21 +193,34 @@ class SharedCredential:
         """A credential that remains valid for a while. Raises the error of the login, unless the present one
         is still valid.
         """
-        with self._lock:
-            now = self._clock()
-            if self._credential is not None and now < self._refresh_at:
-                return self._credential
-            try:
-                credential, lifetime_s = self._acquire()
-            except KafkaError as error:
-                if self._credential is None or now >= self._expires_at:
-                    raise
-                _LOG.warning("%s; the present ticket is used until it expires", error)
-                return self._credential
-            lifetime_s = max(0.0, lifetime_s - _WHOLE_SECONDS)
-            self._credential = credential
-            self._refresh_at, self._expires_at = now + lifetime_s * _REFRESH, now + lifetime_s
-            return credential
+        now = self._clock()
+        present = self._credential
+        if present is not None and now < self._refresh_at:
+            return present
+        # While the present one is valid no thread waits for another one's login.
+        if not self._lock.acquire(blocking=present is None or now >= self._expires_at):
+            return present
+        try:
+            return self._renewed()
+        finally:
+            self._lock.release()
+
+    def _renewed(self) -> Any:
+        now = self._clock()
+        if self._credential is not None and now < self._refresh_at:
+            return self._credential
+        try:
+            credential, lifetime_s = self._acquire()
+        except KafkaError as error:
+            if self._credential is None or now >= self._expires_at:
+                raise
+            _LOG.warning("%s; the present ticket is used until it expires", error)
+            self._refresh_at = min(self._clock() + _PAUSE_S, self._expires_at)
+            return self._credential
+        lifetime_s = max(0.0, lifetime_s - _WHOLE_SECONDS)
+        self._credential = credential
+        self._refresh_at, self._expires_at = now + lifetime_s * _REFRESH, now + lifetime_s
+        return credential
 
     def retire(self, credential: Any) -> None:
         """Log in again for the next context, unless that has been done since: ``credential`` has expired."""

@@ -34,7 +34,8 @@ def require_gssapi() -> None:
     try:
         import gssapi  # noqa: F401
     except ImportError as error:
-        reason = f"the package gssapi is not there ({error}): apt-get install libkrb5-dev, then make again"
+        how = "apt-get install libkrb5-dev; rm .venv/.installed; make"
+        reason = f"the package gssapi is not there ({error}): {how}"
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.waiting import eventually
 
 from spark_kafka_native.kafka.config.kerberos_login import KerberosLogin
 from spark_kafka_native.kafka.config.security_config import SecurityConfig
@@ -410,6 +411,34 @@ def test_a_renewal_that_fails_is_no_matter_until_the_ticket_ends(caplog: pytest.
     now[0] = 99.0
     with pytest.raises(NetworkError, match="no KDC"):
         shared.current()
+
+
+def test_a_kdc_that_is_silent_takes_the_time_of_one_connection() -> None:
+    """While the present ticket is valid."""
+    now, asked, release = [0.0], [], threading.Event()
+
+    def acquire() -> tuple[str, float]:
+        asked.append(now[0])
+        if len(asked) == 2:
+            release.wait(60)
+            raise NetworkError("GSSAPI: no KDC")
+        return f"ticket {len(asked)}", 101.0
+
+    shared = SharedCredential(acquire, clock=lambda: now[0])
+    shared.current()
+    now[0] = 81.0
+    renewing = threading.Thread(target=shared.current)
+    renewing.start()
+    eventually(lambda: len(asked) == 2)
+    assert shared.current() == "ticket 1"  # at once: this would hang
+    release.set()
+    renewing.join(60)
+    assert shared.current() == "ticket 1"
+    assert asked == [0.0, 81.0]  # not with each connection
+    now[0] = 99.9
+    assert shared.current() == "ticket 1"
+    now[0] = 100.0  # its end, before the pause is over
+    assert shared.current() == "ticket 3"
 
 
 def test_only_the_credential_that_has_expired_is_replaced() -> None:
