@@ -28,10 +28,9 @@ if TYPE_CHECKING:
 
 RAW: Final = "raw"
 KAFKA_COLUMNS: Final = (
-    *("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"),
-    *("_corrupt_record", "_error"),
-)
-"""Names that no field of a value can have beside Kafka's columns, whether these are asked for or not."""
+    "key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers",
+)  # fmt: skip
+"""The columns that are Kafka's; a flat value has no part in them, whether they are asked for or not."""
 CORRUPT_COLUMN: Final = "_corrupt_record"
 ERROR_COLUMN: Final = "_error"
 _OWN: Final = frozenset(["format", "schema", "layout", "prefix"])
@@ -92,7 +91,8 @@ class PayloadFormat:
         if not self.is_flat:
             return f"`{self.payload}` STRUCT<{self.schema}>"
         fields = [(f"{self.prefix}{name}", rest) for name, rest in _split_fields(self.schema)]
-        names = [*(name.lower() for name in KAFKA_COLUMNS), *(name.lower() for name, _ in fields)]
+        taken = (*KAFKA_COLUMNS, CORRUPT_COLUMN, ERROR_COLUMN)
+        names = [*(name.lower() for name in taken), *(name.lower() for name, _ in fields)]
         for name, _ in fields:
             if names.count(name.lower()) > 1:
                 raise ConfigError(

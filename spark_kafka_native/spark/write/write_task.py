@@ -33,7 +33,7 @@ from ...kafka.model import TopicPartition
 from ...kafka.producer.sending.transaction_requests import OpenTransaction
 from ...kafka.producer.stats import ProducerStats
 from ..error_conditions import KafkaConditionError
-from ..payload_formats import PayloadFormat, to_arrow_schema
+from ..payload_formats import KAFKA_COLUMNS, PayloadFormat, to_arrow_schema
 
 PartitionRow = tuple[str, int, int, int, int, int]
 """topic, partition, records, bytes, first offset, last offset; -1 for an offset that is not known."""
@@ -248,15 +248,10 @@ def _small_field(field: Any) -> Any:
     return field.with_type(_small(field.type))
 
 
-_KAFKA_COLUMNS: Final = frozenset(
-    ["key", "value", "topic", "partition", "headers", "timestamp", "offset", "timestampType"]
-)
-
-
 def _belongs(name: str, payload: PayloadFormat, timestamp: str | None) -> bool:
     if not payload.is_flat:
         return name == payload.payload
-    return name not in (*_KAFKA_COLUMNS, timestamp) and name.startswith(payload.prefix)
+    return name not in (*KAFKA_COLUMNS, timestamp) and name.startswith(payload.prefix)
 
 
 @dataclass(frozen=True, kw_only=True)
