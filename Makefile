@@ -13,7 +13,7 @@ WORKERS ?= 2
 PYTEST_ARGS ?=
 MUTANTS_ARGS ?=
 
-.PHONY: demo test check image bench soak mutants matrix broker clean java
+.PHONY: demo test check image bench soak mutants sanitize matrix wheels docs docs-browser workflows broker clean java
 .DEFAULT_GOAL := help
 
 help:
@@ -23,7 +23,10 @@ help:
 	@echo "make bench   the benchmarks, next to their peers"
 	@echo "make soak    the tests that take minutes, and those that take hours"
 	@echo "make mutants changes to the code that no test notices; MUTANTS_ARGS=--help"
+	@echo "make sanitize  the compiled kernels with gcc's sanitizers (some minutes)"
 	@echo "make matrix  the lowest versions of everything, and each PySpark and Python (half an hour)"
+	@echo "make wheels  the sdist and the wheels of all platforms in dist/, checked and tried"
+	@echo "make docs    the documentation as a site, in build/site/html"
 	@echo "make broker  a Kafka broker in the foreground, for trying things out"
 	@echo "make clean   remove what the other targets made"
 
@@ -45,6 +48,10 @@ soak: $(STAMP) java
 mutants: $(STAMP)
 	$(BIN)/python tests/tools/mutants.py $(MUTANTS_ARGS)
 
+# By hand, after a change in a kernel. Needs gcc.
+sanitize: $(STAMP)
+	@bash .ci/sanitize.sh $(BIN)/python build/sanitized
+
 check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -54,6 +61,30 @@ check: $(STAMP)
 # Not part of test: it downloads some gigabytes of PySpark and more.
 matrix: java
 	@bash .ci/matrix.sh .venv-matrix
+
+# Not part of test: a release's, and ten minutes for each Python.
+wheels: java
+	@bash .ci/wheels.sh .venv-wheels
+
+# Strict: a dead link or a docstring that can't be read is an error.
+docs: .venv-docs/.installed
+	.venv-docs/bin/python docs/site/stage.py build/site/source
+	.venv-docs/bin/python -m sphinx -b html -W --keep-going -q -c docs/site build/site/source build/site/html
+	@echo "Open build/site/html/index.html"
+
+CHROMIUM ?= $(shell command -v chromium || command -v google-chrome)
+docs-browser: docs
+	@test -n "$(CHROMIUM)" || { echo "Needs Chromium (Debian, Ubuntu: apt-get install chromium), or CHROMIUM=/path"; exit 1; }
+	.venv-docs/bin/python docs/site/check.py build/site/html "$(CHROMIUM)"
+
+.venv-docs/.installed: pyproject.toml
+	python3 -m venv .venv-docs
+	.venv-docs/bin/pip --disable-pip-version-check --quiet install --editable ".[docs,spark,testing]"
+	@touch $@
+
+# By hand, after a change in .github/workflows. Needs Go.
+workflows:
+	go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 
 # One table per script; a script that is missing something says so and the next one runs.
 bench: $(STAMP) java
@@ -66,6 +97,7 @@ bench: $(STAMP) java
 image: $(STAMP) java
 	$(BIN)/python -c "from spark_kafka_native.testing.broker_files import broker_image; broker_image()"
 	$(BIN)/python -c "from spark_kafka_native.testing.embedded_kdc import kdc_jars; kdc_jars()"
+	$(BIN)/python -c "from spark_kafka_native.testing.embedded_registry import registry_application; registry_application()"
 	$(BIN)/python .ci/spark_archive.py
 
 java:
@@ -76,6 +108,6 @@ $(STAMP): $(SOURCES)
 	@touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) .venv-matrix build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-matrix .venv-wheels .venv-docs build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find spark_kafka_native -name '*.so' -delete
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

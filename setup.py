@@ -1,7 +1,7 @@
-"""The compiled kernel; everything else is in pyproject.toml.
+"""The compiled kernels; everything else is in pyproject.toml.
 
-It uses CPython's stable ABI (3.11, the first with the buffer protocol), so one wheel serves every later
-Python. It is optional: where there is no compiler the build goes on without it, its NumPy twin serves, and
+They use CPython's stable ABI (3.11, the first with the buffer protocol), so one wheel serves every later
+Python. They are optional: where there is no compiler the build goes on without them, their twins serve, and
 the wheel is tagged for any platform. A release must not be built that way:
 SPARK_KAFKA_NATIVE_REQUIRE_KERNELS=1 makes it fail.
 """
@@ -16,7 +16,9 @@ from setuptools.command.bdist_wheel import bdist_wheel
 
 KERNELS = {
     "spark_kafka_native.kafka.records._kernel": "spark_kafka_native/kafka/records/_kernel.c",
+    "spark_kafka_native.formats.avro._kernel": "spark_kafka_native/formats/avro/_kernel.c",
 }
+HEADERS = sorted(header for source in KERNELS.values() for header in glob(f"{dirname(source)}/*.h"))
 REQUIRED = os.environ.get("SPARK_KAFKA_NATIVE_REQUIRE_KERNELS", "0") not in ("", "0")
 
 
@@ -43,7 +45,7 @@ setup(
         Extension(
             name,
             [source],
-            depends=sorted(glob(f"{dirname(source)}/*.h")),
+            depends=HEADERS,
             optional=not REQUIRED,
             py_limited_api=True,
             define_macros=[("Py_LIMITED_API", "0x030B0000")],

@@ -10,10 +10,12 @@ if TYPE_CHECKING:
     from .spark.options.option_values import options_from_properties
     from .spark.progress import ProgressLog, kafka_progress, lag
     from .spark.source import KafkaDataSource
+    from .spark.stream_metrics import StreamMetrics
 
 __all__ = [
     "KafkaDataSource",
     "ProgressLog",
+    "StreamMetrics",
     "__version__",
     "kafka_progress",
     "lag",
@@ -33,6 +35,11 @@ def __getattr__(name: str) -> Any:
         from .spark.options.option_values import options_from_properties
 
         return options_from_properties
+    if name == "StreamMetrics":
+        _check_pyspark()
+        from .spark.stream_metrics import StreamMetrics
+
+        return StreamMetrics
     if name in ("ProgressLog", "kafka_progress", "lag"):
         _check_pyspark()
         from .spark import progress

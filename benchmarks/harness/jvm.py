@@ -10,6 +10,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,16 +55,16 @@ def prepare_jvm_connector(folder: Path) -> JvmConnector:
     return JvmConnector(python=python, jars=tuple(sorted((folder / "connector").glob("*.jar"))))
 
 
-def resolve_jars(target: Path) -> None:
-    """Exactly the four jars: what they depend on is inside PySpark already.
+def resolve_jars(target: Path, wanted: Sequence[tuple[str, str, str]] = COORDINATES) -> None:
+    """Exactly the jars ``wanted``, by default the connector's four: what they depend on is inside PySpark.
 
     Raises `JarsUnavailableError` and `subprocess.TimeoutExpired` when they can't be fetched.
     """
     target.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + FETCH_TIMEOUT_S
-    for coordinates in COORDINATES:
-        wanted = ["-dependency", *coordinates, "-confs", "default", "-notransitive"]
-        wanted += ["-cache", str(target / "cache"), "-retrieve", f"{target}/[artifact]-[revision].[ext]"]
-        ran = run_ivy(wanted, timeout_s=max(deadline - time.monotonic(), 1))
+    for coordinates in wanted:
+        arguments = ["-dependency", *coordinates, "-confs", "default", "-notransitive"]
+        arguments += ["-cache", str(target / "cache"), "-retrieve", f"{target}/[artifact]-[revision].[ext]"]
+        ran = run_ivy(arguments, timeout_s=max(deadline - time.monotonic(), 1))
         if ran.returncode:
             raise JarsUnavailableError(f"{':'.join(coordinates)}: {(ran.stdout + ran.stderr)[-2000:]}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 from collections.abc import Iterator
@@ -82,4 +83,43 @@ def build_context(rng: random.Random) -> dict[str, Any]:
     }
 
 
-VALUES = {"incompressible": incompressible, "json": json_like}
+AVRO_EVENT = {
+    "type": "record",
+    "name": "Event",
+    "fields": [
+        {"name": "event_id", "type": "string"},
+        {"name": "ts", "type": "long"},
+        {"name": "type", "type": "string"},
+        {"name": "user_id", "type": "long"},
+        {"name": "country", "type": ["null", "string"]},
+        {"name": "amount", "type": "double"},
+        {"name": "currency", "type": "string"},
+        {"name": "channel", "type": {"type": "enum", "name": "Channel", "symbols": list(CHANNELS)}},
+        {"name": "trace", "type": "string"},
+    ],
+}
+
+
+def avro_events(count: int, size: int, seed: int = 1) -> Iterator[bytes]:
+    """``count`` events of some ``size`` bytes (>= 70) in Avro."""
+    import fastavro
+
+    rng, schema = random.Random(seed), fastavro.parse_schema(AVRO_EVENT)
+    for number in range(count):
+        event = {
+            "event_id": f"{rng.getrandbits(64):016x}",
+            "ts": 1_700_000_000_000 + number * 7,
+            "type": rng.choice(TYPES),
+            "user_id": rng.randrange(1_000_000),
+            "country": rng.choice((None, *COUNTRIES)),
+            "amount": round(rng.random() * 1000, 2),
+            "currency": "EUR",
+            "channel": rng.choice(CHANNELS),
+            "trace": rng.randbytes(size).hex()[: size - 62],
+        }
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, schema, event)
+        yield out.getvalue()
+
+
+VALUES = {"incompressible": incompressible, "json": json_like, "avro": avro_events}

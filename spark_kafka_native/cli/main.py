@@ -24,13 +24,19 @@ from .output import printable
 
 _COMMANDS = (
     "topics", "describe", "offsets", "tail", "produce", "groups", "reset", "delete-records", "configs",
-    "acls", "users", "tokens", "quotas", "transactions", "top", "bench", "doctor", "completion", "broker",
-    "demo", "zip",
+    "acls", "users", "tokens", "quotas", "transactions", "top", "exporter", "bench", "doctor", "completion",
+    "broker", "demo", "zip",
 )  # fmt: skip
 """Each but ``completion`` is a module of this package (``_`` for ``-``) with a function ``add_command``."""
 _LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 """Without -v, with -v, with -vv."""
-_EXTRAS = {"pyspark": "testing", "trustme": "testing", "cryptography": "testing", "shtab": "completion"}
+_EXTRAS = {
+    "pyspark": "testing",
+    "trustme": "testing",
+    "cryptography": "testing",
+    "shtab": "completion",
+    "prometheus_client": "prometheus",
+}
 """Modules that may not be installed, and our extra that installs each."""
 
 

@@ -106,6 +106,29 @@ def connect(arguments: argparse.Namespace) -> Admin:
 
 
 def given_properties(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return the properties of the connection: `all_properties` without those of formats. Wrong usage if they
+    name no cluster.
+    """
+    properties = all_properties(arguments)
+    if not properties.get("bootstrap.servers", "").strip():
+        wrong_usage(
+            arguments,
+            f"which cluster? Give -b HOST:PORT, --config FILE with bootstrap.servers, or set {_BOOTSTRAP}",
+        )
+    properties.setdefault("client.id", _CLIENT_ID)
+    if arguments.timeout is not None:
+        properties["default.api.timeout.ms"] = str(arguments.timeout * 1000)
+    properties.setdefault("default.api.timeout.ms", str(_TIMEOUT_S * 1000))
+    return {name: text for name, text in properties.items() if not is_of_format(name)}
+
+
+def is_of_format(name: str) -> bool:
+    """Return True for a property of a format or a registry, as the data source names them. Kafka's own
+    ``key.serializer`` and their like are none."""
+    return name.startswith(("registry.", "value.", "key.")) and not name.endswith("serializer")
+
+
+def all_properties(arguments: argparse.Namespace) -> dict[str, str]:
     """Return the properties from options, file and environment. Raises `ConfigError`.
 
     Options take precedence over the file, and a file that an option names over the environment.
@@ -122,15 +145,6 @@ def given_properties(arguments: argparse.Namespace) -> dict[str, str]:
     properties.update(arguments.properties)
     if arguments.bootstrap is not None:
         properties["bootstrap.servers"] = arguments.bootstrap
-    if not properties.get("bootstrap.servers", "").strip():
-        wrong_usage(
-            arguments,
-            f"which cluster? Give -b HOST:PORT, --config FILE with bootstrap.servers, or set {_BOOTSTRAP}",
-        )
-    properties.setdefault("client.id", _CLIENT_ID)
-    if arguments.timeout is not None:
-        properties["default.api.timeout.ms"] = str(arguments.timeout * 1000)
-    properties.setdefault("default.api.timeout.ms", str(_TIMEOUT_S * 1000))
     return properties
 
 
@@ -253,6 +267,16 @@ def check_named_once(arguments: argparse.Namespace, names: Iterable[str]) -> Non
         if name in seen:
             wrong_usage(arguments, f"{name!r} is named twice: name each setting only once")
         seen.add(name)
+
+
+def check_options(arguments: argparse.Namespace, actions: Mapping[str, Collection[str]]) -> None:
+    """Wrong usage if an option is given that means nothing to the action. ``actions``: those of each option,
+    by the name that it has in ``arguments``."""
+    for name, own in actions.items():
+        if arguments.action in own or getattr(arguments, name) == arguments.parser.get_default(name):
+            continue
+        option = next(one.option_strings[-1] for one in arguments.parser._actions if one.dest == name)
+        wrong_usage(arguments, f"{arguments.action}: {option} is for {' and '.join(own)}")
 
 
 def wrong_usage(arguments: argparse.Namespace, text: str) -> Never:

@@ -50,6 +50,15 @@ def print_rows(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, as_
             print("\t".join(cell(row.get(column)) for column in columns))
 
 
+def write_bytes(data: bytes) -> None:
+    """Write all of ``data`` to standard output. With ``PYTHONUNBUFFERED`` its buffer is none: a write that a
+    full disk or the end of a pipe cuts short says so by the number of bytes only, and the next one fails."""
+    left = memoryview(data)
+    while left:
+        left = left[sys.stdout.buffer.write(left) :]
+    sys.stdout.buffer.flush()
+
+
 def print_json(value: Any) -> None:
     """Print one JSON document, indented on a terminal."""
     import json

@@ -9,13 +9,14 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from ..kafka.config.producer_config import COMPRESSION_TYPES
 from ..kafka.errors import KafkaError
 from .options import add_connection_options, number, pair, producer_configs, wrong_usage
 from .output import columns_of, counted, note, on_terminal, print_json, show_progress
+from .typed_records import TypedInput, add_format_options, given_formats
 
 if TYPE_CHECKING:
     from ..kafka.producer.producer import Producer
@@ -92,6 +93,7 @@ def add_command(commands: Any) -> None:
         help="json: one object per line, as tail --json prints them",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_format_options(parser)
     add_connection_options(parser)
     parser.set_defaults(run=run, parser=parser)
 
@@ -102,12 +104,16 @@ def run(arguments: argparse.Namespace) -> int:
     from ..kafka.producer.producer import Producer
 
     client, config = producer_configs(arguments)
+    typed = {
+        payload: TypedInput(given, payload, arguments.topic)
+        for payload, given in given_formats(arguments).items()
+    }
     counts = _Counts()
     producer = Producer(client, config)
     problem = ""
     try:
         try:
-            _send_all(producer, arguments, counts)
+            _send_all(producer, arguments, typed, counts)
         except InputError as error:
             problem = str(error)
         except KafkaError as error:  # this record can't be sent; the records before it are
@@ -190,10 +196,14 @@ class _Counts:
             show_progress(line[: columns_of(sys.stderr) - 1], sys.stderr)
 
 
-def _send_all(producer: Producer, arguments: argparse.Namespace, counts: _Counts) -> None:
-    make = _maker(arguments)
+def _send_all(
+    producer: Producer, arguments: argparse.Namespace, typed: Mapping[str, TypedInput], counts: _Counts
+) -> None:
+    make = _maker(arguments, typed)
     for data in _records(arguments):
         record = make(data)
+        if typed:
+            record = _encoded(record, typed, counts.sent + 1, data)
         delivery = producer.send(
             arguments.topic,
             key=record.key,
@@ -207,10 +217,23 @@ def _send_all(producer: Producer, arguments: argparse.Namespace, counts: _Counts
         counts.show()
 
 
-def _maker(arguments: argparse.Namespace) -> Callable[[bytes], _NewRecord]:
+def _encoded(record: _NewRecord, typed: Mapping[str, TypedInput], number: int, data: bytes) -> _NewRecord:
+    """``record`` with its key and value in their formats. Raises `InputError`."""
+    contents = {"key": record.key, "value": record.value}
+    for payload, one in typed.items():
+        content = contents[payload]
+        try:
+            contents[payload] = None if content is None else one.encode(content)
+        except ValueError as error:
+            raise InputError(f"line {number}: the {payload} does not fit: {error}: {data[:60]!r}") from None
+    return record._replace(key=contents["key"], value=contents["value"])
+
+
+def _maker(arguments: argparse.Namespace, typed: Mapping[str, TypedInput]) -> Callable[[bytes], _NewRecord]:
     headers = tuple((name, value.encode()) for name, value in arguments.header)
     if arguments.input == "json":
-        return lambda data: record_from_json(data, arguments, headers)
+        as_json = [payload for payload, one in typed.items() if not one.is_text]
+        return lambda data: record_from_json(data, arguments, headers, as_json)
     separator = None if arguments.key_separator is None else _unescaped(arguments, arguments.key_separator)
     fixed = None if arguments.key is None else arguments.key.encode()
     empty = None if arguments.empty_is_null else b""
@@ -228,23 +251,38 @@ def _maker(arguments: argparse.Namespace) -> Callable[[bytes], _NewRecord]:
 
 
 def record_from_json(
-    data: bytes, arguments: argparse.Namespace, headers: tuple[tuple[str, bytes | None], ...]
+    data: bytes,
+    arguments: argparse.Namespace,
+    headers: tuple[tuple[str, bytes | None], ...],
+    as_json: Sequence[str] = (),
 ) -> _NewRecord:
-    """Parse one line of ``--input json``, as `tail --json` prints it. Raises `InputError`."""
+    """Parse one line of ``--input json``, as `tail --json` prints it. Of key and value, those in ``as_json``
+    are the JSON text that stands there. Raises `InputError`.
+    """
     try:
         parsed = json.loads(data)
         _check_members(parsed, "record")
         own = tuple(_json_header(one) for one in parsed.get("headers") or ())
         timestamp_ms = parsed.get("timestamp_ms")
+        texts = _member_texts(data, as_json) if as_json else {}
         return _NewRecord(
-            _json_bytes(parsed, "key"),
-            _json_bytes(parsed, "value"),
+            texts["key"] if "key" in texts else _json_bytes(parsed, "key"),
+            texts["value"] if "value" in texts else _json_bytes(parsed, "value"),
             arguments.partition,
             arguments.timestamp if timestamp_ms is None else int(timestamp_ms),
             own + headers,
         )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise InputError(f"a line is no record in JSON ({error}): {data[:60]!r}") from None
+
+
+def _member_texts(data: bytes, names: Sequence[str]) -> dict[str, bytes | None]:
+    """The members called ``names`` of the object ``data``, as they stand there. Null is None."""
+    from ..formats.json_scan import members
+
+    text = data.decode().strip()
+    found = {name: text[start:end].encode() for name, start, end in members(text, 0) if name in names}
+    return {name: None if one == b"null" else one for name, one in found.items()}
 
 
 def _json_header(header: Any) -> tuple[str, bytes | None]:

@@ -1,20 +1,12 @@
-"""``tail``: shows records of topics, from any offset, up to the end or continuously.
-
-The second half is pure: the formats of a printed record are text, raw, hex, JSON, and a format given by the
-user.
-"""
+"""``tail``: shows records of topics, from any offset, up to the end or continuously."""
 
 from __future__ import annotations
 
 import argparse
-import itertools
-import re
-import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Self
 
-from ..kafka.errors import ConfigError, DeadlineExceededError, KafkaError
+from ..kafka.errors import DeadlineExceededError, KafkaError
 from ..kafka.model import HeaderKeys, OffsetAt
 from .offsets import OFFSET_SPECS, OffsetResolver, OffsetSpec, parse_offset_spec
 from .options import (
@@ -28,13 +20,26 @@ from .options import (
     topics_matching,
     wrong_usage,
 )
-from .output import on_terminal, printable
+from .output import counted, note, on_terminal, write_bytes
+from .record_lines import (
+    FORMAT_HELP,
+    RENDERS,
+    Render,
+    ShownRecord,
+    escaped,
+    parse_format,
+    raw_line,
+    shown_records,
+)
+from .typed_records import TypedLines, add_format_options, given_formats
 
 if TYPE_CHECKING:
     from ..kafka.cluster.router import Router
     from ..kafka.config.client_config import ConsumerConfig
     from ..kafka.consumer.fetched_records import FetchedRecords
     from ..kafka.consumer.fetcher import FetchRun
+    from ..kafka.consumer.typed_records import TypedRecords
+    from ..kafka.group.group_consumer import GroupConsumer
     from ..kafka.model import IsolationLevel, TopicPartition
 
 _LAST = 10
@@ -44,29 +49,6 @@ _REFRESH_MS = 10_000
 written, and one request in this time is little to a broker."""
 _LATE_MS = 1_000
 """The limit for a partition that does not answer: the records of the others wait for it."""
-FORMAT_HELP = (
-    "%%t topic, %%p partition, %%o offset, %%T timestamp (milliseconds), %%k key, %%s value, %%K and %%S "
-    "their lengths (-1 for null), %%h headers, %%%% a percent sign, \\n \\t \\\\ \\xNN"
-)
-_TOKEN = re.compile(r"%(.)|\\x([0-9a-fA-F]{2})|\\(.)", re.DOTALL)
-_ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
-
-Headers = Sequence[tuple[str, bytes | None]]
-
-
-class ShownRecord(NamedTuple):
-    """A record with its topic, partition and offset."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
-
-
-Render = Callable[[ShownRecord], bytes]
 
 
 def add_command(commands: Any) -> None:
@@ -107,12 +89,18 @@ def add_command(commands: Any) -> None:
     parser.add_argument("-c", "--count", type=number(1), metavar="N", help="stop after N records in total")
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument(
-        "-o", "--output", choices=tuple(_RENDERS),
+        "-o", "--output", choices=tuple(RENDERS),
         help="text: where, when, key and value (default on a terminal); raw: values as they are, each with a "
         "newline (default in a pipe); hex; json: one object a line",
     )  # fmt: skip
     shown.add_argument("--json", action="store_const", const="json", dest="output", help="as -o json")
     shown.add_argument("--format", metavar="TEXT", help=FORMAT_HELP)
+    group = add_format_options(parser)
+    group.add_argument(
+        "--mode", choices=("failfast", "permissive", "dropmalformed"),
+        help="a record that can't be decoded: failfast (the default) ends with an error before it; "
+        "permissive shows as much of it as can be read, and why not all; dropmalformed leaves it out",
+    )  # fmt: skip
     add_connection_options(parser)
     parser.set_defaults(run=run, parser=parser)
 
@@ -121,18 +109,20 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the records."""
     if arguments.follow and arguments.until is not None:
         wrong_usage(arguments, "--follow goes on and on: it has no --until")
-    names, render = given_topics(arguments), _render(arguments)
+    names, render, typed = given_topics(arguments), _render(arguments), _typed(arguments)
     if arguments.group is not None:
         if arguments.until is not None or arguments.partition is not None:
             wrong_usage(arguments, "--group: the group says which partitions are read, and there is no end")
-        _show_group(names, arguments, render)
+        with _Printer(render, arguments.count, typed) as printer:
+            _show_group(names, arguments, printer)
         return 0
     from ..kafka.cluster.router import Router
 
     client, consumer = consumer_configs(arguments)
     router = Router(client)
     try:
-        whole = _show(router, names, consumer, arguments, render)
+        with _Printer(render, arguments.count, typed) as printer:
+            whole = _show(router, names, consumer, arguments, printer)
     finally:
         router.close()
     return 0 if whole else 1
@@ -147,10 +137,21 @@ def _render(arguments: argparse.Namespace) -> Render:
             wrong_usage(arguments, f"--format: {error}")
         return escaped(render) if terminal else render
     output = arguments.output or ("text" if terminal else "raw")
-    return escaped(raw_line) if output == "raw" and terminal else _RENDERS[output]
+    return escaped(raw_line) if output == "raw" and terminal else RENDERS[output]
 
 
-def _show_group(names: list[str], arguments: argparse.Namespace, render: Render) -> None:
+def _typed(arguments: argparse.Namespace) -> TypedLines | None:
+    formats = given_formats(arguments)
+    if not formats:
+        if arguments.mode is not None:
+            wrong_usage(arguments, "--mode is for records with --value-format or --key-format")
+        return None
+    if arguments.output == "hex":
+        wrong_usage(arguments, "-o hex shows bytes: leave out the formats")
+    return TypedLines(formats, arguments.mode or "failfast", warns=arguments.output != "json")
+
+
+def _show_group(names: list[str], arguments: argparse.Namespace, printer: _Printer) -> None:
     """Print as a member of a group. The offsets of printed records are committed; a record that may not have
     been printed is read again.
     """
@@ -166,19 +167,9 @@ def _show_group(names: list[str], arguments: argparse.Namespace, render: Render)
             metadata.topic(name)
     finally:
         router.close()
-    left = arguments.count
     with GroupConsumer(client, topics, config) as consumer:
-        while left is None or left > 0:
-            fetched = consumer.read()
-            assert fetched is not None  # without a timeout
-            printed = _print(fetched, render, left)
-            whole = printed == fetched.columns.length
-            offsets = fetched.columns.offset
-            assert offsets is not None  # every column is fetched
-            done = fetched.next_offset if whole else int(offsets[printed])
-            consumer.commit(offsets={fetched.topic_partition: done})
-            if left is not None:
-                left -= printed
+        while not printer.done:
+            printer.print_next(consumer)
 
 
 def _show(
@@ -186,7 +177,7 @@ def _show(
     names: list[str],
     consumer: ConsumerConfig,
     arguments: argparse.Namespace,
-    render: Render,
+    printer: _Printer,
 ) -> bool:
     """Print the records; False if there are partitions that did not answer."""
     from ..kafka.consumer.fetcher import FetchRun
@@ -216,7 +207,7 @@ def _show(
             late = dict.fromkeys(resolver.missing, start)
             growing = arguments.partition is None
             found = Following(router, run, wanted, level, late=late, growing=growing).fetched()
-        _print_all(found, render, arguments.count)
+        printer.print_all(found)
     finally:
         run.close()
     return not resolver.missing
@@ -238,39 +229,69 @@ def _last(lines: int) -> OffsetSpec:
     return parse_offset_spec("latest" if lines == 0 else f"-{lines}")
 
 
-def _print_all(found: Iterator[FetchedRecords], render: Render, count: int | None) -> None:
-    left = count
-    for fetched in found:
-        printed = _print(fetched, render, left)
-        if left is not None:
-            left -= printed
-            if left <= 0:
-                return
+class _Printer:
+    """Prints records, up to a number of them, and counts those that could not be decoded."""
 
+    def __init__(self, render: Render, count: int | None, typed: TypedLines | None) -> None:
+        self._render = render
+        self._left = count
+        self.typed = typed
 
-def _print(fetched: FetchedRecords, render: Render, max_records: int | None) -> int:
-    """Print the first records of ``fetched``, and return their number."""
-    lines = [render(record) for record in itertools.islice(shown_records(fetched), max_records)]
-    sys.stdout.buffer.write(b"".join(lines))
-    sys.stdout.buffer.flush()
-    return len(lines)
+    def __enter__(self) -> Self:
+        return self
 
+    def __exit__(self, *_: object) -> None:
+        if self.typed is not None and self.typed.left_out:
+            note(f"{counted(self.typed.left_out, 'record')} could not be decoded: left out.")
 
-def shown_records(fetched: FetchedRecords) -> Iterator[ShownRecord]:
-    """Yield the records of ``fetched``."""
-    columns, (topic, partition) = fetched.columns, fetched.topic_partition
-    if not columns.length:
-        return
-    given = (columns.offset, columns.timestamp_ms, columns.key, columns.value, columns.headers)
-    if any(column is None for column in given):
-        raise ConfigError("all columns have to be fetched to show records")
-    offset, timestamp_ms, key, value, headers = (
-        column.to_pylist() if hasattr(column, "to_pylist") else column.tolist()  # type: ignore[union-attr]
-        for column in given
-    )
-    for row in range(columns.length):
-        pairs = [(one["key"], one["value"]) for one in headers[row] or ()]
-        yield ShownRecord(topic, partition, offset[row], timestamp_ms[row], key[row], value[row], pairs)
+    @property
+    def done(self) -> bool:
+        """True once as many records are printed as were asked for."""
+        return self._left is not None and self._left <= 0
+
+    def print_all(self, found: Iterator[FetchedRecords]) -> None:
+        """Print the records as they come."""
+        for fetched in found:
+            for records, next_offset in self._parts(fetched):
+                self.print(records, next_offset)
+                if self.done:
+                    return
+
+    def print_next(self, consumer: GroupConsumer) -> None:
+        """Print the next records of a group's member, and commit those."""
+        taken: FetchedRecords | TypedRecords
+        if self.typed is None:
+            fetched = consumer.read()
+            assert fetched is not None  # without a timeout
+            taken, records = fetched, shown_records(fetched)
+        else:
+            taken = self.typed.read(consumer)
+            records = self.typed.records(taken)
+        next_offset = self.print(records, taken.next_offset)
+        consumer.commit(offsets={taken.topic_partition: next_offset})
+
+    def _parts(self, fetched: FetchedRecords) -> Iterator[tuple[Iterator[ShownRecord], int]]:
+        if self.typed is None:
+            yield shown_records(fetched), fetched.next_offset
+            return
+        for part in self.typed.decoded(fetched):
+            yield self.typed.records(part), part.next_offset
+
+    def print(self, records: Iterator[ShownRecord], next_offset: int) -> int:
+        """Print ``records``, which end before ``next_offset``, and return the offset before which all of them
+        were printed."""
+        lines: list[bytes] = []
+        for record in records:
+            if self.done:
+                next_offset = record.offset
+                break
+            if self._left is not None:
+                self._left -= 1
+            if record.error is not None and self.typed is not None and self.typed.warns:
+                note(f"{record.topic}-{record.partition}@{record.offset}: {record.error}")
+            lines.append(self._render(record))
+        write_bytes(b"".join(lines))
+        return next_offset
 
 
 def _passes(error: KafkaError) -> bool:
@@ -363,152 +384,3 @@ class Following:
         for topic_partition, found in first.items():
             self._run.add(topic_partition, found.offset or 0)
             self._known.add(topic_partition)
-
-
-# --- formats ------------------------------------------------------------------------------------------------
-
-
-def raw_line(record: ShownRecord) -> bytes:
-    """Return the unchanged value and a newline; only a newline for a null value."""
-    return (record.value or b"") + b"\n"
-
-
-def text_line(record: ShownRecord) -> bytes:
-    """Return position, timestamp, key and value for people, with control characters escaped."""
-    when = "no time" if record.timestamp_ms < 0 else _time(record.timestamp_ms)
-    key = "" if record.key is None else f"{_readable(record.key)}  "
-    headers = "".join(f"  {name}={_readable(value)}" for name, value in record.headers)
-    where = f"{record.topic}-{record.partition}@{record.offset}"
-    line = f"{where}  {when}  {key}{_readable(record.value)}{'  #' if headers else ''}{headers}"
-    return f"{printable(line)}\n".encode(errors="backslashreplace")
-
-
-def hex_line(record: ShownRecord) -> bytes:
-    """Return the position and the key of a record, and its value as a hex dump."""
-    lines = [f"{record.topic}-{record.partition}@{record.offset}  key {_hex(record.key)}"]
-    value = record.value
-    if value is None:
-        lines.append("  null")
-    else:
-        for at in range(0, len(value), 16):
-            row = value[at : at + 16]
-            shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
-            lines.append(f"  {at:08x}  {row.hex(' '):47}  {shown}")
-    return printable_lines(lines)
-
-
-def json_line(record: ShownRecord) -> bytes:
-    """Return one JSON object, which `produce` can read; bytes that are not UTF-8 are base64 (see
-    `json_bytes`).
-    """
-    shown: dict[str, Any] = {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp_ms": record.timestamp_ms if record.timestamp_ms >= 0 else None,
-    }
-    shown |= json_bytes("key", record.key) | json_bytes("value", record.value)
-    if record.headers:
-        shown["headers"] = [{"name": name} | json_bytes("value", value) for name, value in record.headers]
-    import json
-
-    return json.dumps(shown).encode() + b"\n"
-
-
-_RENDERS: dict[str, Render] = {"text": text_line, "raw": raw_line, "hex": hex_line, "json": json_line}
-
-
-def json_bytes(name: str, data: bytes | None) -> dict[str, str | None]:
-    """Return ``data`` as a member called ``name``, or ``<name>_base64`` if it is not UTF-8."""
-    if data is None:
-        return {name: None}
-    try:
-        return {name: data.decode()}
-    except UnicodeDecodeError:
-        import base64
-
-        return {f"{name}_base64": base64.b64encode(data).decode()}
-
-
-def parse_format(text: str) -> Render:
-    """Parse a format given by the user (`FORMAT_HELP`). Raises `ValueError` for an unknown letter."""
-    parts: list[bytes | Render] = []
-    at = 0
-    for found in _TOKEN.finditer(text):
-        parts.append(text[at : found.start()].encode())
-        parts.append(_part(found))
-        at = found.end()
-    parts.append(text[at:].encode())
-    return lambda record: b"".join(part if isinstance(part, bytes) else part(record) for part in parts)
-
-
-def _part(found: re.Match[str]) -> bytes | Render:
-    letter, code, escape = found.groups()
-    if code is not None:
-        return bytes.fromhex(code)
-    if escape is not None:
-        if escape not in _ESCAPES:
-            raise ValueError(f"\\{escape} means nothing in a format")
-        return _ESCAPES[escape]
-    if letter == "%":
-        return b"%"
-    if letter not in _FIELDS:
-        raise ValueError(
-            f"%{letter} means nothing in a format: it has {', '.join('%' + one for one in _FIELDS)}"
-        )
-    return _FIELDS[letter]
-
-
-def _number(value: int) -> bytes:
-    return str(value).encode()
-
-
-def _length(data: bytes | None) -> bytes:
-    return b"-1" if data is None else str(len(data)).encode()
-
-
-_FIELDS: dict[str, Render] = {
-    "t": lambda record: record.topic.encode(),
-    "p": lambda record: _number(record.partition),
-    "o": lambda record: _number(record.offset),
-    "T": lambda record: _number(record.timestamp_ms),
-    "k": lambda record: record.key or b"",
-    "s": lambda record: record.value or b"",
-    "K": lambda record: _length(record.key),
-    "S": lambda record: _length(record.value),
-    "h": lambda record: b",".join(
-        name.encode(errors="surrogateescape") + b"=" + (value or b"") for name, value in record.headers
-    ),
-}
-
-
-def escaped(render: Render) -> Render:
-    """Return ``render`` for a terminal: control characters except newlines and tabs are escaped."""
-
-    def safe(record: ShownRecord) -> bytes:
-        text = render(record).decode(errors="backslashreplace")
-        kept = re.split("([\n\t])", text)
-        return "".join(part if part in ("\n", "\t") else printable(part) for part in kept).encode()
-
-    return safe
-
-
-def printable_lines(lines: Sequence[str]) -> bytes:
-    """Return the bytes of ``lines``, with control characters escaped."""
-    return "".join(f"{printable(line)}\n" for line in lines).encode(errors="backslashreplace")
-
-
-def _readable(data: bytes | None) -> str:
-    return "null" if data is None else data.decode(errors="backslashreplace")
-
-
-def _hex(data: bytes | None) -> str:
-    return "null" if data is None else data.hex(" ") or "empty"
-
-
-def _time(timestamp_ms: int) -> str:
-    try:
-        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return f"@{timestamp_ms}"
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{timestamp_ms % 1000:03d}Z"

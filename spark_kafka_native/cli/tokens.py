@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from ..kafka.admin.delegation_tokens import DelegationToken
 
 _COLUMNS = ("token_id", "owner", "requester", "issued", "expires", "max", "renewers")
+_MAX_DIGITS = 19
+_MAX_MS = 2**63 - 1
 _UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -131,6 +133,8 @@ def _time(milliseconds: int) -> str:
 
 def _duration(text: str) -> int:
     count, unit = text[:-1], text[-1:]
-    if unit not in _UNITS or not count.isdecimal() or not count.isascii() or not int(count):
+    if unit not in _UNITS or not count.isdecimal() or not count.isascii() or not count.strip("0"):
         raise argparse.ArgumentTypeError(f"a time such as 30m, 12h or 3d is wanted, not {text!r}")
-    return int(count) * _UNITS[unit]
+    if len(count) > _MAX_DIGITS or (milliseconds := int(count) * _UNITS[unit]) > _MAX_MS:
+        raise argparse.ArgumentTypeError("that is a longer time than Kafka can count (2**63 - 1 ms)")
+    return milliseconds

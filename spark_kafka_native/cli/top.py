@@ -7,35 +7,17 @@ import shutil
 import sys
 import time
 from collections import defaultdict
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..kafka.errors import KafkaError
-from ..kafka.model import OffsetAt, TopicPartition
+from .cluster_moment import ClusterMoment, look_at_cluster
 from .options import add_connection_options, add_json_option, connect, number
 from .output import BOLD, PLAIN, bold, counted, on_terminal, print_json, table
-
-if TYPE_CHECKING:
-    from ..kafka.admin.admin import Admin
 
 _INTERVAL_S = 2.0
 _TOPIC_COLUMNS = ("topic", "partitions", "end_offsets", "records_per_s")
 _GROUP_COLUMNS = ("group", "state", "members", "lag", "committed_per_s", "behind")
 _HOME, _CLEAR_BELOW, _CLEAR_LINE = "\x1b[H", "\x1b[J", "\x1b[K"
 _HIDE, _SHOW = "\x1b[?25l", "\x1b[?25h"
-
-
-@dataclass
-class _Moment:
-    """The state of the cluster at one time."""
-
-    at: float
-    brokers: int = 0
-    ends: dict[TopicPartition, int] = field(default_factory=dict)
-    groups: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
-    states: dict[str, str] = field(default_factory=dict)
-    members: dict[str, int] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
 
 
 def add_command(commands: Any) -> None:
@@ -67,14 +49,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Show views, one after the other."""
     live = on_terminal() and not arguments.json
     with connect(arguments) as admin:
-        before = _look(admin, arguments.names)
+        before = look_at_cluster(admin, arguments.names)
         if live:
             sys.stdout.write(_HIDE + _HOME + _CLEAR_BELOW)
         try:
             shown = 0
             while arguments.count is None or shown < arguments.count:
                 time.sleep(arguments.interval)  # a view shows the changes in this time
-                now = _look(admin, arguments.names)
+                now = look_at_cluster(admin, arguments.names)
                 _show(now, before, arguments.json, live)
                 before, shown = now, shown + 1
         finally:
@@ -94,43 +76,7 @@ def _seconds(text: str) -> float:
     return value
 
 
-def _look(admin: Admin, names: list[str]) -> _Moment:
-    from ..kafka.cluster.offsets import MISSING_MS, try_offsets
-    from ..kafka.model import IsolationLevel
-
-    moment = _Moment(at=time.monotonic())
-    topics = admin.describe_topics(names or None)
-    partitions = [
-        TopicPartition(name, one.partition)
-        for name, topic in topics.items()
-        if not topic.internal and not topic.error_code
-        for one in topic.partitions.values()
-    ]
-    latest, limit = dict.fromkeys(partitions, OffsetAt.LATEST), admin.router.deadline(MISSING_MS)
-    # One attempt: another view follows soon.
-    ends, failed = try_offsets(admin.router, latest, IsolationLevel.READ_UNCOMMITTED, limit)
-    moment.problems += [str(error) for error in failed.values()]
-    moment.brokers = len(admin.router.snapshot.brokers)
-    moment.ends = {tp: found.offset or 0 for tp, found in ends.items()}
-    for group in admin.list_groups():
-        if group.type in ("share", "streams"):
-            continue
-        try:
-            _look_at_group(admin, group.group_id, group.state, moment, bool(names))
-        except KafkaError as error:  # a group without permission, or just deleted
-            moment.problems.append(str(error))
-    return moment
-
-
-def _look_at_group(admin: Admin, name: str, state: str, moment: _Moment, only_these: bool) -> None:
-    committed = {tp: one.offset for tp, one in admin.group_offsets(name).items() if tp in moment.ends}
-    if only_these and not committed:
-        return
-    moment.groups[name], moment.states[name] = committed, state
-    moment.members[name] = 0 if state == "Empty" else len(admin.describe_groups([name])[name].members)
-
-
-def _show(now: _Moment, before: _Moment, as_json: bool, live: bool) -> None:
+def _show(now: ClusterMoment, before: ClusterMoment, as_json: bool, live: bool) -> None:
     topics, groups = topic_rows(now, before), group_rows(now, before)
     if as_json:
         print_json({"brokers": now.brokers, "topics": topics, "groups": groups, "problems": now.problems})
@@ -156,7 +102,7 @@ def cut_line(line: str, columns: int) -> str:
     return bare[:columns] if bare == line else f"{BOLD}{bare[:columns]}{PLAIN}"
 
 
-def topic_rows(now: _Moment, before: _Moment) -> list[dict[str, Any]]:
+def topic_rows(now: ClusterMoment, before: ClusterMoment) -> list[dict[str, Any]]:
     """Return a row for each topic, the busiest first."""
     ends: dict[str, int] = defaultdict(int)
     written: dict[str, int] = defaultdict(int)
@@ -179,7 +125,7 @@ def topic_rows(now: _Moment, before: _Moment) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (-float(str(row["records_per_s"])), str(row["topic"])))
 
 
-def group_rows(now: _Moment, before: _Moment) -> list[dict[str, Any]]:
+def group_rows(now: ClusterMoment, before: ClusterMoment) -> list[dict[str, Any]]:
     """Return a row for each group, the largest lag first."""
     seconds = max(0.001, now.at - before.at)
     rows = []

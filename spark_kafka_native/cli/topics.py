@@ -10,6 +10,7 @@ from .options import (
     add_connection_options,
     add_json_option,
     check_named_once,
+    check_options,
     connect,
     is_pattern,
     number,
@@ -20,6 +21,17 @@ from .options import (
 from .output import act_on_each, print_rows
 
 _COLUMNS = ("topic", "partitions", "replicas", "under_replicated", "leaderless")
+_ACTIONS = {
+    "internal": ("list",),
+    "partitions": ("create", "grow"),
+    "replication_factor": ("create",),
+    "replicas": ("create",),
+    "settings": ("create",),
+    "if_not_exists": ("create",),
+    "if_exists": ("delete",),
+    "dry_run": ("create", "grow"),
+}
+"""The actions of each option."""
 
 
 def add_command(commands: Any) -> None:
@@ -65,6 +77,7 @@ def add_command(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the requested action."""
+    check_options(arguments, _ACTIONS)
     if arguments.action != "list" and not arguments.names:
         wrong_usage(arguments, f"{arguments.action}: which topics?")
     if "" in arguments.names:
@@ -124,8 +137,6 @@ def _create(arguments: argparse.Namespace) -> int:
 
 
 def _delete(arguments: argparse.Namespace) -> int:
-    if arguments.dry_run:
-        wrong_usage(arguments, "Kafka can't check a deletion: --dry-run is for create and grow")
     done = "is not there" if arguments.if_exists else "deleted"
     with connect(arguments) as admin:
         return _each(

@@ -8,12 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 from ..kafka.errors import KafkaError, PartialAnswerError
 from ..kafka.model import TopicPartition
-from .options import add_connection_options, add_json_option, connect, number, topics_matching, wrong_usage
+from .options import (
+    add_connection_options,
+    add_json_option,
+    check_options,
+    connect,
+    number,
+    topics_matching,
+    wrong_usage,
+)
 from .output import note, print_rows
 
 if TYPE_CHECKING:
     from ..kafka.admin.admin import Admin
 
+_ACTIONS = {"state": ("list",), "partition": ("abort",), "start_offset": ("abort",)}
+"""The actions of each option."""
 _LISTED = ("transactional_id", "state", "producer_id")
 _DESCRIBED = (*_LISTED, "producer_epoch", "timeout_ms", "started_ms", "partitions")
 _HANGING = ("topic", "partition", "start_offset", "producer_id", "producer_epoch", "last_timestamp_ms")
@@ -57,6 +67,7 @@ def add_command(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the requested action."""
+    check_options(arguments, _ACTIONS)
     if arguments.action != "list" and not arguments.names:
         what = "transactional ids" if arguments.action == "describe" else "topics"
         wrong_usage(arguments, f"{arguments.action}: which {what}?")

@@ -7,13 +7,16 @@ import getpass
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .options import add_connection_options, add_json_option, connect, number, wrong_usage
+from .options import add_connection_options, add_json_option, check_options, connect, number, wrong_usage
 from .output import act_on_each, note, print_rows
 
 if TYPE_CHECKING:
     from ..kafka.config.secret import Secret
 
 _MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+_ITERATIONS = 8_192
+_ACTIONS = {"mechanism": ("set", "delete"), "iterations": ("set",), "password": ("set",)}
+"""The actions of each option."""
 
 
 def add_command(commands: Any) -> None:
@@ -29,12 +32,8 @@ def add_command(commands: Any) -> None:
         "action", nargs="?", default="list", choices=("list", "set", "delete"), help="(default list)"
     )
     parser.add_argument("names", nargs="*", metavar="USER")
-    parser.add_argument(
-        "--mechanism", choices=_MECHANISMS, default=_MECHANISMS[1], help=f"(default {_MECHANISMS[1]})"
-    )
-    parser.add_argument(
-        "--iterations", type=number(1), default=8_192, metavar="N", help="set: (default 8192)"
-    )
+    parser.add_argument("--mechanism", choices=_MECHANISMS, help=f"set, delete: (default {_MECHANISMS[1]})")
+    parser.add_argument("--iterations", type=number(1), metavar="N", help=f"set: (default {_ITERATIONS})")
     parser.add_argument(
         "--password",
         metavar="env:NAME|file:/path",
@@ -47,6 +46,7 @@ def add_command(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the requested action."""
+    check_options(arguments, _ACTIONS)
     if arguments.action != "list" and not arguments.names:
         wrong_usage(arguments, f"{arguments.action}: which users?")
     if arguments.action == "list":
@@ -77,7 +77,10 @@ def _set(arguments: argparse.Namespace) -> int:
     with connect(arguments) as admin:
         try:
             admin.set_scram_user(
-                user, password, mechanism=arguments.mechanism, iterations=arguments.iterations
+                user,
+                password,
+                mechanism=arguments.mechanism or _MECHANISMS[1],
+                iterations=arguments.iterations or _ITERATIONS,
             )
         except ValueError as error:  # iterations, an empty password
             wrong_usage(arguments, str(error))
@@ -105,7 +108,7 @@ def _delete(arguments: argparse.Namespace) -> int:
     with connect(arguments) as admin:
         return act_on_each(
             dict.fromkeys(arguments.names),
-            lambda user: admin.delete_scram_user(user, mechanism=arguments.mechanism),
+            lambda user: admin.delete_scram_user(user, mechanism=arguments.mechanism or _MECHANISMS[1]),
             "deleted",
             as_json=arguments.json,
         )

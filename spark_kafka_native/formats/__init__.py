@@ -4,18 +4,41 @@ Nothing here knows Kafka or Spark. `load_format` finds a format by its name: one
 package offers under the entry point `ENTRY_POINT`.
 """
 
+from .column_format import ColumnFormat
 from .errors import EncodeError, FormatError
-from .format import ENTRY_POINT, BadRows, Decoded, Decoder, Encoder, Format, format_names, load_format
+from .format import (
+    ENTRY_POINT,
+    BadRows,
+    Decoded,
+    Decoder,
+    Encoder,
+    Format,
+    HeaderDecoder,
+    InferringFormat,
+    Resolved,
+    SchemaFormat,
+    format_names,
+    is_own_schema,
+    load_format,
+)
+from .header_ids import header_ids
 
 __all__ = [
     "ENTRY_POINT",
     "BadRows",
+    "ColumnFormat",
     "Decoded",
     "Decoder",
     "EncodeError",
     "Encoder",
     "Format",
     "FormatError",
+    "HeaderDecoder",
+    "InferringFormat",
+    "Resolved",
+    "SchemaFormat",
     "format_names",
+    "header_ids",
+    "is_own_schema",
     "load_format",
 ]

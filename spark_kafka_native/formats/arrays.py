@@ -6,11 +6,13 @@ new process, which reads of good payloads do without.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 
 def wrap(values: npt.NDArray[Any], kind: pa.DataType, valid: npt.NDArray[np.bool_] | None = None) -> pa.Array:
@@ -26,11 +28,32 @@ def boolean(values: npt.NDArray[np.bool_]) -> pa.Array:
     return pa.Array.from_buffers(pa.bool_(), len(values), [None, _bits(values)])
 
 
+def strings(texts: Sequence[str]) -> pa.Array:
+    """An array of strings."""
+    return binaries([text.encode() for text in texts]).cast(pa.string())
+
+
+def binaries(values: Sequence[bytes]) -> pa.Array:
+    """An array of binary."""
+    ends = np.zeros(len(values) + 1, np.int32)
+    np.cumsum([len(one) for one in values], out=ends[1:])
+    return pa.Array.from_buffers(
+        pa.binary(), len(values), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(values))]
+    )
+
+
 def text_scalar(text: str) -> pa.Scalar:
     """A string."""
-    data = text.encode()
-    ends = pa.py_buffer(np.array([0, len(data)], np.int32))
-    return pa.Array.from_buffers(pa.string(), 1, [None, ends, pa.py_buffer(data)])[0]
+    return strings([text])[0]
+
+
+def numbers(array: pa.Array) -> npt.NDArray[Any]:
+    """The numbers of ``array``, without a copy; anything where it is null."""
+    data = array.buffers()[1]
+    kind = np.dtype(array.type.to_pandas_dtype())
+    if data is None or not len(array):
+        return np.zeros(len(array), kind)
+    return np.frombuffer(data, kind, len(array), array.offset * kind.itemsize)
 
 
 def offsets_and_data(array: pa.Array) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
@@ -51,5 +74,60 @@ def validity(array: pa.Array) -> npt.NDArray[np.bool_]:
     return unpacked[array.offset : array.offset + len(array)].astype(np.bool_)
 
 
+def hide(values: pa.Array, where: npt.NDArray[np.bool_]) -> pa.Array:
+    """Scalars ``values``, null where ``where`` is true; without a copy of them."""
+    if not where.any():
+        return values
+    valid = np.concatenate([np.zeros(values.offset, np.bool_), validity(values) & ~where])
+    bits = _bits(valid)
+    return pa.Array.from_buffers(
+        values.type, len(values), [bits, *values.buffers()[1:]], offset=values.offset
+    )
+
+
 def _bits(values: npt.NDArray[np.bool_] | None) -> Any:
     return None if values is None else pa.py_buffer(np.packbits(values, bitorder="little"))
+
+
+_NEWLINE: Final = text_scalar("\n")
+
+
+def join_lines(texts: pa.Array) -> Any:
+    """``texts`` with a line feed between each two of them: one buffer."""
+    ends = wrap(np.array([0, len(texts)], np.int32), pa.int32())
+    return pc.binary_join(pa.ListArray.from_arrays(ends, texts), _NEWLINE)[0].as_buffer()
+
+
+def spread(array: pa.Array, present: npt.NDArray[np.bool_]) -> pa.Array:
+    """``array``'s rows where ``present`` is true, nulls where it is not."""
+    return array.take(wrap(np.cumsum(present) - 1, pa.int64(), present))
+
+
+_MIN_DAYS, _MAX_DAYS = -719_162, 2_932_896
+"""0001-01-01 and 9999-12-31, the first and the last day that Python knows."""
+_DAY_US: Final = 86_400_000_000
+
+
+def check_values(array: pa.Array) -> None:
+    """Raise `pa.ArrowInvalid` for values that Arrow's readers let pass: decimals with more digits than their
+    type, and years before 1 or after 9999."""
+    types = pa.types
+    kind = array.type
+    if types.is_struct(kind):
+        for child in array.flatten():
+            check_values(child)
+    elif types.is_list(kind):
+        check_values(array.flatten())
+    elif types.is_decimal(kind):
+        array.validate(full=True)
+    elif types.is_timestamp(kind):
+        _check_range(array.view(pa.int64()), _MIN_DAYS * _DAY_US, (_MAX_DAYS + 1) * _DAY_US - 1)
+    elif types.is_date32(kind):
+        _check_range(array.view(pa.int32()), _MIN_DAYS, _MAX_DAYS)
+
+
+def _check_range(array: pa.Array, least: int, most: int) -> None:
+    values = np.frombuffer(array.buffers()[1], array.type.to_pandas_dtype())[array.offset :][: len(array)]
+    outside = ((values < least) | (values > most)) & validity(array)
+    if outside.any():
+        raise pa.ArrowInvalid("a year before 1 or after 9999")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -50,6 +51,18 @@ class Decoder(Protocol):
         """
 
 
+@runtime_checkable
+class HeaderDecoder(Decoder, Protocol):
+    """A decoder of payloads, the schema of which may be named in a header of the record instead."""
+
+    takes_headers: bool
+    """Always true."""
+
+    def decode(self, payloads: pa.Array, headers: pa.Array | None = None) -> Decoded:
+        """As `Decoder.decode`. ``headers``: the header's value for each payload, binary, null for those that
+        have no such header."""
+
+
 class Encoder(Protocol):
     """Turns an array into payloads."""
 
@@ -72,8 +85,61 @@ class Format(Protocol):
         """An encoder of rows of ``type``. Raises as `decoder`."""
 
 
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What the settings of a read or a write mean, looked up once for the whole query."""
+
+    type: pa.DataType | None
+    """Of the payloads, as the schema that the settings name says it; None if they name none."""
+    settings: Mapping[str, str]
+    """The settings for the decoders or encoders of all workers, the schema that was found included."""
+
+
+@runtime_checkable
+class SchemaFormat(Format, Protocol):
+    """A format with schemas of its own: given as text or a file, or kept by a registry.
+
+    Its settings have more names: ``payload`` (``key`` or ``value``); where all records are of one topic,
+    ``topic``; and ``typed=true`` in a read, the type of which is known already. A schema in the format's own
+    language is the setting ``schema``.
+    """
+
+    def resolve_read(self, settings: Mapping[str, str]) -> Resolved:
+        """The type to read where the user gives none, and the schema that workers read under.
+
+        Runs in the driver, once per query: a schema that changes later changes nothing. Raises `FormatError`.
+        """
+
+    def resolve_write(self, type: pa.DataType, settings: Mapping[str, str]) -> Resolved:
+        """The schema under which workers write rows of ``type``. Runs in the driver. Raises `FormatError`."""
+
+
+@runtime_checkable
+class InferringFormat(Format, Protocol):
+    """A format that finds a type for payloads of which the user gives none."""
+
+    def infer(self, payloads: pa.Array, settings: Mapping[str, str]) -> pa.DataType:
+        """The type of ``payloads`` (binary, none of them null), a sample. Raises `FormatError` if none of
+        them has a type."""
+
+
+def is_own_schema(text: str, found: Format) -> bool:
+    """True if ``text`` is a schema in the language of the format ``found``, instead of Spark's."""
+    if not isinstance(found, SchemaFormat) or not text.lstrip().startswith(("{", "[", '"')):
+        return False
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return True  # The format says better than Spark why it is none.
+    return not (isinstance(content, Mapping) and content.get("type") == "struct" and "fields" in content)
+
+
 _OURS: Final = {
+    "arrow-ipc": "arrow_ipc:ArrowIpcFormat",
+    "avro": "avro.avro_format:AvroFormat",
+    "csv": "csv_format:CsvFormat",
     "json": "json_format:JsonFormat",
+    "protobuf": "protobuf.protobuf_format:ProtobufFormat",
     "string": "string_format:StringFormat",
 }
 """Module and class, loaded when the format is used."""

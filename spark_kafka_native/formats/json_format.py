@@ -6,25 +6,37 @@ A good batch costs no Python object per record. `json_rows` reads what `pyarrow.
 from __future__ import annotations
 
 import datetime as dt
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
-from zoneinfo import ZoneInfo
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from .arrays import boolean, offsets_and_data, text_scalar, validity, wrap
+from .arrays import boolean, check_values, join_lines, offsets_and_data, spread, validity
 from .errors import FormatError
-from .format import Decoded
+from .format import Decoded, Decoder, Encoder, Resolved
 from .isolate import NotTogetherError, decode_isolated
 from .json_rows import JsonRows
+from .json_schema import json_schema_of, type_of_json_schema
 from .json_write import JsonEncoder
+from .registry import (
+    REGISTERED,
+    FramedDecoder,
+    RegisteredSchema,
+    RegistryEncoder,
+    SchemaRegistry,
+    frame_id,
+    is_true,
+    schema_to_read,
+    schema_to_write,
+)
+from .text_values import parse_zone
 
 MAX_TOGETHER: Final = 2**30
 """Bytes that are read at once: a block of `pyarrow.json` is limited to 2 GiB."""
@@ -33,28 +45,88 @@ MAX_TOGETHER: Final = 2**30
 class JsonFormat:
     """One JSON object in each payload; its members are the fields of a struct.
 
-    Setting ``timezone``: the zone of timestamps that name none, default ``UTC``.
+    Settings: ``timezone``, the zone of timestamps that name none, default ``UTC``; ``schema``, a JSON Schema;
+    those of `registry`. Records name their fields: a schema only says which there are, so ids of schemas are
+    not looked up.
     """
 
-    def decoder(self, type: pa.DataType, settings: Mapping[str, str]) -> JsonDecoder:
+    def decoder(self, type: pa.DataType, settings: Mapping[str, str]) -> Decoder:
         """A decoder into the struct ``type``. Raises `FormatError`."""
         _check_struct(type)
         _check_readable(type, "")
-        return JsonDecoder(type=type, zone=parse_zone(settings.get("timezone", "UTC")))
+        plain = JsonDecoder(type=type, zone=parse_zone(settings.get("timezone", "UTC")))
+        return plain if "registry.url" not in settings else FramedDecoder(type, plain)
 
-    def encoder(self, type: pa.DataType, settings: Mapping[str, str]) -> JsonEncoder:  # noqa: ARG002
+    def encoder(self, type: pa.DataType, settings: Mapping[str, str]) -> Encoder:
         """An encoder of the struct ``type``. Raises `FormatError`."""
         _check_struct(type)
         _check_readable(type, "")
-        return JsonEncoder()
+        if (written := settings.get(REGISTERED)) is None:
+            return JsonEncoder()
+        return RegistryEncoder(frame_id(RegisteredSchema.from_json(written).known_id), JsonEncoder())
+
+    def resolve_read(self, settings: Mapping[str, str]) -> Resolved:
+        """As `SchemaFormat.resolve_read`."""
+        registry = SchemaRegistry.from_settings(settings)
+        if settings.get("typed") == "true":
+            return Resolved(None, settings)
+        if (text := settings.get("schema")) is not None:
+            return Resolved(type_of_json_schema(text), settings)
+        if registry is None:
+            return Resolved(None, settings)
+        found = schema_to_read(registry, settings, "JSON")
+        return Resolved(_type_of(found), settings)
+
+    def resolve_write(self, type: pa.DataType, settings: Mapping[str, str]) -> Resolved:
+        """As `SchemaFormat.resolve_write`. Values are not checked against the schema."""
+        registry = SchemaRegistry.from_settings(settings)
+        if registry is None:
+            return Resolved(type, settings)
+        _check_struct(type)
+        text = settings.get("schema")
+        if text is None and is_true(settings, "registry.register"):
+            text = json_schema_of(
+                type, f"{settings.get('topic', 'record')}-{settings.get('payload', 'value')}"
+            )
+        found = schema_to_write(registry, settings, "JSON", text)
+        _check_fields(type, found)
+        return Resolved(type, {**settings, REGISTERED: found.to_json()})
+
+    def infer(self, payloads: pa.Array, settings: Mapping[str, str]) -> pa.DataType:
+        """As `InferringFormat.infer`; see `infer_json`."""
+        from .infer import infer_json
+
+        if "registry.url" in settings:
+            raise FormatError("the registry has the schema, and schema=infer is not needed")
+        return infer_json(payloads)
 
 
-def parse_zone(name: str) -> dt.tzinfo:
-    """The time zone called ``name``. Raises `FormatError`."""
+def _type_of(schema: RegisteredSchema) -> pa.DataType:
     try:
-        return dt.UTC if name.upper() in ("UTC", "Z") else ZoneInfo(name)
-    except (LookupError, ValueError, OSError) as error:
-        raise FormatError(f"timeZone: there is no time zone '{name}'") from error
+        return type_of_json_schema(
+            schema.text, {one.name: one.schema.text for one in schema.all_references()}
+        )
+    except FormatError as error:
+        raise FormatError(f"{schema.shown}: {error}") from error
+
+
+def _check_fields(kind: pa.DataType, schema: RegisteredSchema) -> None:
+    """Raise `FormatError` for rows without a field that the schema requires, or with one that it excludes."""
+    content = json.loads(schema.text)
+    required = content.get("required") if isinstance(content, dict) else None
+    names = {one.name for one in kind}
+    missing = [name for name in required if name not in names] if isinstance(required, list) else []
+    if missing:
+        raise FormatError(f"{schema.shown} requires the fields {missing}, which the rows do not have")
+    if isinstance(content, dict) and content.get("additionalProperties") is False:
+        known = content.get("properties")
+        excluded = (
+            sorted(names - known.keys())
+            if isinstance(known, dict) and "patternProperties" not in content
+            else []
+        )
+        if excluded:
+            raise FormatError(f"{schema.shown} has no fields {excluded}, and allows no others")
 
 
 def _check_struct(kind: pa.DataType) -> None:
@@ -136,7 +208,7 @@ class JsonDecoder:
         try:
             if (bad := _first_that_is_no_object(texts)) is not None:
                 raise NotTogetherError(bad)
-            return _spread(self._parse(texts), present)
+            return spread(self._parse(texts), present)
         except NotTogetherError as error:
             row = None if error.row is None else int(np.flatnonzero(present)[error.row])
             raise NotTogetherError(row) from error
@@ -145,7 +217,7 @@ class JsonDecoder:
         """``texts``, each of which begins with a brace and ends with one, as structs."""
         if not len(texts):
             return pa.nulls(0, self.type)
-        joined = _joined_by_newline(texts)
+        joined = join_lines(texts)
         try:
             table = pj.read_json(
                 pa.BufferReader(joined),
@@ -154,7 +226,7 @@ class JsonDecoder:
             )
             struct = table.to_struct_array().combine_chunks()
             struct = struct if struct.type == self.type else struct.cast(self.type)
-            _check_values(struct)
+            check_values(struct)
         except pa.ArrowInvalid as error:
             named = re.search(r" in row ([0-9]+)$", str(error))
             row = int(named[1]) if named else len(texts)
@@ -167,34 +239,6 @@ class JsonDecoder:
 
 
 _DECIMAL128_DIGITS: Final = 38
-_MIN_DAYS, _MAX_DAYS = -719_162, 2_932_896
-"""0001-01-01 and 9999-12-31, the first and the last day that Python knows."""
-_DAY_US: Final = 86_400_000_000
-
-
-def _check_values(array: pa.Array) -> None:
-    """Raise `pa.ArrowInvalid` for values that `pyarrow.json` lets pass: decimals with more digits than their
-    type, and years before 1 or after 9999."""
-    types = pa.types
-    kind = array.type
-    if types.is_struct(kind):
-        for child in array.flatten():
-            _check_values(child)
-    elif types.is_list(kind):
-        _check_values(array.flatten())
-    elif types.is_decimal(kind):
-        array.validate(full=True)
-    elif types.is_timestamp(kind):
-        _check_range(array.view(pa.int64()), _MIN_DAYS * _DAY_US, (_MAX_DAYS + 1) * _DAY_US - 1)
-    elif types.is_date32(kind):
-        _check_range(array.view(pa.int32()), _MIN_DAYS, _MAX_DAYS)
-
-
-def _check_range(array: pa.Array, least: int, most: int) -> None:
-    values = np.frombuffer(array.buffers()[1], array.type.to_pandas_dtype())[array.offset :][: len(array)]
-    outside = ((values < least) | (values > most)) & validity(array)
-    if outside.any():
-        raise pa.ArrowInvalid("a year before 1 or after 9999")
 
 
 def _parsed_type(kind: pa.DataType, *, naive_is_utc: bool) -> pa.DataType | None:
@@ -231,17 +275,3 @@ def _first_that_is_no_object(texts: pa.Array) -> int | None:
     framed = (data[offsets[:-1].clip(max=len(data) - 1)] == ord("{")) & (data[offsets[1:] - 1] == ord("}"))
     framed &= np.diff(offsets) >= 2
     return None if framed.all() else int(np.argmin(framed))
-
-
-_NEWLINE: Final = text_scalar("\n")
-
-
-def _joined_by_newline(texts: pa.Array) -> Any:
-    """One buffer."""
-    ends = wrap(np.array([0, len(texts)], np.int32), pa.int32())
-    return pc.binary_join(pa.ListArray.from_arrays(ends, texts), _NEWLINE)[0].as_buffer()
-
-
-def _spread(array: pa.Array, present: npt.NDArray[np.bool_]) -> pa.Array:
-    """``array``'s rows where ``present`` is true, nulls where it is not."""
-    return array.take(wrap(np.cumsum(present) - 1, pa.int64(), present))

@@ -9,26 +9,25 @@ from __future__ import annotations
 import base64
 import binascii
 import datetime as dt
-import json.decoder
-import math
 import re
-from collections.abc import Callable, Iterator
-from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
+from collections.abc import Callable
+from decimal import Decimal
 from typing import Any, Final
-from zoneinfo import ZoneInfo
 
-import numpy as np
 import pyarrow as pa
 
 from .format import BadRows, Decoded
+from .json_scan import elements, members, read_string
+from .text_values import (
+    JAVA_DECIMAL,
+    JSON_NUMBER,
+    decimal_parser,
+    parse_date,
+    parse_timestamp,
+    round_to_float32,
+)
 
-_SPACE: Final = re.compile(r"[ \t\r\n]*")
 _INTEGER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)")
-_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-_QUOTED_DECIMAL: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-"""As Java's ``BigDecimal`` reads it."""
-_MAX_DIGITS: Final = 400
-"""Of a number that becomes a decimal, which takes quadratic time."""
 _QUOTED_FLOATS: Final = {
     "NaN": float("nan"),
     **dict.fromkeys(("Infinity", "+Infinity", "INF", "+INF"), float("inf")),
@@ -44,23 +43,14 @@ _BARE_FLOATS: Final = {
 class _MismatchError(Exception):
     """A value that does not fit its field."""
 
+    def __init__(self, reason: str, value: Any = None) -> None:
+        super().__init__(reason)
+        self.value = value
+        """As much of a nested value as could be read."""
+
 
 Convert = Callable[[str, int, int], Any]
 """The value of ``text[start:end]``, which is one JSON value. Raises `_MismatchError`."""
-
-
-class _Skipper(json.JSONDecoder):
-    """Finds where a value ends. Numbers are not converted."""
-
-    def __init__(self) -> None:
-        super().__init__(parse_int=_nothing, parse_float=_nothing, parse_constant=_nothing)
-
-
-def _nothing(_text: str) -> None:
-    return None
-
-
-_skip: Final[Callable[[str, int], tuple[Any, int]]] = _Skipper().scan_once  # type: ignore[attr-defined]
 
 
 class JsonRows:
@@ -94,10 +84,7 @@ class JsonRows:
             return None, None
         if text[0] != "{":
             return {}, f"not a JSON object, it begins with {text[:10]!r}"
-        try:
-            return self._object.read_whole(text)
-        except RecursionError:
-            return {}, "nested too deeply"
+        return self._object.read_whole(text)
 
 
 class _Object:
@@ -109,45 +96,36 @@ class _Object:
     def read_whole(self, text: str) -> tuple[dict[str, Any], str | None]:
         """All of ``text``, and why it is bad: it is malformed, or a member does not fit (the first one)."""
         row: dict[str, Any] = {}
-        reason = None
         try:
-            for name, start, end in _members(text, 0):
-                reason = _first(reason, self._put(row, name, text, (start, end)))
+            return row, self._fill(row, text)
         except ValueError as error:
             # Malformed: the members before it are kept, as Spark keeps them in partial results.
             return row, str(error)
-        return row, reason
 
     def __call__(self, text: str, start: int, end: int) -> dict[str, Any]:
         """As a nested value."""
         if text[start] != "{":
             raise _MismatchError("is not an object")
         row: dict[str, Any] = {}
-        reason = None
-        for name, at, stop in _members(text[start:end], 0):
-            reason = _first(reason, self._put(row, name, text, (start + at, start + stop)))
+        reason = self._fill(row, text[start:end])
         if reason is not None:
-            raise _PartialError(row, reason)
+            raise _MismatchError(reason, row)
         return row
 
-    def _put(self, row: dict[str, Any], name: str, text: str, span: tuple[int, int]) -> str | None:
-        convert = self._converts.get(name)
-        if convert is None:
-            return None
-        row[name], reason = _convert(convert, text, span)
-        return None if reason is None else f"`{name}` {reason}"
-
-
-def _first(earlier: str | None, later: str | None) -> str | None:
-    return later if earlier is None else earlier
-
-
-class _PartialError(_MismatchError):
-    """Some of a nested value could be read."""
-
-    def __init__(self, value: Any, reason: str) -> None:
-        super().__init__(reason)
-        self.value = value
+    def _fill(self, row: dict[str, Any], text: str) -> str | None:
+        """Read the members of ``text`` into ``row``. Returns why one of them does not fit, the first."""
+        reason, converts = None, self._converts
+        for name, start, end in members(text, 0):
+            convert = converts.get(name)
+            if convert is None:
+                continue
+            try:
+                is_null = end - start == 4 and text.startswith("null", start)
+                row[name] = None if is_null else convert(text, start, end)
+            except _MismatchError as error:
+                row[name] = error.value
+                reason = reason or f"`{name}` {error}"
+        return reason
 
 
 def _convert(convert: Convert, text: str, span: tuple[int, int]) -> tuple[Any, str | None]:
@@ -157,97 +135,8 @@ def _convert(convert: Convert, text: str, span: tuple[int, int]) -> tuple[Any, s
         return None, None
     try:
         return convert(text, start, end), None
-    except _PartialError as error:
-        return error.value, str(error)
     except _MismatchError as error:
-        return None, str(error)
-
-
-def _members(text: str, at: int) -> Iterator[tuple[str, int, int]]:
-    """Name and place of each member of the object that is all of ``text`` from ``at``. Raises ValueError."""
-    at = _space(text, at + 1)
-    if text[at : at + 1] == "}":
-        _check_end(text, at + 1)
-        return
-    while True:
-        if text[at : at + 1] != '"':
-            raise ValueError(f"malformed JSON at character {at}: expected a member's name")
-        name, at = _string(text, at)
-        at = _space(text, at)
-        if text[at : at + 1] != ":":
-            raise ValueError(f"malformed JSON at character {at}: expected ':'")
-        start = _space(text, at + 1)
-        end = _end_of(text, start)
-        yield name, start, end
-        at = _space(text, end)
-        match text[at : at + 1]:
-            case ",":
-                at = _space(text, at + 1)
-            case "}":
-                _check_end(text, at + 1)
-                return
-            case _:
-                raise ValueError(f"malformed JSON at character {at}: expected ',' or '}}'")
-
-
-def _elements(text: str, start: int) -> Iterator[tuple[int, int]]:
-    """The place of each element of the array at ``start``, which is well-formed."""
-    at = _space(text, start + 1)
-    while text[at] != "]":
-        end = _end_of(text, at)
-        yield at, end
-        at = _space(text, end)
-        if text[at] == ",":
-            at = _space(text, at + 1)
-
-
-def _space(text: str, at: int) -> int:
-    match = _SPACE.match(text, at)
-    return at if match is None else match.end()
-
-
-def _string(text: str, at: int) -> tuple[str, int]:
-    try:
-        value, end = json.decoder.scanstring(text, at + 1)  # type: ignore[attr-defined]
-        return value, end
-    except json.JSONDecodeError as error:
-        raise ValueError(f"malformed JSON at character {error.pos}: {error.msg}") from None
-
-
-def _end_of(text: str, start: int) -> int:
-    try:
-        try:
-            return _skip(text, start)[1]
-        except StopIteration:
-            return _skip_odd_numbers(text, start)[1]
-    except StopIteration as error:
-        raise ValueError(f"malformed JSON at character {error.value}: expected a value") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"malformed JSON at character {error.pos}: {error.msg}") from None
-
-
-_ODD_NUMBER: Final = re.compile(r"-?Inf(?!inity)|-NaN")
-
-
-def _skip_odd_numbers(text: str, at: int) -> tuple[Any, int]:
-    """As `_skip`. Takes the numbers that `pyarrow.json` takes and `json` does not, so that a record is read
-    alike alone and among others."""
-    if match := _ODD_NUMBER.match(text, at):
-        return None, match.end()
-    decoder: Any = json.decoder
-    match text[at : at + 1]:
-        case "{":
-            _, end = decoder.JSONObject((text, at + 1), True, _skip_odd_numbers, None, None)
-        case "[":
-            _, end = decoder.JSONArray((text, at + 1), _skip_odd_numbers)
-        case _:
-            _, end = _skip(text, at)
-    return None, end
-
-
-def _check_end(text: str, at: int) -> None:
-    if _space(text, at) != len(text):
-        raise ValueError(f"malformed JSON at character {at}: something follows the object")
+        return error.value, str(error)
 
 
 def _converter(kind: pa.DataType, zone: dt.tzinfo) -> Convert:
@@ -274,7 +163,9 @@ def _text(text: str, start: int, end: int) -> str:
     """A string as it is; anything else as its JSON text."""
     if text[start] != '"':
         return text[start:end]
-    value, _ = _string(text, start)
+    if text.find("\\", start, end) < 0:
+        return text[start + 1 : end - 1]
+    value, _ = read_string(text, start)
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -289,7 +180,7 @@ def _shown(text: str, start: int, end: int) -> str:
 def _quoted(text: str, start: int, end: int, what: str) -> str:
     if text[start] != '"':
         raise _MismatchError(f"is not {what}: {_shown(text, start, end)}")
-    return _string(text, start)[0]
+    return text[start + 1 : end - 1] if text.find("\\", start, end) < 0 else read_string(text, start)[0]
 
 
 def _boolean(text: str, start: int, end: int) -> bool:
@@ -313,7 +204,7 @@ def _integer_of(bits: int) -> Convert:
 
 
 def _float(text: str, start: int, end: int) -> float:
-    if _NUMBER.fullmatch(text, start, end):
+    if JSON_NUMBER.fullmatch(text, start, end):
         return float(text[start:end])
     if text[start] == '"':
         value = _QUOTED_FLOATS.get(text[start + 1 : end - 1])
@@ -326,37 +217,21 @@ def _float(text: str, start: int, end: int) -> float:
 
 def _float32(text: str, start: int, end: int) -> float:
     value = _float(text, start, end)
-    with np.errstate(over="ignore"):
-        rounded = float(np.float32(value))
-    if not math.isfinite(rounded):
-        return rounded
-    # From the text, as `pyarrow.json` does: by way of a double it would be rounded twice.
-    return float(pa.scalar(text[start:end], pa.string()).cast(pa.float32()).as_py())
+    return round_to_float32(text[start:end], value)
 
 
 def _decimal_of(precision: int, scale: int) -> Convert:
-    context = Context(prec=precision, rounding=ROUND_HALF_UP, Emax=10**6, Emin=-(10**6))
-    step = Decimal(1).scaleb(-scale)
+    parse = decimal_parser(precision, scale)
 
     def convert(text: str, start: int, end: int) -> Decimal:
         is_quoted = text[start] == '"'
         shown = text[start + 1 : end - 1] if is_quoted else text[start:end]
-        pattern = _QUOTED_DECIMAL if is_quoted else _NUMBER
-        if len(shown) > _MAX_DIGITS or not pattern.fullmatch(shown):
-            raise _MismatchError(f"is not a number: {_shown(text, start, end)}")
         try:
-            return Decimal(shown).quantize(step, context=context)
-        except InvalidOperation:
-            raise _MismatchError(
-                f"is not a decimal({precision},{scale}): {_shown(text, start, end)}"
-            ) from None
+            return parse(shown, JAVA_DECIMAL if is_quoted else JSON_NUMBER)
+        except ValueError as error:
+            raise _MismatchError(f"{error}: {_shown(text, start, end)}") from None
 
     return convert
-
-
-_TIMESTAMP: Final = re.compile(
-    r"(?P<date>\d{4}-\d{2}-\d{2})(?:[ T](?P<time>\d{2}(?::\d{2}(?::\d{2}(?:\.\d+)?)?)?)\s*(?P<zone>\S*))?"
-)
 
 
 def _timestamp_in(zone: dt.tzinfo | None) -> Convert:
@@ -365,32 +240,13 @@ def _timestamp_in(zone: dt.tzinfo | None) -> Convert:
     def convert(text: str, start: int, end: int) -> dt.datetime:
         if text[start] != '"':
             return _from_epoch(text, start, end, zone)
-        shown = _string(text, start)[0]
+        shown = _quoted(text, start, end, "a timestamp")
         try:
-            return _parse_timestamp(shown.strip(), zone)
-        except (ValueError, OverflowError, LookupError, OSError):  # OSError: a name that is a folder's
-            raise _MismatchError(f"is not a timestamp: {_shown(text, start, end)}") from None
+            return parse_timestamp(shown, zone)
+        except ValueError as error:
+            raise _MismatchError(f"{error}: {_shown(text, start, end)}") from None
 
     return convert
-
-
-def _parse_timestamp(text: str, zone: dt.tzinfo | None) -> dt.datetime:
-    match = _TIMESTAMP.fullmatch(text)
-    if match is None:
-        raise ValueError
-    clock = match["time"] or "00:00:00"
-    whole, _, fraction = clock.partition(".")
-    moment = dt.datetime.fromisoformat(f"{match['date']}T{whole}{'.' + fraction[:6] if fraction else ''}")
-    named = match["zone"] or ""
-    if zone is None:
-        if named:
-            raise ValueError
-        return moment
-    if not named:
-        return moment.replace(tzinfo=zone)
-    if named[0] in "+-Z":
-        return dt.datetime.fromisoformat(moment.isoformat() + named)
-    return moment.replace(tzinfo=ZoneInfo(named))
 
 
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -407,15 +263,10 @@ def _from_epoch(text: str, start: int, end: int, zone: dt.tzinfo | None) -> dt.d
 
 
 def _date(text: str, start: int, end: int) -> dt.date:
-    shown = _quoted(text, start, end, "a date").strip()
     try:
-        return dt.date.fromisoformat(shown[:10]) if shown[10:11] in ("", "T", " ") else _refuse()
-    except ValueError:
-        raise _MismatchError(f"is not a date: {_shown(text, start, end)}") from None
-
-
-def _refuse() -> dt.date:
-    raise ValueError
+        return parse_date(_quoted(text, start, end, "a date"))
+    except ValueError as error:
+        raise _MismatchError(f"{error}: {_shown(text, start, end)}") from None
 
 
 def _binary(text: str, start: int, end: int) -> bytes:
@@ -430,11 +281,11 @@ def _list_of(convert: Convert) -> Convert:
     def read(text: str, start: int, end: int) -> list[Any]:
         if text[start] != "[":
             raise _MismatchError(f"is not an array: {_shown(text, start, end)}")
-        pairs = [_convert(convert, text, span) for span in _elements(text, start)]
+        pairs = [_convert(convert, text, span) for span in elements(text, start)]
         values = [value for value, _ in pairs]
         reason = next((f"has an element that {reason}" for _, reason in pairs if reason), None)
         if reason is not None:
-            raise _PartialError(values, reason)
+            raise _MismatchError(reason, values)
         return values
 
     return read
@@ -446,11 +297,12 @@ def _map_of(convert: Convert) -> Convert:
             raise _MismatchError(f"is not an object: {_shown(text, start, end)}")
         read: dict[str, Any] = {}
         wrong = None
-        for name, at, stop in _members(text[start:end], 0):
+        for name, at, stop in members(text[start:end], 0):
             read[name], reason = _convert(convert, text, (start + at, start + stop))
-            wrong = _first(wrong, reason and f"has a member `{name[:20]}` that {reason}")
+            if reason is not None:
+                wrong = wrong or f"has a member `{name[:20]}` that {reason}"
         if wrong is not None:
-            raise _PartialError(list(read.items()), wrong)
+            raise _MismatchError(wrong, list(read.items()))
         return list(read.items())
 
     return read

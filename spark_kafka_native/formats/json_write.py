@@ -22,8 +22,8 @@ class JsonEncoder:
         return (pc.if_else(rows.is_valid(), texts, None) if rows.null_count else texts).cast(pa.binary())
 
 
-def _text(array: pa.Array) -> pa.Array:
-    """The JSON text of each element, ``null`` for a null."""
+def json_texts(array: pa.Array) -> pa.Array:
+    """The JSON text (string) of each element of any type that `JsonEncoder` writes, ``null`` for a null."""
     types = pa.types
     kind = array.type
     if types.is_struct(kind):
@@ -33,7 +33,7 @@ def _text(array: pa.Array) -> pa.Array:
     elif types.is_list(kind):
         texts = _list(array)
     else:
-        texts = _scalar(array)
+        texts = scalar_texts(array)
     return pc.if_else(array.is_valid(), texts, "null") if array.null_count else texts
 
 
@@ -42,7 +42,7 @@ def _object(array: pa.Array) -> pa.Array:
     members = []
     for kind, child in zip(array.type, array.flatten(), strict=True):
         member = pc.binary_join_element_wise(
-            f",{json.dumps(kind.name, ensure_ascii=False)}:", _text(child), ""
+            f",{json.dumps(kind.name, ensure_ascii=False)}:", json_texts(child), ""
         )
         members.append(pc.if_else(child.is_valid(), member, "") if child.null_count else member)
     joined = pc.binary_join_element_wise(*members, "")
@@ -52,7 +52,7 @@ def _object(array: pa.Array) -> pa.Array:
 
 
 def _list(array: pa.Array) -> pa.Array:
-    return pc.binary_join_element_wise("[", _join(array, _text(array.flatten())), "]", "")
+    return pc.binary_join_element_wise("[", _join(array, json_texts(array.flatten())), "]", "")
 
 
 def _map(array: pa.Array) -> pa.Array:
@@ -60,7 +60,7 @@ def _map(array: pa.Array) -> pa.Array:
     first = offsets[0].as_py()
     count = offsets[-1].as_py() - first
     keys, items = array.keys.slice(first, count), array.items.slice(first, count)
-    texts = pc.binary_join_element_wise(_text(keys), _text(items), ":")
+    texts = pc.binary_join_element_wise(json_texts(keys), json_texts(items), ":")
     members = pa.ListArray.from_arrays(pc.subtract(offsets, first), texts)
     return pc.binary_join_element_wise("{", pc.binary_join(members, ","), "}", "")
 
@@ -73,7 +73,8 @@ def _join(array: pa.Array, texts: pa.Array) -> pa.Array:
     return pc.binary_join(pa.ListArray.from_arrays(offsets, texts), ",")
 
 
-def _scalar(array: pa.Array) -> pa.Array:
+def scalar_texts(array: pa.Array) -> pa.Array:
+    """The JSON text of each element of a type without parts; null for a null."""
     types = pa.types
     kind = array.type
     if types.is_string(kind):

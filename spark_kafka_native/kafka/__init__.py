@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from .consumer.fetched_records import WorkStatus as WorkStatus
     from .consumer.fetched_records import WorkUnit as WorkUnit
     from .consumer.fetcher import Fetcher as Fetcher
+    from .consumer.typed_records import TypedRecords as TypedRecords
     from .error_code import ErrorCode as ErrorCode
     from .errors import AuthenticationError as AuthenticationError
     from .errors import BrokerError as BrokerError
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     from .errors import EndOfLogError as EndOfLogError
     from .errors import KafkaError as KafkaError
     from .errors import LogTruncatedError as LogTruncatedError
+    from .errors import MalformedRecordError as MalformedRecordError
     from .errors import NetworkError as NetworkError
     from .errors import NoCommittedOffsetError as NoCommittedOffsetError
     from .errors import OffsetOutOfRangeError as OffsetOutOfRangeError
@@ -104,6 +106,7 @@ if TYPE_CHECKING:
     from .observe.metrics import Distribution as Distribution
     from .observe.metrics import MetricKey as MetricKey
     from .observe.metrics import MetricsSnapshot as MetricsSnapshot
+    from .observe.prometheus import export_to_prometheus as export_to_prometheus
     from .producer.accumulating.partitioner import per_record as per_record
     from .producer.completion import Acknowledgement as Acknowledgement
     from .producer.delivery import ColumnsDelivery as ColumnsDelivery
@@ -176,6 +179,7 @@ _MODULES: Final = {
     "FetchedOnce": "consumer.fetch_once",
     "FetchedRecords": "consumer.fetched_records",
     "Fetcher": "consumer.fetcher",
+    "TypedRecords": "consumer.typed_records",
     "OffsetReset": "config.reader_config",
     "FoundOffset": "cluster.offsets",
     "LogBounds": "cluster.offsets",
@@ -194,6 +198,7 @@ _MODULES: Final = {
     "EndOfLogError": "errors",
     "KafkaError": "errors",
     "LogTruncatedError": "errors",
+    "MalformedRecordError": "errors",
     "NetworkError": "errors",
     "OffsetOutOfRangeError": "errors",
     "PartialAnswerError": "errors",
@@ -224,6 +229,7 @@ _MODULES: Final = {
     "JsonLines": "observe.exporters",
     "MetricsExporter": "observe.exporters",
     "export_to_opentelemetry": "observe.exporters",
+    "export_to_prometheus": "observe.prometheus",
     "MetricKey": "observe.metrics",
     "MetricsSnapshot": "observe.metrics",
     "per_record": "producer.accumulating.partitioner",

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from .error_code import ErrorCode
-from .model import TopicPartition
+from .model import CORRUPT_COLUMN, ERROR_COLUMN, TopicPartition
 
 
 class KafkaError(Exception):
@@ -211,6 +211,23 @@ class EndOfLogError(KafkaError):
             f"{self.topic_partition}: offsets [{self.position}, {self.until_offset}) can't be read, as the "
             f"log ends before them (high watermark {self.high_watermark}{stable}); records were lost, or a "
             "transaction is open"
+        )
+
+
+class MalformedRecordError(KafkaError):
+    """The key or the value of a record can't be decoded."""
+
+    def __init__(self, topic_partition: TopicPartition, offset: int, reason: str) -> None:
+        super().__init__(topic_partition, offset, reason)
+        self.topic_partition = topic_partition
+        self.offset = offset
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic_partition} at offset {self.offset}: {self.reason}. mode=permissive gives such "
+            f"records as `{CORRUPT_COLUMN}` and `{ERROR_COLUMN}`, mode=dropmalformed leaves them out, "
+            "and in Spark mode=dlq puts those of a stream into another topic"
         )
 
 

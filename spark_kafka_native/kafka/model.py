@@ -14,6 +14,10 @@ from typing import ClassVar, Final, NamedTuple
 
 NO_TIMESTAMP_MS = -1
 """The timestamp that Kafka stores for a record without one."""
+CORRUPT_COLUMN: Final = "_corrupt_record"
+"""The column with the bytes of a value (or else key) that can't be decoded."""
+ERROR_COLUMN: Final = "_error"
+"""The column that says why it can't."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN: Final = 40
 """The number of bytes of a key or value in the repr of a `Record`."""

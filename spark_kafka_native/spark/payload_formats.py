@@ -6,18 +6,21 @@ text stays text here, and is put into the text of the whole schema for Spark to 
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyspark.sql.types as spark_types
 from pyspark.sql.types import StructField, StructType
 
 from ..kafka.errors import ConfigError
+from ..kafka.model import CORRUPT_COLUMN, ERROR_COLUMN
+from ..kafka.security.config_providers import resolve_registry
 from .options.option_values import OWN_FORMATS, OptionValues
 
 if TYPE_CHECKING:
@@ -31,10 +34,10 @@ KAFKA_COLUMNS: Final = (
     "key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers",
 )  # fmt: skip
 """The columns that are Kafka's; a flat value has no part in them, whether they are asked for or not."""
-CORRUPT_COLUMN: Final = "_corrupt_record"
-ERROR_COLUMN: Final = "_error"
-_OWN: Final = frozenset(["format", "schema", "layout", "prefix"])
+_LAYOUT: Final = frozenset(["format", "layout", "prefix"])
 """Options that are not handed on to the format."""
+_SINGLE: Final = re.compile(r"(?!struct\b)[a-z_]+\s*(\([\d\s,]*\)|<.*>)?", re.IGNORECASE | re.DOTALL)
+"""DDL of a type without the name of a column."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,37 +47,106 @@ class PayloadFormat:
     payload: str
     """``key`` or ``value``."""
     name: str
-    settings: tuple[tuple[str, str], ...]
-    """The options of the format itself, names in lower case."""
+    settings: tuple[tuple[str, str], ...] = field(repr=False)
+    """The options of the format itself, names in lower case. They may hold the password of a registry."""
     schema: str | None
     """The columns as DDL, without a surrounding ``struct<>``; None if the option was not given."""
+    is_single: bool = False
+    """True if ``schema`` is one type, which is no struct, instead of columns."""
     is_flat: bool = False
     """True if the fields are columns of the DataFrame, not fields of one column."""
     prefix: str = ""
     """What the names of these columns begin with."""
+    sampled_records: int = 0
+    """How many records the schema is to be inferred from; 0 if it is given."""
 
     @classmethod
     def parse(cls, values: OptionValues, payload: str) -> PayloadFormat | None:
         """None for raw bytes. Raises `ConfigError`."""
+        from ..formats import is_own_schema
+
         name = values.value(f"{payload}.format").strip()
         name = name.lower() if name.lower() in OWN_FORMATS else name
         if name == RAW:
             _refuse_without_format(values, payload)
             return None
-        _load(name, f"{payload}.format")
-        given = values.with_prefix(f"{payload}.")
+        found = _load(name, f"{payload}.format")
+        given = _settings_for(values, payload)
         is_flat = payload == "value" and values.value("value.layout") == "columns"
         prefix = (values.text("value.prefix") or "") if payload == "value" else ""
         if prefix and not is_flat:
             raise ConfigError("Option 'value.prefix' has no effect without value.layout=columns")
+        schema = given.pop("schema", None)
+        sampled = _sampled_records(values, payload, schema)
+        if sampled:
+            schema = None
+        if schema is not None and is_own_schema(schema, found):
+            given["schema"], schema = schema, None
+        columns = _parse_schema(schema, payload)
         return cls(
             payload=payload,
             name=name,
-            settings=tuple((key, text) for key, text in sorted(given.items()) if key not in _OWN),
-            schema=_parse_schema(given.get("schema"), payload),
+            settings=tuple(sorted(given.items())),
+            schema=columns,
+            is_single=columns is not None and _SINGLE.fullmatch(columns) is not None,
             is_flat=is_flat,
             prefix=prefix,
+            sampled_records=sampled,
         )
+
+    def resolve_read(self, *, typed: bool = False) -> PayloadFormat:
+        """With the schema that the settings name, looked up now: for the driver. ``typed``: the type of the
+        columns is known already. Raises `ConfigError`."""
+        from ..formats import SchemaFormat
+
+        found = self._format
+        if not isinstance(found, SchemaFormat):
+            return self
+        with _config_errors(self._where):
+            known_type = {"typed": "true"} if typed or self.schema is not None else {}
+            resolved = found.resolve_read(resolve_registry(dict(self.settings)) | known_type)
+        known = self._with(resolved.settings)
+        if self.schema is not None or resolved.type is None:
+            return known
+        return known._of_type(resolved.type)
+
+    def infer(self, payloads: pa.Array) -> PayloadFormat:
+        """With the schema of ``payloads``, a sample (binary, none of them null). Raises `ConfigError`."""
+        from ..formats import InferringFormat
+
+        found = self._format
+        if not isinstance(found, InferringFormat):
+            raise ConfigError(f"{self._where} can't infer a schema: give {self.payload}.schema")
+        with _config_errors(self._where):
+            return self._of_type(found.infer(payloads, dict(self.settings)))
+
+    def _of_type(self, type: pa.DataType) -> PayloadFormat:
+        from pyspark.sql.pandas.types import from_arrow_type
+
+        kind = from_arrow_type(type, prefer_timestamp_ntz=True)
+        if isinstance(kind, StructType):
+            return replace(self, schema=", ".join(_field_ddl(field) for field in kind.fields))
+        return replace(self, schema=_type_ddl(kind), is_single=True)
+
+    def resolve_write(self, kind: Any) -> PayloadFormat:
+        """With the schema under which rows of the Arrow type ``kind`` are written, looked up now: for the
+        driver. Raises `ConfigError`."""
+        from ..formats import SchemaFormat
+
+        if self.sampled_records:
+            raise ConfigError(f"{self.payload}.schema=infer is for reads: a write has the type of its rows")
+        found = self._format
+        if not isinstance(found, SchemaFormat):
+            return self
+        with _config_errors(self._where):
+            resolved = found.resolve_write(kind, resolve_registry(dict(self.settings)))
+        return self._with(resolved.settings)
+
+    def _with(self, settings: Mapping[str, str]) -> PayloadFormat:
+        """With ``settings``, but for secrets that are references: each process resolves them."""
+        kept = {name: text for name, text in self.settings if name.startswith("registry.")}
+        found = {name: text for name, text in {**settings, **kept}.items() if name != "typed"}
+        return replace(self, settings=tuple(sorted(found.items())))
 
     def columns_ddl(self) -> str:
         """The columns of the DataFrame for the decoded fields.
@@ -89,7 +161,9 @@ class PayloadFormat:
                 f"'id bigint, name string', or .schema(...) with the type of the column `{self.payload}`"
             )
         if not self.is_flat:
-            return f"`{self.payload}` STRUCT<{self.schema}>"
+            return f"`{self.payload}` " + (self.schema if self.is_single else f"STRUCT<{self.schema}>")
+        if self.is_single:
+            raise ConfigError(f"value.layout=columns: the values have no fields, they are {self.schema}")
         fields = [(f"{self.prefix}{name}", rest) for name, rest in _split_fields(self.schema)]
         taken = (*KAFKA_COLUMNS, CORRUPT_COLUMN, ERROR_COLUMN)
         names = [*(name.lower() for name in taken), *(name.lower() for name, _ in fields)]
@@ -104,12 +178,11 @@ class PayloadFormat:
     def decoder(self, kind: Any) -> Decoder:
         """Decodes into the Arrow type ``kind``. Raises `ConfigError`."""
         with _config_errors(self._where):
-            return self._format.decoder(kind, dict(self.settings))
+            return self._format.decoder(kind, resolve_registry(dict(self.settings)))
 
     def encoder(self, kind: Any) -> Encoder:
-        """Encodes rows of the Arrow type ``kind``. Raises `ConfigError`."""
-        with _config_errors(self._where):
-            return self._format.encoder(kind, dict(self.settings))
+        """Encodes rows of the Arrow type ``kind``; the same one each time. Raises `ConfigError`."""
+        return _encoder(self, kind)
 
     @property
     def _format(self) -> Format:
@@ -118,6 +191,13 @@ class PayloadFormat:
     @property
     def _where(self) -> str:
         return f"{self.payload}.format={self.name}"
+
+
+# One for a process: it is asked for with each batch, and may have looked up schemas.
+@functools.lru_cache(maxsize=16)
+def _encoder(payload: PayloadFormat, kind: Any) -> Encoder:
+    with _config_errors(payload._where):
+        return payload._format.encoder(kind, resolve_registry(dict(payload.settings)))
 
 
 def _load(name: str, where: str) -> Format:
@@ -137,10 +217,50 @@ def _config_errors(where: str) -> Iterator[None]:
         raise ConfigError(f"{where}: {error}") from error
 
 
+def _settings_for(values: OptionValues, payload: str) -> dict[str, str]:
+    """The settings of the format and its schema: ``value.*``, ``registry.*``, and the topic if there is
+    only one."""
+    given = {name: text for name, text in values.with_prefix(f"{payload}.").items() if name not in _LAYOUT}
+    shared = {f"registry.{name}": text for name, text in values.with_prefix("registry.").items()}
+    topic = values.text("topic") or values.text("subscribe")
+    known = {} if topic is None or "," in topic else {"topic": topic.strip()}
+    return shared | given | known | {"payload": payload}
+
+
+def _sampled_records(values: OptionValues, payload: str, schema: str | None) -> int:
+    """0 where the schema is not to be inferred."""
+    if schema is not None and schema.strip().lower() == "infer":
+        return int(values.value(f"{payload}.inferRecords"))
+    if f"{payload}.inferRecords" in values:
+        raise ConfigError(f"Option '{payload}.inferRecords' has no effect without {payload}.schema=infer")
+    return 0
+
+
 def _refuse_without_format(values: OptionValues, payload: str) -> None:
-    for name in sorted(_OWN - {"format"}):
+    for name in ("layout", "prefix", "schema", "subject", "subjectStrategy", "schemaVersion", "schemaId"):
         if f"{payload}.{name}" in values:
             raise ConfigError(f"Option '{payload}.{name}' has no effect without {payload}.format")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LetterOptions:
+    """Where bad records go with ``mode=dlq``. Plain data."""
+
+    topic: str
+    prefix: str
+    """What the transactional ids and groups begin with."""
+
+    @classmethod
+    def parse(cls, values: OptionValues) -> LetterOptions | None:
+        """None with another mode. Raises `ConfigError`."""
+        topic = (values.text("dlq.topic") or "").strip()
+        if values.value("mode") != "dlq":
+            if topic:
+                raise ConfigError("Option 'dlq.topic' has no effect without mode=dlq")
+            return None
+        if not topic:
+            raise ConfigError("mode=dlq needs dlq.topic: the topic that bad records go to")
+        return cls(topic=topic, prefix=values.value("transactionalIdPrefix"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +270,10 @@ class ReadFormats:
     key: PayloadFormat | None = None
     value: PayloadFormat | None = None
     mode: str = "failfast"
-    """``failfast``, ``permissive`` or ``dropmalformed``: what becomes of a record that can't be decoded."""
+    """``failfast``, ``permissive``, ``dropmalformed`` or ``dlq``: what becomes of a record that can't be
+    decoded."""
+    letters: LetterOptions | None = None
+    """With ``dlq``."""
 
     @classmethod
     def parse(cls, values: OptionValues) -> ReadFormats:
@@ -159,6 +282,7 @@ class ReadFormats:
             key=PayloadFormat.parse(values, "key"),
             value=PayloadFormat.parse(values, "value"),
             mode=values.value("mode"),
+            letters=LetterOptions.parse(values),
         )
         if "mode" in values and not formats.any:
             raise ConfigError("Option 'mode' has no effect without key.format or value.format")
@@ -168,6 +292,20 @@ class ReadFormats:
     def any(self) -> bool:
         """True if keys or values are decoded."""
         return not (self.key is self.value is None)
+
+    @property
+    def samples(self) -> bool:
+        """True if a schema is to be inferred from records."""
+        return any(one is not None and one.sampled_records for one in (self.key, self.value))
+
+    def resolve(self) -> ReadFormats:
+        """For columns of known types, with the schemas that the options name, looked up now: for the driver.
+        Raises `ConfigError`."""
+        return replace(
+            self,
+            key=None if self.key is None else self.key.resolve_read(typed=True),
+            value=None if self.value is None else self.value.resolve_read(typed=True),
+        )
 
     def of(self, name: str) -> PayloadFormat | None:
         """The format of the column ``name``; None if it is not decoded."""
@@ -181,12 +319,12 @@ class ReadFormats:
         if not self.any:
             return plain
         columns = []
-        for field in plain.fields:
-            payload = self.of(field.name)
+        for column in plain.fields:
+            payload = self.of(column.name)
             columns.append(
-                f"{_quoted(field.name)} {field.dataType.simpleString()}"
+                f"{_quoted(column.name)} {column.dataType.simpleString()}"
                 if payload is None
-                else payload.columns_ddl()
+                else (payload.resolve_read() if payload.schema is None else payload).columns_ddl()
             )
         if self.mode == "permissive":
             columns += [f"`{CORRUPT_COLUMN}` BINARY", f"`{ERROR_COLUMN}` STRING"]
@@ -209,7 +347,7 @@ def _parse_schema(text: str | None, payload: str) -> str | None:
         try:
             kind = StructType.fromJson(json.loads(text))
             return ", ".join(_field_ddl(field) for field in kind.fields)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(f"{payload}.schema is no JSON of a Spark StructType: {error}") from error
     match = _STRUCT.fullmatch(text)
     return match[1].strip() if match else text

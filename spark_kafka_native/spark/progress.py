@@ -133,7 +133,7 @@ class ProgressLog(StreamingQueryListener):  # type: ignore[misc]
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         """Log one line, if the stream reads Kafka."""
-        line = describe_progress(_as_dict(event.progress))
+        line = describe_progress(as_dict(event.progress))
         if line is not None:
             _LOG.info("%s", line)
 
@@ -151,12 +151,12 @@ def lag(query: Any) -> Lag:
 
     Times come from the batches that Spark remembers (``spark.sql.streaming.numRecentProgressUpdates``, 100).
     """
-    return lag_of([_as_dict(progress) for progress in query.recentProgress])
+    return lag_of([as_dict(progress) for progress in query.recentProgress])
 
 
 def lag_of(history: Sequence[Mapping[str, Any]]) -> Lag:
     """`lag` of progresses as dictionaries, in order: what a listener has collected."""
-    seen = [one for one in map(_read, history) if one.latest]
+    seen = [one for one in map(read_progress, history) if one.latest]
     if not seen:
         return Lag(partitions=(), records_per_s=0.0, arriving_per_s=None, bytes_per_s=None)
     last = seen[-1]
@@ -184,7 +184,7 @@ def lag_of(history: Sequence[Mapping[str, Any]]) -> Lag:
 
 def describe_progress(progress: Mapping[str, Any]) -> str | None:
     """One line about a progress as Spark's JSON has it; None if no source of it is Kafka's."""
-    read = _read(progress)
+    read = read_progress(progress)
     if not read.latest:
         return None
     behind = sum(max(end - read.position.get(tp, 0), 0) for tp, end in read.latest.items())
@@ -202,7 +202,7 @@ def kafka_progress(progress: Any) -> dict[str, Any]:
 
     Spark asks a Python source for neither; monitoring that goes by them takes this instead.
     """
-    found = _as_dict(progress)
+    found = as_dict(progress)
     found["sources"] = [_with_metrics(source) for source in found.get("sources") or ()]
     return found
 
@@ -224,7 +224,7 @@ def _with_metrics(source: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Read:
+class ReadProgress:
     """What a progress says of the sources that are Kafka's."""
 
     at: float
@@ -236,12 +236,14 @@ class _Read:
     bytes_per_record: float | None
 
 
-def _as_dict(progress: Any) -> dict[str, Any]:
+def as_dict(progress: Any) -> dict[str, Any]:
+    """A progress of a query or of a listener's event, as Spark's JSON has it."""
     # A progress is a dict with offsets as texts; its JSON has them as objects. Both are understood.
     return dict(json.loads(progress.json)) if hasattr(progress, "json") else dict(progress)
 
 
-def _read(progress: Mapping[str, Any]) -> _Read:
+def read_progress(progress: Mapping[str, Any]) -> ReadProgress:
+    """Of a progress as Spark's JSON has it; without positions if no source is Kafka's."""
     ours = [source for source in progress.get("sources") or () if _parse(source.get("endOffset"))[0]]
     position: dict[TopicPartition, int] = {}
     latest: dict[TopicPartition, int] = {}
@@ -254,7 +256,7 @@ def _read(progress: Mapping[str, Any]) -> _Read:
         for tp, offset in _parse(source.get("endOffset"))[0].items():
             position[tp] = min(offset, position.get(tp, offset))
     moment = datetime.fromisoformat(str(progress.get("timestamp", "1970-01-01T00:00:00Z")))
-    return _Read(
+    return ReadProgress(
         at=moment.astimezone(UTC).timestamp(),
         seconds=(progress.get("durationMs") or {}).get("triggerExecution", 0) / 1000,
         rows=sum(int(source.get("numInputRows") or 0) for source in ours),
@@ -284,7 +286,7 @@ def _parse(offset: Any) -> tuple[dict[TopicPartition, int], list[float]]:
     return found, sizes
 
 
-def _count_arrived(seen: Sequence[_Read]) -> int:
+def _count_arrived(seen: Sequence[ReadProgress]) -> int:
     """By how much the logs have grown since they were first seen. One that is there from now on is no arrival
     of all that it holds, and one that has become shorter (its topic was recreated) takes nothing from others.
     """
@@ -295,7 +297,9 @@ def _count_arrived(seen: Sequence[_Read]) -> int:
     return sum(max(latest - first[tp], 0) for tp, latest in seen[-1].latest.items())
 
 
-def _seconds_behind(seen: Iterable[_Read], topic_partition: TopicPartition, position: int) -> float | None:
+def _seconds_behind(
+    seen: Iterable[ReadProgress], topic_partition: TopicPartition, position: int
+) -> float | None:
     """Since the log ended at ``position``: between the two batches that saw it before and after."""
     history = [(one.at, one.latest[topic_partition]) for one in seen if topic_partition in one.latest]
     now, latest = history[-1]

@@ -9,8 +9,8 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from .options.option import Scope
 from .options.option_values import OptionValues
-from .options.table import Scope
 from .user_messages import HideTracebacks, prefix_log_lines
 
 
@@ -34,7 +34,12 @@ class KafkaDataSource(DataSource):  # type: ignore[misc]
 
         # Batch or stream is not known yet: errors common to both are raised here, at load().
         options = check_general(self._values(Scope.READ))
-        return options.formats.extend(full_schema(options.include_headers))
+        formats = options.formats
+        if formats.samples:
+            from .read.driver.payload_sample import infer_schemas
+
+            formats = infer_schemas(options)
+        return formats.extend(full_schema(options.include_headers))
 
     @HideTracebacks()
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -6,6 +6,7 @@ Nothing here runs in production.
 from . import faults
 from .embedded_kafka import ACLS, EmbeddedKafka
 from .embedded_kdc import EmbeddedKdc
+from .embedded_registry import EmbeddedRegistry
 from .errors import (
     BrokerStartError,
     BrokerUnavailableError,
@@ -29,6 +30,7 @@ __all__ = [
     "Effect",
     "EmbeddedKafka",
     "EmbeddedKdc",
+    "EmbeddedRegistry",
     "FaultProxy",
     "FaultRule",
     "GuardError",

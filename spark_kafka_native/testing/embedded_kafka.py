@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from ..kafka.admin import Admin, NewTopic
@@ -38,7 +37,7 @@ from .broker_files import (
 from .credentials import Certificates, write_certificates
 from .embedded_kdc import SERVICE, EmbeddedKdc
 from .errors import BrokerStartError
-from .processes import Guard, GuardedProcess, free_ports, is_free
+from .processes import EmbeddedService, Guard, GuardedProcess, free_ports, is_free
 
 _START_TRIES = 3  # a port that was free when we looked may be taken by the time the broker binds it
 
@@ -49,7 +48,7 @@ ACLS: Final[Mapping[str, str]] = {
 """Broker settings: all operations need a grant, except for clients of listeners without an identity."""
 
 
-class EmbeddedKafka:
+class EmbeddedKafka(EmbeddedService):
     """A Kafka cluster that lives as long as the ``with`` block, and never longer than this process.
 
     ``brokers``: 1 or 3, each also a controller; with three, replication factor 3 and min.insync.replicas 2.
@@ -62,6 +61,8 @@ class EmbeddedKafka:
 
     Raises `JavaUnavailableError`, `JarsUnavailableError` or `BrokerStartError`, each with what to do.
     """
+
+    _folder_prefix = "spark-kafka-native-broker-"
 
     def __init__(  # noqa: PLR0913 - a user's choices, each with a default
         self,
@@ -94,46 +95,17 @@ class EmbeddedKafka:
         self._jvm_options = (f"-Xmx{heap_mb}m", "-XX:+UseSerialGC", *quick, *jvm_options)
         self._port = port
         self._startup_timeout_s = startup_timeout_s
-        self._guard: Guard | None = None
         self._brokers: dict[int, EmbeddedBroker] = {}
-
-    def __enter__(self) -> EmbeddedKafka:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"EmbeddedKafka({', '.join(map(repr, self._brokers.values())) or 'not started'})"
 
-    def start(self) -> EmbeddedKafka:
-        """Start all brokers and wait until they serve clients. The ``with`` statement calls it."""
-        if self._guard:
-            raise RuntimeError("this EmbeddedKafka is already running")
-        image = broker_image()
-        self._guard = Guard("spark-kafka-native-broker-")
-        try:
-            self._start(image, self._guard)
-        except BaseException:
-            self.close()
-            raise
-        return self
-
     def close(self) -> None:
         """Kill every broker and remove their folder. Harmless when repeated."""
-        guard, self._guard = self._guard, None
         self._brokers = {}
-        if guard:
-            guard.close()
+        super().close()
         if self.kdc is not None:
             self.kdc.close()
-
-    @property
-    def folder(self) -> Path:
-        """The folder of everything this cluster writes; gone once it is closed."""
-        return self._running_guard().folder
 
     @property
     def brokers(self) -> tuple[EmbeddedBroker, ...]:
@@ -200,7 +172,8 @@ class EmbeddedKafka:
         internal = ",".join(f"{HOST}:{broker.ports.internal}" for broker in self._brokers.values())
         allow(internal, user, operation, resource, name)
 
-    def _start(self, image: BrokerImage, guard: Guard) -> None:
+    def _start(self, guard: Guard) -> None:
+        image = broker_image()
         if any(name.endswith("SSL") for name in self.listeners):
             self.certificates = write_certificates(guard.folder / "certificates", HOST, "localhost", "::1")
         if self.kdc is not None:
@@ -267,13 +240,6 @@ class EmbeddedKafka:
             )
             for i, node_id in enumerate(self._node_ids)
         }
-
-    def _running_guard(self) -> Guard:
-        if self._guard is None:
-            raise RuntimeError(
-                "this EmbeddedKafka is not running: use it in a with statement, or call start()"
-            )
-        return self._guard
 
 
 class EmbeddedBroker:

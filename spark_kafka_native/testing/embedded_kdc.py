@@ -8,13 +8,12 @@ import os
 import subprocess
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from .broker_files import HOST
 from .errors import BrokerStartError
 from .java import JarSet, jars_folder, java_command
-from .processes import Guard, free_ports
+from .processes import EmbeddedService, Guard, free_ports
 
 _KERBY: Final = JarSet(
     title="Apache Kerby 2.1.0",
@@ -71,7 +70,7 @@ class Kdc {
 """
 
 
-class EmbeddedKdc:
+class EmbeddedKdc(EmbeddedService):
     """A KDC of one realm that lives as long as the ``with`` block, and never longer than this process.
 
     ``ticket_lifetime_s``: the longest ticket that it grants. Its folder has ``krb5.conf``, to be named in
@@ -80,56 +79,26 @@ class EmbeddedKdc:
     Raises `JavaUnavailableError`, `JarsUnavailableError` or `BrokerStartError`, each with what to do.
     """
 
+    _folder_prefix = "spark-kafka-native-kdc-"
+
     def __init__(self, realm: str = "EXAMPLE.COM", *, ticket_lifetime_s: int = 86_400) -> None:
         self.realm = realm
         self.port = 0
         """The port on 127.0.0.1, TCP only; 0 before the start."""
         self._ticket_lifetime_s = ticket_lifetime_s
         self._lock = threading.Lock()
-        self._guard: Guard | None = None
         self._process: subprocess.Popen[str] | None = None
-
-    def __enter__(self) -> EmbeddedKdc:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"EmbeddedKdc({self.realm!r}, {f'port {self.port}' if self._process else 'not running'})"
 
-    def start(self) -> EmbeddedKdc:
-        """Start it and wait until it answers. The ``with`` statement calls it."""
-        if self._process is not None:
-            raise RuntimeError("this EmbeddedKdc is already running")
-        self._guard = Guard("spark-kafka-native-kdc-")
-        try:
-            (self.port,) = free_ports(1)
-            self.krb5_conf.write_text(krb5_conf(self.realm, self.port), encoding="utf-8")
-            self._run()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
     def close(self) -> None:
         """Kill it and remove its folder. Harmless when repeated."""
         process, self._process = self._process, None
-        guard, self._guard = self._guard, None
         if process is not None:
             process.kill()
             process.communicate()
-        if guard is not None:
-            guard.close()
-
-    @property
-    def folder(self) -> Path:
-        """The folder of everything that it writes; gone once it is closed."""
-        if self._guard is None:
-            raise RuntimeError("this EmbeddedKdc is not running: use it in a with statement, or call start()")
-        return self._guard.folder
+        super().close()
 
     @property
     def krb5_conf(self) -> Path:
@@ -160,7 +129,9 @@ class EmbeddedKdc:
         self._ask("delete", self.principal(principal))
         (self.folder / f"{principal.replace('/', '-')}.keytab").unlink()
 
-    def _run(self) -> None:
+    def _start(self, guard: Guard) -> None:  # noqa: ARG002 - the KDC is asked by its standard input
+        (self.port,) = free_ports(1)
+        self.krb5_conf.write_text(krb5_conf(self.realm, self.port), encoding="utf-8")
         source = self.folder / "Kdc.java"
         source.write_text(_PROGRAM, encoding="utf-8")
         work = self.folder / "work"  # Kerby writes a krb5.conf of its own

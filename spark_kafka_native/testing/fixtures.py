@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 
 from .embedded_kafka import EmbeddedKafka
+from .embedded_registry import EmbeddedRegistry
 from .kafka_container import KafkaContainer
 from .local_spark import StandaloneSpark, unix_socket_settings
 
-__all__ = ["kafka", "kafka_cluster", "spark", "spark_cluster", "topic"]
+__all__ = ["kafka", "kafka_cluster", "registry", "spark", "spark_cluster", "topic"]
 
 BROKER_VARIABLE = "KAFKA_TEST_BROKER"
 _KEEP = {"log.retention.ms": -1}
@@ -50,6 +51,13 @@ def kafka() -> Iterator[EmbeddedKafka | KafkaContainer]:
         if choice == "testcontainers"
         else EmbeddedKafka(properties=settings, jvm_options=_QUICK, startup_timeout_s=_PATIENCE_S)
     ) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def registry() -> Iterator[EmbeddedRegistry]:
+    """One schema registry for the whole run: a test takes subjects of its own."""
+    with EmbeddedRegistry() as running:
         yield running
 
 

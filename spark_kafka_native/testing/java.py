@@ -33,6 +33,12 @@ _INSTALL = (
     f"Install a JDK of version {MINIMUM_JAVA} or newer (Debian, Ubuntu: apt-get install "
     "openjdk-17-jdk-headless; macOS: brew install openjdk@17) and put it on PATH or name it in JAVA_HOME."
 )
+_WITHOUT_POMS: Final = """\
+<ivysettings>
+  <settings defaultResolver="central"/>
+  <resolvers><ibiblio name="central" m2compatible="true" usepoms="false"/></resolvers>
+</ivysettings>
+"""
 _FETCH_TIMEOUT_S = 900.0  # a slow mirror takes two to three minutes for 52 small files
 
 
@@ -47,12 +53,15 @@ class JarSet:
     proof: str
     """A jar without which the others are incomplete."""
     dependencies: str
+    reads_poms: bool = True
+    """False: only the modules that ``dependencies`` names, without a look at their POMs. Where
+    `IVY_SETTINGS_VARIABLE` is set, those settings say it instead."""
 
     @property
     def ivy_file(self) -> str:
         """The text of an ivy.xml that resolves them."""
         return f"""\
-<ivy-module version="2.0">
+<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
   <info organisation="spark-kafka-native" module="embedded"/>
   <configurations><conf name="default"/></configurations>
   <dependencies defaultconf="default->default">
@@ -256,6 +265,10 @@ def _fetch(wanted: JarSet, folder: Path) -> None:
     )
     arguments = ["-ivy", str(ivy_file), "-confs", "default", "-cache", str(folder / "ivy-cache")]
     arguments += ["-retrieve", f"{partial}/jars/[artifact]-[revision].[ext]", "-types", "jar", "bundle"]
+    if not wanted.reads_poms and IVY_SETTINGS_VARIABLE not in os.environ:
+        settings = partial / "ivysettings.xml"
+        settings.write_text(_WITHOUT_POMS, encoding="utf-8")
+        arguments += ["-settings", str(settings)]
     try:
         ran = run_ivy(arguments, timeout_s=_FETCH_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:

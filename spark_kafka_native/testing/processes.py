@@ -1,6 +1,6 @@
 """Processes that never outlive us, and free ports for them.
 
-`Guard` is our side of `guard_process`, which starts them.
+`Guard` is our side of `guard_process`, which starts them; an `EmbeddedService` has a guard of its own.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, ClassVar, Self
 
 from .errors import GuardError
 
@@ -180,3 +182,53 @@ def is_free(host: str, port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+class EmbeddedService(ABC):
+    """A server that runs as long as a ``with`` block, in a folder of its own, and never longer than this
+    process."""
+
+    _folder_prefix: ClassVar[str]
+    _guard: Guard | None = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self) -> Self:
+        """Start it and wait until it serves clients. The ``with`` statement calls it."""
+        if self._guard is not None:
+            raise RuntimeError(f"this {type(self).__name__} is already running")
+        self._guard = Guard(self._folder_prefix)
+        try:
+            self._start(self._guard)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        """Kill it and remove its folder. Harmless when repeated."""
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            guard.close()
+
+    @property
+    def folder(self) -> Path:
+        """The folder of everything that it writes; gone once it is closed."""
+        return self._running_guard().folder
+
+    @abstractmethod
+    def _start(self, guard: Guard) -> None:
+        """Start it under ``guard``, and wait until it serves clients."""
+
+    def _running_guard(self) -> Guard:
+        if self._guard is None:
+            raise RuntimeError(
+                f"this {type(self).__name__} is not running: use it in a with statement, or call start()"
+            )
+        return self._guard

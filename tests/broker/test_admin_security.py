@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterator
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from support.consumer.reading import wait_until
@@ -27,9 +28,16 @@ from spark_kafka_native.kafka import (
     KafkaError,
     NewTopic,
     Secret,
+    TopicPartition,
 )
+from spark_kafka_native.kafka.cluster.router import router_for
+from spark_kafka_native.kafka.config.client_config import ClientConfig
+from spark_kafka_native.kafka.records.columns import HEADERS_TYPE, RecordColumns
+from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.options.table import Scope
+from spark_kafka_native.spark.read.offset_range import At, OffsetRange
+from spark_kafka_native.spark.read.worker.bad_record_handler import BadRecord
+from spark_kafka_native.spark.read.worker.dead_letters import DeadLetterError, DeadLetters
 from spark_kafka_native.spark.write.driver.stream_commit import commit_transactions
 from spark_kafka_native.spark.write.worker.transactional_task import BatchTask, write_once
 from spark_kafka_native.spark.write.write_options import WriteOptions
@@ -235,3 +243,61 @@ def test_an_exactly_once_write_says_which_acl_it_lacks(secured: EmbeddedKafka, a
             assert time.monotonic() < deadline, (words, said)
         if rule is not None:
             allow(*rule)
+
+
+def test_dead_letters_say_which_acl_they_lack(secured: EmbeddedKafka, admin: Admin) -> None:
+    admin.set_scram_user("frank", Secret("pass word"), mechanism="SCRAM-SHA-256", iterations=4096)
+    wait_until("the user is known", lambda: admin.describe_scram_users(["frank"])["frank"], 60)
+    admin.create_topics([NewTopic(name=name, partitions=1) for name in ("dlq-in", "dlq-out")])
+    client = ClientConfig.from_properties(
+        {
+            "bootstrap.servers": secured.bootstrap_servers_for("SASL_PLAINTEXT"),
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "SCRAM-SHA-256",
+            "sasl.username": "frank",
+            "sasl.password": "pass word",
+            "retry.backoff.ms": "10",
+        }
+    )
+    source = TopicPartition("dlq-in", 0)
+    letters = DeadLetters(
+        router=router_for(client),
+        client=client,
+        topic="dlq-out",
+        name="dlq-job-q-dlq-hash",
+        query_id="q",
+        ranges={source: OffsetRange(topic="dlq-in", partition=0, start=At(0), end=At(9))},
+    )
+    records = RecordColumns(
+        length=1,
+        timestamp_ms=np.zeros(1, np.int64),
+        key=pa.array([b"k"]),
+        value=pa.array([b"v"]),
+        headers=pa.nulls(1, HEADERS_TYPE),
+    )
+
+    def outcome() -> str:
+        try:
+            letters.send(source, [BadRecord(row=0, offset=3, stages=("value",), reason="why")], records)
+        except DeadLetterError as error:
+            return str(error)
+        return "written"
+
+    for words, rule in (
+        ("Describe on the transactional id", ("describe", "transactional_id", "dlq-job", "prefixed")),
+        ("Write on the transactional id", ("write", "transactional_id", "dlq-job", "prefixed")),
+        ("Describe on the group", ("describe", "group", "dlq-job", "prefixed")),
+        ("TOPIC_AUTHORIZATION_FAILED .*Describe on the topic", ("read", "topic", "dlq-in")),
+        ("dlq-out: TOPIC_AUTHORIZATION_FAILED", ("write", "topic", "dlq-out")),
+        ("Read on the group", ("read", "group", "dlq-job", "prefixed")),
+        ("^written$", None),
+    ):
+        # A rule takes a moment to reach the authorizer.
+        deadline = time.monotonic() + 120
+        while re.search(words, said := outcome()) is None:
+            assert time.monotonic() < deadline, (words, said)
+        if rule is not None:
+            name, pattern = rule[2], "prefixed" if len(rule) > 3 else "literal"
+            admin.create_acls(
+                [Acl(resource=rule[1], name=name, principal="User:frank", operation=rule[0], pattern=pattern)]
+            )

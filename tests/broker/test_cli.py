@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import io
 import json
 import os
 import pty
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.commands import Run, runner
 from support.consumer.reading import wait_until
 
 from spark_kafka_native.cli.main import main
@@ -27,7 +27,6 @@ from spark_kafka_native.kafka import Admin, NewTopic, OffsetAt, TopicPartition, 
 
 pytestmark = pytest.mark.broker
 
-Run = Callable[..., tuple[int, str, str]]
 HEADERS = b'[{"name":"a","value":"1"},{"name":"a","value":null}]'
 ODD = b'{"topic":"x","key_base64":"//4=","value":null,"headers":' + HEADERS + b"}\n"
 
@@ -46,21 +45,9 @@ def admin(kafka: Any) -> Iterator[Admin]:
 @pytest.fixture
 def run(kafka: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run a command as in a pipe: its exit code, standard output and standard error."""
-
     # A broker that takes its time would be one more line.
     monkeypatch.setattr("spark_kafka_native.kafka.cluster.retry_policy.SAY_AFTER_S", 600.0)
-
-    def run(*arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        try:
-            code = main([*arguments, "-b", kafka.bootstrap_servers])
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
+    return runner(kafka, capsys, monkeypatch)
 
 
 @pytest.fixture

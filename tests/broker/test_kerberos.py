@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import multiprocessing
 import pickle
 import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from spark_kafka_native.kafka.errors import AuthenticationError, ConfigError, Ne
 from spark_kafka_native.kafka.network.connection import Connection
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.kafka.security import kerberos
+from spark_kafka_native.kafka.security.ticket_cache import MemoryCache
 from spark_kafka_native.testing import EmbeddedKafka, EmbeddedKdc
 from spark_kafka_native.testing.console import consume, produce
 from spark_kafka_native.testing.embedded_kafka import ACLS
@@ -169,6 +172,40 @@ def test_a_child_of_a_fork_logs_in_for_itself(client: dict[str, str]) -> None:
     child.start()
     child.join(60)
     assert child.exitcode == 0
+
+
+def test_a_login_leaves_no_ticket_cache_behind(
+    client: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import gssapi
+
+    names: list[str] = []
+
+    class Noted(MemoryCache):
+        def __init__(self) -> None:
+            super().__init__()
+            names.append(self.name)
+
+    def living() -> list[str]:
+        found = []
+        for name in names:
+            with suppress(gssapi.exceptions.GSSError):
+                gssapi.Credentials(usage="initiate", store={b"ccache": name.encode()})
+                found.append(name)
+        return found
+
+    monkeypatch.setattr(kerberos, "MemoryCache", Noted)
+    security = ClientConfig.from_properties(client).security
+    kerberos.forget_login(security)
+    for _ in range(3):
+        # The second connection has the tickets of the first one.
+        connect(client)
+        connect(client)
+        assert living() == names[-1:]
+        kerberos.forget_login(security)
+    gc.collect()
+    assert len(names) == 3
+    assert living() == []
 
 
 # --- what goes wrong, in its own words ----------------------------------------------------------------------

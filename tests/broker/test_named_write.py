@@ -23,8 +23,8 @@ from spark_kafka_native.kafka.admin import Admin
 from spark_kafka_native.kafka.cluster.router import Router, router_for
 from spark_kafka_native.kafka.config.client_config import TransactionConfig
 from spark_kafka_native.kafka.errors import KafkaError
+from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.options.table import Scope
 from spark_kafka_native.spark.write.commit_markers import ReplayError
 from spark_kafka_native.spark.write.driver import resumable_write
 from spark_kafka_native.spark.write.driver.resumable_write import (

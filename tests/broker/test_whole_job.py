@@ -22,8 +22,8 @@ from spark_kafka_native.kafka.cluster.router import Router, router_for
 from spark_kafka_native.kafka.config.client_config import TransactionConfig
 from spark_kafka_native.kafka.errors import ConfigError, DeadlineExceededError, NetworkError
 from spark_kafka_native.kafka.protocol.api.transactions import EndTxnRequest
+from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.options.table import Scope
 from spark_kafka_native.spark.write.batch_writer import KafkaBatchWriter
 from spark_kafka_native.spark.write.driver import atomic_write
 from spark_kafka_native.spark.write.driver.atomic_write import (

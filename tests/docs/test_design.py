@@ -15,7 +15,9 @@ DESIGN = ROOT / "docs/DESIGN.md"
 INTERNALS = sorted((ROOT / "docs/internals").glob("*.md"))
 DECISIONS = sorted((ROOT / "docs/decisions").glob("*.md"))
 NAMED = [DESIGN, *INTERNALS, *DECISIONS, ROOT / "CONTRIBUTING.md", ROOT / "README.md"]
-LINKING = sorted({*NAMED, *(ROOT / "docs").rglob("*.md")})
+SITE = ROOT / "docs/site"
+"""Its front page is copied to the top before Sphinx checks the links of all pages."""
+LINKING = sorted({*NAMED, *(page for page in (ROOT / "docs").rglob("*.md") if page.parent != SITE)})
 
 IN_PACKAGE = ("kafka", "spark", "cli", "testing", "formats", "registry")
 BESIDE_IT = ("tests", "benchmarks", "notebooks", "conf")

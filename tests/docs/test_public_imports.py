@@ -22,6 +22,8 @@ INSIDE = {
     # Benchmarks of one layer: what they measure has no public name.
     "benchmarks/messages.py": "spark_kafka_native.kafka.protocol",
     "benchmarks/client.py": "spark_kafka_native.kafka.producer",
+    "benchmarks/formats_avro.py": "spark_kafka_native.formats",
+    "benchmarks/protobuf_columns.py": "spark_kafka_native.formats",
     "benchmarks/records.py": "spark_kafka_native.kafka.records",
     "benchmarks/worker_sockets.py": "spark_kafka_native.spark.worker_tuning",
     # It times the sink's requests, one by one.

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from support.hooks.fresh_seeds import try_seeds
 from support.record_batches import EACH_KERNEL, batch, control, record, using_kernel
 
 from spark_kafka_native.kafka.errors import CorruptRecordError
@@ -120,41 +121,48 @@ def has_batch(one: RecordSetSlice) -> bool:
 
 @EACH_KERNEL
 def test_sets_together_are_what_each_is_alone(kernel) -> None:
-    rng = random.Random(20261122)
     with using_kernel(kernel):
-        for _ in range(ROUNDS):
-            sets = [a_set(rng) for _ in range(rng.randrange(1, 12))]
-            options = {"columns": rng.choice(COLUMNS), "header_keys": rng.choice(list(HeaderKeys))}
-            options |= {"check_crcs": rng.choice([True, False])}
-            found = together(sets, **options)
-            if all(map(has_batch, sets)):
-                assert found == [alone(one, **options) for one in sets]
-            else:
-                assert found is None
+        try_seeds(check_together, "sets together", range(20261122, 20261122 + ROUNDS))
+
+
+def check_together(seed: int) -> None:
+    rng = random.Random(seed)
+    sets = [a_set(rng) for _ in range(rng.randrange(1, 12))]
+    options = {"columns": rng.choice(COLUMNS), "header_keys": rng.choice(list(HeaderKeys))}
+    options |= {"check_crcs": rng.choice([True, False])}
+    found = together(sets, **options)
+    if all(map(has_batch, sets)):
+        assert found == [alone(one, **options) for one in sets]
+    else:
+        assert found is None
 
 
 @EACH_KERNEL
 @pytest.mark.parametrize("check_crcs", [True, False])
 def test_nothing_damaged_is_decoded_together_that_is_refused_alone(kernel, check_crcs: bool) -> None:
-    rng = random.Random(7)
-    options = {"columns": None, "header_keys": HeaderKeys.STRICT, "check_crcs": check_crcs}
-    refused = 0
     with using_kernel(kernel):
-        for _ in range(ROUNDS):
-            sets = [a_set(rng) for _ in range(rng.randrange(2, 6))]
-            at = rng.randrange(len(sets))
-            sets[at] = damaged(rng, sets[at])
-            found = together(sets, **options)
-            try:
-                expected = [alone(one, **options) for one in sets]
-            except CorruptRecordError:
-                assert found is None
-                refused += 1
-            else:
-                # Together they may be refused without need, as a set that has no batch is, but never differ.
-                assert found in (None, expected)
-    # Not every bit is under the checksum, and few of them are where lengths are.
-    assert refused > ROUNDS // (3 if check_crcs else 10)
+        refused = sum(check_damaged(seed, check_crcs) for seed in range(ROUNDS))
+        # Not every bit is under the checksum, and few of them are where lengths are.
+        assert refused > ROUNDS // (3 if check_crcs else 10)
+        try_seeds(lambda seed: check_damaged(seed, check_crcs), f"damaged sets, checked: {check_crcs}")
+
+
+def check_damaged(seed: int, check_crcs: bool) -> bool:
+    """Return True if the sets are refused alone, and not decoded together."""
+    rng = random.Random(seed)
+    options = {"columns": None, "header_keys": HeaderKeys.STRICT, "check_crcs": check_crcs}
+    sets = [a_set(rng) for _ in range(rng.randrange(2, 6))]
+    at = rng.randrange(len(sets))
+    sets[at] = damaged(rng, sets[at])
+    found = together(sets, **options)
+    try:
+        expected = [alone(one, **options) for one in sets]
+    except CorruptRecordError:
+        assert found is None
+        return True
+    # Together they may be refused without need, as a set that has no batch is, but never differ.
+    assert found in (None, expected)
+    return False
 
 
 @EACH_KERNEL

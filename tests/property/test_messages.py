@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import struct as structs
 import tracemalloc
 import typing
@@ -11,17 +12,28 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.hooks.fresh_seeds import try_seeds
+from support.hostile import attempt, random_message, spoil, watched
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import ProtocolError
 from spark_kafka_native.kafka.protocol.api import all_requests
-from spark_kafka_native.kafka.protocol.message import ArrayOf, Field, Message, Struct, declared_fields
+from spark_kafka_native.kafka.protocol.message import (
+    ArrayOf,
+    Field,
+    Message,
+    Struct,
+    declared_fields,
+)
 from spark_kafka_native.kafka.protocol.message_codec import codec
 from spark_kafka_native.kafka.protocol.wire import Blob, Error, Fixed
 
 MESSAGES: list[type[Message]] = [
     message for request in all_requests().values() for message in (request, request.response)
 ]
+RESPONSES: list[type[Message]] = [request.response for request in all_requests().values()]
+SPOILT = 100
+"""Of each response, with the same seed in each run."""
 EACH_MESSAGE = pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.__name__)
 
 RANGES = {"b": 8, "h": 16, "i": 32, "q": 64}
@@ -98,28 +110,42 @@ def test_what_is_cut_off_is_refused(message: type[Message], data: st.DataObject)
         one.read(memoryview(written[:keep]))
 
 
-@EACH_MESSAGE
-@settings(max_examples=50, deadline=None)
-@given(data=st.data())
-def test_changed_bytes_read_as_something_or_are_refused(message: type[Message], data: st.DataObject) -> None:
-    version, value = data.draw(messages(message))
-    one = codec(message, version)
-    written = bytearray(join(one.write(value)))
-    for _ in range(data.draw(st.integers(1, 4))):
-        if written:
-            at = data.draw(st.integers(0, len(written) - 1))
-            written[at] = data.draw(st.sampled_from((0, 1, 0x7F, 0x80, 0xFF)))
-
-    read_or_refuse(one, bytes(written))
+@pytest.mark.parametrize("response", RESPONSES, ids=lambda message: message.__name__)
+def test_spoilt_responses_are_read_or_refused(response: type[Message]) -> None:
+    with watched():
+        check_spoilt(response, random.Random(response.__name__), SPOILT)
 
 
-@EACH_MESSAGE
-@settings(max_examples=40, deadline=None)
-@given(data=st.data(), noise=st.binary(max_size=200))
-def test_noise_reads_as_something_or_is_refused(
-    message: type[Message], data: st.DataObject, noise: bytes
-) -> None:
-    read_or_refuse(codec(message, data.draw(st.integers(*message.versions))), noise)
+def test_fresh_spoilt_messages() -> None:
+    def check(seed: int) -> None:
+        rng = random.Random(seed)
+        check_spoilt(rng.choice(MESSAGES), rng, 20)
+
+    with watched():
+        try_seeds(check, "spoilt messages")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("response", RESPONSES, ids=lambda message: message.__name__)
+def test_a_great_many_spoilt_responses(response: type[Message]) -> None:
+    with watched():
+        try_seeds(
+            lambda seed: check_spoilt(response, random.Random(seed), 1000), f"soak of {response}", range(20)
+        )
+
+
+def check_spoilt(message: type[Message], rng: random.Random, count: int) -> None:
+    """What can be read of spoilt bytes can be written, and reads as the same again."""
+    for _ in range(count):
+        version = rng.randint(*message.versions)
+        one = codec(message, version)
+        spoilt = bytearray(join(one.write(random_message(message, version, rng))))
+        spoil(spoilt, rng)
+        data = memoryview(bytes(spoilt))
+        found = attempt(lambda one=one, data=data: one.read(data), len(data), (ProtocolError,))
+        if not isinstance(found, ProtocolError):
+            written = join(one.write(found))
+            assert join(one.write(one.read(memoryview(written)))) == written, (version, data.hex())
 
 
 def read_or_refuse(one: Any, written: bytes) -> None:

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.hooks.fresh_seeds import try_seeds
+from support.hostile import spoil
 from support.record_batches import KERNELS, batch, control, mend_crc, record, using_kernel
 
 from spark_kafka_native.kafka.errors import CorruptRecordError
@@ -22,10 +23,9 @@ from spark_kafka_native.kafka.model import AbortedTransaction
 from spark_kafka_native.kafka.records.compression import Codec, compress
 from spark_kafka_native.kafka.records.decode import decode_record_set
 
-ROUNDS = int(os.environ.get("RECORD_FUZZ_ROUNDS", "600"))
+ROUNDS = int(os.environ.get("RECORD_FUZZ_ROUNDS", "300"))
 """Inputs per codec; raise it for a soak."""
 
-NASTY_BYTES = [0, 1, 2, 3, 0x7E, 0x7F, 0x80, 0x81, 0xFE, 0xFF, 0x0F, 0x10]
 NASTY_INTS = [0, 1, -1, 127, 128, 255, 2**15, 2**31 - 1, -(2**31), 48, 49, 61]
 INT_FIELDS = [8, 12, 23, 57]
 """Where the header's int32 are: length, leader epoch, last offset delta, records count."""
@@ -50,39 +50,21 @@ def good_body(rng: random.Random) -> tuple[bytes, int]:
     return b"".join(records), count
 
 
-def mutate(data: bytearray, rng: random.Random, first: int) -> None:
-    for _ in range(rng.randrange(1, 5)):
-        if len(data) <= first:
-            return
-        at = rng.randrange(first, len(data))
-        match rng.randrange(5):
-            case 0:
-                data[at] = rng.choice(NASTY_BYTES)
-            case 1:
-                data[at] ^= 1 << rng.randrange(8)
-            case 2:
-                del data[at : at + rng.randrange(1, 4)]
-            case 3:
-                data[at:at] = bytes(rng.choices(NASTY_BYTES, k=rng.randrange(1, 4)))
-            case 4:
-                data[at:at] = data[at : at + rng.randrange(1, 30)]
-
-
 def hostile_batch(rng: random.Random, codec: Codec, base_offset: int) -> bytes:
     """A batch mutated before compression, after it, or in its header; with a checksum that fits."""
     body, count = good_body(rng)
     plain = bytearray(body)
     where = rng.randrange(4)
     if where == 0:
-        mutate(plain, rng, 0)
+        spoil(plain, rng)
     packed = bytearray(compress(codec, bytes(plain)))
     if where == 1:
-        mutate(packed, rng, 0)
+        spoil(packed, rng)
     data = bytearray(batch(body=bytes(packed), count=count, attributes=codec, base_offset=base_offset))
     if where == 2:
         struct.pack_into(">i", data, rng.choice(INT_FIELDS), rng.choice(NASTY_INTS))
     if where == 3:
-        mutate(data, rng, 21)
+        spoil(data, rng, 21)
         struct.pack_into(">i", data, 8, len(data) - 12)
     return bytes(mend_crc(data))
 
@@ -133,6 +115,13 @@ def test_mutated_batches(codec: Codec) -> None:
     try_seeds(lambda seed: check_mutated(codec, seed, 20), f"mutated batches of {codec.name}")
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("codec", list(Codec))
+def test_a_great_many_mutated_batches(codec: Codec) -> None:
+    try_seeds(lambda seed: check_mutated(codec, seed, 1000), f"soak of {codec.name}", range(100))
+
+
 def check_mutated(codec: Codec, seed: int, rounds: int) -> int:
     """Both kernels say the same of hostile record sets, within a memory budget. How many they refuse."""
     rng, refused = random.Random(seed), 0
@@ -178,7 +167,7 @@ def check_mutated_markers(seed: int) -> None:
     transactions = [AbortedTransaction(producer_id=1, first_offset=0)]
     for _ in range(300):
         marker = bytearray(control(5, 1, 0))
-        mutate(marker, rng, 21)
+        spoil(marker, rng, 21)
         struct.pack_into(">i", marker, 8, len(marker) - 12)
         data = batch([record(0)], attributes=0x10, producer_id=1) + bytes(mend_crc(marker))
         outcomes = [outcome(data, kernel, aborted_transactions=transactions) for kernel in KERNELS]

@@ -13,8 +13,8 @@ from support.hooks.fresh_seeds import try_seeds
 
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.spark.error_conditions import KafkaConditionError
+from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.options.table import Scope
 from spark_kafka_native.spark.read.driver.micro_batch import LogEnds, StreamOffset
 from spark_kafka_native.spark.read.driver.stream_planner import StreamPlanner
 from spark_kafka_native.spark.read.offset_range import At

@@ -4,6 +4,7 @@ One that ends too early stops the query, and nothing is lost.
 
 from __future__ import annotations
 
+import random
 import time
 import uuid
 from collections import Counter
@@ -15,18 +16,22 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from spark_kafka_native.kafka import Admin, Consumer, Producer
+from spark_kafka_native.kafka import Admin, Consumer, DelegationToken, Producer
+from spark_kafka_native.kafka.config.client_config import ClientConfig
+from spark_kafka_native.kafka.network.connection import Connection
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.testing import EmbeddedKafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
-USERS = {"alice": "alice-marked", "bob": "bob-marked"}
+USERS = {"alice": "alice-marked", "bob": "bob-marked", "carol": "carol-marked"}
 Options = dict[str, str]
 
 
-def started(**properties: object) -> EmbeddedKafka:
+def started(brokers: int = 1, **properties: object) -> EmbeddedKafka:
     named = {name.replace("__", "."): value for name, value in properties.items()}
     return EmbeddedKafka(
+        brokers=brokers,
         listeners=("SASL_PLAINTEXT", "PLAINTEXT"),
         users=USERS,
         properties={"delegation.token.secret.key": "not-for-production"} | named,
@@ -63,7 +68,8 @@ def revoke_all(kafka: EmbeddedKafka) -> None:
     given = {name.removeprefix("kafka."): value for name, value in of_driver(kafka).items()}
     del given["delegationTokens"]
     with Admin(given) as admin:
-        for one in admin.describe_delegation_tokens():
+        # Those of the other user, of another test, are not hers to end.
+        for one in admin.describe_delegation_tokens(["User:alice"]):
             admin.expire_delegation_token(one)
 
 
@@ -150,16 +156,132 @@ def test_two_queries_of_one_session_do_not_end_each_others_token(
     wait_until("only that of the session is left", lambda: len(tokens_of(kafka, "bob")) == 1)
 
 
+def revoking(kafka: EmbeddedKafka, topic: str, *, tasks: int, fails: bool) -> Callable[[Any], Any]:
+    """For `mapInArrow` with two partitions. When the rows of the first one are in the log, and all ``tasks``
+    that write are logged in, the other one makes their token useless for a further login and has no rows, or,
+    if it ``fails``, an error.
+    """
+    plain = kafka.bootstrap_servers_for("PLAINTEXT")
+    given = {name.removeprefix("kafka."): value for name, value in of_driver(kafka, "carol").items()}
+    del given["delegationTokens"]
+
+    def function(batches: Any) -> Any:
+        import time
+
+        from pyspark import TaskContext
+
+        from spark_kafka_native.kafka import Admin, Cluster
+
+        for batch in batches:
+            if TaskContext.get().partitionId() == 0:
+                yield batch
+        if TaskContext.get().partitionId() == 0:
+            return
+        deadline = time.monotonic() + 120
+        with Cluster.connect(plain) as cluster, Admin(plain) as anyone, Admin(given) as admin:
+            while (
+                not cluster.offsets(topic, 0).end
+                or sum(topic in one.transactional_id for one in anyone.list_transactions()) < tasks
+            ):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            for token in admin.describe_delegation_tokens(["User:carol"]):
+                admin.expire_delegation_token(token)
+            while admin.describe_delegation_tokens(["User:carol"]):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        if fails:
+            raise RuntimeError("marked-by-the-task")
+
+    return function
+
+
+@pytest.mark.parametrize(
+    ("way", "fails"), [("atomic", False), ("atomic", True), ("named", False), ("stream", False)]
+)
+def test_a_transaction_is_ended_although_its_token_has(
+    spark: SparkSession, kafka: EmbeddedKafka, tmp_path: Path, way: str, fails: bool
+) -> None:
+    name = f"{way}-{fails}-{uuid.uuid4().hex[:8]}"
+    sink, source = kafka.create_topic(name), kafka.create_topic(f"{name}-in", 2)
+    options = of_driver(kafka, "carol") | {
+        "deliveryGuarantee": "exactly-once",
+        "transactionalIdPrefix": name,
+        # No other test's token, which is revoked.
+        "delegationTokens.maxLifetime": f"{86_400 + random.randrange(10_000)}s",
+    }
+    # The driver of a named write has a transactional id, too.
+    make = revoking(kafka, sink, tasks={"atomic": 1, "named": 3, "stream": 2}[way], fails=fails)
+    failure: Any = None
+    try:
+        if way == "stream":
+            rows = spark.range(40).selectExpr("cast(id as string) value", "int(id / 20) partition")
+            plain = {"kafka.bootstrap.servers": kafka.bootstrap_servers_for("PLAINTEXT")}
+            rows.write.format("pykafka").options(**plain).option("topic", source).mode("append").save()
+            frame = spark.readStream.format("pykafka").options(**plain).option("subscribe", source)
+            frame = frame.option("startingOffsets", "earliest").load().select("value")
+            writer = frame.mapInArrow(make, "value binary").writeStream.format("pykafka").options(**options)
+            writer = writer.option("topic", sink).option("checkpointLocation", str(tmp_path))
+            assert writer.trigger(availableNow=True).start().awaitTermination(300)
+        else:
+            rows = spark.range(0, 40, 1, 2).selectExpr("cast(id as string) value")
+            writer = rows.mapInArrow(make, "value string").write.format("pykafka").options(**options)
+            writer = writer.option("writeId", "once") if way == "named" else writer
+            writer.option("topic", sink).mode("append").save()
+    except Exception as error:
+        failure = error
+    assert "marked-by-the-task" in str(failure) if fails else failure is None, failure
+    with Admin(kafka.bootstrap_servers_for("PLAINTEXT")) as admin:
+        assert [
+            one for one in admin.list_transactions(states=["Ongoing"]) if name in one.transactional_id
+        ] == []
+    assert values_in(kafka, sink) == (Counter() if fails else once(range(20)))
+
+
 SHORT_MS = 12_000
 
 
 @pytest.fixture(scope="module")
 def hasty() -> Iterator[EmbeddedKafka]:
-    """A cluster where a token lasts for seconds, as others' last for days."""
+    """A cluster where a token lasts for seconds, as others' last for days. Each broker learns of a new one
+    in its own time.
+    """
     with started(
-        delegation__token__expiry__time__ms=SHORT_MS, delegation__token__max__lifetime__ms=SHORT_MS * 5 // 4
+        brokers=3,
+        delegation__token__expiry__time__ms=SHORT_MS,
+        delegation__token__max__lifetime__ms=SHORT_MS * 5 // 4,
     ) as running:
         yield running
+
+
+def test_each_broker_knows_a_token_that_was_waited_for_and_a_paused_one_holds_nothing_up(
+    hasty: EmbeddedKafka,
+) -> None:
+    given = {name.removeprefix("kafka."): value for name, value in of_driver(hasty, "carol").items()}
+    del given["delegationTokens"]
+
+    def log_in(token: DelegationToken, *node_ids: int) -> None:
+        login = {"sasl.username": token.token_id, "sasl.password": token.hmac.reveal()}
+        mechanism = {"sasl.mechanism": "SCRAM-SHA-512", "sasl.tokenauth": "true"}
+        for node_id in node_ids:
+            address = {"bootstrap.servers": hasty.broker(node_id).address("SASL_PLAINTEXT")}
+            config = ClientConfig.from_properties(given | login | mechanism | address)
+            deadline = Deadline.after_ms(60_000)
+            Connection.open(config.bootstrap_servers[0], config=config, deadline=deadline).close()
+
+    with Admin(given) as admin:
+        for _ in range(3):
+            made = admin.create_delegation_token()
+            admin.await_delegation_token(made)
+            log_in(made, 1, 2, 3)
+        hasty.pause(3)
+        try:
+            made = admin.create_delegation_token()
+            admin.await_delegation_token(made, 9)
+            log_in(made, 1, 2)
+        finally:
+            hasty.resume(3)
+        admin.await_delegation_token(made)
 
 
 class Feed:
@@ -185,14 +307,14 @@ def ended(query: StreamingQuery) -> str:
 def test_a_stream_outlives_its_tokens_and_stops_at_one_that_was_revoked(
     spark: SparkSession, hasty: EmbeddedKafka, tmp_path: Path
 ) -> None:
-    source, sink = hasty.create_topic("in"), hasty.create_topic("out")
+    source, sink = hasty.create_topic("in", 3), hasty.create_topic("out", 3)
     options, feed = of_driver(hasty), Feed(hasty, source)
     writing = stream(spark, options, source, sink, tmp_path / "checkpoint", deliveryGuarantee="exactly-once")
     query = writing.start()
     feed.more()
     query.processAllAvailable()
     seen, first = set(), tokens_of(hasty)
-    assert len(first) == 2
+    assert len(first) >= 2  # of reading and of writing
 
     def outlived() -> bool:
         feed.more()

@@ -136,6 +136,141 @@ def test_to_json_reads_what_is_written_and_the_other_way_round(spark: Any, kafka
     assert parsed.orderBy("key.id").collect() == wanted
 
 
+CSV_DDL = "a string, b int, c double, d date, t timestamp, o boolean, x decimal(10,2)"
+CSV_LINES = [
+    "x,1,2.5,2024-02-29,2024-02-29T12:30:00Z,true,1.255",
+    '"x,y",-1,1e3,2024-02-29T00:00:00,2024-02-29 12:30:00.123456,FALSE,.5',
+    '"x\\"y\\\\z",+1, 2 ,,2024-02-29T12:30:00+02:00,,+1.5',
+    '"x" ,1,NaN,2024-02-29,2024-02-29,,1e2',
+    "x\ny,1,Inf,,,,",
+    '"x\r\ny",1,-Infinity,,,,',
+    'x"y,1,1e400,,,,',
+    '"","",,,,,',
+    ",,,,,,",
+    "",
+    "x,1",
+    "   ",
+    "x,1.0,y,2024-02-30,z,1,1234567890.5",
+    "x,99999999999,1,,,,,too,many",
+    " x ,0x1F,1_0,,,,",
+    "NA,1,2,,,,NA",
+    "\t,1,2,,,,",
+]
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"nullValue": "NA"}, {"escape": '"'}], ids=["defaults", "nullValue", "doubled quotes"]
+)
+def test_csv_is_what_from_csv_makes_of_it(
+    spark: Any, peer: Any, kafka: EmbeddedKafka, settings: dict[str, str]
+) -> None:
+    odd = [line for line in CSV_LINES if not (settings.get("escape") and "\\" in line)]
+    good = [f"g{i},{i},{i / 7},2024-01-01,2024-01-01T00:00:00Z,true,{i}.25" for i in range(3_000)]
+    values: list[str | None] = [
+        *odd,
+        *good,
+        *odd,
+        None,
+        *(['"x""y",1,2,,,,'] if "escape" in settings else []),
+    ]
+    topic = write_values(peer, kafka, f"formats-csv-{len(settings)}-{''.join(settings)}", values)
+    options = {f"value.{name}": value for name, value in settings.items()}
+    typed = load(
+        spark, kafka, topic, mode="permissive", **{"value.format": "csv", "value.schema": CSV_DDL}, **options
+    )
+    theirs = load(spark, kafka, topic).select(
+        "offset",
+        F.from_csv(
+            F.col("value").cast("string"),
+            f"{CSV_DDL}, _bad string",
+            {"columnNameOfCorruptRecord": "_bad"} | settings,
+        ).alias("value"),
+    )
+    ours = {row.offset: row for row in typed.collect()}
+    differing = []
+    for row in theirs.collect():
+        mine = ours[row.offset]
+        wanted = None if row.value is None else tuple(row.value)[:-1]
+        found = None if mine.value is None else tuple(mine.value)
+        is_bad = row.value is not None and row.value._bad is not None
+        if repr(found) != repr(wanted) or is_bad != (mine._error is not None):
+            differing.append((values[row.offset], found, wanted, mine._error))
+    assert not differing
+
+
+def test_csv_is_written_as_to_csv_writes_it(spark: Any, kafka: EmbeddedKafka) -> None:
+    kafka.create_topic("formats-csv-written")
+    texts = ["x", "x,y", 'x"y', "x\\y", "x\ny", "", None, '"x"', 'a,b\\"c', "a\\,b"]
+    rows = spark.createDataFrame(
+        [(text, i, i / 4) for i, text in enumerate(texts)], "a string, b int, c double"
+    )
+    rows.select(F.struct("a", "b", "c").alias("value")).coalesce(1).write.format("pykafka").option(
+        "kafka.bootstrap.servers", kafka.bootstrap_servers
+    ).options(topic="formats-csv-written", **{"value.format": "csv"}).mode("append").save()
+    ours = load(spark, kafka, "formats-csv-written", **{"value.format": "string"}).orderBy("offset").collect()
+    theirs = rows.orderBy("b").select(F.to_csv(F.struct("a", "b", "c")).alias("value")).collect()
+    assert [row.value for row in ours] == [row.value for row in theirs]
+
+
+INFERRED = {"value.format": "json", "value.schema": "infer"}
+
+
+def test_a_schema_is_inferred_as_spark_infers_it(spark: Any, peer: Any, kafka: EmbeddedKafka) -> None:
+    values = [
+        '{"a": 1, "b": true, "c": [1], "e": null, "s": "x", "o": {"y": 1}}',
+        '{"a": 2.5, "c": [2.5, null], "d": [{"m": 1}, {"n": "x"}], "o": {"x": []}}',
+        '{"big": 99999999999999999999, "e": "", "s": 1}',
+        "not json",
+    ]
+    topic = write_values(peer, kafka, "formats-inferred", [*values, None], 2)
+    typed = load(spark, kafka, topic, mode="dropmalformed", **INFERRED)
+    good = spark.createDataFrame([(value,) for value in values[:3]], "value string")
+    wanted = spark.read.json(good.rdd.map(lambda row: row.value)).schema
+    assert typed.schema["value"].dataType == wanted
+    assert typed.where("value is not null").count() == 3
+
+
+def test_an_inferred_schema_is_that_of_the_newest_records(
+    spark: Any, peer: Any, kafka: EmbeddedKafka, tmp_path: Any
+) -> None:
+    old, new = ["1,2,3,4,5"] * 500, ["1,x,2024-01-01"] * 20
+    topic = write_values(peer, kafka, "formats-newest", [*old, *new, None, None, None])
+    options = {"value.format": "csv", "value.schema": "infer", "value.inferRecords": "3"}
+    # The three newest are null: it looks further back.
+    assert "_c4" in load(spark, kafka, topic, **options).schema.simpleString()
+    options |= {"value.inferRecords": "10", "startingOffsets": json.dumps({topic: {"0": 500}})}
+    read = load(spark, kafka, topic, **options)
+    assert read.schema["value"].dataType.simpleString() == "struct<_c0:bigint,_c1:string,_c2:date>"
+    assert read.where("value._c0 = 1").count() == 20
+    stream = (
+        spark.readStream.format("pykafka")
+        .option("kafka.bootstrap.servers", kafka.bootstrap_servers)
+        .options(subscribe=topic, **options, **{"value.layout": "columns"})
+        .load()
+    )
+    assert "_c2" in stream.columns
+    query = (
+        stream.writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert query.lastProgress.numInputRows == 23
+
+
+def test_nothing_to_infer_from(spark: Any, peer: Any, kafka: EmbeddedKafka) -> None:
+    kafka.create_topic("formats-empty")
+    with pytest.raises(Exception, match="has no record with a value to infer a schema from"):
+        load(spark, kafka, "formats-empty", **INFERRED)
+    topic = write_values(peer, kafka, "formats-nulls", [None, None])
+    with pytest.raises(Exception, match="has no record with a value to infer a schema from"):
+        load(spark, kafka, topic, **INFERRED)
+    topic = write_values(peer, kafka, "formats-no-inference", ["x"])
+    with pytest.raises(Exception, match=r"value\.format=string can't infer a schema"):
+        load(spark, kafka, topic, **INFERRED | {"value.format": "string"})
+
+
 def test_a_bad_record_fails_the_query_with_its_place(spark: Any, kafka: EmbeddedKafka, odd: str) -> None:
     typed = load(spark, kafka, odd, **{"value.format": "json", "value.schema": DDL})
     with pytest.raises(

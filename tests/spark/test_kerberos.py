@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from support.brokers.kerberos import in_spark, plain_properties, require_gssapi
 
+from spark_kafka_native.spark.read.stream_reader import ReadLimit
 from spark_kafka_native.testing import EmbeddedKafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
@@ -75,7 +76,8 @@ def test_an_exactly_once_stream_outlives_tickets_and_sessions(
         .start()
     )
     assert query.awaitTermination(300)
-    assert len(query.recentProgress) >= 3
+    if ReadLimit is not None:  # PySpark 4.1 reads all there is in one micro-batch
+        assert len(query.recentProgress) >= 3
     assert values(spark, given, sink) == list(range(60))
 
 

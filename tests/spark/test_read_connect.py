@@ -9,13 +9,16 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 SCRIPT = """
 import sys
+import time
 from pyspark.sql import SparkSession
-from spark_kafka_native import lag, register
+from spark_kafka_native import StreamMetrics, lag, register
 
 bootstrap_servers, topic, folder = sys.argv[1:]
 spark = SparkSession.builder.remote("local[2]").config("spark.sql.shuffle.partitions", "2").getOrCreate()
 assert "connect" in type(spark).__module__
 register(spark)
+metrics = StreamMetrics()
+spark.streams.addListener(metrics)
 numbers = spark.range(1000).selectExpr("cast(id as string) as key", "cast(id * 2 as string) as value")
 (
     numbers.write.format("pykafka").mode("append")
@@ -50,6 +53,10 @@ run()
 copied = spark.read.format("pykafka").options(**options | {"subscribe": copy})
 copied = copied.schema("key string, value string").load()
 print("copied", copied.count(), copied.distinct().count())
+until = time.monotonic() + 240  # events come when they come
+while (found := metrics.metrics()).value("kafka.stream.records") < 1010 and time.monotonic() < until:
+    time.sleep(0.1)
+print("listened", found.value("kafka.stream.records"), found.value("kafka.stream.failures"))
 try:
     spark.read.format("pykafka").option("subscribe", topic).load().count()
 except Exception as error:
@@ -77,4 +84,5 @@ def test_a_local_connect_server_reads_writes_and_streams(peer, kafka, topic, tmp
     assert "rows 1000" in done.stdout
     assert "lag 3 0 True" in done.stdout
     assert "copied 1010 1000" in done.stdout
+    assert "listened 1010 0" in done.stdout
     assert "error True" in done.stdout

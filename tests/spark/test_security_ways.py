@@ -32,8 +32,9 @@ WAYS = (
     "GSSAPI",
     "delegation token",
     "delegation tokens of tasks",
+    "GSSAPI and tokens of tasks",
 )
-ENDING = tuple(way for way in WAYS if way not in ("GSSAPI", "delegation tokens of tasks"))
+ENDING = tuple(way for way in WAYS if "GSSAPI" not in way and "of tasks" not in way)
 """Tickets end in tests/spark/test_kerberos.py, tokens of tasks in tests/spark/test_delegation_tokens.py."""
 SESSION_MS = 4_000
 """When a session of SASL ends and the credentials are asked for again."""
@@ -88,7 +89,7 @@ def properties(kafka: EmbeddedKafka, way: str) -> Options:
     found = of_listener(kafka, "SASL_SSL")
     if way == "OAUTHBEARER":
         return found | {"sasl.mechanism": way, "sasl.oauthbearer.token": unsigned_token("alice")}
-    if way == "GSSAPI":
+    if "GSSAPI" in way:
         require_gssapi()
         assert kafka.kdc is not None
         return found | java_properties(kafka.kdc) | {"security.protocol": "SASL_SSL"}
@@ -97,7 +98,7 @@ def properties(kafka: EmbeddedKafka, way: str) -> Options:
 
 def in_options(kafka: EmbeddedKafka, way: str, given: Options) -> Options:
     found = {f"kafka.{name}": value for name, value in given.items()}
-    if way != "delegation tokens of tasks":
+    if "of tasks" not in way:
         return found
     servers = kafka.bootstrap_servers_for("SASL_SSL")
     return found | {"delegationTokens": "true", "delegationTokens.bootstrapServers": servers}

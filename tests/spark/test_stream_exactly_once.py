@@ -20,7 +20,7 @@ from spark_kafka_native.spark.write.stream_writer import KafkaStreamWriter
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 DRIVER = """
-import signal, sys
+import signal, sys, time
 from pathlib import Path
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
@@ -33,7 +33,8 @@ mark = Path(checkpoint).parent / "die"
 
 def wait_for_death():
     mark.touch()
-    signal.pause()
+    while phase != "standing" or not mark.with_name("go").exists():
+        time.sleep(0.05)
 
 class Writer(KafkaStreamWriter):
     def write(self, iterator):
@@ -46,10 +47,11 @@ class Writer(KafkaStreamWriter):
                 yield one.slice(1)
         return super().write(rows())
     def commit(self, messages, batchId):
-        if batchId == 1 and phase == "committing":
+        if batchId == 1 and phase in ("committing", "standing"):
             def half(transactions, end):
                 end(transactions[0])
                 wait_for_death()
+                end(transactions[1])
             stream_commit._end_all = half
         super().commit(messages, batchId)
         if batchId == 1 and phase == "committed":
@@ -74,6 +76,7 @@ frame = (spark.readStream.format("pykafka")
     .option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "8").load())
 query = (frame.select("key", "value").writeStream.format("dying")
     .option("kafka.bootstrap.servers", servers).option("deliveryGuarantee", "exactly-once")
+    .option("transactionTimeout", "20s" if phase == "standing" else "60s")
     .option("topic", sink).option("checkpointLocation", checkpoint).trigger(availableNow=True).start())
 query.awaitTermination()
 """
@@ -234,15 +237,51 @@ SOAK = pytest.mark.soak
 def test_sigkill_of_the_driver(peer, spark, kafka, topic, topics, once, tmp_path, script_environment, phase):
     driver = start_driver(kafka, topic, tmp_path, script_environment, phase)
     try:
-        deadline = time.monotonic() + 300
-        while not (tmp_path / "die").exists():
-            assert driver.poll() is None, driver.stderr.read().decode()[-4000:]
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        await_mark(driver, tmp_path)
     finally:
-        os.killpg(driver.pid, signal.SIGKILL)
-        driver.wait()
-        driver.stderr.close()
+        end(driver)
+    settle(kafka, once().id)
+    assert seen(peer, spark, kafka, topic) == each_once(20)
+
+
+def await_mark(driver, folder):
+    """Until the driver is where it is to die."""
+    deadline = time.monotonic() + 300
+    while not (folder / "die").exists():
+        assert driver.poll() is None, driver.stderr.read().decode()[-4000:]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def end(driver):
+    os.killpg(driver.pid, signal.SIGKILL)
+    driver.wait()
+    driver.stderr.close()
+
+
+@pytest.mark.parametrize("overtaken", [pytest.param(False, marks=SOAK), True], ids=["alone", "overtaken"])
+def test_a_driver_that_stands_still_in_a_commit_goes_on_without_effect(
+    peer, spark, kafka, topic, topics, once, tmp_path, script_environment, overtaken
+):
+    """SIGSTOP of a whole application, with one of two transactions committed, until the other has expired, or
+    another application has gone on from its checkpoint.
+    """
+    driver = start_driver(kafka, topic, tmp_path, script_environment, "standing")
+    try:
+        await_mark(driver, tmp_path)
+        (query_id,) = (tmp_path / "checkpoint" / "metadata").read_text().split('"id":"')[1:]
+        query_id = query_id.partition('"')[0]
+        os.killpg(driver.pid, signal.SIGSTOP)
+        if overtaken:
+            assert once().id == query_id
+        await_open(kafka, query_id, [])
+        (tmp_path / "go").touch()
+        os.killpg(driver.pid, signal.SIGCONT)
+        _, said = driver.communicate(timeout=300)
+        assert driver.returncode
+        assert "EndTxn (commit) for transactional id" in said.decode(), said.decode()[-4000:]
+    finally:
+        end(driver)
     settle(kafka, once().id)
     assert seen(peer, spark, kafka, topic) == each_once(20)
 

@@ -10,6 +10,8 @@ from pyspark import TaskContext
 from pyspark.sql import functions as F  # noqa: N812
 from support.consumer.reading import wait_until
 
+from spark_kafka_native import StreamMetrics
+
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 wait_until = partial(wait_until, seconds=240)
@@ -263,6 +265,46 @@ def test_a_batch_of_foreach_batch_that_fails_in_the_middle_is_written_again(
         0: list(range(0, 60, 2)), 1: list(range(1, 60, 2)),
     }  # fmt: skip
     assert found == {0: list(range(0, 60, 2)), 1: list(range(1, 60, 2))}
+
+
+def test_metrics_of_queries(peer, spark, kafka, topic, stream, tmp_path):
+    peer.create(kafka, topic, 2)
+    peer.write(kafka.bootstrap_servers, topic, peer.numbered(60, 2))
+    metrics = StreamMetrics()
+    held = threading.Event()
+
+    def write(batch, number):
+        batch.collect()
+        if number == 1:
+            held.wait(240)
+            raise RuntimeError("no")
+
+    def is_read(records):
+        return metrics.metrics().value("kafka.stream.records", query=topic) == records
+
+    spark.streams.addListener(metrics)
+    try:
+        frame = stream(maxOffsetsPerTrigger="20").frame()
+        query = (
+            frame.writeStream.queryName(topic)
+            .foreachBatch(write)
+            .option("checkpointLocation", str(tmp_path / "metrics"))
+        )
+        query = query.start()
+        wait_until("the first batch is counted", lambda: is_read(20))
+        found = metrics.metrics()
+        assert found.value("kafka.stream.lag", query=topic, topic=topic) == 40
+        assert found.value("kafka.stream.running", query=topic) == 1
+        assert found.value("kafka.stream.failures", query=topic) == 0
+        held.set()
+        failed = "kafka.stream.failures"
+        wait_until("the failure is counted", lambda: metrics.metrics().value(failed, query=topic) == 1)
+        assert query.exception() is not None
+        assert is_read(20)
+        assert metrics.metrics().value("kafka.stream.running", query=topic) == 0
+    finally:
+        held.set()
+        spark.streams.removeListener(metrics)
 
 
 def test_stopped_in_the_middle_of_a_batch_and_started_again(

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
+from ..cluster.fan_out import ask_each_broker
 from ..config.secret import Secret
 from ..error_code import ErrorCode
-from ..errors import IncompleteResponseError
+from ..errors import IncompleteResponseError, KafkaError, NetworkError
+from ..network.connection import Connection
+from ..network.pending_response import PendingResponse
 from ..protocol.api.delegation_tokens import (
     CreatableRenewers,
     CreateDelegationTokenRequest,
@@ -17,14 +22,21 @@ from ..protocol.api.delegation_tokens import (
     DescribedDelegationToken,
     DescribeDelegationTokenOwner,
     DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
     ExpireDelegationTokenRequest,
     ExpireDelegationTokenResponse,
     RenewDelegationTokenRequest,
     RenewDelegationTokenResponse,
 )
 from ..runtime.deadline import Deadline, Timeout
+from ..runtime.retry import is_retriable
 from .family import AdminFamily, ItemResult, Task, names_of, refuse
 
+UNREACHED_SHARE: Final = 1 / 3
+"""The share of a wait for all brokers that one gets which can not be reached."""
+MAX_MS: Final = 2**63 - 1
+ANSWERED_MS: Final = 100
+"""To read a response that has arrived."""
 _Changed = RenewDelegationTokenResponse | ExpireDelegationTokenResponse
 
 
@@ -90,17 +102,10 @@ class TokenAdmin(AdminFamily):
 
         self._settle([name], ask, Task("creating a"), limit)
         made = answers[-1]
-        principal = _joined(made.principal_type, made.principal_name)
-        requester = _joined(made.token_requester_principal_type, made.token_requester_principal_name)
-        return DelegationToken(
-            token_id=made.token_id,
-            hmac=Secret(base64.b64encode(made.hmac).decode()),
-            owner=principal,
-            requester=requester or principal,
-            issued_ms=made.issue_timestamp_ms,
-            expires_ms=made.expiry_timestamp_ms,
-            max_ms=made.max_timestamp_ms,
-            renewers=tuple(may_renew),
+        return _token(
+            made,
+            (made.issue_timestamp_ms, made.expiry_timestamp_ms, made.max_timestamp_ms),
+            tuple(may_renew),
         )
 
     def renew_delegation_token(
@@ -163,18 +168,58 @@ class TokenAdmin(AdminFamily):
     def await_delegation_token(self, token: DelegationToken, timeout: Timeout = None) -> None:
         """Wait until each broker that can be reached knows ``token``: a login before that is refused.
 
-        Raises `DeadlineExceededError`, `BrokerError`.
+        All are asked at once, again and again. One that is not reached in a third of the time is left out,
+        unless none is reached. Raises `DeadlineExceededError`, `BrokerError`.
         """
         limit = self._limit(timeout)
+        patience_ms = limit.remaining_ms * UNREACHED_SHARE
+        with suppress(NetworkError):  # one that stands still may be asked for the metadata, too
+            self._router.refresh((), limit.within_ms(patience_ms / 2))
+        self._router.metadata((), deadline=limit)
+        patience = limit.within_ms(patience_ms)
+        waiting = _Unaware(token.token_id, self._router.snapshot.brokers)
 
-        def ask(node_id: int) -> list[None]:
-            response = self._router.send_to(node_id, _description([token.owner]), limit)
-            refuse(ItemResult("delegation tokens", response.error_code), "describing")
-            if not any(one.token_id == token.token_id for one in response.tokens):
-                raise IncompleteResponseError(f"broker {node_id} does not know {token.token_id} yet")
-            return []
+        def ask(_: int, connection: Connection) -> PendingResponse[DescribeDelegationTokenResponse]:
+            return connection.submit(_description([token.owner]), deadline=limit)
 
-        self._ask_every_broker(ask, f"delegation token {token.token_id}", limit)
+        def attempt() -> None:
+            share = limit if patience.expired else patience
+
+            def read(node_id: int, pending: PendingResponse[DescribeDelegationTokenResponse]) -> None:
+                # A broker that stands still may have used up the share; others have answered meanwhile.
+                waiting.note(node_id, pending.result(max(share.remaining_ms, ANSWERED_MS), limit))
+
+            failures = ask_each_broker(self._router, sorted(waiting.brokers), ask, read, share)
+            waiting.check(failures, is_patient=not patience.expired)
+
+        self._router.retry(attempt, what=f"waiting for delegation token {token.token_id}", deadline=limit)
+
+
+class _Unaware:
+    """The brokers that have not said yet that they know a token."""
+
+    def __init__(self, token_id: str, brokers: Iterable[int]) -> None:
+        self._token_id = token_id
+        self.brokers = set(brokers)
+        self._is_any_reached = False
+
+    def note(self, node_id: int, response: DescribeDelegationTokenResponse) -> None:
+        """The response of a broker. Raises `BrokerError` for a refusal."""
+        refuse(ItemResult("delegation tokens", response.error_code), "describing")
+        self._is_any_reached = True
+        if not any(one.token_id == self._token_id for one in response.tokens):
+            raise IncompleteResponseError(f"broker {node_id} does not know {self._token_id} yet")
+        self.brokers.discard(node_id)
+
+    def check(self, failures: Mapping[int, KafkaError], *, is_patient: bool) -> None:
+        """Raise the failure for which to go on, or to give up."""
+        final = [error for error in failures.values() if not is_retriable(error)]
+        unaware = [error for error in failures.values() if isinstance(error, IncompleteResponseError)]
+        if not is_patient and self._is_any_reached and not final:
+            self.brokers -= {node for node, error in failures.items() if error not in unaware}
+            failures = dict(enumerate(unaware))
+        for error in (*final, *unaware, *failures.values()):
+            raise error
 
 
 def _description(owners: Collection[str] | None) -> DescribeDelegationTokenRequest:
@@ -188,17 +233,28 @@ def _description(owners: Collection[str] | None) -> DescribeDelegationTokenReque
 
 
 def _described(one: DescribedDelegationToken) -> DelegationToken:
-    owner = _joined(one.principal_type, one.principal_name)
-    requester = _joined(one.token_requester_principal_type, one.token_requester_principal_name)
+    renewers = tuple(_joined(who.principal_type, who.principal_name) for who in one.renewers)
+    return _token(one, (one.issue_timestamp, one.expiry_timestamp, one.max_timestamp), renewers)
+
+
+def _token(
+    said: CreateDelegationTokenResponse | DescribedDelegationToken,
+    times_ms: tuple[int, int, int],
+    renewers: tuple[str, ...],
+) -> DelegationToken:
+    """What a broker ``said`` of a token; the fields of its times have two names."""
+    owner = _joined(said.principal_type, said.principal_name)
+    requester = _joined(said.token_requester_principal_type, said.token_requester_principal_name)
+    issued_ms, expires_ms, max_ms = times_ms
     return DelegationToken(
-        token_id=one.token_id,
-        hmac=Secret(base64.b64encode(one.hmac).decode()),
+        token_id=said.token_id,
+        hmac=Secret(base64.b64encode(said.hmac).decode()),
         owner=owner,
         requester=requester or owner,
-        issued_ms=one.issue_timestamp,
-        expires_ms=one.expiry_timestamp,
-        max_ms=one.max_timestamp,
-        renewers=tuple(_joined(who.principal_type, who.principal_name) for who in one.renewers),
+        issued_ms=issued_ms,
+        expires_ms=expires_ms,
+        max_ms=max_ms,
+        renewers=renewers,
     )
 
 
@@ -226,6 +282,6 @@ def _hmac_of(token: DelegationToken | Secret | str) -> bytes:
 
 
 def _positive(value: int, name: str) -> int:
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, not {value}")
+    if not 1 <= value <= MAX_MS:
+        raise ValueError(f"{name} must be at least 1 and at most 2**63 - 1, not {value}")
     return value

@@ -14,6 +14,14 @@ from .jaas import JaasConfig
 _JAAS: Final = "sasl.jaas.config"
 _CACHE_TYPE: Final = re.compile(r"[A-Za-z0-9]{2,}:")
 _UNPRINTABLE: Final = re.compile(r"[\0-\x1f\x7f]")
+_CACHE_ADVICE: Final = (
+    "for a ticket cache of another kind set KRB5CCNAME in the environment of driver and executors, and leave "
+    "ticketCache out"
+)
+_KEYTAB_ADVICE: Final = (
+    "a keytab is not named by a reference (env:NAME), and is kept nowhere else. Give the path that it has on "
+    "driver and executors, or its name alone if spark-submit --files ships it"
+)
 DEFAULT_SERVICE: Final = "kafka"
 
 
@@ -52,7 +60,7 @@ def kerberos_login(
     for what, value in (("the principal", principal), ("the service's name", service)):
         if value is not None and (not value or _UNPRINTABLE.search(value)):
             raise ConfigError(f"GSSAPI: {what} is empty or has a control character")
-    keytab = None if keytab is None else _path(name, keytab)
+    keytab = None if keytab is None else _path(name, keytab, _KEYTAB_ADVICE)
     return KerberosLogin(principal=principal, keytab=keytab, ticket_cache=cache, service=service)
 
 
@@ -83,19 +91,16 @@ def _keytab(jaas: JaasConfig) -> str | None:
 
 def _ticket_cache(jaas: JaasConfig) -> str | None:
     cache = _text(jaas, "ticketCache")
-    return None if cache is None else _path(f"{_JAAS}: ticketCache", cache)
+    return None if cache is None else _path(f"{_JAAS}: ticketCache", cache, _CACHE_ADVICE)
 
 
-def _path(name: str, value: str) -> str:
-    """The path of a file that may be written ``FILE:/path``."""
+def _path(name: str, value: str, advice: str) -> str:
+    """The path of a file that may be written ``FILE:/path``; ``advice``: for anything else."""
     path = re.sub(r"^file:", "", value, flags=re.IGNORECASE)
     if not path or _UNPRINTABLE.search(path):
         raise ConfigError(f"{name} is not the path of a file")
     if _CACHE_TYPE.match(path):
-        raise ConfigError(
-            f"{name} must be a file; for a ticket cache of another kind set KRB5CCNAME in the environment of "
-            f"driver and executors, and leave ticketCache out"
-        )
+        raise ConfigError(f"{name} must be the path of a file; {advice}")
     return path
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Self
+from typing import Any, Self, overload
 
 from ..cluster.metadata import Topic
 from ..cluster.offsets import (
@@ -29,6 +29,7 @@ from ..runtime.deadline import Deadline
 from ..runtime.retry import is_retriable
 from .fetched_records import FetchedRecords, WorkUnit
 from .partition_reader import PartitionReader
+from .typed_records import FormatLike, TypedRecords
 
 _LOG = logging.getLogger("spark_kafka_native.consumer")
 
@@ -161,11 +162,45 @@ class Consumer:
         """
         return self._reader.poll(max_records, _deadline(timeout))
 
-    def read_columns(self, timeout: float | None = None) -> FetchedRecords | None:
+    @overload
+    def read_columns(self, timeout: float | None = None) -> FetchedRecords | None: ...
+
+    @overload
+    def read_columns(
+        self,
+        timeout: float | None = None,
+        *,
+        value_format: FormatLike,
+        key_format: FormatLike | None = None,
+        mode: str = "failfast",
+    ) -> TypedRecords | None: ...
+
+    @overload
+    def read_columns(
+        self, timeout: float | None = None, *, key_format: FormatLike, mode: str = "failfast"
+    ) -> TypedRecords | None: ...
+
+    def read_columns(
+        self,
+        timeout: float | None = None,
+        *,
+        value_format: FormatLike | None = None,
+        key_format: FormatLike | None = None,
+        mode: str = "failfast",
+    ) -> FetchedRecords | TypedRecords | None:
         """The next records of one partition as columns: ``read_columns().columns.to_arrow()`` is an Arrow
         record batch. None after ``timeout`` seconds (None: never).
+
+        With a format (its name, or a `ColumnFormat`) values and keys are decoded, and ``batch`` is the record
+        batch. A record that can't be decoded raises `MalformedRecordError`, with ``mode="failfast"``, once
+        those before it were handed out, and again until `seek` moves its partition. ``"permissive"`` gives it
+        with ``_corrupt_record`` and ``_error``, ``"dropmalformed"`` leaves it out. `ConfigError` for a format
+        that does not exist, or can't work with its schema or settings.
         """
-        return self._reader.read_columns(_deadline(timeout))
+        deadline = _deadline(timeout)
+        if value_format is None is key_format:
+            return self._reader.read_columns(deadline)
+        return self._reader.read_typed({"key": key_format, "value": value_format}, mode, deadline)
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:

@@ -86,12 +86,12 @@ class Fetcher:
 
         - `OffsetOutOfRangeError`: retention took the offset, or it never existed; with the leader's bounds.
         - `EndOfLogError`: the log ends before the range does (after ``end.of.log.wait.ms``), or an open
-        transaction holds it back (after ``poll.timeout.ms``).
+          transaction holds it back (after ``poll.timeout.ms``).
         - `LogTruncatedError`: records that were read are not in the log any more.
         - `TopicRecreatedError`: the topic is not the one that the offsets belong to.
         - `CorruptRecordError`: twice in a row, with partition and offset.
         - `BrokerError` (not authorized, unknown topic, ...), `DeadlineExceededError` (no progress),
-        `ProtocolError`.
+          `ProtocolError`.
         """
         run = FetchRun(self._router, self._config, columns, shares_memory=True)
         for tp, (from_offset, until_offset) in ranges.items():

@@ -7,10 +7,10 @@ import operator
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from uuid import UUID
 
 from ..cluster.router import Router
@@ -24,8 +24,9 @@ from ..runtime.deadline import Deadline
 from ..runtime.fork import in_forked_child
 from ..runtime.waiting import released
 from .fetched_records import FetchedRecords, WorkUnit
-from .prefetch_buffer import PrefetchBuffer
+from .prefetch_buffer import BufferedPartition, PrefetchBuffer
 from .prefetch_thread import PrefetchThread
+from .typed_records import FormatLike, RecordTyping, TypedRecords
 
 ROWS = 1_024
 """How many records become Python objects at a time: few enough to stay in the CPU's cache until used."""
@@ -39,33 +40,51 @@ class SingleReader(Protocol):
     _read_by: dict[str, int]
     """The thread that is reading, if any: one entry, set atomically without a lock, so that an interrupt
     leaves nothing locked."""
+    _undelivered: Any
+    """The records that the running read is about to return; None between reads."""
+
+    def _take_back(self) -> None:
+        """Hand `_undelivered` out again with the next read."""
 
 
 S = TypeVar("S", bound=SingleReader)
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 def single_reader(call: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Make ``call`` raise `RuntimeError` while another thread is in such a call of the same object.
+    """Make ``call`` raise `RuntimeError` while another thread is in such a call of the same object, and take
+    back the records that it was about to return when an error or an interrupt ended it.
 
     Two readers would each get a part of every partition's records, and a group member would take part in
-    the group twice.
+    the group twice. ``call`` itself can't take records back: an interrupt may come after its last step, and
+    before its caller has the result.
     """
 
     @functools.wraps(call)
     def called(self: S, /, *args: P.args, **settings: P.kwargs) -> R:
         here, read_by = threading.get_ident(), self._read_by
         outermost = read_by.get("thread") != here
+        reading = False
         try:
             if (reader := read_by.setdefault("thread", here)) != here:
                 raise RuntimeError(
                     f"thread {_name(reader)!r} is reading from this consumer, and {_name(here)!r} may not at "
                     "the same time: read in one thread, or give each thread a consumer of its own"
                 )
+            if outermost:
+                self._undelivered = None
+                reading = True
             return call(self, *args, **settings)
+        except BaseException:
+            if reading:
+                self._take_back()
+            raise
         finally:
             # Without a call: nothing here can be interrupted.
+            if reading:
+                self._undelivered = None
             if outermost and "thread" in read_by and read_by["thread"] == here:
                 del read_by["thread"]
 
@@ -123,6 +142,11 @@ class PartitionReader:
         """How long the reader has waited since it got records last."""
         self.lock = threading.Lock()
         self._read_by: dict[str, int] = {}
+        self._undelivered: FetchedRecords | list[Record] | None = None
+        self._taken_at: tuple[BufferedPartition, int] | None = None
+        """The place of the columns in `_undelivered`."""
+        self._typing: tuple[object, RecordTyping] | None = None
+        """How `read_typed` decoded last, with its arguments: schemas are looked up once."""
         self._fetched: FetchedRecords | None = None
         """The records that are being handed out row by row."""
         self._unpacked = 0
@@ -212,20 +236,37 @@ class PartitionReader:
 
         Raises `ConsumerClosedError`, also when it is closed meanwhile, and errors as described above.
         """
-        fetched = None
-        try:
-            while True:
-                with self.lock:
-                    self._give_back_rows()
-                    self._check_open()
-                    self.buffer.check(again=False)
-                    fetched = self.buffer.take()
-                if fetched is not None or not self._wait(deadline):
-                    return fetched
-        except BaseException:
-            if fetched is not None:  # an interrupt: no caller gets these
-                self.buffer.give_back(fetched)
-            raise
+        return self._read(deadline, lambda fetched: (fetched, None))
+
+    @single_reader
+    def read_typed(
+        self, formats: Mapping[str, FormatLike | None], mode: str, deadline: Deadline | None = None
+    ) -> TypedRecords | None:
+        """As `read_columns`, decoded. Raises as `RecordTyping`; the records are read again then."""
+        wanted = (tuple(formats.items()), mode)
+        if self._typing is None or self._typing[0] != wanted:
+            self._typing = wanted, RecordTyping(formats, mode)
+        return self._read(deadline, self._typing[1].decode)
+
+    def _read(
+        self, deadline: Deadline | None, make: Callable[[FetchedRecords], tuple[T, FetchedRecords | None]]
+    ) -> T | None:
+        """The next records as ``make`` returns them, with those of them that are not handed out yet."""
+        self._taken_at = None
+        while True:
+            with self.lock:
+                self._give_back_rows()
+                self._check_open()
+                self.buffer.check(again=False)
+                fetched = self._undelivered = self.buffer.take()
+                self._taken_at = None if fetched is None else self.buffer.place(fetched.topic_partition)
+            if fetched is not None:
+                made, rest = make(fetched)
+                if rest is not None:
+                    self.buffer.give_back(rest, self._taken_at)
+                return made
+            if not self._wait(deadline):
+                return None
 
     @single_reader
     def poll(self, max_records: int | None = None, deadline: Deadline | None = None) -> list[Record]:
@@ -234,17 +275,14 @@ class PartitionReader:
         """
         limit = self._config.max_poll_records if max_records is None else max_records
         found: list[Record] = []
-        try:
-            while True:
-                self.buffer.check(again=False, but=self._half_read)
-                with self.lock:
-                    while len(found) < limit and self._unpack():
-                        found.extend(islice(self.rows, limit - len(found)))
-                if found or limit < 1 or not self._wait(deadline):
-                    return found
-        except BaseException:
-            self._take_back(found)
-            raise
+        self._undelivered = found
+        while True:
+            self.buffer.check(again=False, but=self._half_read)
+            with self.lock:
+                while len(found) < limit and self._unpack():
+                    found.extend(islice(self.rows, limit - len(found)))
+            if found or limit < 1 or not self._wait(deadline):
+                return found
 
     def next_record(self, deadline: Deadline | None = None) -> Record | None:
         """The next record of any partition; None when ``deadline`` (None: never) comes first."""
@@ -256,6 +294,7 @@ class PartitionReader:
     def _wait_for_record(self, deadline: Deadline | None) -> Record | None:
         while True:
             for record in self.rows:
+                self._undelivered = [record]
                 return record
             self.buffer.check(again=False, but=self._half_read)
             with self.lock:
@@ -398,9 +437,12 @@ class PartitionReader:
                 raise
         self.rows, self._unpacked_rows, self._fetched = none, none, None
 
-    def _take_back(self, found: list[Record]) -> None:
-        """After an interrupt: no caller gets these records."""
-        first = {record.topic_partition: record.offset for record in reversed(found)}
+    def _take_back(self) -> None:
+        undelivered = self._undelivered
+        if isinstance(undelivered, FetchedRecords):
+            self.buffer.give_back(undelivered, self._taken_at)
+            return
+        first = {record.topic_partition: record.offset for record in reversed(undelivered or [])}
         for topic_partition, offset in first.items():
             self.seek(topic_partition, offset)
 

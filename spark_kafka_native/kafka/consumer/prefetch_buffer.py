@@ -23,6 +23,7 @@ from ..model import TopicPartition
 from ..observe import catalogue as metric
 from ..observe.events import EventSource
 from ..observe.metrics import MetricsRegistry, Observed
+from ..records.columns import RecordColumns
 from ..runtime.deadline import Wakeup
 from ..runtime.waiting import LocklessCondition
 from .fetched_records import FetchedRecords, WorkStatus, WorkUnit
@@ -47,6 +48,9 @@ class BufferedPartition:
     topic_id: UUID | None
     moves: int = 0
     """Counts changes of ``start``: records fetched before a change are not handed out."""
+    seeks: int = 0
+    """Counts those that the caller asked for: records taken before one are not given back. A pause that frees
+    memory is none."""
     tries: int = 0
     """Counts requests to continue after an error."""
     paused: bool = False
@@ -57,6 +61,8 @@ class BufferedPartition:
     """Fetched and not handed out."""
     nbytes: int = 0
     """Size of ``waiting``."""
+    put_back: RecordColumns | None = None
+    """Those of ``waiting`` that were handed out, and then not after all."""
     log_end: tuple[int, int] | None = None
     """High watermark and last stable offset (-1: not reported) according to the last records."""
 
@@ -137,7 +143,9 @@ class PrefetchBuffer:
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
         """Continue from ``offset``; drops the records that wait."""
         with self.lock:
-            self._seek(self.partition(topic_partition), offset)
+            wanted = self.partition(topic_partition)
+            wanted.seeks += 1
+            self._seek(wanted, offset)
         self.wake_readers()
 
     def pause(self, topic_partition: TopicPartition) -> None:
@@ -235,10 +243,24 @@ class PrefetchBuffer:
             raise
         return fetched
 
-    def give_back(self, fetched: FetchedRecords) -> None:
-        """The records that were taken last, or the rest of them, are not handed out after all. Idempotent."""
+    def place(self, topic_partition: TopicPartition) -> tuple[BufferedPartition, int]:
+        """The partition as it is read now, and how often the caller has moved it."""
+        wanted = self.partition(topic_partition)
+        return wanted, wanted.seeks
+
+    def give_back(
+        self, fetched: FetchedRecords, taken_at: tuple[BufferedPartition, int] | None = None
+    ) -> None:
+        """The records that were taken last, or the rest of them, are not handed out after all. Idempotent.
+
+        Given the `place` that they were ``taken_at``, they are dropped if the caller has moved or removed the
+        partition since; after a close they count, as the position is still asked for.
+        """
         with self.lock:
-            wanted = self.partition(fetched.topic_partition)
+            tp = fetched.topic_partition
+            if taken_at is not None and (tp not in self._wanted or self.place(tp) != taken_at):
+                return
+            wanted = self.partition(tp)
             rest = replace(fetched, next_offset=max(wanted.position, fetched.next_offset))
             self._put_back(wanted, rest, fetched.from_offset)
         self._emit(rest, WorkStatus.GIVEN_BACK)
@@ -354,15 +376,20 @@ class PrefetchBuffer:
         wanted.nbytes -= fetched.nbytes
         self.nbytes -= fetched.nbytes
         wanted.waiting.popleft()
+        wanted.put_back = None
         self._order.popleft()
         if was_full and not self.full:
             self.wakeup.set()
 
     def _put_back(self, wanted: BufferedPartition, fetched: FetchedRecords, position: int) -> None:
         """Make ``fetched`` the next records to hand out, in any state that an interrupt has left."""
-        if wanted.waiting and wanted.waiting[0].from_offset == fetched.from_offset:
+        # These, or the last of them, may be there already. Not by offsets: those behind them may have lower
+        # ones, after an automatic reset.
+        first = wanted.waiting[0].columns if wanted.waiting else None
+        if first is not None and (first is fetched.columns or first is wanted.put_back):
             wanted.waiting.popleft()
         wanted.waiting.appendleft(fetched)
+        wanted.put_back = fetched.columns
         wanted.position = position
         wanted.nbytes = sum(one.nbytes for one in wanted.waiting)
         others = [one for one in self._order if one is not wanted]
@@ -394,7 +421,7 @@ class PrefetchBuffer:
         nothing: deque[FetchedRecords] = deque()
         if not wanted.paused:
             self._leave_order(wanted)
-        wanted.waiting, wanted.nbytes = nothing, 0
+        wanted.waiting, wanted.nbytes, wanted.put_back = nothing, 0, None
 
     def _leave_order(self, wanted: BufferedPartition) -> None:
         if wanted.waiting:

@@ -265,7 +265,7 @@ class _Plan:
                     continue
                 if generation_id > best.get(tp, -2):
                     best[tp], self._had[tp] = generation_id, member_id
-                elif generation_id == best[tp]:
+                elif generation_id == best.get(tp):  # below -2 stands for no claim at all
                     self._had.pop(tp, None)
         for tp, member_id in self._had.items():
             self._give(member_id, tp)

@@ -17,13 +17,14 @@ from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from ..cluster.offsets import list_offsets
 from ..cluster.router import Router
 from ..config.client_config import Bootstrap, configs_from
 from ..consumer.fetched_records import FetchedRecords, WorkUnit
 from ..consumer.partition_reader import PartitionReader, single_reader
+from ..consumer.typed_records import FormatLike, TypedRecords
 from ..errors import CommitFailedError, ConfigError, ConsumerClosedError, DeadlineExceededError, KafkaError
 from ..model import GroupMembership, OffsetAt, Record, TopicPartition
 from ..observe import catalogue as metric
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
 SLICE_MS = 50
 """How often a read that waits for records looks for a change that the group demands."""
 
-Taken = Record | FetchedRecords | list[Record]
-T = TypeVar("T", Record, FetchedRecords, list[Record])
+Taken = Record | FetchedRecords | TypedRecords | list[Record]
+T = TypeVar("T", Record, FetchedRecords, TypedRecords, list[Record])
 
 OnPartitions = Callable[["GroupConsumer", list[TopicPartition]], object]
 """Called with the consumer and the partitions concerned, in the caller's thread, from within a read."""
@@ -103,6 +104,7 @@ class GroupConsumer:
         )
         self._taken: Taken | None = None
         self._read_by: dict[str, int] = {}
+        self._undelivered: Taken | None = None
         self._closed = False
         weakref.finalize(self, self._member.abandon).atexit = False
         weakref.finalize(self, self._commits.queue.abandon).atexit = False
@@ -120,13 +122,45 @@ class GroupConsumer:
 
     # Reading.
 
-    def read(self, timeout: float | None = None) -> FetchedRecords | None:
+    @overload
+    def read(self, timeout: float | None = None) -> FetchedRecords | None: ...
+
+    @overload
+    def read(
+        self,
+        timeout: float | None = None,
+        *,
+        value_format: FormatLike,
+        key_format: FormatLike | None = None,
+        mode: str = "failfast",
+    ) -> TypedRecords | None: ...
+
+    @overload
+    def read(
+        self, timeout: float | None = None, *, key_format: FormatLike, mode: str = "failfast"
+    ) -> TypedRecords | None: ...
+
+    def read(
+        self,
+        timeout: float | None = None,
+        *,
+        value_format: FormatLike | None = None,
+        key_format: FormatLike | None = None,
+        mode: str = "failfast",
+    ) -> FetchedRecords | TypedRecords | None:
         """The next records of any partition as columns; None after ``timeout`` seconds (None: never).
+
+        With a format, decoded, as `Consumer.read_columns`; records left out with ``mode="dropmalformed"``
+        count as handed out.
 
         Raises errors after which the group or a partition cannot continue: `BrokerError` (not authorized,
         fenced), `OffsetOutOfRangeError` with ``auto_offset_reset="none"``, and as `PartitionReader`.
         """
-        return self._polled(timeout, self._reader.read_columns)
+        if value_format is None is key_format:
+            return self._polled(timeout, self._reader.read_columns)
+        formats = {"key": key_format, "value": value_format}
+        # No `partial`: an interrupt may come between the return of a call out of C and its caller.
+        return self._polled(timeout, lambda deadline: self._reader.read_typed(formats, mode, deadline))
 
     def __iter__(self) -> Self:
         """The records one by one, without end."""
@@ -317,7 +351,7 @@ class GroupConsumer:
 
     @contextmanager
     def transaction(self, producer: TransactionalProducer) -> Iterator[None]:
-        """A transaction of ``producer`` around a block, which also commits what this consumer has handed out.
+        """A transaction of ``producer`` around a block, which also commits what this consumer handed out::
 
             fetched = consumer.read()
             with consumer.transaction(producer):
@@ -457,7 +491,7 @@ class GroupConsumer:
             deadline = Deadline(float("inf")) if timeout is None else Deadline.after_ms(timeout * 1000)
             while True:
                 self._rebalance.follow(deadline)
-                taken = self._taken = take(deadline.within_ms(SLICE_MS))
+                taken = self._taken = self._undelivered = take(deadline.within_ms(SLICE_MS))
                 if taken is not None and not self._member.membership.losing:
                     for tp, from_offset, next_offset in _spans(taken):
                         self._commits.handed_out(tp, from_offset, next_offset)
@@ -470,6 +504,10 @@ class GroupConsumer:
             self._give_back()
             self._member.poll_ends()
             raise
+
+    def _take_back(self) -> None:
+        if self._undelivered is not None:
+            self._give_back()
 
     def _give_back(self) -> None:
         """Hand out again what the caller did not get, or is not done with, for example after an interrupt."""
@@ -536,7 +574,7 @@ def _spans(taken: Taken) -> Iterable[tuple[TopicPartition, int, int]]:
     """For each partition, the offset where the taken records begin, and the next offset after them."""
     if isinstance(taken, Record):
         return ((taken.topic_partition, taken.offset, taken.offset + 1),)
-    if isinstance(taken, FetchedRecords):
+    if isinstance(taken, FetchedRecords | TypedRecords):
         return ((taken.topic_partition, taken.from_offset, taken.next_offset),)
     found: dict[TopicPartition, tuple[int, int]] = {}
     for place, run in groupby(taken, key=itemgetter(0, 1)):  # topic and partition

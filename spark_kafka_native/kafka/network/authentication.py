@@ -24,6 +24,7 @@ from ..protocol.api.sasl import SaslAuthenticateRequest, SaslAuthenticateRespons
 from ..protocol.message import Request, Response
 from ..protocol.versions import VersionRanges, negotiate
 from ..runtime.deadline import Deadline
+from ..runtime.fork import no_fork
 from ..security.config_providers import resolve
 from ..security.credentials import jaas_of, option, revealed
 from ..security.sasl import Mechanism, OAuthBearer, Plain, Scram
@@ -153,7 +154,8 @@ def mechanism_for(security: SecurityConfig, host: str, deadline: Deadline) -> Me
     if name is None:
         raise ConfigError("sasl.mechanism is missing")
     if name == "GSSAPI":
-        from ..security.kerberos import gssapi_mechanism  # late: only Kerberos needs it
+        with no_fork():
+            from ..security.kerberos import gssapi_mechanism  # late: only Kerberos needs it
 
         return gssapi_mechanism(security, host, deadline)
     jaas = jaas_of(security)
@@ -170,7 +172,7 @@ def _forget_credentials(security: SecurityConfig) -> None:
     """Get new ones for the next connection: a broker has refused the present ones."""
     forget_token(security)
     if security.mechanism == "GSSAPI":
-        from ..security.kerberos import forget_login
+        from ..security.kerberos import forget_login  # it is imported: a login was made
 
         forget_login(security)
 

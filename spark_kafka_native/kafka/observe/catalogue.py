@@ -185,5 +185,63 @@ COMMIT_DURATION = _distribution(
 )
 ASSIGNED_PARTITIONS = _gauge("kafka.group.partitions", "{partition}", "Partitions assigned to this member")
 
+# A streaming query of Spark (`StreamMetrics`). ``query`` is its name, or its id if it has none.
+STREAM_RUNNING = _gauge("kafka.stream.running", "{query}", "1 while the query runs", "query")
+STREAM_BATCHES = _counter("kafka.stream.batches", "{batch}", "Micro-batches with a progress", "query")
+STREAM_RECORDS = _counter("kafka.stream.records", "{record}", "Records read from Kafka", "query")
+STREAM_WRITTEN = _counter(
+    "kafka.stream.written.records", "{record}", "Rows written, where the sink counts them", "query"
+)
+STREAM_BATCH_DURATION = _distribution(
+    "kafka.stream.batch.duration", "s", "Duration of a micro-batch, planning and commit included", "query"
+)
+STREAM_FAILURES = _counter("kafka.stream.failures", "{failure}", "Ends of the query by an error", "query")
+STREAM_HEARD = _gauge(
+    "kafka.stream.last_progress.timestamp",
+    "s",
+    "Time of the last micro-batch or, of an idle query, of the last look for records; since the epoch",
+    "query",
+)
+STREAM_LAG = _gauge(
+    "kafka.stream.lag",
+    "{record}",
+    "Offsets between the position and the end of the log, as of the last micro-batch",
+    "query",
+    "topic",
+    "partition",
+)
+
+# A cluster, watched by `pykafka exporter`.
+CLUSTER_GROUP_LAG = _gauge(
+    "kafka.consumergroup.lag",
+    "{record}",
+    "Offsets between the committed offset and the end of the log",
+    "consumergroup",
+    "topic",
+    "partition",
+)
+CLUSTER_GROUP_OFFSET = _gauge(
+    "kafka.consumergroup.current_offset",
+    "{record}",
+    "Committed offset",
+    "consumergroup",
+    "topic",
+    "partition",
+)
+CLUSTER_GROUP_MEMBERS = _gauge(
+    "kafka.consumergroup.members", "{member}", "Members of the group", "consumergroup"
+)
+CLUSTER_END_OFFSET = _gauge(
+    "kafka.topic.partition.current_offset", "{record}", "End of the log", "topic", "partition"
+)
+CLUSTER_BROKERS = _gauge("kafka.brokers", "{broker}", "Brokers of the cluster")
+EXPORTER_UP = _gauge("kafka.exporter.up", "{cluster}", "1 if the last look at the cluster succeeded")
+EXPORTER_PROBLEMS = _gauge(
+    "kafka.exporter.problems", "{problem}", "Groups and partitions that the last look could not see"
+)
+EXPORTER_LOOKED = _gauge(
+    "kafka.exporter.last_success.timestamp", "s", "Time of the last look that succeeded, since the epoch"
+)
+
 ALL_METRICS: tuple[Metric, ...] = tuple(one for one in list(globals().values()) if isinstance(one, Metric))
 """In the order of this file."""

@@ -31,6 +31,7 @@ from ..runtime.deadline import Deadline, Timeout, Wakeup
 from ..runtime.fork import in_forked_child
 from ..runtime.waiting import released
 from .accumulating.batch import Batch, BatchEncoder
+from .accumulating.encoded_columns import ColumnEncoding, FormatLike
 from .accumulating.memory import BufferMemory, Room
 from .accumulating.open_batches import SingleRecord
 from .accumulating.partitioner import ExplicitPartitioner, PartitionFunction, build_partitioner
@@ -112,6 +113,7 @@ class Producer:
         )
         self._waiters = Waiters(self._stats.metrics)
         self._buffers: dict[str, TopicBuffer] = {}
+        self._column_encoding = ColumnEncoding()
         spilling = Spilling(SpillFolder(self._config.spill_dir) if self._config.spill_dir else None)
         try:
             self._start(chosen, spilling, on_error)
@@ -230,6 +232,9 @@ class Producer:
         columns: Columns,
         topic: str | None = None,
         partition: int | npt.NDArray[Any] | pa.Array | None = None,
+        *,
+        value_format: FormatLike | None = None,
+        key_format: FormatLike | None = None,
     ) -> ColumnsDelivery:
         """Send ``n`` records as columns; far faster than one by one.
 
@@ -237,13 +242,17 @@ class Producer:
         string) and, if wanted,
         ``headers``, ``timestamp`` (a timestamp, or int64 milliseconds), ``partition`` (whole numbers;
         null: the partitioner's choice) and ``topic``; the arguments ``topic`` and ``partition`` take
-        precedence over those. Others are ignored.
+        precedence over those. Others are ignored. With a format (its name, or a `ColumnFormat`) the values or
+        keys are of the format's type, such as a struct, and encoded here; a null stays null.
 
         Rows of one partition are written in their order. Raises as `send`, a `RecordError` with the row, and
         then nothing of these columns was taken; `PartlyTakenError` where something was. An interrupt leaves
         the first rows taken and the others not, in slices of up to 8 MiB.
         """
         stamped_ms = self._encoder.clock_ms()  # of the call, however long it has to wait
+        if value_format is not None or key_format is not None:
+            formats = {"key": key_format, "value": value_format}
+            columns = self._column_encoding.encode(columns, topic, formats)
         parts = columns_by_topic(columns, topic, partition)
         self._prepare(self._topics.open(part.topic for part in parts))
         block = self._new_block(sum(part.columns.length for part in parts))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import fcntl
 import io
+import itertools
 import json
 import logging
 import os
@@ -33,6 +34,7 @@ _LOG = logging.getLogger("spark_kafka_native")
 MAGIC = b"sknspill1\n"
 _ENTRY = struct.Struct(">II")
 _CRC = struct.Struct(">I")
+_META = {"topic": str, "partition": int, "records": int, "possibly_persisted": bool, "reason": str}
 _HEAD_BYTES = _ENTRY.size + _CRC.size
 _INDEX = struct.Struct(">I")
 MAX_ENTRY_BYTES = 1 << 30
@@ -276,18 +278,24 @@ def _sync_folder(path: Path) -> None:
 
 
 def _set_aside(path: Path, damaged: str) -> None:
-    """Keep a damaged file under another name, as a link: a full disk has room for that."""
-    aside = path.with_suffix(".damaged")
-    try:
-        os.link(path, aside)
-    except FileExistsError:
-        return
-    except OSError as error:
-        raise ConfigError(
-            f"spill folder: {damaged}; and the file can't be set aside as {aside.name}: {error}. Move it "
-            "away yourself"
-        ) from error
-    _LOG.error("spill folder: %s; the file is set aside as %s", damaged, aside)
+    """Keep a damaged file under another name, as a link: a full disk has room for that. An earlier one may
+    have had the same number, and stays.
+    """
+    for earlier in itertools.count():
+        aside = path.with_suffix(f".{earlier}.damaged" if earlier else ".damaged")
+        try:
+            os.link(path, aside)
+        except FileExistsError:
+            if aside.samefile(path):
+                return
+        except OSError as error:
+            raise ConfigError(
+                f"spill folder: {damaged}; and the file can't be set aside as {aside.name}: {error}. Move it "
+                "away yourself"
+            ) from error
+        else:
+            _LOG.error("spill folder: %s; the file is set aside as %s", damaged, aside)
+            return
 
 
 def _encode(entry: NewEntry) -> tuple[bytes, bytes, bytes | bytearray | memoryview, bytes]:
@@ -327,19 +335,31 @@ def _read_entries(path: Path) -> tuple[list[SpilledBatch], str | None]:
             if end > size:
                 break  # torn: the process died while it wrote
             meta, data = stream.read(meta_length), stream.read(length)
-            if _CRC.pack(crc32c(meta) ^ crc32c(data)) != stream.read(_CRC.size):
+            is_whole = _CRC.pack(crc32c(meta) ^ crc32c(data)) == stream.read(_CRC.size)
+            try:
+                if is_whole:
+                    found.append(_read_meta(meta, path, index, start, length))
+            except (ValueError, RecursionError):
+                is_whole = False
+            if not is_whole:
                 damaged = f"{path} is damaged at byte {at}: one batch is lost"
-            else:
-                found.append(_read_meta(meta, path, index, start, length))
             at, index = end, index + 1
     return found, damaged
 
 
 def _read_meta(meta: bytes, path: Path, number: int, start: int, length: int) -> SpilledBatch:
+    """The batch that `_encode` has described. Raises ValueError or RecursionError for anything else: a right
+    checksum proves no author.
+    """
     fields = json.loads(meta)
+    if not isinstance(fields, dict) or any(type(fields.get(one)) is not _META[one] for one in _META):
+        raise ValueError("it does not describe a batch")
+    place, topic_id = fields.get("place", [int(path.stem), number]), fields.get("topic_id")
+    if not isinstance(place, list) or not all(type(part) is int for part in place):
+        raise ValueError("it has no place")
     return SpilledBatch(
         topic_partition=TopicPartition(fields["topic"], fields["partition"]),
-        topic_id=None if fields["topic_id"] is None else UUID(fields["topic_id"]),
+        topic_id=None if topic_id is None else UUID(str(topic_id)),
         records=fields["records"],
         possibly_persisted=fields["possibly_persisted"],
         reason=fields["reason"],
@@ -347,8 +367,8 @@ def _read_meta(meta: bytes, path: Path, number: int, start: int, length: int) ->
         number=number,
         start=start,
         length=length,
-        place=tuple(fields.get("place", (int(path.stem), number))),
-        completes=fields.get("completes", False),
+        place=tuple(place),
+        completes=fields.get("completes") is True,
     )
 
 

@@ -18,6 +18,7 @@ from ..config.client_config import Bootstrap, ProducerConfig, TransactionConfig,
 from ..errors import ConfigError, DeadlineExceededError, KafkaError
 from ..model import GroupMembership, OffsetToCommit, TopicPartition
 from ..runtime.deadline import Deadline, Timeout
+from .accumulating.encoded_columns import FormatLike
 from .accumulating.partitioner import PartitionFunction
 from .accumulating.records_in import Columns, RecordHeaders, Sendable
 from .completion import OnError
@@ -160,13 +161,18 @@ class TransactionalProducer(Producer):
         columns: Columns,
         topic: str | None = None,
         partition: int | npt.NDArray[Any] | pa.Array | None = None,
+        *,
+        value_format: FormatLike | None = None,
+        key_format: FormatLike | None = None,
     ) -> ColumnsDelivery:
         """As `Producer.send_columns`, in a transaction. One that raises makes the transaction abortable."""
         self._raise_if_callback("send_columns() in a transaction")
         with self._gate:
             self._require_open("send_columns")
             try:
-                delivery = super().send_columns(columns, topic, partition)
+                delivery = super().send_columns(
+                    columns, topic, partition, value_format=value_format, key_format=key_format
+                )
             except BaseException as error:
                 self._transaction.failed(as_kafka_error(error))
                 raise

@@ -49,7 +49,7 @@ class RecordColumns:
     timestamp_type: npt.NDArray[np.int8] | None = None
     """`TimestampType` of each record. Write: ignored (the topic decides)."""
     key: pa.Array | None = None
-    """binary (write: also string and their large_ kinds), nullable. Write: None means all null."""
+    """binary (write: also string and their ``large_`` kinds), nullable. Write: None means all null."""
     value: pa.Array | None = None
     """As ``key``."""
     headers: pa.Array | None = None

@@ -1,4 +1,4 @@
-"""`in_forked_child`: the one way in which this package reacts to a fork.
+"""`in_forked_child`: the one way in which this package reacts to a fork; `no_fork`, to put one off.
 
 A forked child has the memory of its parent, but one of its threads only. A lock that another thread held is
 never released there, and a socket or a pipe is shared with the parent. So each owner of such state registers
@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import MethodType
 
 _resets: set[Callable[[], Callable[[], object] | None]] = set()
@@ -36,4 +37,25 @@ def _reset_all() -> None:
                 stack.callback(reset)
 
 
-os.register_at_fork(after_in_child=_reset_all)
+_forking = threading.RLock()
+"""Held by the thread that forks, and in `no_fork`."""
+
+
+@contextlib.contextmanager
+def no_fork() -> Iterator[None]:
+    """For a late import in a thread: other threads fork when it has ended. Python's lock of a module that a
+    thread of the parent was importing is never released in a child, which waits at its own import for ever.
+    """
+    with _forking:
+        yield
+
+
+def _in_child() -> None:
+    global _forking
+    _forking = threading.RLock()
+
+
+in_forked_child(_in_child)
+os.register_at_fork(
+    before=lambda: _forking.acquire(), after_in_parent=lambda: _forking.release(), after_in_child=_reset_all
+)

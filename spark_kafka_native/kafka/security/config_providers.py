@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from ..config.secret import Secret, is_reference
@@ -21,7 +21,7 @@ ALLOWED_FILES: Final = "PYKAFKA_ALLOWED_FILES"
 """Paths of files and folders, separated as in PATH. If set, no other files are read. Set it on driver and
 executors."""
 ALLOWED_URLS: Final = "PYKAFKA_ALLOWED_URLS"
-"""URLs, comma-separated. If set, no other token endpoint is used."""
+"""URLs, comma-separated. If set, no other token endpoint and no other schema registry is used."""
 ALLOWED_VARIABLES: Final = "PYKAFKA_ALLOWED_VARIABLES"
 """Names, comma-separated. If set, ``env:NAME`` reads no other environment variable."""
 
@@ -96,6 +96,18 @@ def check_url(name: str, url: str) -> None:
     allowed = os.environ.get(ALLOWED_URLS)
     if allowed is not None and url not in _listed(allowed):
         raise ConfigError(f"{name}: this URL is not among {ALLOWED_URLS}")
+
+
+def resolve_registry(settings: Mapping[str, str]) -> dict[str, str]:
+    """``settings`` of a format with those of a schema registry resolved, for the process that is about to use
+    them. Raises `ConfigError`, also for a URL that the environment does not allow."""
+    found = {
+        name: resolve(name, text) if name.startswith("registry.") else text for name, text in settings.items()
+    }
+    for url in found.get("registry.url", "").split(","):
+        if url.strip():
+            check_url("registry.url", url.strip())
+    return found
 
 
 def allowed_path(name: str, path: str) -> str:

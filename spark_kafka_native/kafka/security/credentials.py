@@ -50,6 +50,20 @@ def revealed(jaas: JaasConfig | None, name: str) -> str | None:
     return None if found is None else found.reveal()
 
 
+_LATEST_S: Final = 1e12
+"""Some 30,000 years: a later time is none."""
+
+
+def seconds(number: object, *, per_second: int = 1) -> float | None:
+    """A time that a token, its source or an endpoint has given; None if it is no number, or one that no clock
+    shows.
+    """
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        return None
+    # Not a float at once: an int of JSON may have thousands of digits. A NaN compares as false.
+    return number / per_second if abs(number) < _LATEST_S * per_second else None
+
+
 _LIFETIME_S: Final = 3600
 
 

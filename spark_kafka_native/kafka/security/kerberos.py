@@ -17,21 +17,21 @@ import os
 import socket
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ..config.kerberos_login import KerberosLogin, kerberos_login
 from ..config.security_config import SecurityConfig
 from ..errors import AuthenticationError, ConfigError, KafkaError, NetworkError
 from ..runtime.background import Lookups
 from ..runtime.deadline import Deadline
-from ..runtime.fork import in_forked_child
+from ..runtime.fork import in_forked_child, no_fork
 from .config_providers import allowed_path, located, read_file, resolve
 from .credentials import jaas_of
 from .gssapi import Gssapi
 from .kerberos_errors import explain, is_expired, shown
 from .krb5_files import Krb5Conf, config_path, keytab_principals, read_krb5_conf
+from .ticket_cache import MemoryCache
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
 _PAUSE_S: Final = 30.0
@@ -79,7 +79,8 @@ def login_of(security: SecurityConfig) -> KerberosLogin:
 def library() -> Any:
     """The package ``gssapi``. Raises `ConfigError` with the commands that install it."""
     try:
-        import gssapi
+        with no_fork():
+            import gssapi
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == "gssapi"
         raise ConfigError(_INSTALL if missing else f"{_INSTALL} ({error})") from None
@@ -118,9 +119,9 @@ def log_in(login: KerberosLogin, deadline: Deadline) -> tuple[str, float]:
     library()
 
     def question() -> tuple[str, float]:
-        credential, _ = _credential(login)
+        ticket, _ = _ticket(login)
         with _explained(login.principal or "the ticket's principal"):
-            return str(credential.name), _lifetime(credential)
+            return str(ticket.credential.name), _lifetime(ticket.credential)
 
     return _within(deadline, question, "the login")  # type: ignore[no-any-return]
 
@@ -249,12 +250,20 @@ def forget_login(security: SecurityConfig) -> None:
                 _shared.pop(_key(login, login.keytab), None)
 
 
-def _credential(login: KerberosLogin) -> tuple[Any, SharedCredential | None]:
-    """The credential for a new context, and its source. Tickets of a cache are read anew and have none, as
+class Ticket(NamedTuple):
+    """A credential of the library, and where it has its tickets. Compared by identity."""
+
+    credential: Any
+    cache: MemoryCache | None = None
+    """Of a keytab's; it lives as long as this object."""
+
+
+def _ticket(login: KerberosLogin) -> tuple[Ticket, SharedCredential | None]:
+    """The ticket for a new context, and its source. Those of a cache are read anew and have none, as
     something else keeps them fresh.
     """
     if login.keytab is None:
-        return _from_cache(login), None
+        return Ticket(_from_cache(login)), None
     key = _key(login, login.keytab)
     with _shared_lock:
         shared = _shared.get(key)
@@ -265,17 +274,15 @@ def _credential(login: KerberosLogin) -> tuple[Any, SharedCredential | None]:
     return shared.current(), shared
 
 
-def _from_keytab(login: KerberosLogin) -> tuple[Any, float]:
+def _from_keytab(login: KerberosLogin) -> tuple[Ticket, float]:
     name, path = "sasl.kerberos.keytab", login.keytab or ""
     content = read_file(name, path, _MAX_KEYTAB_BYTES)
     _check_principal(login, keytab_principals(f"{name}: {path}", content), path)
-    store = {
-        "client_keytab": f"FILE:{allowed_path(name, located(path))}",
-        "ccache": f"MEMORY:{uuid.uuid4().hex}",
-    }
+    cache = MemoryCache()
+    store = {"client_keytab": f"FILE:{allowed_path(name, located(path))}", "ccache": cache.name}
     with _explained(login.principal or ""):
         credential = _acquire(login, store)
-        return credential, _lifetime(credential)
+        return Ticket(credential, cache), _lifetime(credential)
 
 
 def _lifetime(credential: Any) -> float:
@@ -321,16 +328,16 @@ def _acquire(login: KerberosLogin, store: dict[str, str] | None) -> Any:
 class Context:
     """A `SecurityContext` of the library, with its first token. One thread at a time uses it."""
 
-    def __init__(self, target: str, credential: Any, source: SharedCredential | None) -> None:
+    def __init__(self, target: str, ticket: Ticket, source: SharedCredential | None) -> None:
         gssapi = library()
         flags = gssapi.RequirementFlag
         self.target = target
-        self._credential = credential
+        self._ticket = ticket
         self._source = source
         with self._explained():
             self._context = gssapi.SecurityContext(
                 name=gssapi.Name(target, gssapi.NameType.kerberos_principal),
-                creds=credential,
+                creds=ticket.credential,
                 usage="initiate",
                 mech=gssapi.MechType.kerberos,
                 flags=flags.mutual_authentication | flags.integrity | flags.replay_detection
@@ -378,13 +385,13 @@ class Context:
             yield
         except gssapi.exceptions.GSSError as error:
             if self._source is not None and is_expired(error):
-                self._source.retire(self._credential)
+                self._source.retire(self._ticket)
             raise explain(error, self.target, renewable=self._source is not None) from None
 
 
 def _open(login: KerberosLogin, host: str) -> Context:
     conf = read_krb5_conf()
-    return Context(service_principal(login.service, host, conf), *_credential(login))
+    return Context(service_principal(login.service, host, conf), *_ticket(login))
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ from ..errors import AuthenticationError, ConfigError, KafkaError, NetworkError
 from ..runtime.deadline import Deadline
 from ..runtime.name_lookup import resolved
 from .config_providers import ALLOWED_URLS, check_url, read_file
+from .credentials import seconds
 
 ALLOW_HTTP: Final = "PYKAFKA_ALLOW_HTTP_LOCALHOST"
 """If set to ``true``, http is allowed for a token endpoint on this machine: for tests."""
@@ -152,12 +153,10 @@ def _read_answer(status: int, body: bytes) -> tuple[str, float | None]:
         error = answer.get("error")
         known = f" ({error})" if isinstance(error, str) and error in _OAUTH_ERRORS else ""
         raise AuthenticationError(f"the token endpoint refused: HTTP status {status}{known}")
-    token, lifetime_s = answer.get("access_token"), answer.get("expires_in")
+    token, lifetime_s = answer.get("access_token"), seconds(answer.get("expires_in"))
     if not isinstance(token, str) or not token:
         raise AuthenticationError("the token endpoint's answer has no access_token")
-    if isinstance(lifetime_s, int | float) and not isinstance(lifetime_s, bool) and lifetime_s > 0:
-        return token, float(lifetime_s)
-    return token, None
+    return token, lifetime_s if lifetime_s is not None and lifetime_s > 0 else None
 
 
 def _connect(host: str, port: int, deadline: Deadline) -> socket.socket:

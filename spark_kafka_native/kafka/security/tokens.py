@@ -22,7 +22,7 @@ from ..runtime.background import Lookups
 from ..runtime.deadline import Deadline
 from ..runtime.fork import in_forked_child
 from .config_providers import resolve
-from .credentials import client_credentials, jaas_of, revealed, unsecured_token
+from .credentials import client_credentials, jaas_of, revealed, seconds, unsecured_token
 
 TokenProvider = Callable[[], "str | tuple[str, int]"]
 """Returns a token, or a token and its expiry in milliseconds since 1970."""
@@ -193,7 +193,7 @@ def _call(name: str, security: SecurityConfig) -> tuple[str, float | None]:
         raise AuthenticationError(
             f"the token provider {name} must return a str, or a tuple of a str and milliseconds since 1970"
         )
-    return token, None if expires_ms is None else expires_ms / 1000
+    return token, seconds(expires_ms, per_second=1000)
 
 
 def _provider(name: str, security: SecurityConfig) -> TokenProvider:
@@ -264,9 +264,7 @@ def _expiry(token: str) -> float | None:
         claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
     except (ValueError, RecursionError):
         return None
-    expires_at = claims.get("exp") if isinstance(claims, dict) else None
-    known = isinstance(expires_at, int | float) and not isinstance(expires_at, bool)
-    return float(expires_at) if known else None  # type: ignore[arg-type]
+    return seconds(claims.get("exp")) if isinstance(claims, dict) else None
 
 
 in_forked_child(_sources.clear)  # the threads that fetch are the parent's

@@ -22,8 +22,9 @@ from ...kafka.config.properties import Properties
 from ..read.read_options import REFUSED as READ_REFUSED
 from ..write.write_options import MEANINGLESS as WRITE_MEANINGLESS
 from ..write.write_options import REFUSED as WRITE_REFUSED
+from .option import Option, OptionType, Scope
 from .option_values import MEANINGLESS
-from .table import OPTIONS, Option, OptionType, Scope
+from .table import OPTIONS
 
 _INTRO: Final = """\
 # Options

@@ -22,7 +22,8 @@ from ...kafka.config.client_config import (
 from ...kafka.config.properties import Properties
 from ...kafka.config.properties_file import parse_properties
 from ...kafka.errors import ConfigError
-from .table import OPTIONS, Option, Scope
+from .option import Option, Scope
+from .table import OPTIONS
 
 _BY_NAME: Final[dict[str, Option]] = {option.name.lower(): option for option in OPTIONS}
 _CLIENT_PROPERTIES: Final = JAVA_ONLY.union(
@@ -121,15 +122,18 @@ class OptionValues:
         return OptionValues, (self._texts, self.kafka, self.warnings, self._scope)
 
 
-OWN_FORMATS: Final = ("raw", "string", "json")
+OWN_FORMATS: Final = ("raw", "string", "json", "csv", "avro", "protobuf", "arrow-ipc")
 """Their settings are in the table."""
 
 
 def _is_setting(lowered: str, options: Mapping[str, str]) -> bool:
-    """True for an option of a format of another package, which may have any name."""
-    payload = lowered.partition(".")[0]
+    """True for an option of the registry, given for keys or values alone, and for one of a format of another
+    package, which may have any name."""
+    payload, _, name = lowered.partition(".")
     if payload not in ("key", "value") or lowered in _BY_NAME:
         return False
+    if name.startswith("registry.") and name in _BY_NAME:
+        return True
     given = {name.lower(): str(text) for name, text in options.items()}
     return given.get(f"{payload}.format", "raw").strip().lower() not in OWN_FORMATS
 

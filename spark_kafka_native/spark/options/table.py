@@ -1,5 +1,4 @@
-"""`Option`: one option of the data source, its name, meaning and bounds; its text -> a value, or an error.
-`OPTIONS`: the table of all options. Parsing, errors and docs/options.md come from this one place.
+"""`OPTIONS`: the table of all options. Parsing, errors and docs/options.md come from this one place.
 
 Names, defaults and the words of errors are those of Spark's own Kafka connector wherever it has the option.
 ``python -m spark_kafka_native.spark.options`` prints docs/options.md. Properties under ``kafka.`` are not
@@ -8,125 +7,12 @@ here: the client's configs declare them, and the page lists them from there.
 
 from __future__ import annotations
 
-import enum
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from ...kafka.errors import ConfigError
+from .format_table import FORMAT_OPTIONS
+from .option import INT32_MAX, Option, OptionType, Scope
+from .registry_table import REGISTRY_OPTIONS
 
-
-class Scope(enum.Flag):
-    """Where an option means something."""
-
-    READ = enum.auto()
-    """``spark.read``"""
-    STREAM = enum.auto()
-    """``spark.readStream``"""
-    WRITE = enum.auto()
-    """``df.write`` and ``df.writeStream``"""
-
-
-class OptionType(enum.Enum):
-    """How an option's text becomes a value."""
-
-    TEXT = "text"
-    BOOLEAN = "true or false"
-    INT = "whole number"
-    CHOICE = "one of"
-    DURATION = "time span"
-    """Milliseconds as a bare number, or with a unit: ``15m``, ``5s``."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Option:
-    """One option: its bounds are inclusive; ``values`` describes a TEXT in the docs."""
-
-    name: str
-    scope: Scope
-    sentence: str
-    type: OptionType = OptionType.TEXT
-    default: str | None = None
-    """What counts if the option is not given: a value as a user would write it."""
-    stream_default: str | None = None
-    """The same for streams, where it is another."""
-    minimum: int | None = None
-    maximum: int | None = None
-    choices: tuple[str, ...] = ()
-    values: str = ""
-    ours: bool = False
-    """Not an option of Spark's own connector."""
-
-    def default_in(self, scope: Scope) -> str | None:
-        """The default of a batch or a stream."""
-        return (
-            self.default if self.stream_default is None or scope is not Scope.STREAM else self.stream_default
-        )
-
-    def parse(self, text: str) -> Any:
-        """The value of ``text``: str, bool or int (milliseconds for a DURATION). Raises `ConfigError`."""
-        return _PARSERS[self.type](self, text)
-
-
-def _parse_boolean(option: Option, text: str) -> bool:
-    value = text.strip().lower()
-    if value not in ("true", "false"):
-        raise ConfigError(f"For input string: \"{text}\" (option '{option.name}' must be true or false)")
-    return value == "true"
-
-
-def _parse_int(option: Option, text: str) -> int:
-    if not re.fullmatch(r"\s*[+-]?[0-9]{1,19}\s*", text):
-        raise ConfigError(
-            f"For input string: \"{text[:100]}\" (option '{option.name}' must be a whole number)"
-        )
-    return _check_bounds(option, int(text))
-
-
-def _parse_choice(option: Option, text: str) -> str:
-    value = text.strip().lower()
-    if value not in option.choices:
-        raise ConfigError(
-            f"No value found for '{text}' (option '{option.name}' must be {' or '.join(option.choices)})"
-        )
-    return value
-
-
-_DURATION_MS: Final = {
-    "": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000,
-}  # fmt: skip
-
-
-def _parse_duration(option: Option, text: str) -> int:
-    match = re.fullmatch(r"\s*([0-9]{1,15})\s*([a-z]*)\s*", text.lower())
-    if match is None or match[2] not in _DURATION_MS:
-        raise ConfigError(
-            f"Option '{option.name}' is a duration such as 500 (milliseconds), 5s or 15m, not {text[:100]!r}"
-        )
-    return _check_bounds(option, int(match[1]) * _DURATION_MS[match[2]])
-
-
-def _check_bounds(option: Option, value: int) -> int:
-    if option.minimum == 1 and value < 1:
-        # Spark's words; it spells the newer of the two names in lower case.
-        shown = "maxrecordsperpartition" if option.name == "maxRecordsPerPartition" else option.name
-        raise ConfigError(f"{shown} must be positive")
-    maximum = (2**63 - 1) if option.maximum is None else option.maximum
-    if (option.minimum is not None and value < option.minimum) or value > maximum:
-        raise ConfigError(f"{option.name} must be between {option.minimum} and {maximum}, not {value}")
-    return value
-
-
-_PARSERS: Final[dict[OptionType, Callable[[Option, str], Any]]] = {
-    OptionType.TEXT: lambda _option, text: text,
-    OptionType.BOOLEAN: _parse_boolean,
-    OptionType.INT: _parse_int,
-    OptionType.CHOICE: _parse_choice,
-    OptionType.DURATION: _parse_duration,
-}
-
-_INT32_MAX: Final = 2**31 - 1
 _READS: Final = Scope.READ | Scope.STREAM
 _ALL: Final = _READS | Scope.WRITE
 _TIME: Final = (
@@ -266,7 +152,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         scope=_READS,
         type=OptionType.INT,
         minimum=1,
-        maximum=_INT32_MAX,
+        maximum=INT32_MAX,
         sentence=(
             "The minimum number of tasks to aim for: large ranges are split. Without it there is one task "
             "per topic-partition."
@@ -284,7 +170,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         scope=_READS,
         type=OptionType.INT,
         minimum=1,
-        maximum=_INT32_MAX,
+        maximum=INT32_MAX,
         ours=True,
         sentence=(
             "The maximum number of tasks: small ranges are packed together, evenly by size (in a batch read "
@@ -302,90 +188,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
             "is one."
         ),
     ),
-    Option(
-        name="value.format",
-        scope=_READS | Scope.WRITE,
-        default="raw",
-        values="`raw`, `string`, `json`, or a format of another package",
-        ours=True,
-        sentence=(
-            "What the values are. `json`: the column `value` is a struct instead of bytes; see "
-            "[formats.md](formats.md). A read takes its type from `value.schema` or from `.schema(...)`; a "
-            "write encodes the column that it finds."
-        ),
-    ),
-    Option(
-        name="key.format",
-        scope=_READS | Scope.WRITE,
-        default="raw",
-        values="as `value.format`",
-        ours=True,
-        sentence="What the keys are.",
-    ),
-    Option(
-        name="value.schema",
-        scope=_READS,
-        values="DDL (`id bigint, name string`) or the JSON of a `StructType`",
-        ours=True,
-        sentence="The fields of the values. Only these are decoded.",
-    ),
-    Option(
-        name="key.schema",
-        scope=_READS,
-        values="as `value.schema`",
-        ours=True,
-        sentence="The fields of the keys.",
-    ),
-    Option(
-        name="value.layout",
-        scope=_READS | Scope.WRITE,
-        type=OptionType.CHOICE,
-        choices=("struct", "columns"),
-        default="struct",
-        ours=True,
-        sentence=(
-            "`struct`: the fields of the value are in the column `value`. `columns`: they are columns of the "
-            "DataFrame, beside Kafka's; a write takes all columns that are not Kafka's."
-        ),
-    ),
-    Option(
-        name="value.prefix",
-        scope=_READS | Scope.WRITE,
-        values="text",
-        ours=True,
-        sentence=(
-            "With `value.layout=columns`: what the names of these columns begin with. A write takes the "
-            "columns whose names begin so, and leaves the prefix out."
-        ),
-    ),
-    Option(
-        name="value.timeZone",
-        scope=_READS,
-        values="such as `Europe/Berlin`",
-        ours=True,
-        sentence="The time zone of timestamps that name none, in JSON; by default UTC.",
-    ),
-    Option(
-        name="key.timeZone",
-        scope=_READS,
-        values="as `value.timeZone`",
-        ours=True,
-        sentence="The same for keys.",
-    ),
-    Option(
-        name="mode",
-        scope=_READS,
-        type=OptionType.CHOICE,
-        choices=("failfast", "permissive", "dropmalformed"),
-        default="failfast",
-        ours=True,
-        sentence=(
-            "What becomes of a record whose key or value can't be decoded. `failfast`: the query fails, with "
-            "topic, partition and offset. `permissive`: fields that can't be read are null; "
-            "`_corrupt_record` has the bytes and `_error` the reason. `dropmalformed`: the record is left "
-            "out."
-        ),
-    ),
+    *FORMAT_OPTIONS,
+    *REGISTRY_OPTIONS,
     Option(
         name="filterPushdown",
         scope=Scope.READ,
@@ -425,7 +229,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         type=OptionType.INT,
         default="120000",
         minimum=1,
-        maximum=_INT32_MAX,
+        maximum=INT32_MAX,
         sentence="A task fails if one of its partitions makes no progress for this many milliseconds.",
     ),
     Option(
@@ -443,7 +247,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         type=OptionType.INT,
         default="1000",
         minimum=0,
-        maximum=_INT32_MAX,
+        maximum=INT32_MAX,
         sentence="Milliseconds between those attempts.",
     ),
     Option(
@@ -605,7 +409,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     ),
     Option(
         name="transactionalIdPrefix",
-        scope=Scope.WRITE,
+        scope=Scope.WRITE | Scope.STREAM,
         default="pykafka",
         values="text",
         ours=True,
@@ -614,7 +418,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
             "and the number of the task follow. Keep it as long as the query lives. ACLs: Write and Describe "
             "on these transactional ids, Read and Describe on these groups, Read and Write on the topics. "
             "Of a batch write `-batch` follows, and the next run aborts what this one has left; without the "
-            "option each run has a name of its own. With `writeId` it is `-write/` and that name."
+            "option each run has a name of its own. With `writeId` it is `-write/` and that name. "
+            "Also of the dead letters of a stream that reads with `mode=dlq`: the query's id, `-dlq-` and "
+            "the topic-partition follow."
         ),
     ),
     Option(
@@ -623,7 +429,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         type=OptionType.DURATION,
         default="10m",
         minimum=1_000,
-        maximum=_INT32_MAX,
+        maximum=INT32_MAX,
         ours=True,
         sentence=(
             "How long a transaction may be open, from a task's first row to the commit of the micro-batch or "

@@ -69,7 +69,7 @@ class KafkaBatchReader(DataSourceReader):  # type: ignore[misc]
         tokens = self._options.tokens
         if tokens is None:
             return None
-        from ..delegation_tokens import shared_login
+        from ..shared_login import shared_login
 
         return shared_login(self._options.client, tokens, ask=True).login
 

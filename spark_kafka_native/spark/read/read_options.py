@@ -115,6 +115,8 @@ class ReadOptions:
         ending = _parse_limit(values, "ending", now)
         _check_batch_end(ending)
         options = _parse_general(values, starting, ending)
+        if options.formats.letters is not None:
+            raise ConfigError(_NO_BATCH_LETTERS)
         _check_limits_agree(starting, ending)
         return options
 
@@ -346,6 +348,22 @@ _ENDING: Final = {
 }
 
 
+_NO_BATCH_LETTERS: Final = (
+    "mode=dlq is for streams: Spark may read a batch DataFrame any number of times, and nothing says when "
+    "that is done. Read it as a stream with trigger(availableNow=True); or with mode=permissive, and write "
+    "the rows where `_error` is not null to a topic"
+)
+
+
+def _check_letters(read: ReadOptions) -> None:
+    limits = read.task_limits
+    if read.formats.letters is not None and (limits.min_partitions or limits.max_records_per_partition):
+        raise ConfigError(
+            "mode=dlq can't be had with minPartitions or maxRecordsPerPartition: one task at a time writes "
+            "the dead letters of a partition, in the order of its offsets. Repartition the DataFrame instead"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class StreamOptions:
     """The options of a streaming read, parsed and checked. Plain data."""
@@ -362,6 +380,7 @@ class StreamOptions:
             if name in values:
                 raise ConfigError(refusal)
         read = ReadOptions.for_stream(values, now_ms=time.time_ns() // 1_000_000)
+        _check_letters(read)
         limits = MicroBatchLimits(
             max_offsets=values.value("maxOffsetsPerTrigger"),
             max_bytes=values.value("maxBytesPerTrigger"),

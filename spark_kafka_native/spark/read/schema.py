@@ -25,7 +25,8 @@ from pyspark.sql.types import (
 )
 
 from ...kafka.errors import ConfigError
-from ..payload_formats import CORRUPT_COLUMN, ERROR_COLUMN, PayloadFormat, ReadFormats, to_arrow_schema
+from ...kafka.model import CORRUPT_COLUMN, ERROR_COLUMN
+from ..payload_formats import LetterOptions, PayloadFormat, ReadFormats, to_arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,14 +77,17 @@ class RowSchema:
     decoded: tuple[DecodedPayload, ...] = ()
     mode: str = "failfast"
     """The option of this name."""
+    letters: LetterOptions | None = None
+    """With ``mode=dlq``."""
 
     @classmethod
     def from_schema(cls, schema: StructType, formats: ReadFormats | None = None) -> RowSchema:
-        """Check a subset of Kafka's columns, in any order, and those that ``formats`` decode.
+        """Check a subset of Kafka's columns, in any order, and those that ``formats`` decode. For the driver:
+        all workers use the schemas of formats that are looked up here.
 
         Raises `ConfigError` that lists the allowed columns.
         """
-        formats = formats or ReadFormats()
+        formats = (formats or ReadFormats()).resolve()
         names = tuple("" if _is_added(field, formats) else _check_field(field) for field in schema.fields)
         if not names:
             raise ConfigError(f"The schema has no columns; give at least one of {', '.join(COLUMN_TYPES)}")
@@ -97,7 +101,7 @@ class RowSchema:
                 f"The schema asks for {' and '.join(arrow.names[i] for i, n in enumerate(names) if not n)}, "
                 "but for no column that is decoded, and so nothing can be found wrong"
             )
-        return cls(names=names, arrow=arrow, decoded=decoded, mode=formats.mode)
+        return cls(names=names, arrow=arrow, decoded=decoded, mode=formats.mode, letters=formats.letters)
 
 
 def _is_added(field: StructField, formats: ReadFormats) -> bool:

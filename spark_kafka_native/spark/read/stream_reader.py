@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,8 +18,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from ...kafka.cluster.router import router_for
-from ...kafka.errors import KafkaError
+from ...kafka.cluster.router import Router, router_for
+from ...kafka.error_code import ErrorCode
+from ...kafka.errors import BrokerError, ConfigError, KafkaError
 from ..user_messages import HideTracebacks, advise, ignore_sigterm, stop_on_sigterm
 from .offset_range import KafkaInputPartition
 from .read_options import ReadTask, StreamOptions
@@ -61,12 +62,13 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
                 "PySpark 4.2, Python sources can't limit a micro-batch. Each one reads all there is"
             )
         advise()
+        router = router_for(self._options.read.client)
+        if self._task.schema.letters is not None:
+            check_letter_topic(router, self._task.schema.letters.topic)
         from .driver.stream_logs import StreamLogs
         from .driver.stream_planner import StreamPlanner
 
-        return StreamPlanner(
-            StreamLogs(router_for(self._options.read.client), self._options.read), self._options
-        )
+        return StreamPlanner(StreamLogs(router, self._options.read), self._options)
 
     @cached_property
     def _tokens(self) -> TokenKeeper | None:
@@ -114,8 +116,12 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         """Where the next batch ends; ``start`` if there is nothing to read. PySpark 4.1 gives no arguments:
         the last planned end is the start then, and the batch has no limit."""
         if start is None:
-            return self._planner.latest(self._last_end or self._planner.initial(), limited=False)
+            end = self._planner.latest(self._last_end or self._planner.initial(), limited=False)
+            self._check_circle(end)
+            return end
         end = self._planner.latest(start, limited=not isinstance(limit, ReadAllAvailable))
+        # Before Spark logs the batch: a restart would plan it again, whichever pattern it has.
+        self._check_circle(end)
         # Spark asks for what follows the last batch that it has committed, also when all is quiet.
         self._commit_to_group(start, is_idle=end is start)
         return end
@@ -130,7 +136,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         """The tasks of a batch."""
         self._last_end = end
         tasks = self._planner.plan(start, end)
-        login = None if self._tokens is None else self._tokens.login()
+        self._check_circle({one.topic for task in tasks for one in task})
+        login = None if self._tokens is None else self._tokens.login().login
         return [KafkaInputPartition(ranges=task, login=login) for task in tasks]
 
     def read(self, partition: KafkaInputPartition) -> Iterator[pa.RecordBatch]:
@@ -154,6 +161,15 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
             ignore_sigterm()  # it mostly arrives meanwhile
             tokens.expire()
 
+    def _check_circle(self, topics: Collection[str]) -> None:
+        letters = self._task.schema.letters
+        if letters is not None and letters.topic in topics:
+            raise ConfigError(
+                f"dlq.topic={letters.topic} is among the topics that are read: each dead letter would be "
+                "read as a bad record, and make another one. Choose another topic, or a subscribePattern "
+                "without it"
+            )
+
     def _commit_to_group(self, completed: Json, *, is_idle: bool = False) -> None:
         if self._offset_committer is not None:
             from .driver.micro_batch import StreamOffset
@@ -163,6 +179,16 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     def __getstate__(self) -> dict[str, Any]:
         # The options were for planning; the task is all that a worker needs.
         return {"_task": self._task}
+
+
+def check_letter_topic(router: Router, topic: str) -> None:
+    """Raises `ConfigError` if the topic for dead letters does not exist, and the client's errors."""
+    try:
+        router.metadata((topic,)).topic(topic)
+    except BrokerError as error:
+        if error.error_code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise
+        raise ConfigError(f"dlq.topic: topic {topic} does not exist: create it first") from error
 
 
 class RefusedStreamReader(KafkaStreamReader):

@@ -19,7 +19,7 @@ from .write_task import AtomicWrite, KafkaCommitMessage, ResumableWrite, RowColu
 
 if TYPE_CHECKING:
     from ...kafka.cluster.router import Router
-    from ..delegation_tokens import LentToken
+    from .driver_credentials import LentToken
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
 
@@ -57,7 +57,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
             self._lent: LentToken | None = None
             self._job = self._prepare()
             return
-        from ..delegation_tokens import LentToken
+        from .driver_credentials import LentToken
 
         self._lent = LentToken.create(self._options.client, tokens)
         try:
@@ -88,11 +88,11 @@ class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         if isinstance(self._job, AtomicWrite):
             from .driver.atomic_write import commit_atomic
 
-            commit_atomic(self._job, messages, self._options)
+            commit_atomic(self._job, messages, self._for_driver())
         elif self._job is not None:
             from .driver.resumable_write import commit_resumable
 
-            commit_resumable(self._job, messages, self._options)
+            commit_resumable(self._job, messages, self._for_driver())
         from .driver.write_summary import WriteSummary
 
         summary = WriteSummary.of(messages)
@@ -110,6 +110,10 @@ class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         finally:
             self._expire_token()
 
+    def _for_driver(self) -> WriteOptions:
+        """The options with the driver's own login, as the token may have ended before the tasks have."""
+        return self._options if self._lent is None else self._options.with_driver(self._lent.credentials)
+
     def _expire_token(self) -> None:
         if self._lent is not None:
             self._lent.expire()
@@ -118,12 +122,12 @@ class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         if isinstance(self._job, AtomicWrite):
             from .driver.atomic_write import abort_atomic
 
-            abort_atomic(self._job, messages, self._options)
+            abort_atomic(self._job, messages, self._for_driver())
             return
         if self._job is not None:
             from .driver.resumable_write import abort_resumable
 
-            abort_resumable(self._job, messages, self._options)
+            abort_resumable(self._job, messages, self._for_driver())
             return
         written = sum(message is not None for message in messages)
         _LOG.warning("The write failed; the rows of %d completed tasks remain in their topics", written)

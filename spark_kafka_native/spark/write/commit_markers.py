@@ -14,12 +14,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from ...kafka.errors import KafkaError
 from ...kafka.model import OffsetToCommit, TopicPartition
 
 M = TypeVar("M")
+
+UNREADABLE: Final = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
+"""What reading any JSON as a marker may raise."""
 
 
 class ReplayError(KafkaError):
@@ -50,7 +53,7 @@ class CommitMarker:
 
     @classmethod
     def from_json(cls, batch_id: int, found: dict[str, Any]) -> CommitMarker:
-        """The marker of `to_json`. Raises ValueError, KeyError or TypeError for anything else."""
+        """The marker of `to_json`. Raises one of `UNREADABLE` for anything else."""
         return cls(
             batch_id=batch_id,
             rows=int(found["rows"]),
@@ -79,7 +82,7 @@ def read_all(
     for one in found.values():
         try:
             made.append(of(one.offset, json.loads(one.metadata)))
-        except (ValueError, KeyError, TypeError) as error:
+        except UNREADABLE as error:
             raise ReplayError(
                 f"group {group_id} has an offset that is no commit marker ({one.metadata[:100]!r}): "
                 "somebody else uses this group; choose another transactionalIdPrefix"
@@ -118,7 +121,7 @@ class BatchIntent:
 
     @classmethod
     def from_json(cls, batch_id: int, found: dict[str, Any]) -> BatchIntent:
-        """The intent of `to_json`. Raises ValueError, KeyError or TypeError for anything else."""
+        """The intent of `to_json`. Raises one of `UNREADABLE` for anything else."""
         return cls(
             batch_id=batch_id,
             tasks=int(found["tasks"]),

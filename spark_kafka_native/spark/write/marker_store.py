@@ -31,7 +31,7 @@ from ...kafka.producer.sending.transaction_requests import (
     init_producer_id,
 )
 from ...kafka.runtime.deadline import Deadline
-from .commit_markers import BatchIntent, CommitMarker, ReplayError, drivers_name
+from .commit_markers import UNREADABLE, BatchIntent, CommitMarker, ReplayError, drivers_name
 from .write_options import WriteOptions
 
 if TYPE_CHECKING:
@@ -337,7 +337,7 @@ class MarkerTopic:
             return None
         try:
             return of(json.loads(found))
-        except (ValueError, KeyError, TypeError) as error:
+        except UNREADABLE as error:
             raise ReplayError(
                 f"topic {self._place.topic} has a record with the key {key} that is no commit marker "
                 f"({found[:100]!r}): somebody else writes there; choose another transactionMarkerTopic"

@@ -23,7 +23,8 @@ from .write_options import WriteOptions
 from .write_task import KafkaCommitMessage, RowColumns
 
 if TYPE_CHECKING:
-    from ..delegation_tokens import SharedLogin
+    from ..shared_login import SharedLogin
+    from .driver_credentials import DriverCredentials
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
 _ADAPTIVE: Final = (
@@ -55,10 +56,16 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         )
         self._warnings = (*self._options.warnings, *warnings)
         self._shared: SharedLogin | None = None
+        self._credentials: DriverCredentials | None = None
+        """Of the driver, which ends transactions: a micro-batch may outlive its token."""
         if self._options.tokens is not None:
-            from ..delegation_tokens import shared_login
+            from ..shared_login import shared_login
 
             self._shared = shared_login(self._options.client, self._options.tokens, ask=False)
+            if once is not None:
+                from .driver_credentials import DriverCredentials
+
+                self._credentials = DriverCredentials.of(self._options.client)
             self._options = self._options.with_login(self._shared.login)
 
     @HideTracebacks()
@@ -93,13 +100,15 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
             is_first = _is_first_of_run("ended", messages) is not False
             if is_first and any(isinstance(one, KafkaCommitMessage) and one.is_adaptive for one in messages):
                 inform(_ADAPTIVE)
-            commit_transactions(messages, batchId, self._options, once, is_first=is_first)
+            options = self._options.with_driver(self._credentials)
+            commit_transactions(messages, batchId, options, once, is_first=is_first)
         from .driver.write_summary import WriteSummary
 
         summary = WriteSummary.of(messages)
         summary.announce(f"batch {batchId}: ")
         if self._options.summary_path is not None:
             summary.save(self._options.summary_path, batchId=batchId)
+        self._discard_credentials()  # after a failure of the commit Spark calls `abort`, which needs them
 
     @HideTracebacks()
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -111,7 +120,10 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         if self._options.exactly_once is not None:
             from .driver.stream_commit import abort_transactions
 
-            abort_transactions(messages, self._options)
+            try:
+                abort_transactions(messages, self._options.with_driver(self._credentials))
+            finally:
+                self._discard_credentials()
             return
         written = sum(message is not None for message in messages)
         _LOG.warning(
@@ -119,6 +131,10 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
             "when the query is restarted",
             batchId, written,
         )  # fmt: skip
+
+    def _discard_credentials(self) -> None:
+        if self._credentials is not None:
+            self._credentials.discard()
 
     def _is_first_commit(self, messages: list[WriterCommitMessage | None], batch_id: int) -> bool:
         """True if the query has committed nothing since its last start."""

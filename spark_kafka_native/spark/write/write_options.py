@@ -3,19 +3,26 @@ connector's."""
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ...kafka.config.client_config import ClientConfig, ProducerConfig
-from ...kafka.errors import ConfigError
+from ...kafka.errors import ConfigError, KafkaError
 from ...kafka.producer.accumulating.partitioner import partitioner_name
 from ...kafka.security.config_providers import allowed_path
 from ..delegation_tokens import TokenLogin, TokenOptions
 from ..options.option_values import OptionValues
 from ..payload_formats import PayloadFormat
 
+if TYPE_CHECKING:
+    from .driver_credentials import DriverCredentials
+
+_LOG: Final = logging.getLogger("spark_kafka_native")
+LOGIN_MS: Final = 15_000
+"""For the driver's login before a commit or an abort."""
 LINGER_MS: Final = 1_000
 """A task knows where its rows end and flushes there: waiting for fuller batches before costs it nothing."""
 
@@ -175,6 +182,24 @@ class WriteOptions:
         """The same for tasks: with ``login`` in the place of the driver's credentials."""
         assert self.tokens is not None
         return replace(self, client=login.to(self.tokens.of_tasks(self.client)))
+
+    def with_driver(self, credentials: DriverCredentials | None) -> WriteOptions:
+        """The same with the driver's credentials, where they are to be had and let it log in: the token of
+        the tasks may have ended, and a KDC or a token endpoint may be down."""
+        client = None if credentials is None else credentials.client()
+        if client is None:
+            return self
+        from ...kafka.cluster.router import router_for  # late: workers read this module, too
+
+        router = router_for(client)
+        try:
+            router.metadata((), deadline=router.deadline(LOGIN_MS))
+        except KafkaError as error:
+            _LOG.warning(
+                "Transactions are ended with the tasks' token, as the driver can't log in: %s", error
+            )
+            return self
+        return replace(self, client=client)
 
     @classmethod
     def parse(cls, values: OptionValues) -> WriteOptions:

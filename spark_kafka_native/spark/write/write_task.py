@@ -10,7 +10,7 @@ import hashlib
 import re
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,7 +27,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from ...formats import EncodeError
+from ...formats import EncodeError, FormatError
+from ...formats.bad_records import encode_column
+from ...formats.plain_types import as_plain
 from ...kafka.errors import ConfigError
 from ...kafka.model import TopicPartition
 from ...kafka.producer.sending.transaction_requests import OpenTransaction
@@ -188,11 +190,22 @@ class EncodedPayload:
     def of(cls, payload: PayloadFormat, schema: StructType, timestamp: str | None) -> EncodedPayload:
         """The columns of ``schema`` that ``payload`` is made of. Raises `ConfigError` for types that the
         format can't hold, and if there is no column."""
+        if payload.schema is not None:
+            raise ConfigError(
+                f"{payload.payload}.schema: a write takes the types of its columns, so leave it out; only a "
+                "schema in the format's own language, as Avro's JSON, says how they are written"
+            )
         fields = [field for field in schema.fields if _belongs(field.name, payload, timestamp)]
         if payload.is_flat and "value" in schema.names:
             raise ConfigError(
                 "value.layout=columns makes the value of all columns that are not Kafka's, and there is a "
                 "column `value` too: drop it, or leave value.layout out to write that column alone"
+            )
+        kafkas = {name.lower(): name for name in KAFKA_COLUMNS}
+        if odd := [one.name for one in fields if payload.is_flat and one.name.lower() in kafkas]:
+            raise ConfigError(
+                f"value.layout=columns: is the column `{odd[0]}` Kafka's, or a part of the value? Spell it "
+                f"`{kafkas[odd[0].lower()]}`, or give it another name"
             )
         if not fields:
             begins = f" whose names begin with '{payload.prefix}'" if payload.prefix else ""
@@ -201,51 +214,30 @@ class EncodedPayload:
         if len(set(one.columns)) != len(one.columns):
             raise ConfigError(f"The {payload.payload} has a column twice: {', '.join(one.columns)}")
         types = to_arrow_schema(StructType(fields))
-        payload.encoder(one._kind([types.field(name).type for name in one.columns]))
-        return one
+        kind = one._kind([types.field(name).type for name in one.columns])
+        resolved = payload.resolve_write(kind)
+        resolved.encoder(kind)
+        return replace(one, format=resolved)
 
     def encode(self, batch: pa.RecordBatch) -> pa.Array:
         """The payloads of ``batch``'s rows. Raises `ConfigError` for a row that the format can't write."""
-        arrays = [_without_large_types(batch.column(name)) for name in self.columns]
-        kind = self._kind([array.type for array in arrays])
-        rows = pa.StructArray.from_arrays(arrays, fields=list(kind)) if self.format.is_flat else arrays[0]
+        what = f"'{self.format.name}' of the {self.format.payload}"
         try:
-            payloads = self.format.encoder(kind).encode(rows)
+            # Large offsets come with spark.sql.execution.arrow.useLargeVarTypes.
+            arrays = [as_plain(batch.column(name)) for name in self.columns]
+            kind = self._kind([array.type for array in arrays])
+            rows = pa.StructArray.from_arrays(arrays, fields=list(kind)) if self.format.is_flat else arrays[0]
+            return encode_column(self.format.encoder(kind), rows, what)
         except EncodeError as error:
             raise ConfigError(f"the {self.format.payload} can't be encoded: {error}") from error
-        if len(payloads) != len(rows) or not pa.types.is_binary(payloads.type):
-            raise ConfigError(
-                f"The format '{self.format.name}' of the {self.format.payload} gave {len(payloads)} values "
-                f"of {payloads.type} for {len(rows)} rows, instead of as many of binary"
-            )
-        return payloads
+        except FormatError as error:
+            raise ConfigError(str(error)) from error
 
     def _kind(self, types: list[Any]) -> Any:
         if not self.format.is_flat:
             return types[0]
         names = [name.removeprefix(self.format.prefix) for name in self.columns]
         return pa.struct(list(zip(names, types, strict=True)))
-
-
-def _without_large_types(array: pa.Array) -> pa.Array:
-    """With 32-bit offsets, also with ``spark.sql.execution.arrow.useLargeVarTypes``."""
-    kind = _small(array.type)
-    return array if kind == array.type else array.cast(kind)
-
-
-def _small(kind: Any) -> Any:
-    types = pa.types
-    if types.is_struct(kind):
-        return pa.struct([field.with_type(_small(field.type)) for field in kind])
-    if types.is_map(kind):
-        return pa.map_(kind.key_field.with_type(_small(kind.key_type)), _small_field(kind.item_field))
-    if types.is_list(kind) or types.is_large_list(kind):
-        return pa.list_(_small_field(kind.value_field))
-    return {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(kind, kind)
-
-
-def _small_field(field: Any) -> Any:
-    return field.with_type(_small(field.type))
 
 
 def _belongs(name: str, payload: PayloadFormat, timestamp: str | None) -> bool:

@@ -117,8 +117,8 @@ def rows(plan: Plan, batch_id: int, task: int) -> Iterator[Any]:
 
 
 def options(plan: Plan, timeout: str) -> Any:
+    from spark_kafka_native.spark.options.option import Scope
     from spark_kafka_native.spark.options.option_values import OptionValues
-    from spark_kafka_native.spark.options.table import Scope
     from spark_kafka_native.spark.write.write_options import WriteOptions
 
     given = {

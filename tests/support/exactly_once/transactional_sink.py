@@ -18,8 +18,8 @@ from spark_kafka_native.kafka.cluster.router import router_for
 from spark_kafka_native.kafka.errors import KafkaError
 from spark_kafka_native.kafka.producer.sending.transaction_requests import end_transaction
 from spark_kafka_native.kafka.runtime.deadline import Deadline
+from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.options.table import Scope
 from spark_kafka_native.spark.write.driver import stream_commit
 from spark_kafka_native.spark.write.driver.stream_commit import (
     WriteCommitFailedError,

@@ -1,21 +1,32 @@
 """What a signal's handler may run between any two steps of the main thread, run at a chosen one of them.
 
-CPython runs handlers where a function begins, after a call of a C function, and where a loop begins
-anew. `sys.setprofile` hears of the first two.
+CPython runs handlers where a function begins, after a call of a C function, after a call with ``*arguments``,
+and where a loop begins anew. `sys.setprofile` hears of the first three.
 """
 
+import contextlib
+import dis
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
+
+_CALL_WITH_STAR = dis.opmap["CALL_FUNCTION_EX"]
+
+
+def is_step(frame: FrameType, event: str) -> bool:
+    """True if a handler could run at this event. One that raises at a return loses the result."""
+    if event == "return" and (caller := frame.f_back) is not None:
+        return caller.f_code.co_code[caller.f_lasti] == _CALL_WITH_STAR
+    return event in ("call", "c_return")
 
 
 def steps_of(call: Callable[[], object]) -> int:
     """At how many steps of ``call`` a handler could run."""
     count = 0
 
-    def look(_frame: FrameType, event: str, _what: object) -> None:
+    def look(frame: FrameType, event: str, _what: object) -> None:
         nonlocal count
-        count += event in ("call", "c_return")
+        count += is_step(frame, event)
 
     sys.setprofile(look)
     try:
@@ -29,9 +40,9 @@ def run_at(step: int, handler: Callable[[], object], call: Callable[[], object])
     """Run ``call``, and ``handler`` within it at that step (0 is the first). Whether it came so far."""
     left, ran = step, False
 
-    def look(_frame: FrameType, event: str, _what: object) -> None:
+    def look(frame: FrameType, event: str, _what: object) -> None:
         nonlocal left, ran
-        if event not in ("call", "c_return"):
+        if not is_step(frame, event):
             return
         if left == 0:
             sys.setprofile(None)
@@ -45,3 +56,27 @@ def run_at(step: int, handler: Callable[[], object], call: Callable[[], object])
     finally:
         sys.setprofile(None)
     return ran
+
+
+@contextlib.contextmanager
+def interrupted_at(step: int) -> Iterator[list[bool]]:
+    """A KeyboardInterrupt at that step of our own functions (0 is the first); says whether it came so far."""
+    left, came = step, list[bool]()
+
+    def look(frame: FrameType, event: str, _what: object) -> None:
+        nonlocal left
+        if came or not is_step(frame, event) or "spark_kafka_native" not in frame.f_code.co_filename:
+            return
+        if left == 0:
+            came.append(True)
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+        left -= 1
+
+    sys.setprofile(look)
+    try:
+        yield came
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.setprofile(None)

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
+import io
 import json
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spark_kafka_native.cli import options, output, produce, tail, top
+from spark_kafka_native.cli import options, output, produce, record_lines, top
 from spark_kafka_native.cli.main import main
 from spark_kafka_native.cli.offsets import OffsetSpec, parse_offset_spec, parse_time_ms
 from spark_kafka_native.cli.options import CommandParser, number
-from spark_kafka_native.cli.tail import ShownRecord, parse_format
+from spark_kafka_native.cli.record_lines import ShownRecord, parse_format
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import OffsetAt
 from spark_kafka_native.testing import MockBroker
@@ -63,6 +66,24 @@ from spark_kafka_native.testing import MockBroker
         ),
         (["topics", "--xyz"], "pykafka topics: unrecognized arguments: --xyz\n"),
         (["users", "delete", "-b", "h"], "pykafka users: delete: which users?"),
+        (["tokens", "create", "--max-lifetime", "106751991168d", "-b", "h"], "a longer time than Kafka can"),
+        (["tokens", "renew", "x", "--period", "9" * 5_000 + "s", "-b", "h"], "a longer time than Kafka can"),
+        (["tokens", "create", "--max-lifetime", "00d", "-b", "h"], "a time such as 30m, 12h or 3d"),
+        (["topics", "--partitions", "3", "-b", "h"], "list: --partitions is for create and grow"),
+        (["topics", "create", "x", "--if-exists", "-b", "h"], "create: --if-exists is for delete"),
+        (["topics", "delete", "x", "--dry-run", "-b", "h"], "delete: --dry-run is for create and grow"),
+        (
+            ["topics", "grow", "x", "--partitions", "2", "--set", "a=1", "-b", "h"],
+            "grow: --set is for create",
+        ),
+        (["users", "--mechanism", "SCRAM-SHA-512", "-b", "h"], "list: --mechanism is for set and delete"),
+        (["users", "delete", "x", "--iterations", "8192", "-b", "h"], "delete: --iterations is for set"),
+        (["transactions", "-p", "0", "-b", "h"], "list: --partition is for abort"),
+        (["transactions", "describe", "x", "--state", "Empty", "-b", "h"], "describe: --state is for list"),
+        (["tail", "x", "--mode", "permissive", "-b", "h"], "--mode is for records with --value-format"),
+        (["tail", "x", "--key-schema", "int", "-b", "h"], "--key-schema needs --key-format"),
+        (["tail", "x", "--registry", "http://r", "-b", "h"], "--registry needs --value-format"),
+        (["tail", "x", "-o", "hex", "--value-format", "string", "-b", "h"], "-o hex shows bytes"),
     ],
 )
 def test_wrong_usage_is_told_in_a_line_and_ends_with_2(
@@ -139,6 +160,16 @@ def test_options_and_their_file_take_precedence_over_the_environment(
     monkeypatch.setenv("PYKAFKA_CONFIG", "/nowhere")
     with pytest.raises(ConfigError, match="PYKAFKA_CONFIG: /nowhere can't be read"):
         options.given_properties(given())
+
+
+def test_settings_of_formats_and_registries_are_not_the_connections(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("registry.url=https://r\nvalue.timeZone=UTC\nkey.serializer=x\n")
+    arguments = given(bootstrap="h", config=file, properties=[("registry.user", "me")])
+    names = options.given_properties(arguments)
+    assert {"registry.url", "registry.user", "value.timeZone"}.isdisjoint(names)
+    assert "key.serializer" in names
+    assert options.all_properties(arguments)["registry.user"] == "me"
 
 
 def test_a_timeout_that_was_typed_is_the_one_that_counts(tmp_path: Path) -> None:
@@ -270,13 +301,13 @@ def test_records_in_a_format_of_ones_own() -> None:
 
 
 def test_records_for_people() -> None:
-    line = tail.text_line(RECORD)
+    line = record_lines.text_line(RECORD)
     assert line == b"t-1@2  2023-11-14T22:13:20.123Z  \\xff  null  #  h=\\x1b  n=null\n"
-    assert tail.text_line(RECORD._replace(timestamp_ms=2**62)).startswith(b"t-1@2  @4611686")
-    shown = json.loads(tail.json_line(RECORD._replace(timestamp_ms=-1)))
+    assert record_lines.text_line(RECORD._replace(timestamp_ms=2**62)).startswith(b"t-1@2  @4611686")
+    shown = json.loads(record_lines.json_line(RECORD._replace(timestamp_ms=-1)))
     assert (shown["timestamp_ms"], shown["key_base64"], shown["value"]) == (None, "/w==", None)
-    assert b"  null" in tail.hex_line(RECORD)
-    assert tail.hex_line(RECORD._replace(value=bytes(range(32, 50)))).count(b"\n") == 3
+    assert b"  null" in record_lines.hex_line(RECORD)
+    assert record_lines.hex_line(RECORD._replace(value=bytes(range(32, 50)))).count(b"\n") == 3
 
 
 @pytest.mark.parametrize("letter", ["\x00", "\x1b", "\x7f", "\x9b", "\u202e", "\u2028", "\ud800"])
@@ -332,3 +363,28 @@ def test_tail_imports_nothing_that_only_others_need() -> None:
         command = [sys.executable, "-c", code, "tail", "tailed", "-b", broker.bootstrap_servers]
         ran = subprocess.run(command, capture_output=True, text=True, check=True)
     assert ran.stdout.split() == ["first", "last", "set()"]
+
+
+class ShortWrites(io.RawIOBase):
+    """Standard output with PYTHONUNBUFFERED, on a disk with room for that many bytes."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.written = b""
+
+    def write(self, data: Any) -> int:
+        if not self.room:
+            raise OSError(errno.ENOSPC, "full")
+        taken = bytes(data[: min(self.room, 7)])
+        self.room -= len(taken)
+        self.written += taken
+        return len(taken)
+
+
+def test_output_that_is_cut_short_is_completed_or_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    for room in (30, 10):
+        raw = ShortWrites(room)
+        monkeypatch.setattr(sys, "stdout", types.SimpleNamespace(buffer=raw))
+        with contextlib.nullcontext() if room == 30 else pytest.raises(OSError, match="full"):
+            output.write_bytes(b"0123456789" * 3)
+        assert raw.written == (b"0123456789" * 3)[:room]

@@ -4,6 +4,7 @@ batch must not change it."""
 import datetime as dt
 
 import pyarrow as pa
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -101,3 +102,18 @@ def test_alone_and_together(payload: bytes) -> None:
     assert alone.bad.rows == ()
     # As text: NaN equals nothing.
     assert repr(together.to_pylist()) == repr(alone.array.to_pylist())
+
+
+@pytest.mark.parametrize("depth", [10, 5_000, 300_000])
+@pytest.mark.parametrize(
+    ("opening", "innermost", "closing"),
+    [(b"[", b"", b"]"), (b'{"a":', b"1", b"}"), (b'[{"a":', b"-NaN", b"}]"), (b" [ ", b"", b" ] ")],
+)
+def test_depth_makes_no_difference(depth: int, opening: bytes, innermost: bytes, closing: bytes) -> None:
+    deep = b'{"x":' + opening * depth + innermost + closing * depth + b',"a":1}'
+    decoder = JsonFormat().decoder(pa.struct([("a", pa.int64())]), {})
+    alone = JsonRows(decoder.type, dt.UTC).read(pa.array([deep]))
+    assert alone.array.equals(decoder.read_together(pa.array([deep])))
+    assert alone.array.to_pylist() == [{"a": 1}]
+    broken = JsonRows(decoder.type, dt.UTC).read(pa.array([deep[:-10] + b"]" + deep[-10:]]))
+    assert broken.bad.rows == (0,)

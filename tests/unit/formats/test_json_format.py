@@ -145,7 +145,7 @@ def test_a_payload_without_anything_is_null(payload: bytes | None) -> None:
         ),
         (b'{"a":[]}', pa.struct([("b", pa.int64())]), None, "`a` is not an object"),
         (b'{"a":{"b":"x"}}', pa.struct([("b", pa.int64())]), {"b": None}, "`a` `b` is not an integer"),
-        (b'{"b":' + b"[" * 100_000 + b"]" * 100_000 + b'"a":1}', pa.int64(), None, "nested too deeply"),
+        (b'{"b":' + b"[" * 100_000 + b"]" * 100_000 + b'"a":1}', pa.int64(), None, "malformed JSON at"),
     ],
 )
 def test_bad_payloads_keep_what_can_be_read(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import pickle
 import sys
 from collections.abc import Callable
@@ -13,6 +11,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
+from support.tokens import HMAC, HOUR_MS, PASSWORD, SCRAM, Clocks, Cluster, client, parsed
 
 from spark_kafka_native.kafka.admin.delegation_tokens import DelegationToken
 from spark_kafka_native.kafka.cluster.router import Router
@@ -21,18 +20,15 @@ from spark_kafka_native.kafka.config.jaas import SCRAM_MODULE
 from spark_kafka_native.kafka.config.secret import Secret
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, ConfigError, NetworkError
-from spark_kafka_native.kafka.security import kerberos, tokens
-from spark_kafka_native.spark import delegation_tokens
 from spark_kafka_native.spark.delegation_tokens import (
     HeldToken,
-    LentToken,
+    Moment,
     TokenKeeper,
     TokenLogin,
     TokenOptions,
-    shared_login,
 )
+from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.options.table import Scope
 from spark_kafka_native.spark.read.batch_reader import KafkaBatchReader
 from spark_kafka_native.spark.read.offset_range import At, KafkaInputPartition, OffsetRange
 from spark_kafka_native.spark.read.read_options import ReadOptions, StreamOptions
@@ -40,20 +36,11 @@ from spark_kafka_native.spark.read.schema import full_schema
 from spark_kafka_native.spark.read.stream_reader import KafkaStreamReader
 from spark_kafka_native.spark.source import KafkaDataSource
 from spark_kafka_native.spark.write.batch_writer import KafkaBatchWriter
+from spark_kafka_native.spark.write.driver import atomic_write, resumable_write, stream_commit
+from spark_kafka_native.spark.write.driver_credentials import LentToken
 from spark_kafka_native.spark.write.stream_writer import KafkaStreamWriter
+from spark_kafka_native.spark.write.write_task import AtomicWrite, ResumableWrite
 
-PASSWORD = "marked-password"
-HMAC = "bWFya2VkLWhtYWM="
-HOUR_MS = 3_600_000
-SCRAM = {
-    "kafka.bootstrap.servers": "driver:9093",
-    "kafka.security.protocol": "SASL_SSL",
-    "kafka.sasl.mechanism": "SCRAM-SHA-256",
-    "kafka.sasl.username": "alice",
-    "kafka.sasl.password": PASSWORD,
-    "kafka.ssl.truststore.location": "/ca.pem",
-    "delegationTokens": "true",
-}
 TLS = {
     "kafka.bootstrap.servers": "driver:9093",
     "kafka.security.protocol": "SSL",
@@ -64,122 +51,6 @@ TLS = {
 }
 ROWS = StructType([StructField("value", StringType())])
 JAAS = f'{SCRAM_MODULE} required username="id" password="{HMAC}" tokenauth="true";'
-
-
-class Cluster:
-    """What `Admin` says, in all clients of a test."""
-
-    def __init__(self) -> None:
-        self.created: list[int | None] = []
-        self.calls: list[str] = []
-        self.alive: dict[str, DelegationToken] = {}
-        self.life_ms, self.most_ms = 24 * HOUR_MS, 7 * 24 * HOUR_MS
-        self.now_ms = 1_000_000
-        self.failure: Exception | None = None
-        self.configs: list[ClientConfig] = []
-
-    def admin(self, config: ClientConfig) -> Cluster:
-        self.configs.append(config)
-        return self
-
-    def __enter__(self) -> Cluster:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    @property
-    def router(self) -> Any:
-        return Router(ClientConfig(bootstrap_servers=("nobody:1",)))
-
-    def _note(self, what: str) -> None:
-        self.calls.append(what)
-        if self.failure is not None:
-            raise self.failure
-
-    def create_delegation_token(self, _limit: object, *, max_lifetime_ms: int | None) -> DelegationToken:
-        self.created.append(max_lifetime_ms)
-        token_id = f"t{len(self.created)}"
-        self._note(f"create {token_id}")
-        most_ms = self.most_ms if max_lifetime_ms is None else max_lifetime_ms
-        token = DelegationToken(
-            token_id=token_id,
-            hmac=Secret(HMAC),
-            owner="User:alice",
-            requester="User:alice",
-            issued_ms=self.now_ms,
-            expires_ms=self.now_ms + min(self.life_ms, most_ms),
-            max_ms=self.now_ms + most_ms,
-        )
-        self.alive[token_id] = token
-        return token
-
-    def await_delegation_token(self, token: DelegationToken, _limit: object) -> None:
-        self.calls.append(f"await {token.token_id}")
-
-    def renew_delegation_token(self, token: DelegationToken, _limit: object) -> int:
-        self._note(f"renew {token.token_id}")
-        if token.token_id not in self.alive:
-            raise BrokerError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND, "renewing")
-        return min(self.now_ms + self.life_ms, token.max_ms)
-
-    def expire_delegation_token(self, token: DelegationToken, _limit: object) -> None:
-        self._note(f"expire {token.token_id}")
-        self.alive.pop(token.token_id, None)
-
-    def describe_delegation_tokens(self, owners: list[str]) -> list[DelegationToken]:
-        self._note(f"describe {','.join(owners)}")
-        return list(self.alive.values())
-
-
-class Clocks:
-    """Of this machine, and of the cluster."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self.wall_s, self.steady_s = 5_000.0, 70.0
-
-    def time(self) -> float:
-        return self.wall_s
-
-    def monotonic(self) -> float:
-        return self.steady_s
-
-    def pass_hours(self, hours: float) -> None:
-        self.wall_s += hours * 3600
-        self.steady_s += hours * 3600
-        self._cluster.now_ms += int(hours * HOUR_MS)
-
-
-@pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    running = Cluster()
-    monkeypatch.setattr("spark_kafka_native.kafka.admin.admin.Admin", running.admin)
-    return running
-
-
-@pytest.fixture
-def clocks(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Clocks:
-    both = Clocks(cluster)
-    monkeypatch.setattr(delegation_tokens, "time", both)
-    return both
-
-
-@pytest.fixture
-def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The session's local folder."""
-    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path},/other")
-    return tmp_path
-
-
-def client(given: dict[str, str] = SCRAM) -> ClientConfig:
-    return ClientConfig.from_properties(OptionValues.parse(given, Scope.READ).kafka)
-
-
-def parsed(given: dict[str, str] = SCRAM) -> TokenOptions:
-    found = TokenOptions.parse(OptionValues.parse(given, Scope.READ), client(given))
-    assert found is not None
-    return found
 
 
 # --- the options --------------------------------------------------------------------------------------------
@@ -277,8 +148,8 @@ def test_a_token_is_kept_renewed_and_replaced_in_time(cluster: Cluster, clocks: 
     keeper = TokenKeeper(client(), parsed())
     used = []
     for _ in range(24 * 8):
-        used.append(keeper.login().token_id)
-        held = keeper.held
+        used.append(keeper.login().token.token_id)
+        held = keeper.kept.held
         assert held is not None
         # Each batch begins with at least half of a token's time left.
         assert held.token.expires_ms - cluster.now_ms >= 12 * HOUR_MS
@@ -295,9 +166,9 @@ def test_a_token_is_kept_renewed_and_replaced_in_time(cluster: Cluster, clocks: 
 
 def test_a_lifetime_that_was_asked_for_is_never_exceeded(cluster: Cluster, clocks: Clocks) -> None:
     keeper = TokenKeeper(client(), parsed(SCRAM | {"delegationTokens.maxLifetime": "2h"}))
-    assert keeper.login().token_id == "t1"
+    assert keeper.login().token.token_id == "t1"
     clocks.pass_hours(1.1)
-    assert keeper.login().token_id == "t2"
+    assert keeper.login().token.token_id == "t2"
     assert cluster.created == [2 * HOUR_MS, 2 * HOUR_MS]
     assert not any(call.startswith("renew") for call in cluster.calls)
 
@@ -328,7 +199,7 @@ def test_a_token_that_can_not_be_renewed_is_replaced(cluster: Cluster, clocks: C
     keeper.login()
     cluster.alive.clear()
     clocks.pass_hours(13)
-    assert keeper.login().token_id == "t2"
+    assert keeper.login().token.token_id == "t2"
     assert cluster.calls[2:] == ["renew t1", "create t2", "await t2"]
 
 
@@ -339,7 +210,7 @@ def test_a_cluster_that_does_not_answer_is_survived_while_the_token_lasts(
     keeper.login()
     cluster.failure = NetworkError("nobody answers")
     clocks.pass_hours(13)
-    assert keeper.login().token_id == "t1"
+    assert keeper.login().token.token_id == "t1"
     assert "t1 could not be renewed or replaced; it is used while it lasts: nobody answers" in caplog.text
     assert HMAC not in caplog.text
     asked = len(cluster.calls)
@@ -354,112 +225,138 @@ def test_a_cluster_that_does_not_answer_is_survived_while_the_token_lasts(
     keeper.expire()  # never raises
 
 
+def test_a_token_is_handed_out_once_all_brokers_know_it(
+    cluster: Cluster, clocks: Clocks, caplog: pytest.LogCaptureFixture
+) -> None:
+    keeper = TokenKeeper(client(), parsed(SCRAM | {"delegationTokens.maxLifetime": "10h"}))
+    assert keeper.login().token.token_id == "t1"
+    cluster.unknown.add("t2")
+    clocks.pass_hours(5.5)
+    assert keeper.login().token.token_id == "t1"
+    assert "t1 could not be renewed or replaced" in caplog.text
+    asked = len(cluster.calls)
+    assert keeper.login().token.token_id == "t1"
+    assert len(cluster.calls) == asked  # there is a pause
+    clocks.pass_hours(0.1)
+    assert keeper.login().token.token_id == "t1"
+    assert cluster.calls[asked:] == ["await t2"]  # and not another one each time
+    cluster.unknown.clear()
+    clocks.pass_hours(0.1)
+    assert keeper.login().token.token_id == "t2"
+    assert cluster.calls.count("create t2") == 1
+    keeper.expire()
+    assert cluster.calls[-2:] == ["expire t2", "expire t1"]
+
+
+def test_near_its_end_a_token_is_replaced_even_if_a_broker_lags_behind(
+    cluster: Cluster, clocks: Clocks, caplog: pytest.LogCaptureFixture
+) -> None:
+    keeper = TokenKeeper(client(), parsed(SCRAM | {"delegationTokens.maxLifetime": "10h"}))
+    keeper.login()
+    cluster.unknown.add("t2")
+    clocks.pass_hours(7.4)
+    assert keeper.login().token.token_id == "t1"
+    clocks.pass_hours(0.2)
+    assert keeper.login().token.token_id == "t2"
+    assert "Not all brokers know delegation token t2 yet: broker 2 does not know t2" in caplog.text
+
+
+def test_the_first_token_is_used_even_if_a_broker_lags_behind(cluster: Cluster) -> None:
+    cluster.unknown.add("t1")
+    assert TokenKeeper(client(), parsed()).login().token.token_id == "t1"
+
+
+def test_a_token_that_was_never_handed_out_and_has_expired_is_not_used(
+    cluster: Cluster, clocks: Clocks
+) -> None:
+    keeper = TokenKeeper(client(), parsed(SCRAM | {"delegationTokens.maxLifetime": "10h"}))
+    keeper.login()
+    cluster.unknown.add("t2")
+    clocks.pass_hours(6)
+    keeper.login()
+    cluster.unknown.clear()
+    clocks.pass_hours(20)
+    assert keeper.login().token.token_id == "t3"
+    assert cluster.calls[-2:] == ["create t3", "await t3"]
+
+
+def test_the_pause_is_short_for_a_token_that_is(cluster: Cluster, clocks: Clocks) -> None:
+    cluster.life_ms = cluster.most_ms = 100_000
+    keeper = TokenKeeper(client(), parsed())
+    keeper.login()
+    cluster.failure = NetworkError("nobody answers")
+    clocks.pass_hours(60 / 3600)
+    keeper.login()
+    asked = len(cluster.calls)
+    clocks.pass_hours(4 / 3600)
+    keeper.login()
+    assert len(cluster.calls) == asked
+    clocks.pass_hours(2 / 3600)
+    keeper.login()
+    assert len(cluster.calls) > asked
+
+
+def test_a_pause_ends_with_the_token(cluster: Cluster, clocks: Clocks) -> None:
+    cluster.life_ms = cluster.most_ms = 100_000
+    keeper = TokenKeeper(client(), parsed())
+    keeper.login()
+    cluster.failure = NetworkError("nobody answers")
+    clocks.pass_hours(97 / 3600)
+    keeper.login()
+    clocks.pass_hours(3.5 / 3600)
+    with pytest.raises(NetworkError):
+        keeper.login()
+
+
+def test_a_renewal_may_bring_less_than_the_life_before() -> None:
+    token = Cluster().create_delegation_token(None, max_lifetime_ms=None)
+    held = HeldToken.created(token).renewed(token.expires_ms - 14 * HOUR_MS)
+    assert 9.9 * HOUR_MS < held.life_ms <= 10 * HOUR_MS
+
+
+def test_a_revoked_token_is_forgotten_also_if_its_owner_has_others(cluster: Cluster) -> None:
+    keeper = TokenKeeper(client(), parsed())
+    keeper.login()
+    cluster.alive["other"] = cluster.alive.pop("t1")
+    cluster.alive["other"] = replace(cluster.alive["other"], token_id="other")
+    keeper.forget_revoked()
+    assert keeper.login().token.token_id == "t2"
+
+
+def test_another_token_takes_no_more_time_than_a_micro_batch_has(
+    cluster: Cluster, clocks: Clocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits, create = [], cluster.create_delegation_token
+
+    def noted(limit: Any, **given: Any) -> DelegationToken:
+        limits.append(limit.remaining_ms)
+        return create(limit, **given)
+
+    monkeypatch.setattr(cluster, "create_delegation_token", noted)
+    keeper = TokenKeeper(client(), parsed(SCRAM | {"delegationTokens.maxLifetime": "10h"}))
+    keeper.login()
+    clocks.pass_hours(6)
+    keeper.login()
+    assert limits[0] > 30_000
+    assert limits[1] <= 10_000
+
+
+def test_a_wait_for_brokers_ends_with_the_time_that_a_micro_batch_has(
+    cluster: Cluster, clocks: Clocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = []
+    monkeypatch.setattr(cluster, "await_delegation_token", lambda _, limit: limits.append(limit.remaining_ms))
+    keeper = TokenKeeper(client(), parsed(SCRAM | {"delegationTokens.maxLifetime": "10h"}))
+    keeper.login()
+    clocks.pass_hours(6)
+    keeper.login()
+    assert [5_000 < limit <= 10_000 for limit in limits] == [True, True]
+
+
 def test_without_any_token_the_error_is_the_clusters(cluster: Cluster) -> None:
     cluster.failure = BrokerError(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED, "creating")
     with pytest.raises(BrokerError, match=r"delegation\.token\.secret\.key"):
         TokenKeeper(client(), parsed()).login()
-
-
-# --- shared by a session ------------------------------------------------------------------------------------
-
-
-def forget_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delegation_tokens, "_in_process", {})
-
-
-def test_a_session_shares_one_token_between_its_processes(
-    cluster: Cluster, session: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = shared_login(client(), parsed(), ask=False)
-    forget_process(monkeypatch)
-    assert shared_login(client(), parsed(), ask=True).login == first.login
-    assert cluster.calls == ["create t1", "await t1", "describe User:alice"]
-    for file in session.iterdir():
-        assert file.stat().st_mode & 0o077 == 0, file
-        assert PASSWORD.encode() not in file.read_bytes()
-        assert "alice" not in file.name
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"kafka.sasl.password": "another"},
-        {"kafka.sasl.username": "bob"},
-        {"kafka.bootstrap.servers": "other:1"},
-        {"delegationTokens.maxLifetime": "1h"},
-    ],
-)
-def test_others_have_a_token_of_their_own(cluster: Cluster, session: Path, other: dict[str, str]) -> None:
-    """A user without the password does not get the token either."""
-    assert session.is_dir()
-    given = SCRAM | other
-    assert shared_login(client(), parsed(), ask=False).login.token_id == "t1"
-    assert shared_login(client(given), parsed(given), ask=False).login.token_id == "t2"
-    assert len(cluster.created) == 2
-
-
-def test_a_reference_with_another_value_is_another_user(
-    cluster: Cluster, session: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert session.is_dir()
-    given = SCRAM | {"kafka.sasl.username": "env:THE_USER"}
-    found = []
-    for user in ("alice", "bob", "alice"):
-        monkeypatch.setenv("THE_USER", user)
-        found.append(shared_login(client(given), parsed(given), ask=False).login.token_id)
-    assert found == ["t1", "t2", "t1"]
-
-
-def test_another_ticket_is_another_user(
-    cluster: Cluster, session: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert session.is_dir()
-    principals = iter(["alice@A", "bob@A", "alice@A"])
-    monkeypatch.setattr(kerberos, "log_in", lambda *_: (next(principals), 3600.0))
-    given = {name: text for name, text in SCRAM.items() if "username" not in name and "password" not in name}
-    given |= {"kafka.sasl.mechanism": "GSSAPI", "kafka.sasl.kerberos.service.name": "kafka"}
-    found = [shared_login(client(given), parsed(given), ask=False).login.token_id for _ in range(3)]
-    assert found == ["t1", "t2", "t1"]
-
-
-def jwt(**claims: object) -> str:
-    payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
-    return f"e30.{payload}.x"
-
-
-OAUTH = {name: text for name, text in SCRAM.items() if "username" not in name and "password" not in name} | {
-    "kafka.sasl.mechanism": "OAUTHBEARER"
-}
-
-
-def test_another_token_of_a_file_is_another_user(cluster: Cluster, session: Path, tmp_path: Path) -> None:
-    """Even if both name the same one: brokers check that, and they are not asked."""
-    assert session.is_dir()
-    file, found = tmp_path / "token", []
-    given = OAUTH | {"kafka.sasl.oauthbearer.token": f"file:{file}"}
-    for text in (jwt(sub="alice"), jwt(sub="alice", forged=True), jwt(sub="alice")):
-        file.write_text(text)
-        found.append(shared_login(client(given), parsed(given), ask=False).login.token_id)
-    assert found == ["t1", "t2", "t1"]
-
-
-def test_another_subject_of_a_providers_token_is_another_user(
-    cluster: Cluster, session: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert session.is_dir()
-    given = OAUTH | {"kafka.sasl.oauthbearer.token.provider": "some.module:function"}
-    found = []
-    for text in (
-        jwt(sub="alice"),
-        jwt(sub="bob"),
-        jwt(sub="alice", exp=4e9),
-        "opaque",
-        "e30.bm8.x",
-        "opaque",
-    ):
-        monkeypatch.setattr(tokens, "current_token", lambda *_, text=text: Secret(text))
-        found.append(shared_login(client(given), parsed(given), ask=False).login.token_id)
-    assert found == ["t1", "t2", "t1", "t3", "t4", "t3"]
 
 
 def test_a_token_that_was_made_just_now_ends_with_the_stream(cluster: Cluster) -> None:
@@ -471,36 +368,6 @@ def test_a_token_that_was_made_just_now_ends_with_the_stream(cluster: Cluster) -
             keeper.login()
     keeper.expire()
     assert cluster.calls[-1] == "expire t1"
-
-
-def test_a_revoked_or_suspected_token_is_not_shared_any_more(cluster: Cluster, session: Path) -> None:
-    assert session.is_dir()
-    shared_login(client(), parsed(), ask=False)
-    cluster.alive.clear()
-    second = shared_login(client(), parsed(), ask=True)
-    assert second.login.token_id == "t2"
-    pickle.loads(pickle.dumps(second)).forget()
-    second.forget()
-    assert shared_login(client(), parsed(), ask=False).login.token_id == "t3"
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"token": {}}', b'{"token": null}'])
-def test_a_file_that_is_damaged_is_as_good_as_none(cluster: Cluster, session: Path, content: bytes) -> None:
-    place = Path(shared_login(client(), parsed(), ask=False).place)
-    place.write_bytes(content)
-    assert shared_login(client(), parsed(), ask=False).login.token_id == "t2"
-    assert len(cluster.created) == 2
-    assert place.parent == session
-
-
-def test_without_a_folder_the_process_keeps_it(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
-    forget_process(monkeypatch)
-    first = shared_login(client(), parsed(), ask=False)
-    assert shared_login(client(), parsed(), ask=False).login == first.login
-    first.forget()
-    assert shared_login(client(), parsed(), ask=False).login.token_id == "t2"
-    assert len(cluster.created) == 2
 
 
 # --- of a batch write and of a stream -----------------------------------------------------------------------
@@ -545,7 +412,7 @@ def test_a_batch_write_that_can_not_be_prepared_leaves_no_token(
 def test_halves_that_do_not_fit_are_no_credentials(cluster: Cluster, session: Path) -> None:
     for damage in (b"", b"x", None):
         lent = LentToken.create(client(), parsed())
-        pad = Path(lent.pad)
+        pad = Path(lent.credentials.pad)
         pad.write_bytes(bytes(pad.stat().st_size) if damage is None else damage)
         lent.expire()
         assert not pad.exists()
@@ -559,7 +426,96 @@ def test_without_a_folder_a_batch_write_leaves_its_token(
     monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
     lent = LentToken.create(client(), parsed())
     lent.expire()
-    assert (lent.half, list(cluster.alive)) == (b"", ["t1"])
+    assert (lent.credentials.half, list(cluster.alive)) == (b"", ["t1"])
+
+
+@pytest.fixture
+def reached(monkeypatch: pytest.MonkeyPatch) -> list[ClientConfig]:
+    """The clients that have logged in to a cluster."""
+    found: list[ClientConfig] = []
+    monkeypatch.setattr(Router, "metadata", lambda router, *_, **__: found.append(router.config))
+    return found
+
+
+def test_transactions_are_ended_with_the_drivers_login(
+    cluster: Cluster, session: Path, monkeypatch: pytest.MonkeyPatch, reached: list[ClientConfig]
+) -> None:
+    """The token of the tasks may have ended: by the commit, and by the abort."""
+    used: list[ClientConfig] = []
+
+    def end(*given: Any, **_: Any) -> None:
+        (options,) = [one for one in given if hasattr(one, "client")]
+        used.append(options.client)
+
+    for module, names in {
+        atomic_write: ("commit_atomic", "abort_atomic"),
+        resumable_write: ("commit_resumable", "abort_resumable"),
+        stream_commit: ("commit_transactions", "abort_transactions"),
+    }.items():
+        for name in names:
+            monkeypatch.setattr(module, name, end)
+    given = SCRAM | {"topic": "t", "deliveryGuarantee": "exactly-once", "transactionalIdPrefix": "p"}
+    atomic = AtomicWrite(transactional_id="p", transaction_timeout_ms=1)
+    resumable = ResumableWrite(write_id="w", transactional_id="p", void=None)
+    for job in (atomic, resumable):
+        monkeypatch.setattr(KafkaBatchWriter, "_prepare", lambda _, job=job: job)
+        for verb in ("commit", "abort"):
+            writer = KafkaBatchWriter(OptionValues.parse(given, Scope.WRITE), ROWS, overwrite=False)
+            getattr(on_the_driver(writer), verb)([])
+    for verb in ("commit", "abort"):
+        stream_writer = KafkaStreamWriter(OptionValues.parse(given, Scope.WRITE), ROWS)
+        assert PASSWORD.encode() not in pickle.dumps(stream_writer)
+        getattr(on_the_driver(stream_writer), verb)([], 0)
+    assert used == reached == [client(given)] * 6
+    assert not [file for file in session.iterdir() if "pad" in file.name]
+
+
+def test_a_driver_that_can_not_log_in_ends_transactions_with_the_token(
+    cluster: Cluster, session: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A KDC that is down at the end of a long job does not undo it."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise NetworkError("GSSAPI: no KDC")
+
+    used = []
+    monkeypatch.setattr(Router, "metadata", fail)
+    monkeypatch.setattr(
+        stream_commit, "commit_transactions", lambda _, __, options, ___, **____: used.append(options.client)
+    )
+    given = SCRAM | {"topic": "t", "deliveryGuarantee": "exactly-once"}
+    writer = KafkaStreamWriter(OptionValues.parse(given, Scope.WRITE), ROWS)
+    on_the_driver(writer).commit([], 0)
+    assert used == [writer._options.client]
+    assert "as the driver can't log in: GSSAPI: no KDC" in caplog.text
+    assert not [file for file in session.iterdir() if "pad" in file.name]
+
+
+@pytest.mark.usefixtures("reached")
+def test_a_commit_that_fails_leaves_the_drivers_login_for_the_abort(
+    cluster: Cluster, session: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise NetworkError("no answer")
+
+    used = []
+    monkeypatch.setattr(stream_commit, "commit_transactions", fail)
+    monkeypatch.setattr(stream_commit, "abort_transactions", lambda _, options: used.append(options.client))
+    writer = KafkaStreamWriter(
+        OptionValues.parse(SCRAM | {"topic": "t", "deliveryGuarantee": "exactly-once"}, Scope.WRITE), ROWS
+    )
+    with pytest.raises(NetworkError):
+        on_the_driver(writer).commit([], 0)
+    on_the_driver(writer).abort([], 0)
+    on_the_driver(writer).abort([], 0)  # its half is gone: with the token, as before
+    assert used == [client(), writer._options.client]
+    assert cluster.alive.keys() == {"t1"}
+    assert not [file for file in session.iterdir() if "pad" in file.name]
+
+
+def test_a_stream_without_transactions_keeps_no_half(cluster: Cluster, session: Path) -> None:
+    KafkaStreamWriter(OptionValues.parse(SCRAM | {"topic": "t"}, Scope.WRITE), ROWS)
+    assert not [file for file in session.iterdir() if "pad" in file.name]
 
 
 @pytest.mark.usefixtures("session")
@@ -593,6 +549,6 @@ def test_each_micro_batch_of_a_stream_gets_the_token_of_its_time(cluster: Cluste
 def test_a_held_token_tells_its_hmac_to_no_text() -> None:
     held = HeldToken(
         token=replace(Cluster().create_delegation_token(None, max_lifetime_ms=None), hmac=Secret(HMAC)),
-        life_ms=1, most_ms=1, wall_s=0.0, steady_s=0.0,
+        life_ms=1, most_ms=1, since=Moment.now(),
     )  # fmt: skip
     assert HMAC not in repr(held) + repr(held.login) + repr(parsed())

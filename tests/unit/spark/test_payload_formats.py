@@ -8,16 +8,16 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import ArrayType, IntegerType, LongType, MapType, StringType, StructField, StructType
 
-from spark_kafka_native.formats import BadRows, Decoded
-from spark_kafka_native.kafka.errors import ConfigError
+import spark_kafka_native.formats as formats_package
+from spark_kafka_native.formats import BadRows, Decoded, Resolved
+from spark_kafka_native.kafka.errors import ConfigError, MalformedRecordError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.records.columns import RecordColumns
+from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.options.table import Scope
 from spark_kafka_native.spark.payload_formats import PayloadFormat, ReadFormats
 from spark_kafka_native.spark.read.schema import RowSchema, full_schema
 from spark_kafka_native.spark.read.worker.arrow_rows import RowLayout
-from spark_kafka_native.spark.read.worker.decoded_columns import MalformedRecordError
 from spark_kafka_native.spark.write.write_task import RowColumns
 
 KAFKA = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in full_schema(False))
@@ -41,6 +41,18 @@ def test_bytes_are_the_default() -> None:
 def test_a_struct_in_the_column_value() -> None:
     extended = formats(value_format="json", value_schema="id bigint, name string").extend(full_schema(False))
     assert extended == KAFKA.replace("`value` binary", "`value` STRUCT<id bigint, name string>")
+
+
+@pytest.mark.parametrize("text", ['{"type":' * 5_000, '{"fields":' + "[" * 5_000], ids=["objects", "lists"])
+@pytest.mark.parametrize("name", ["json", "csv"])
+def test_a_schema_that_is_nested_without_end_is_refused(name: str, text: str) -> None:
+    def resolve() -> None:
+        parsed = formats(value_format=name, value_schema=text).value
+        assert parsed is not None
+        parsed.resolve_read()
+
+    with pytest.raises(ConfigError, match="is no JSON"):
+        resolve()
 
 
 def test_text_keys_and_values() -> None:
@@ -69,7 +81,7 @@ def test_settings_of_a_format_of_another_package_are_no_unknown_options(monkeypa
     given = {"value.format": "Their.Format", "value.registry": "x", "key.registry": "y"}
     values = OptionValues.parse(given, Scope.READ)
     assert [line for line in values.warnings if "registry" in line] == [
-        "Unknown option 'key.registry' is ignored"
+        "Unknown option 'key.registry' is ignored; did you mean 'registry.url'?"
     ]
     assert OptionValues.parse({"value.format": "JSON", "value.registry": "x"}, Scope.READ).warnings
 
@@ -102,11 +114,15 @@ def test_a_schema_in_the_json_of_a_struct_type() -> None:
         ),
         (
             {"value_format": "json", "value_schema": '{"type":'},
-            "value.schema is no JSON of a Spark StructType",
+            "the JSON Schema is no JSON",
         ),
         (
-            {"value_format": "json", "value_schema": "[]", "value_layout": "columns"},
-            "'\\[\\]' is no column with",
+            {"value_format": "json", "value_schema": "a int, x", "value_layout": "columns"},
+            "'x' is no column with",
+        ),
+        (
+            {"value_format": "json", "value_schema": "[]"},
+            "JSON Schema is not that of an object",
         ),
         (
             {"value_format": "json", "mode": "lenient"},
@@ -319,6 +335,21 @@ def test_a_format_that_would_shift_rows_is_refused(
         broken.to_record_batch(records(GOOD, GOOD), TP)
 
 
+def test_nothing_is_inferred_for_a_write() -> None:
+    given = written(key_format="json", value_format="json", value_schema="infer")
+    with pytest.raises(ConfigError, match=r"value\.schema=infer is for reads"):
+        RowColumns.check(TYPED, None, formats=given)
+
+
+def test_the_size_of_a_sample_is_an_option() -> None:
+    value = formats(value_format="json", value_schema=" Infer ", value_inferRecords="7").value
+    assert value is not None
+    assert (value.sampled_records, value.schema) == (7, None)
+    assert value.infer(pa.array([b'{"b":1,"a":"x"}'])).schema == "`a` string, `b` bigint"
+    with pytest.raises(ConfigError, match=r"'value\.inferRecords' has no effect without value\.schema=infer"):
+        formats(value_format="json", value_schema="a int", value_inferRecords="7")
+
+
 @pytest.mark.parametrize("array", [pa.nulls(1, pa.binary()), pa.nulls(2, pa.string())])
 def test_a_format_that_would_shift_what_is_written_is_refused(monkeypatch, array: pa.Array) -> None:
     columns, _ = RowColumns.check(TYPED, None, formats=written(key_format="json", value_format="json"))
@@ -404,6 +435,11 @@ def test_columns_with_a_prefix_are_written_without_it() -> None:
         (StructType().add("value", "integer"), {}, "value.format=json: JSON needs a struct, not int32"),
         (StructType().add("key", "string"), {}, "Required attribute 'value' not found"),
         (json_column(), {"value_layout": "columns"}, "there is a column `value` too"),
+        (
+            StructType().add("KEY", "string").add("a", "integer"),
+            {"value_layout": "columns"},
+            "Spell it `key`, or",
+        ),
         (StructType().add("key", "string"), {"value_layout": "columns"}, "there are no columns but Kafka's"),
         (
             StructType().add("a", "string").add("a", "integer"),
@@ -421,3 +457,139 @@ def test_columns_with_a_prefix_are_written_without_it() -> None:
 def test_columns_that_can_not_be_written(schema: StructType, options: dict[str, str], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         RowColumns.check(schema, "t", formats=written(value_format="json", **options))
+
+
+class Versioned:
+    """A format with a schema that a registry keeps: each look-up finds a newer one."""
+
+    def __init__(self) -> None:
+        self.lookups = 0
+        self.seen: dict[str, str] = {}
+
+    def resolve_read(self, settings):
+        self.lookups += 1
+        self.seen = dict(settings)
+        kind = (
+            LONG if settings.get("schema") == '"long"' else pa.struct([("n", pa.int64()), ("s", pa.string())])
+        )
+        return Resolved(kind, {**settings, "version": str(self.lookups)})
+
+    def resolve_write(self, _type, settings):
+        return self.resolve_read(settings)
+
+    def decoder(self, type, settings):  # noqa: ARG002
+        self.seen = dict(settings)
+        return self
+
+    encoder = decoder
+
+
+LONG = pa.int64()
+
+
+@pytest.fixture
+def versioned(monkeypatch) -> Versioned:
+    found = Versioned()
+    monkeypatch.setattr(formats_package, "load_format", lambda _: found)
+    return found
+
+
+def test_a_schema_that_the_format_looks_up(versioned) -> None:
+    parsed = formats(value_format="versioned", subscribe="t", registry_url="http://r")
+    assert "`value` STRUCT<`n` bigint, `s` string>" in parsed.extend(full_schema(False))
+    wanted = {"payload": "value", "topic": "t", "registry.url": "http://r"}
+    assert versioned.seen == wanted
+    kind = StructType([StructField("value", StructType([StructField("n", LongType())]))])
+    schema = pickle.loads(pickle.dumps(RowSchema.from_schema(kind, parsed)))
+    before = versioned.lookups
+    schema.decoded[0].format.decoder(schema.decoded[0].kind)
+    assert versioned.lookups == before  # A worker looks nothing up: it has what the driver found.
+    assert versioned.seen == {**wanted, "version": str(before)}
+
+
+def test_a_schema_in_the_language_of_the_format(versioned) -> None:
+    parsed = formats(
+        key_format="versioned", key_schema='"long"', value_format="versioned", value_layout="columns"
+    )
+    extended = parsed.extend(full_schema(False))
+    assert extended.startswith("`key` bigint, `n` bigint, `s` string, ")
+    with pytest.raises(ConfigError, match="no fields, they are bigint"):
+        formats(value_format="versioned", value_schema='"long"', value_layout="columns").extend(
+            full_schema(False)
+        )
+
+
+def test_a_schema_that_is_one_type(versioned) -> None:
+    for ddl in ("bigint", "decimal (10, 2)", "array<struct<a: int>>"):
+        assert f"`key` {ddl}, " in formats(key_format="versioned", key_schema=ddl).extend(full_schema(False))
+    assert "`key` STRUCT<a: int>, " in formats(key_format="versioned", key_schema="struct<a: int>").extend(
+        full_schema(False)
+    )
+
+
+def test_the_schema_of_a_write_is_looked_up_once_and_the_encoder_kept(versioned) -> None:
+    schema = StructType([StructField("value", StructType([StructField("n", LongType())]))])
+    columns, _ = RowColumns.check(schema, "t", formats=written(value_format="versioned", topic="t"))
+    assert dict(columns.encoded[0].format.settings) == {"payload": "value", "topic": "t", "version": "1"}
+    kind = pa.struct([("n", pa.int64())])
+    assert columns.encoded[0].format.encoder(kind) is columns.encoded[0].format.encoder(kind)
+    assert versioned.lookups == 1
+
+
+def test_passwords_of_a_registry_are_not_shown(versioned) -> None:
+    parsed = formats(value_format="versioned", registry_password="secret!")
+    assert "secret!" not in repr(parsed)
+
+
+class Registering:
+    """A format that notes the settings that it gets."""
+
+    def __init__(self) -> None:
+        self.seen: list[dict[str, str]] = []
+
+    def decoder(self, _type, settings):
+        self.seen.append(dict(settings))
+        return self
+
+    encoder = decoder
+
+    def resolve_read(self, settings):
+        self.seen.append(dict(settings))
+        return Resolved(pa.string(), {**settings, "schema": "found"})
+
+    def resolve_write(self, _type, settings):
+        return self.resolve_read(settings)
+
+
+def test_settings_of_the_registry_are_resolved_where_they_are_used(monkeypatch) -> None:
+    format = Registering()
+    monkeypatch.setattr(formats_package, "load_format", lambda _: format)
+    monkeypatch.setenv("REGISTRY_PASSWORD", "s3cr3t")
+    options = {"registry_url": "https://r", "value_registry_password": "env:REGISTRY_PASSWORD", "topic": "t"}
+    parsed = formats(value_format="other", **options).value
+    assert parsed is not None
+    for resolved in (parsed.resolve_read(), parsed.resolve_write(pa.string())):
+        assert dict(resolved.settings)["registry.password"] == "env:REGISTRY_PASSWORD"
+        assert dict(resolved.settings)["schema"] == "found"
+        assert b"s3cr3t" not in pickle.dumps(resolved)
+    resolved.decoder(pa.int8())
+    resolved.encoder(pa.int8())
+    assert [one["registry.password"] for one in format.seen] == ["s3cr3t"] * 4
+    monkeypatch.setenv("PYKAFKA_ALLOWED_URLS", "https://r, https://s")
+    parsed.decoder(pa.int8())
+    monkeypatch.setenv("PYKAFKA_ALLOWED_URLS", "https://s")
+    with pytest.raises(ConfigError, match="PYKAFKA_ALLOWED_URLS"):
+        parsed.decoder(pa.int8())
+
+
+def test_options_of_the_registry_are_known_for_a_payload_alone() -> None:
+    given = {
+        "value.format": "json",
+        "value.registry.url": "https://r",
+        "key.registry.ssl.ca": "x",
+        "value.registry.x": "",
+    }
+    (warning,) = OptionValues.parse(given, Scope.READ).warnings
+    assert warning.startswith("Unknown option 'value.registry.x' is ignored")
+    with pytest.raises(ConfigError, match=r"key\.schemaId.*no effect without key\.format"):
+        formats(value_format="json", key_schemaid="1")

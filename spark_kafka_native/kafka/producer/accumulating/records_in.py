@@ -102,7 +102,7 @@ def columns_by_topic(columns: Columns, topic: str | None, partition: Any = None)
         topics: Any = None
         records = _as_given(columns)
     else:
-        batch = _as_arrow(columns)
+        batch = as_arrow(columns)
         records = _columns_of(batch)
         topics = None if topic is not None else _column(batch, "topic")
         if topic is None and topics is None:
@@ -117,7 +117,7 @@ def columns_by_topic(columns: Columns, topic: str | None, partition: Any = None)
     return _by_topic(records, topics, chosen)
 
 
-def _as_arrow(columns: Any) -> pa.RecordBatch | pa.Table:
+def as_arrow(columns: Any) -> pa.RecordBatch | pa.Table:
     """``columns`` as Arrow has them. Raises TypeError."""
     if isinstance(columns, pa.RecordBatch | pa.Table):
         return columns

@@ -25,6 +25,7 @@ from ...error_conditions import KafkaConditionError
 from ..schema import RowSchema
 
 if TYPE_CHECKING:
+    from .bad_record_handler import BadRecordHandler
     from .decoded_columns import DecodedColumns
 
 MAX_ROWS: Final = 2**20
@@ -58,13 +59,13 @@ class RowLayout:
     decoded: DecodedColumns | None = None
 
     @classmethod
-    def of(cls, schema: RowSchema) -> RowLayout:
-        """A source for each column of ``schema``."""
+    def of(cls, schema: RowSchema, handler: BadRecordHandler | None = None) -> RowLayout:
+        """A source for each column of ``schema``; records that can't be decoded go to ``handler``."""
         pairs = zip(schema.names, schema.arrow, strict=True)
         return cls(
             sources=tuple(KafkaColumn(name=name, field=field) for name, field in pairs if name),
             arrow=schema.arrow,
-            decoded=_decoded_columns(schema),
+            decoded=_decoded_columns(schema, handler),
         )
 
     @property
@@ -107,13 +108,13 @@ class RowLayout:
         return batch if kept is None else batch.filter(kept)
 
 
-def _decoded_columns(schema: RowSchema) -> DecodedColumns | None:
+def _decoded_columns(schema: RowSchema, handler: BadRecordHandler | None) -> DecodedColumns | None:
     if not schema.decoded:
         return None
     # Most reads have none: they do without the import of formats.
     from .decoded_columns import DecodedColumns
 
-    return DecodedColumns.of(schema)
+    return DecodedColumns.of(schema, handler)
 
 
 SMALL_ROWS: Final = 1_000

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import pyarrow as pa
 
-from ....formats import BadRows, Decoded, Decoder
-from ....kafka.errors import ConfigError, KafkaError
-from ....kafka.model import TopicPartition
+from ....formats import Decoder, FormatError, HeaderDecoder, header_ids
+from ....formats.bad_records import BadRecords, decode_column
+from ....kafka.errors import ConfigError, MalformedRecordError
+from ....kafka.model import ERROR_COLUMN
 from ....kafka.records.columns import RecordColumns
-from ...payload_formats import CORRUPT_COLUMN, ERROR_COLUMN
 from ..schema import ERROR_COLUMNS, DecodedPayload, RowSchema
+from .bad_record_handler import BadRecordHandler
 
+_OF_LETTERS: Final = ("key", "value", "headers", "timestamp_ms")
+"""The fields of `RecordColumns` that a dead letter is made of."""
 
-class MalformedRecordError(KafkaError):
-    """The key or the value of a record can't be decoded. Names topic-partition and offset."""
-
-    def __init__(self, topic_partition: TopicPartition, offset: int, reason: str) -> None:
-        super().__init__(
-            f"{topic_partition} at offset {offset}: {reason}. mode=permissive gives such records as "
-            f"`{CORRUPT_COLUMN}` and `{ERROR_COLUMN}`, mode=dropmalformed leaves them out"
-        )
-        self.topic_partition = topic_partition
-        self.offset = offset
+_WITHOUT_BAD: Final = ("dropmalformed", "dlq")
+"""The modes that leave bad records out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +33,11 @@ class DecodedColumns:
     mode: str
     about_errors: Mapping[str, pa.DataType]
     """The columns about errors that the read asks for."""
+    handler: BadRecordHandler = field(default_factory=BadRecordHandler)
+    """Of the task."""
 
     @classmethod
-    def of(cls, schema: RowSchema) -> DecodedColumns:
+    def of(cls, schema: RowSchema, handler: BadRecordHandler | None = None) -> DecodedColumns:
         """Those that ``schema`` asks for. Raises `ConfigError`."""
         asked = set(schema.arrow.names) if schema.mode == "permissive" else set()
         return cls(
@@ -48,61 +45,60 @@ class DecodedColumns:
             decoders=tuple(one.format.decoder(one.kind) for one in schema.decoded),
             mode=schema.mode,
             about_errors={name: schema.arrow.field(name).type for name in asked & ERROR_COLUMNS.keys()},
+            handler=BadRecordHandler() if handler is None else handler,
         )
 
     @property
     def record_fields(self) -> frozenset[str]:
         """The fields of `RecordColumns` that have to be decoded; errors name the offset."""
-        return frozenset([*(one.format.payload for one in self.payloads), "offset"])
+        wanted = _OF_LETTERS if self.mode == "dlq" else ()
+        by_header = any(isinstance(one, HeaderDecoder) for one in self.decoders)
+        return frozenset(
+            [
+                *(one.format.payload for one in self.payloads),
+                "offset",
+                *wanted,
+                *(["headers"] if by_header else []),
+            ]
+        )
 
     def build(self, records: RecordColumns, runs: Any) -> tuple[dict[str, pa.Array], pa.Array | None]:
         """The columns by the names that the DataFrame has for them, each as long as ``records``, and which
         rows are kept (boolean; None for all).
 
-        Raises `MalformedRecordError` with ``mode=failfast``.
+        Raises `MalformedRecordError` with ``mode=failfast``, `DeadLetterError` with ``mode=dlq``: its bad
+        records are in their topic when this returns.
         """
         columns: dict[str, pa.Array] = {}
-        bad: dict[int, list[tuple[str, str]]] = {}
+        bad = BadRecords()
         for one, decoder in zip(self.payloads, self.decoders, strict=True):
-            decoded = _checked(decoder.decode(getattr(records, one.format.payload)), one, records.length)
+            payload = one.format.payload
+            try:
+                what = f"'{one.format.name}' of the {payload}"
+                ids = header_ids(records.headers, payload) if isinstance(decoder, HeaderDecoder) else None
+                decoded = decode_column(decoder, getattr(records, payload), one.kind, what, ids)
+            except FormatError as error:
+                raise ConfigError(str(error)) from error
             columns |= _columns_of(one, decoded.array)
-            _collect(bad, one.format.payload, decoded.bad)
+            bad.add(payload, decoded.bad)
         if self.mode == "failfast" and bad:
-            row = min(bad)
+            row = bad.rows[0]
             offsets: Any = records.offset
-            raise MalformedRecordError(runs.at(row), int(offsets[row]), _describe(bad[row]))
-        if self.mode == "dropmalformed" and bad:
-            return columns, pa.array([row not in bad for row in range(records.length)])
+            raise MalformedRecordError(runs.at(row), int(offsets[row]), bad.reason(row))
+        if bad:
+            self.handler.add(records, runs, bad)
+        if self.mode in _WITHOUT_BAD and bad:
+            return columns, bad.good(records.length)
         return columns | self._about_errors(records, bad), None
 
-    def _about_errors(
-        self, records: RecordColumns, bad: Mapping[int, list[tuple[str, str]]]
-    ) -> dict[str, pa.Array]:
-        columns = {}
-        for name, kind in self.about_errors.items():
-            if not bad:
-                columns[name] = pa.nulls(records.length, kind)
-                continue
-            values: list[bytes | str | None] = [None] * records.length
-            for row, reasons in bad.items():
-                values[row] = (
-                    _describe(reasons) if name == ERROR_COLUMN else _payload(records, row, reasons, kind)
-                )
-            columns[name] = pa.array(values, kind)
-        return columns
-
-
-def _checked(decoded: Decoded, payload: DecodedPayload, rows: int) -> Decoded:
-    """``decoded`` as it is. Raises `ConfigError` if it would shift rows or fill the wrong columns: the format
-    may be of another package."""
-    places = decoded.bad.rows
-    if len(decoded.array) != rows or decoded.array.type != payload.kind:
-        wrong = f"{len(decoded.array)} rows of {decoded.array.type} for {rows} of {payload.kind}"
-    elif len(places) != len(decoded.bad.reasons) or any(not 0 <= place < rows for place in places):
-        wrong = "bad rows that do not exist, or another number of reasons"
-    else:
-        return decoded
-    raise ConfigError(f"The format '{payload.format.name}' of the {payload.format.payload} gave {wrong}")
+    def _about_errors(self, records: RecordColumns, bad: BadRecords) -> dict[str, pa.Array]:
+        payloads: dict[str, Any] = {"key": records.key, "value": records.value}
+        return {
+            name: bad.reasons(records.length, kind)
+            if name == ERROR_COLUMN
+            else bad.payloads(payloads, records.length, kind)
+            for name, kind in self.about_errors.items()
+        }
 
 
 def _columns_of(payload: DecodedPayload, array: pa.Array) -> dict[str, pa.Array]:
@@ -110,21 +106,3 @@ def _columns_of(payload: DecodedPayload, array: pa.Array) -> dict[str, pa.Array]
         return {payload.columns[0]: array}
     # `flatten` makes the fields of a null struct null.
     return dict(zip(payload.columns, array.flatten(), strict=True))
-
-
-def _collect(bad: dict[int, list[tuple[str, str]]], payload: str, rows: BadRows) -> None:
-    for row, reason in zip(rows.rows, rows.reasons, strict=True):
-        bad.setdefault(row, []).append((payload, reason))
-
-
-def _describe(reasons: list[tuple[str, str]]) -> str:
-    return "; ".join(f"the {payload} can't be decoded: {reason}" for payload, reason in reasons)
-
-
-def _payload(
-    records: RecordColumns, row: int, reasons: list[tuple[str, str]], kind: pa.DataType
-) -> bytes | str | None:
-    """The value if it is bad, and else the key."""
-    column: pa.Array = getattr(records, reasons[-1][0])
-    data: bytes = column[row].as_py()
-    return data if pa.types.is_binary(kind) else data.decode(errors="replace")

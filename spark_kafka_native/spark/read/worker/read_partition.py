@@ -6,7 +6,7 @@ The clients live in the worker process and outlive the task, so that the next on
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -28,6 +28,9 @@ from ..offset_range import KafkaInputPartition, OffsetRange
 from ..read_options import ReadTask
 from .arrow_rows import BatchCoalescer, RowLayout
 from .offset_binding import Binding, BoundRange, bind_ranges, rebind_ranges
+
+if TYPE_CHECKING:
+    from .bad_record_handler import BadRecordHandler
 
 _MAY_BE_LOSS = (
     BrokerError,
@@ -54,9 +57,27 @@ def read_partition(partition: KafkaInputPartition | None, task: ReadTask) -> Ite
     settle_worker()
     router = router_for(task.client_for(partition))
     policy = DataLossPolicy(fail=task.fail_on_data_loss, group_id=task.group_id)
+    handler = _handler(router, partition, task)
     bound = list(_accept(_bind(router, partition.ranges, task), policy))
-    while bound:
-        yield from read_round(router, task, take_round(bound), policy)
+    try:
+        while bound:
+            yield from read_round(router, task, take_round(bound), policy, handler)
+    finally:
+        if handler is not None:
+            handler.log(task.schema.mode)
+
+
+def _handler(router: Router, partition: KafkaInputPartition, task: ReadTask) -> BadRecordHandler | None:
+    """None where nothing is decoded: most reads do without the import."""
+    if not task.schema.decoded:
+        return None
+    from .bad_record_handler import BadRecordHandler
+
+    if task.schema.letters is None:
+        return BadRecordHandler()
+    from .dead_letters import DeadLetters
+
+    return BadRecordHandler(DeadLetters.of(router, task.client_for(partition), task.schema, partition.ranges))
 
 
 def _bind(router: Router, ranges: Sequence[OffsetRange], task: ReadTask) -> Binding:
@@ -87,14 +108,18 @@ def take_round(bound: list[BoundRange]) -> list[BoundRange]:
 
 
 def read_round(
-    router: Router, task: ReadTask, ranges: list[BoundRange], policy: DataLossPolicy
+    router: Router,
+    task: ReadTask,
+    ranges: list[BoundRange],
+    policy: DataLossPolicy,
+    handler: BadRecordHandler | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read ranges of different partitions together; what breaks one of them does not disturb the others."""
     left = {one.topic_partition: one for one in ranges}
     refusals = 0
     while left:
         try:
-            yield from fetch_ranges(router, task, left)
+            yield from fetch_ranges(router, task, left, handler)
             return
         except _MAY_BE_LOSS as error:
             still = tuple(one for one in left.values() if one.position < one.until_offset)
@@ -106,13 +131,16 @@ def read_round(
 
 
 def fetch_ranges(
-    router: Router, task: ReadTask, left: dict[TopicPartition, BoundRange]
+    router: Router,
+    task: ReadTask,
+    left: dict[TopicPartition, BoundRange],
+    handler: BadRecordHandler | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches and note in ``left`` how far each range has come."""
     fetcher = Fetcher(router, task.consumer)
     bounds = {one.topic_partition: (one.position, one.until_offset) for one in left.values()}
     topic_ids = {one.topic_partition.topic: one.topic_id for one in left.values() if one.topic_id is not None}
-    layout = RowLayout.of(task.schema)
+    layout = RowLayout.of(task.schema, handler)
     small = BatchCoalescer(layout)
     try:
         for fetched in fetcher.fetch(bounds, columns=layout.record_fields, topic_ids=topic_ids):

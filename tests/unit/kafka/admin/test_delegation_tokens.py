@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.brokers.scripted_broker import HangUp, Late, ScriptedCluster, Silence, properties
 
+from spark_kafka_native.kafka.admin.admin import Admin
 from spark_kafka_native.kafka.admin.delegation_tokens import DelegationToken, TokenAdmin
 from spark_kafka_native.kafka.config.secret import Secret
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import BrokerError, NetworkError
+from spark_kafka_native.kafka.errors import BrokerError, DeadlineExceededError, NetworkError
 from spark_kafka_native.kafka.protocol.api.delegation_tokens import (
     CreateDelegationTokenResponse,
     DescribedDelegationToken,
     DescribedDelegationTokenRenewer,
+    DescribeDelegationTokenRequest,
     DescribeDelegationTokenResponse,
     ExpireDelegationTokenRequest,
     ExpireDelegationTokenResponse,
     RenewDelegationTokenRequest,
     RenewDelegationTokenResponse,
 )
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 HMAC = b"\xfb\xff" * 16
@@ -47,7 +52,7 @@ class Router:
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
         self.asked: list[Any] = []
-        self.snapshot = type("Snapshot", (), {"brokers": {1: None, 2: None}})()
+        self.snapshot = type("Snapshot", (), {"brokers": {1: None}})()
 
     def deadline(self, timeout_ms: float | None) -> Deadline:
         return Deadline.after_ms(60_000 if timeout_ms is None else timeout_ms)
@@ -188,14 +193,106 @@ def test_tokens_are_described() -> None:
     assert [(owner.principal_type, owner.principal_name) for owner in one.owners] == [("User", "a")]
 
 
-def test_a_token_is_waited_for_until_each_broker_knows_it() -> None:
-    def answer(*names: str) -> DescribeDelegationTokenResponse:
-        found = [described(name) for name in names]
-        return DescribeDelegationTokenResponse(error_code=ErrorCode.NONE, tokens=found, throttle_time_ms=0)
+def knowing(*names: str) -> DescribeDelegationTokenResponse:
+    found = [described(name) for name in names]
+    return DescribeDelegationTokenResponse(error_code=ErrorCode.NONE, tokens=found, throttle_time_ms=0)
 
-    tokens, router = admin(answer("t1"), answer(), answer("t0"), answer("t0", "t1"))
-    tokens.await_delegation_token(TOKEN)
-    assert [node_id for node_id, _ in router.asked] == [1, 2, 2, 2]
+
+def refusing(code: ErrorCode) -> DescribeDelegationTokenResponse:
+    return DescribeDelegationTokenResponse(error_code=code, tokens=[], throttle_time_ms=0)
+
+
+@pytest.fixture
+def three() -> Iterator[ScriptedCluster]:
+    """Brokers that know the token."""
+    with ScriptedCluster(3) as cluster:
+        for broker in cluster.brokers.values():
+            broker.on(DescribeDelegationTokenRequest, knowing("t0", "t1"))
+        yield cluster
+
+
+def await_token(cluster: ScriptedCluster, seconds: float = 60) -> None:
+    with Admin(properties(cluster.bootstrap_servers, request_timeout_ms=30_000)) as asking:
+        asking.await_delegation_token(TOKEN, seconds)
+
+
+def questions(cluster: ScriptedCluster) -> list[int]:
+    return [len(one.requests(DescribeDelegationTokenRequest)) for one in cluster.brokers.values()]
+
+
+def test_a_token_is_waited_for_until_each_broker_knows_it(three: ScriptedCluster) -> None:
+    three[2].push(DescribeDelegationTokenRequest, knowing(), knowing("t0"))
+    await_token(three)
+    assert questions(three) == [1, 3, 1]
+
+
+def test_a_broker_that_lags_behind_is_named_at_the_end(three: ScriptedCluster) -> None:
+    three[3].on(DescribeDelegationTokenRequest, knowing("t0"))
+    with pytest.raises(DeadlineExceededError, match=r"t1 .* broker 3 does not know t1 yet") as raised:
+        await_token(three, 1)
+    assert TEXT not in str(raised.value)
+    assert questions(three)[:2] == [1, 1]
+
+
+@pytest.mark.parametrize("dead", [1, 3])
+@pytest.mark.parametrize("way", ["stops", "is silent"])
+def test_a_dead_broker_does_not_use_up_the_wait_for_the_others(
+    three: ScriptedCluster, dead: int, way: str
+) -> None:
+    """Broker 2 learns of the token after the dead one's share of the time is over."""
+    three[dead].on(DescribeDelegationTokenRequest, Silence)
+    if way == "stops":
+        three[dead].stop()
+    began = time.monotonic()
+
+    def late(*_: object) -> DescribeDelegationTokenResponse:
+        return knowing("t1") if time.monotonic() > began + 1 else knowing()
+
+    three[2].on(DescribeDelegationTokenRequest, late)
+    await_token(three, 3)
+    assert questions(three)[1] >= 2
+    assert questions(three)[3 - dead] >= 1
+
+
+def test_a_broker_is_not_given_up_at_the_first_failure(three: ScriptedCluster) -> None:
+    three[3].push(DescribeDelegationTokenRequest, HangUp, knowing())
+    await_token(three)
+    assert questions(three) == [1, 1, 3]
+
+
+def test_a_slow_broker_that_lags_behind_is_waited_for_longer_than_a_dead_one(three: ScriptedCluster) -> None:
+    three[1].on(DescribeDelegationTokenRequest, Silence)
+    three[2].push(DescribeDelegationTokenRequest, knowing(), Late(0.5, knowing()))
+    await_token(three, 4.5)
+    assert questions(three)[1] == 3
+
+
+def test_a_broker_that_is_asked_for_the_metadata_and_stands_still_holds_nothing_up(
+    three: ScriptedCluster,
+) -> None:
+    """Which one is asked is random, so none of them answers."""
+    given = properties(three.bootstrap_servers, request_timeout_ms=30_000)
+    with Admin(given) as asking:
+        asking.await_delegation_token(TOKEN, 30)
+        for broker in three.brokers.values():
+            broker.on(MetadataRequest, Silence)
+            broker.push(DescribeDelegationTokenRequest, knowing())
+        asking.await_delegation_token(TOKEN, 3)
+
+
+def test_a_cluster_of_which_no_broker_answers_is_not_taken_for_one_that_knows(three: ScriptedCluster) -> None:
+    for broker in three.brokers.values():
+        broker.on(DescribeDelegationTokenRequest, Silence)
+    with pytest.raises(DeadlineExceededError):
+        await_token(three, 1)
+
+
+def test_a_broker_that_refuses_ends_the_wait(three: ScriptedCluster) -> None:
+    three[2].on(DescribeDelegationTokenRequest, refusing(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED))
+    three[1].on(DescribeDelegationTokenRequest, knowing())  # one that lags behind is not the reason
+    with pytest.raises(BrokerError, match="DELEGATION_TOKEN_AUTH_DISABLED"):
+        await_token(three, 5)
+    assert questions(three)[1] == 1
 
 
 @pytest.mark.parametrize(("code", "sentence"), REFUSALS)
@@ -204,8 +301,7 @@ def test_a_refusal_says_why(code: ErrorCode, sentence: str) -> None:
     with pytest.raises(BrokerError, match=f"creating a delegation token of User:bob: {code.name}") as raised:
         tokens.create_delegation_token(owner="User:bob")
     assert sentence in str(raised.value)
-    refused = DescribeDelegationTokenResponse(error_code=code, tokens=[], throttle_time_ms=0)
-    tokens, _ = admin(refused)
+    tokens, _ = admin(refusing(code))
     with pytest.raises(BrokerError, match="describing delegation tokens"):
         tokens.describe_delegation_tokens()
 
@@ -217,6 +313,7 @@ def test_a_refusal_says_why(code: ErrorCode, sentence: str) -> None:
         lambda tokens: tokens.create_delegation_token(renewers="User:bob"),
         lambda tokens: tokens.create_delegation_token(renewers=["User:"]),
         lambda tokens: tokens.create_delegation_token(max_lifetime_ms=0),
+        lambda tokens: tokens.create_delegation_token(max_lifetime_ms=2**63),
         lambda tokens: tokens.renew_delegation_token(TOKEN, period_ms=0),
         lambda tokens: tokens.expire_delegation_token(TOKEN, after_ms=-1),
         lambda tokens: tokens.renew_delegation_token("geheim!"),

@@ -140,6 +140,21 @@ def test_ids_that_change_with_each_answer_are_no_answer(cluster, router):
         find_recreated(router, expected, refresh=True)
 
 
+def test_all_brokers_together_have_the_time_of_one_call(router, cluster, monkeypatch):
+    deadlines = []
+    send_to = router.send_to
+
+    def send(node_id, request, deadline):
+        deadlines.append(deadline)
+        return send_to(node_id, request, deadline)
+
+    monkeypatch.setattr(router, "send_to", send)
+    assert find_recreated(router, dict(cluster.topic_ids), refresh=True) == {}
+    assert len(deadlines) > 1
+    assert len({id(deadline) for deadline in deadlines}) == 1
+    assert deadlines[0] is not None
+
+
 X, Y = {"t": uuid4()}, {"t": uuid4()}
 
 

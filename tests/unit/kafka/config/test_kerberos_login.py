@@ -114,7 +114,11 @@ def test_plain_properties() -> None:
         ),
         (
             {"sasl.kerberos.keytab": "DIR:/k", "sasl.kerberos.principal": "p"},
-            "sasl.kerberos.keytab must be a file",
+            "sasl.kerberos.keytab must be the path of a file; a keytab is not named by a reference",
+        ),
+        (
+            {"sasl.kerberos.keytab": "env:KEYTAB", "sasl.kerberos.principal": "p"},
+            r"sasl.kerberos.keytab must be the path of a file; .* \(env:NAME\).* spark-submit --files",
         ),
     ],
 )

@@ -20,6 +20,7 @@ from support.interrupts.keyboard_interrupts import repeat_until_interrupted
 from spark_kafka_native.kafka.cluster.router import Leader, Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig
 from spark_kafka_native.kafka.config.reader_config import OffsetReset, ReaderConfig
+from spark_kafka_native.kafka.consumer.fetch_lookups import TopicBackoff
 from spark_kafka_native.kafka.consumer.fetcher import FetchRun
 from spark_kafka_native.kafka.consumer.partition_reader import PartitionReader
 from spark_kafka_native.kafka.error_code import ErrorCode
@@ -330,6 +331,19 @@ def test_a_partition_that_was_moved_hears_nothing_of_what_was_asked_before(
     run.seek(TWO, 0, 20)
     gate.open()
     assert take(run, TWO) == {TWO: ALL}
+
+
+def test_a_topic_that_stays_away_is_looked_up_less_and_less_often() -> None:
+    backoff = TopicBackoff(first_ms=1_000, max_ms=100_000)
+    missing = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "t")
+    waits = []
+    for _ in range(6):
+        backoff.learn({ONE: missing}, now=0.0)
+        waits.append(backoff.not_before("t", 0.0))
+    assert waits[-1] > 4 * waits[0]
+    backoff.learn({ONE: Leader(1, 5, ID)}, now=0.0)
+    backoff.learn({ONE: missing}, now=0.0)
+    assert backoff.not_before("t", 0.0) < 4 * waits[0]
 
 
 def test_a_connection_that_has_ended_at_once_is_a_failure(world: World) -> None:

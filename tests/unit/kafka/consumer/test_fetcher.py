@@ -23,7 +23,9 @@ from support.brokers.scripted_broker import (
     refusal,
     values_of,
 )
+from support.waiting import eventually
 
+from spark_kafka_native.kafka import Consumer
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig
 from spark_kafka_native.kafka.consumer import fetched_records
@@ -46,6 +48,8 @@ from spark_kafka_native.kafka.protocol.api.fetch import (
     FetchResponse,
 )
 from spark_kafka_native.kafka.protocol.api.metadata import LeaderIdAndEpoch, MetadataRequest
+from spark_kafka_native.testing import MockBroker
+from spark_kafka_native.testing.mock.script import MockRequest
 
 pytestmark = pytest.mark.timed(0.1)
 
@@ -127,9 +131,29 @@ def test_the_next_fetch_is_sent_before_records_are_handed_out(cluster: ScriptedC
     tps = fill(cluster, partitions=1)
     records = fetcher(cluster, max_partition_fetch_bytes=1).fetch(whole(tps))
     next(records)
-    time.sleep(0.05)
+    eventually(lambda: len(cluster[1].requests(FetchRequest)) > 1)
     assert [r.topics[0].partitions[0].fetch_offset for r in cluster[1].requests(FetchRequest)] == [0, 5]
     assert sum(fetched.columns.length for fetched in records) == 45
+
+
+def test_a_broker_that_answers_at_once_with_nothing_is_not_asked_without_end() -> None:
+    with MockBroker() as broker:
+        broker.create_topic("t")
+        nothing = {"responses": []}
+
+        def answer(request: MockRequest) -> dict[str, Any]:
+            asked = request.fields["topics"][0]
+            one = {"partition_index": 0, "high_watermark": 0, "last_stable_offset": 0, "records": b""}
+            place = {"topic": asked["topic"]} if "topic" in asked else {"topic_id": asked["topic_id"]}
+            return nothing | {"responses": [place | {"partitions": [one]}]}
+
+        broker.on("Fetch", times=None).reply(answer)
+        with Consumer(
+            broker.bootstrap_servers, "t", retry_backoff_ms=60_000, retry_backoff_max_ms=60_000
+        ) as consumer:
+            broker.wait_for("Fetch")
+            assert consumer.poll(0.3) == []
+        assert len(broker.asked("Fetch")) <= 2
 
 
 def test_no_request_reaches_beyond_the_range(cluster: ScriptedCluster) -> None:

@@ -325,6 +325,16 @@ def test_what_is_kept_of_paused_partitions_is_bounded(cluster: ScriptedCluster, 
         assert take(reader, 20) == list(range(20))
 
 
+def test_a_search_for_offsets_takes_no_longer_than_its_caller_allows(cluster: ScriptedCluster) -> None:
+    [tp] = fill(cluster)
+    router = Router(
+        ClientConfig.from_properties(properties(cluster.bootstrap_servers, default_api_timeout_ms=60_000))
+    )
+    resolve_offsets(router, {tp: OffsetAt.LATEST}, deadline=Deadline.after_ms(5_000))
+    assert all(asked.timeout_ms <= 5_000 for asked in cluster[1].requests(ListOffsetsRequest))
+    router.close()
+
+
 def test_a_record_written_between_two_look_ups_is_not_skipped(cluster: ScriptedCluster) -> None:
     [tp] = fill(cluster)
     router = Router(ClientConfig.from_properties(properties(cluster.bootstrap_servers)))

@@ -131,6 +131,21 @@ def test_what_is_given_back_ends_where_the_partition_had_been_moved_behind_it(sh
     assert shared.position(TP) == 9
 
 
+def test_what_comes_behind_a_reset_to_lower_offsets_stays_where_records_are_given_back(
+    shared: PrefetchBuffer,
+) -> None:
+    shared.put(wanted(shared), 0, records(40, 50))
+    taken = shared.take()
+    assert taken is not None
+    shared.put(wanted(shared), 0, records(5, 9))
+    rest = replace(taken, columns=taken.columns.slice(3, 10), from_offset=43)
+    for given_back, first in ((rest, 43), (rest, 43), (taken, 40)):  # an interrupt makes it repeat
+        shared.give_back(given_back)
+        assert [one.from_offset for one in wanted(shared).waiting] == [first, 5]
+    assert [one.from_offset for one in (shared.take(), shared.take()) if one] == [40, 5]
+    assert shared.nbytes == 0
+
+
 def observed(shared: PrefetchBuffer) -> dict[str, float]:
     return {"/".join([one.metric.name, *one.tags]): one.value for one in shared.observed()}
 
@@ -147,6 +162,16 @@ def test_how_much_waits_is_told(shared: PrefetchBuffer) -> None:
     told = observed(shared)
     assert (told["kafka.consumer.partitions/reading"], told["kafka.consumer.partitions/paused"]) == (0, 1)
     assert told["kafka.consumer.queue.batches"] == 1
+
+
+def test_giving_back_drops_nothing_that_waits_behind(shared: PrefetchBuffer) -> None:
+    first = records(0, 1)
+    shared.put(wanted(shared), 0, first)
+    shared.put(wanted(shared), 0, records(1, 2))
+    taken = shared.take()
+    assert taken is first
+    shared.give_back(first)
+    assert [one.from_offset for one in wanted(shared).waiting] == [0, 1]
 
 
 @pytest.mark.parametrize(("read_committed", "end"), [(False, 100), (True, 60)])
@@ -169,3 +194,39 @@ def test_nothing_is_put_into_a_buffer_that_is_closed(shared: PrefetchBuffer) -> 
     shared.broke(wanted(shared), 0, DeadlineExceededError("late"))
     assert [one.next_offset for one in wanted(shared).waiting] == [5]
     assert not shared.broken
+
+
+@pytest.mark.parametrize("moved", ["pause", "close"])
+def test_what_a_pause_that_frees_memory_or_a_close_overtakes_is_given_back(
+    shared: PrefetchBuffer, moved: str
+) -> None:
+    """In another thread, while the records that were taken are decoded."""
+    for first in (0, 100, 200):
+        shared.put(wanted(shared), 0, records(first, first + 100))
+    taken = shared.take()
+    assert taken is not None
+    place = shared.place(TP)
+    if moved == "pause":
+        shared.pause(TP)
+        assert not wanted(shared).waiting  # too many to keep
+    else:
+        shared.close()
+    shared.give_back(replace(taken, from_offset=5), place)
+    assert shared.position(TP) == 5
+    assert [one.from_offset for one in wanted(shared).waiting][:1] == [5]
+
+
+def test_what_the_caller_has_moved_or_removed_is_not_given_back(shared: PrefetchBuffer) -> None:
+    shared.put(wanted(shared), 0, records(0, 5))
+    taken = shared.take()
+    assert taken is not None
+    place = shared.place(TP)
+    shared.seek(TP, 50)
+    shared.give_back(taken, place)
+    assert (shared.position(TP), len(wanted(shared).waiting)) == (50, 0)
+    place = shared.place(TP)
+    shared.remove(TP)
+    shared.give_back(taken, place)
+    shared.add(TP, 70, None)
+    shared.give_back(taken, place)
+    assert (shared.position(TP), len(wanted(shared).waiting)) == (70, 0)

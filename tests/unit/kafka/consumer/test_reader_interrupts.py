@@ -17,6 +17,7 @@ from support.brokers.scripted_broker import ScriptedCluster
 from support.consumer.partition_reading import Start, fill, offsets_in, prefetched, readers_of, soon, take
 from support.forked_child import holds_in_forked_child
 from support.interrupts.held_lock import held_by_another_thread
+from support.interrupts.signal_steps import interrupted_at
 
 from spark_kafka_native.kafka.consumer import partition_reader
 from spark_kafka_native.kafka.consumer.consumer import Consumer
@@ -106,7 +107,7 @@ def test_interrupts_at_any_moment_lose_and_double_nothing(
             reader.seek(tp, 0)
             prefetched(reader, tp, 15)
             found = offsets_in(reader.poll(3, soon()))
-            with _interrupt_after(moment) as was_interrupted:
+            with interrupted_at(moment) as was_interrupted:
                 found += offsets_in(call())
             reader.resume(tp)
             while more := reader.poll(4, soon(0 if len(found) >= 15 else 10)):
@@ -116,30 +117,6 @@ def test_interrupts_at_any_moment_lose_and_double_nothing(
             assert reader.buffer.nbytes == 0
             if not was_interrupted:
                 break
-
-
-@contextlib.contextmanager
-def _interrupt_after(calls: int) -> Iterator[list[bool]]:
-    """A KeyboardInterrupt after this number of calls into or out of our functions; says whether it came."""
-    left, came = calls, []
-
-    def trace(frame: Any, event: str, arg: Any) -> Any:
-        nonlocal left
-        if event not in ("call", "c_return") or came or "spark_kafka_native" not in frame.f_code.co_filename:
-            return
-        if left == 0:
-            came.append(True)
-            sys.setprofile(None)
-            raise KeyboardInterrupt
-        left -= 1
-
-    sys.setprofile(trace)
-    try:
-        yield came
-    except KeyboardInterrupt:
-        pass
-    finally:
-        sys.setprofile(None)
 
 
 def test_metrics_in_the_handler_of_a_signal_wait_for_no_lock(cluster: ScriptedCluster, start: Start) -> None:

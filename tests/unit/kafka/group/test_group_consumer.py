@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import gc
+import itertools
 import re
+import signal
 import sys
 import threading
 import time
@@ -11,6 +14,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +22,7 @@ import pyarrow as pa
 import pytest
 from support.forked_child import holds_in_forked_child
 from support.group.parts import lose, parts_of
+from support.interrupts.signal_steps import interrupted_at
 
 from spark_kafka_native.kafka.consumer.fetched_records import FetchedRecords
 from spark_kafka_native.kafka.errors import CommitFailedError, ConsumerClosedError, KafkaError
@@ -431,6 +436,58 @@ def test_an_interrupt_leaves_nothing_locked(make: Make, entered: str) -> None:
             sys.settrace(before)
     except KeyboardInterrupt:
         assert not member._lock.locked()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # one in a destructor
+@pytest.mark.parametrize("read", ["fetch_record", "__next__", "poll", "read"])
+def test_an_interrupt_of_a_read_at_any_step_takes_nothing_from_the_caller(make: Make, read: str) -> None:
+    consumer = make(A0)
+    committed = asked(consumer)
+    for step in itertools.count():
+        consumer.seek(A0, 0)
+        prefetch(consumer, A0)
+        got: list[Any] = []
+        with interrupted_at(step) as came:
+            got = [getattr(consumer, read)()]
+        expected = {"fetch_record": 1, "__next__": 1}.get(read, 3) if got else 0
+        assert consumer.position(A0) == expected, step
+        committed.clear()
+        consumer.commit()
+        assert all(offsets == {A0: expected} for offsets in committed), step
+        if not came:
+            break
+    assert got
+    assert committed
+    assert step > 50
+
+
+class Interrupt:
+    """``-Interrupt()`` is SIGINT, which CPython handles after a later step: a sign is none."""
+
+    __neg__ = staticmethod(partial(_thread.interrupt_main, signal.SIGINT))
+
+
+def test_an_interrupt_as_decoded_records_are_returned_takes_nothing_from_the_caller(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = make(A0)
+    prefetch(consumer, A0)
+    reader = parts_of(consumer).reader
+    read = reader.read_typed
+
+    def interrupted(*given: Any) -> Any:
+        found = read(*given)
+        _ = -Interrupt()
+        return found
+
+    monkeypatch.setattr(reader, "read_typed", interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            consumer.read(60, value_format="string")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert consumer.position(A0) == 0
 
 
 def test_an_interrupt_of_close_leaves_no_thread_and_no_connection(make: Make) -> None:

@@ -71,3 +71,14 @@ def test_what_is_given_back_is_no_reset() -> None:
     progress.given_back(A0, 8)
     assert not progress.handed_out(A0, 8, 9)
     assert progress.ahead({A0: 7}) == {}
+
+
+def test_an_aborted_transaction_forgets_what_was_dropped() -> None:
+    progress, place = Progress(), TopicPartition("t", 0)
+    for restarts in (False, True):
+        progress.begin(place, 0, 0)
+        progress.handed_out(place, 0, 5)
+        progress.drop([place])
+        if restarts:
+            progress.restart([])
+        assert progress.take_dropped_uncommitted() == (frozenset() if restarts else {place})

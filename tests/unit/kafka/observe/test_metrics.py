@@ -252,7 +252,10 @@ def test_names_are_unique_and_alike():
     names = [one.name for one in catalogue.ALL_METRICS]
     assert len(names) == len(set(names)) > 30
     for one in catalogue.ALL_METRICS:
-        assert re.fullmatch(r"kafka\.(client|producer|consumer|group)(\.[a-z]+(_[a-z]+)*)+", one.name)
+        assert re.fullmatch(
+            r"kafka\.(client|producer|consumer|group|stream|consumergroup|topic|brokers|exporter)(\.[a-z]+(_[a-z]+)*)*",
+            one.name,
+        )
         assert one.unit in {"s", "By"} or re.fullmatch(r"\{[a-z]+\}", one.unit)
-        assert one.name.endswith(".duration") == (one.unit == "s")
+        assert one.name.endswith((".duration", ".timestamp")) == (one.unit == "s")
         assert one.kind is not Kind.DISTRIBUTION or one.unit in {"s", "By", "{record}"}

@@ -254,6 +254,7 @@ class TestOneShapeForAllVersions:
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)])
 
         assert request.downgraded(7).topics is None
+        assert request.downgraded(8) is request
 
     def test_offset_fetch_of_many_groups_needs_a_version(self) -> None:
         groups = [OffsetFetchRequestGroup(group_id=group_id, topics=None) for group_id in "gh"]

@@ -53,4 +53,4 @@ def test_the_next_one_steps_in(missing: list[str]) -> None:
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     number, implementation = out.stdout.split()
     assert int(number) == 0xE3069283
-    assert implementation == ("load_portable.<locals>.<lambda>" if missing == ["fastcrc"] else "numpy_crc32c")
+    assert ("<lambda>" if missing == ["fastcrc"] else "numpy_crc32c") in implementation

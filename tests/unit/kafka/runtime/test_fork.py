@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 import weakref
 from collections.abc import Callable
 
@@ -11,7 +12,7 @@ import pytest
 from support.forked_child import holds_in_forked_child
 
 from spark_kafka_native.kafka.runtime import fork
-from spark_kafka_native.kafka.runtime.fork import in_forked_child
+from spark_kafka_native.kafka.runtime.fork import in_forked_child, no_fork
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
@@ -69,3 +70,41 @@ def test_a_reset_may_make_objects_that_are_reset_after_the_next_fork() -> None:
     made: list[Owner] = []
     owner = Owner(lambda: made.append(Owner()))
     assert holds_in_forked_child(lambda: owner.resets == 1 and made[0].resets == 0)
+
+
+def test_a_fork_waits_for_what_must_not_be_cut_short() -> None:
+    """The child may do the same, and so may the parent again."""
+    entered, done = threading.Event(), []
+
+    def work() -> None:
+        with no_fork():
+            entered.set()
+            release.wait(20)
+            done.append(True)
+
+    release = threading.Event()
+    thread = threading.Thread(target=work)
+    thread.start()
+    entered.wait(20)
+    timer = threading.Timer(0.2, release.set)
+    timer.start()
+
+    def child() -> bool:
+        """Not in the thread that has forked."""
+        seen: list[bool] = []
+
+        def look() -> None:
+            with no_fork(), no_fork():
+                seen.extend(done)
+
+        other = threading.Thread(target=look, daemon=True)
+        other.start()
+        other.join(10)
+        return seen == [True]
+
+    assert holds_in_forked_child(child, seconds=20)
+    thread.join()
+    timer.join()
+    with no_fork():
+        assert holds_in_forked_child(child, seconds=20)
+    assert holds_in_forked_child(child, seconds=20)

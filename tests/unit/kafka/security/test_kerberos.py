@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import sys
 import threading
 import types
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.forked_child import holds_in_forked_child
 from support.waiting import eventually
 
 from spark_kafka_native.kafka.config.kerberos_login import KerberosLogin
 from spark_kafka_native.kafka.config.security_config import SecurityConfig
 from spark_kafka_native.kafka.errors import AuthenticationError, ConfigError, NetworkError
 from spark_kafka_native.kafka.runtime.deadline import Deadline
-from spark_kafka_native.kafka.security import kerberos
+from spark_kafka_native.kafka.security import kerberos, ticket_cache
 from spark_kafka_native.kafka.security.kerberos import SharedCredential, gssapi_mechanism, service_principal
 from spark_kafka_native.kafka.security.kerberos_errors import FAILURES, explain
 from spark_kafka_native.kafka.security.krb5_files import Krb5Conf
@@ -162,6 +165,29 @@ def test_a_package_that_does_not_load_says_why(
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ConfigError, match=r"libkrb5-dev.*\(libgssapi_krb5.so.2: cannot open\)"):
         begin(security)
+    monkeypatch.delitem(sys.modules, "gssapi", raising=False)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_forked_during_the_first_import_can_import_it_too(
+    security: SecurityConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Python's lock of a module that another thread is importing would never be released in the child."""
+    began, goes_on = threading.Event(), threading.Event()
+    monkeypatch.setattr(threading, "gssapi_test", (began, goes_on), raising=False)
+    (tmp_path / "gssapi.py").write_text(
+        "import threading\nbegan, goes_on = threading.gssapi_test\nbegan.set()\ngoes_on.wait(20)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "gssapi", raising=False)
+    importing = threading.Thread(target=kerberos.library)
+    importing.start()
+    began.wait(20)
+    timer = threading.Timer(0.3, goes_on.set)
+    timer.start()
+    assert holds_in_forked_child(lambda: kerberos.library().__name__ == "gssapi", seconds=20)
+    importing.join()
+    timer.join()
     monkeypatch.delitem(sys.modules, "gssapi", raising=False)
 
 
@@ -366,7 +392,24 @@ def test_a_kdc_that_does_not_answer_is_waited_for_until_the_deadline(
     assert begin(security).start() == b"first"
 
 
-def test_a_child_of_a_fork_logs_in_for_itself(library: ScriptedLibrary, security: SecurityConfig) -> None:
+def test_no_more_logins_are_kept_than_a_process_needs(
+    library: ScriptedLibrary, security: SecurityConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kerberos, "MAX_LOGINS", 2)
+    users = ("alice", "bob", "carol", "carol", "bob", "alice")
+    for user in users:
+        keytab = tmp_path / f"{user}.keytab"
+        keytab.write_bytes(b"\x05\x02" + entry(user))
+        principal = f"{user}@EXAMPLE.COM"
+        begin(replace(security, kerberos_principal=principal, kerberos_keytab=str(keytab)))
+    assert [login["name"].partition("@")[0] for login in library.logins] == ["alice", "bob", "carol", "alice"]
+
+
+def test_a_child_of_a_fork_logs_in_for_itself(
+    library: ScriptedLibrary, security: SecurityConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[str] = []
+    monkeypatch.setattr(ticket_cache, "_destroy", lambda name, _: ended.append(name))
     begin(security)
     before = kerberos._shared_lock
     kerberos._after_fork()
@@ -374,8 +417,36 @@ def test_a_child_of_a_fork_logs_in_for_itself(library: ScriptedLibrary, security
         assert kerberos._shared_lock is not before
         begin(security)
         assert len(library.logins) == 2
+        gc.collect()
+        assert ended == []  # the library's locks may be held in the child
     finally:
         kerberos._inherited.clear()
+
+
+def test_the_ticket_cache_of_a_login_ends_with_its_last_context(
+    library: ScriptedLibrary, security: SecurityConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[str] = []
+    monkeypatch.setattr(ticket_cache, "_destroy", lambda name, _: ended.append(name))
+
+    def login(number: int) -> str:
+        return str(library.logins[number]["store"][b"ccache"].decode())
+
+    mechanism = begin(security)
+    kerberos.forget_login(security)
+    begin(security)
+    assert ended == []  # a context of the first login is in use
+    assert mechanism.step(b"broker") == b""
+    del mechanism
+    assert ended == [login(0)]
+    kerberos.forget_login(security)
+    assert ended == [login(0), login(1)]
+    library.login_error = GSSError(BASE + 24)
+    with pytest.raises(AuthenticationError):
+        begin(security)
+    library.login_error = None  # its traceback has the frames of the login
+    gc.collect()
+    assert ended == [login(0), login(1), login(2)]
 
 
 # --- re-login -----------------------------------------------------------------------------------------------

@@ -17,10 +17,12 @@ import pytest
 import trustme
 
 from spark_kafka_native.kafka.config.secret import Secret
+from spark_kafka_native.kafka.config.security_config import SecurityConfig
 from spark_kafka_native.kafka.errors import AuthenticationError, ConfigError, NetworkError
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.kafka.security import config_providers, oidc
 from spark_kafka_native.kafka.security.oidc import ClientCredentials, fetch_token
+from spark_kafka_native.kafka.security.tokens import current_token
 
 pytestmark = pytest.mark.timed(0.1)
 
@@ -96,7 +98,25 @@ def test_client_credentials_become_a_token(endpoint: Endpoint) -> None:
     assert body == b"grant_type=client_credentials&scope=kafka+read"
 
 
-@pytest.mark.parametrize("lifetime", [None, "300", True, -1, 0])
+@pytest.mark.parametrize(("lifetime_s", "asked"), [(300, 1), (None, 3)])
+def test_a_token_is_kept_as_long_as_its_endpoint_says(
+    endpoint: Endpoint, lifetime_s: int | None, asked: int
+) -> None:
+    endpoint.answer = lambda: answer({"access_token": "abc", "expires_in": lifetime_s})
+    given = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": endpoint.url,
+        "sasl.oauthbearer.client.credentials.client.id": "me",
+        "sasl.oauthbearer.client.credentials.client.secret": MARKED,
+        "https.ca.location": str(endpoint.ca),
+    }
+    config = SecurityConfig.from_properties(given)
+    found = [current_token(config, Deadline.after_ms(60_000)).reveal() for _ in range(3)]
+    assert (found, len(endpoint.asked)) == (["abc"] * 3, asked)
+
+
+@pytest.mark.parametrize("lifetime", [None, "300", True, -1, 0, 10**400, float("inf")])
 def test_a_lifetime_that_is_none_is_not_known(endpoint: Endpoint, lifetime: object) -> None:
     endpoint.answer = lambda: answer({"access_token": "abc", "expires_in": lifetime})
     assert endpoint.fetch() == ("abc", None)

@@ -116,10 +116,28 @@ def test_the_expiry_that_a_provider_returns_is_in_milliseconds() -> None:
 
 
 @pytest.mark.parametrize(
-    "token", ["a.b.c", "opaque", jwt(sub="x"), jwt(exp="soon"), jwt(exp=True), "a..b", "a.WzFd.c"]
+    "token",
+    [
+        "a.b.c",
+        "opaque",
+        jwt(sub="x"),
+        jwt(exp="soon"),
+        jwt(exp=True),
+        "a..b",
+        "a.WzFd.c",
+        jwt(exp=10**400),
+        jwt(exp=1e300),
+        jwt(exp=float("nan")),
+    ],
 )
 def test_any_token_that_tells_no_expiry_is_the_brokers_to_judge(token: str) -> None:
     assert current_token(security(token=token), soon()).reveal() == token
+
+
+@pytest.mark.parametrize("expiry_ms", [10**400, float("inf"), float("nan")])
+def test_an_expiry_that_no_clock_shows_is_none(expiry_ms: float) -> None:
+    register_token_provider("for ever", lambda: ("t", expiry_ms))  # type: ignore[arg-type,return-value]
+    assert current_token(security(token_provider="for ever"), soon()).reveal() == "t"
 
 
 def test_threads_that_need_a_token_share_one_fetch() -> None:

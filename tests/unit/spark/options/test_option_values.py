@@ -4,8 +4,9 @@ import pytest
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig
 from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.options.table import OPTIONS, Scope
+from spark_kafka_native.spark.options.table import OPTIONS
 
 
 def test_names_are_case_insensitive_and_kafka_properties_go_apart():

@@ -11,8 +11,8 @@ from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.spark.error_conditions import KafkaConditionError
+from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.options.table import Scope
 from spark_kafka_native.spark.read.driver.batch_plan import plan_batch
 from spark_kafka_native.spark.read.driver.cluster_view import AssignedPartition, ClusterView, view_cluster
 from spark_kafka_native.spark.read.driver.pushed_filters import PushedFilters

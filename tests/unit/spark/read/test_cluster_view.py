@@ -12,8 +12,8 @@ from spark_kafka_native.kafka.errors import BrokerError, ConfigError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.spark.error_conditions import KafkaConditionError
+from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.options.table import Scope
 from spark_kafka_native.spark.read.driver.batch_plan import resolve_end, resolve_start
 from spark_kafka_native.spark.read.driver.cluster_view import (
     AssignedPartition,

@@ -5,8 +5,8 @@ import pytest
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import IsolationLevel, TopicPartition
 from spark_kafka_native.spark.error_conditions import KafkaConditionError
+from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.options.table import Scope
 from spark_kafka_native.spark.read.offset_range import (
     At,
     AtTimestamp,

@@ -163,7 +163,7 @@ class Task:
         self.router = router
         monkeypatch.setattr(read_partition, "fetch_ranges", self.fetch)
 
-    def fetch(self, _router, _task, left):
+    def fetch(self, _router, _task, left, _bad_records):
         self.fetched.append({str(tp): (one.position, one.until_offset) for tp, one in left.items()})
         if self.failures:
             raise self.failures.pop(0)

@@ -16,8 +16,8 @@ from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
+from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.options.table import Scope
 from spark_kafka_native.spark.read.driver.micro_batch import StreamOffset
 from spark_kafka_native.spark.read.driver.stream_logs import StreamLogs
 from spark_kafka_native.spark.read.read_options import ReadOptions

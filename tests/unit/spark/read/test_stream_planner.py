@@ -12,8 +12,8 @@ from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.spark.error_conditions import KafkaConditionError
+from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.options.table import Scope
 from spark_kafka_native.spark.read.driver.micro_batch import LogEnds, StreamOffset
 from spark_kafka_native.spark.read.driver.stream_logs import StreamLogs
 from spark_kafka_native.spark.read.driver.stream_planner import StreamPlanner

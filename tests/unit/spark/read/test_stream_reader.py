@@ -6,11 +6,13 @@ import subprocess
 import sys
 
 import pytest
+from pyspark.sql.types import StructType
 from support.brokers.planning_cluster import PlanningCluster
 
+from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.options.table import Scope
 from spark_kafka_native.spark.read.driver.micro_batch import StreamOffset
 from spark_kafka_native.spark.read.read_options import StreamOptions
 from spark_kafka_native.spark.read.schema import full_schema
@@ -52,10 +54,10 @@ class Commits:
 
 @pytest.fixture
 def reader_of():
-    def make(**given):
+    def make(columns=None, **given):
         options = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"} | given
         parsed = StreamOptions.parse(OptionValues.parse(options, Scope.STREAM))
-        reader = KafkaStreamReader(parsed, full_schema(include_headers=False))
+        reader = KafkaStreamReader(parsed, columns or full_schema(include_headers=False))
         reader.__dict__.update(_planner=Planner(), _offset_committer=Commits())
         return reader
 
@@ -122,3 +124,12 @@ def test_a_querys_process_does_not_collect_garbage_before_it_answers(monkeypatch
         options = StreamOptions.parse(OptionValues.parse(given, Scope.STREAM))
         assert KafkaStreamReader(options, full_schema(False)).initialOffset()["t"] == {"0": 0}
     assert full == []
+
+
+def test_a_topic_for_dead_letters_that_is_read_is_refused_before_a_batch_is_logged(reader_of):
+    """A restart plans a batch that is logged once more, also with a pattern that leaves the topic out."""
+    columns = StructType().add("value", "string")
+    reader = reader_of(columns, **{"value.format": "string", "mode": "dlq", "dlq.topic": "t"})
+    for asked in ((offset(1), ReadAllAvailable()), (None, None)):
+        with pytest.raises(ConfigError, match=r"dlq\.topic=t is among the topics that are read"):
+            reader.latestOffset(*asked)

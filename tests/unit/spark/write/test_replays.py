@@ -12,8 +12,8 @@ from support.brokers.scripted_broker import properties
 from support.brokers.transaction_cluster import TransactionCluster
 
 from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.options.table import Scope
 from spark_kafka_native.spark.write.commit_markers import CommitMarker, ReplayError
 from spark_kafka_native.spark.write.worker import transactional_task
 from spark_kafka_native.spark.write.worker.transactional_task import BatchTask, RowDigest, write_once

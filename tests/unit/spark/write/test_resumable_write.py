@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from spark_kafka_native.kafka.errors import UnsupportedVersionError
+from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.options.table import Scope
 from spark_kafka_native.spark.write.commit_markers import CommitMarker
 from spark_kafka_native.spark.write.driver import resumable_write
 from spark_kafka_native.spark.write.write_options import WriteOptions

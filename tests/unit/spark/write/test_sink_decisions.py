@@ -148,7 +148,14 @@ def test_the_last_marker_of_a_group_is_that_of_its_last_batch() -> None:
     assert CommitMarker.newest({}, "p-q-0") is None
 
 
-@pytest.mark.parametrize("metadata", ["", "{}", "[]", "7", '{"rows": 1}', '{"rows": "x", "hash": "0"}'])
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        *("", "{}", "[]", "7", '{"rows": 1}', '{"rows": "x", "hash": "0"}'),
+        *("[" * 5000, '{"rows": 1e999, "tasks": 1e999, "hash": "0"}'),
+    ],
+    ids=lambda text: text[:40],
+)
 def test_an_offset_that_is_no_marker_is_refused(metadata: str) -> None:
     found = {A: marker(7).offset(), B: OffsetToCommit(offset=3, metadata=metadata)}
     for kept in (CommitMarker, BatchIntent):

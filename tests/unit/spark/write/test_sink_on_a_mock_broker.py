@@ -11,10 +11,12 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_native.kafka.cluster.router import Router, router_for
-from spark_kafka_native.kafka.errors import ConfigError, DeadlineExceededError
+from spark_kafka_native.kafka.errors import ConfigError, DeadlineExceededError, KafkaError
 from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.producer.sending.transaction_requests import OpenTransaction
+from spark_kafka_native.kafka.runtime.deadline import Deadline
+from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.options.table import Scope
 from spark_kafka_native.spark.write.commit_markers import CommitMarker, ReplayError
 from spark_kafka_native.spark.write.driver import atomic_write, resumable_write, stream_commit
 from spark_kafka_native.spark.write.driver.atomic_write import abort_atomic, begin_atomic, commit_atomic
@@ -341,8 +343,9 @@ def test_an_intent_that_the_first_look_missed_stops_the_commit(
     assert (sink.seen(), sink.open()) == (values_in(0, 1), [])
 
 
-def test_markers_in_a_topic_show_what_is_committed(broker: MockBroker) -> None:
-    broker.create_topic("m", configs={"cleanup.policy": "compact"})
+@pytest.mark.parametrize("partitions", [1, 5])
+def test_markers_in_a_topic_show_what_is_committed(broker: MockBroker, partitions: int) -> None:
+    broker.create_topic("m", partitions, configs={"cleanup.policy": "compact"})
     sink = Sink(broker, transactionMarkerTopic="m")
     for batch_id in (3, 7):
         sink.write(batch_id)
@@ -388,6 +391,24 @@ def test_a_write_with_a_name_is_written_once_over_its_runs(nightly: Sink, broker
     assert [one.skipped for one in messages] == [2, 2]
     assert nightly.seen() == values_in(0)
     assert GroupMarkers(nightly.router).last("jobs-write/nightly", T0) == noted
+
+
+def test_all_transactions_of_a_write_share_the_time_of_its_commit(
+    nightly: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deadlines = []
+    end = resumable_write._commit
+
+    def commit(router: Router, deadline: Deadline, transaction: OpenTransaction) -> KafkaError | None:
+        deadlines.append(deadline)
+        return end(router, deadline, transaction)
+
+    monkeypatch.setattr(resumable_write, "_commit", commit)
+    run, messages = nightly.named([values_of(0, 0), values_of(0, 1)])
+    commit_resumable(run, messages, nightly.options)
+    assert len(deadlines) == 2
+    assert isinstance(deadlines[0], Deadline)
+    assert deadlines[0] is deadlines[1]
 
 
 def test_an_intent_of_another_run_that_the_first_look_missed_stops_the_commit(

@@ -11,8 +11,8 @@ import pytest
 
 from spark_kafka_native.kafka.errors import UnsupportedVersionError
 from spark_kafka_native.kafka.producer.sending.transaction_requests import OpenTransaction
+from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.options.table import Scope
 from spark_kafka_native.spark.write.commit_markers import BatchIntent, CommitMarker, ReplayError
 from spark_kafka_native.spark.write.driver import stream_commit
 from spark_kafka_native.spark.write.write_options import WriteOptions

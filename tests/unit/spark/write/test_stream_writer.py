@@ -5,8 +5,8 @@ import logging
 import pytest
 from pyspark.sql.types import StructType
 
+from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.options.table import Scope
 from spark_kafka_native.spark.write.batch_writer import KafkaBatchWriter
 from spark_kafka_native.spark.write.driver import stream_commit
 from spark_kafka_native.spark.write.stream_writer import KafkaStreamWriter

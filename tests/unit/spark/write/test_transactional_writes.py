@@ -19,8 +19,8 @@ from spark_kafka_native.kafka.protocol.api.transaction_admin import (
     DescribeTransactionsResponse,
     TransactionState,
 )
+from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.options.table import Scope
 from spark_kafka_native.spark.write.driver import atomic_write
 from spark_kafka_native.spark.write.driver.atomic_write import begin_atomic, commit_atomic
 from spark_kafka_native.spark.write.marker_store import GroupMarkers, MarkerTopic

@@ -9,8 +9,8 @@ from pyspark.sql.types import StructType
 
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.security.config_providers import ALLOWED_FILES
+from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.options.table import Scope
 from spark_kafka_native.spark.write.write_options import WriteOptions
 from spark_kafka_native.spark.write.write_task import RowColumns
 

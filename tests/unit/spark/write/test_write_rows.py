@@ -10,8 +10,8 @@ from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.errors import DeliveryError, DeliveryStatus, ProducerClosedError
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
+from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.options.table import Scope
 from spark_kafka_native.spark.write.topics import prepare_topic
 from spark_kafka_native.spark.write.worker import write_rows
 from spark_kafka_native.spark.write.write_options import WriteOptions

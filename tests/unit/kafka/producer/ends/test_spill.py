@@ -1,5 +1,6 @@
 """Undelivered batches on disk: kept in order, sent first by the next producer, after any death."""
 
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from uuid import uuid4
 import pytest
 from support.brokers.produce_cluster import LOST_ANSWER, NO_ANSWER, ProduceCluster, refused
 from support.brokers.scripted_broker import properties
+from support.hostile import described_otherwise
 from support.producer.producing import buffered, wait_until
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
@@ -115,6 +117,39 @@ def test_a_damaged_batch_is_set_aside_and_the_others_come_back(tmp_path, caplog)
     again.close()
     assert list(tmp_path.glob("*.damaged"))
     assert "one batch is lost" in caplog.text
+
+
+def test_a_second_damaged_file_of_the_same_number_is_kept_beside_the_first(tmp_path):
+    for reason in (1, 2):
+        folder = SpillFolder(str(tmp_path))
+        folder.keep([entry(reason)])
+        folder.close()
+        (file,) = tmp_path.glob("*.batches")
+        data = bytearray(file.read_bytes())
+        data[-1] ^= 0xFF
+        file.write_bytes(data)
+        SpillFolder(str(tmp_path)).close()
+        assert not file.exists()
+    kept = [path.read_bytes() for path in sorted(tmp_path.glob("*.damaged"))]
+    assert [b"why %d" % number in data for number, data in zip((2, 1), kept, strict=True)] == [True, True]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"topic": 7}, {"partition": "0"}, {"records": None}, {"place": 7}, {"place": ["a"]}, {"topic_id": "x"}],
+    ids=str,
+)
+def test_a_batch_that_is_described_as_none_can_be_is_set_aside(tmp_path, change):
+    folder = SpillFolder(str(tmp_path))
+    folder.keep([entry(0), entry(1)])
+    folder.close()
+    (file,) = tmp_path.glob("*.batches")
+    changed = described_otherwise(file.read_bytes(), lambda meta: json.dumps(json.loads(meta) | change))
+    file.write_bytes(changed)
+    again = SpillFolder(str(tmp_path))
+    assert [one.reason for one in again.entries] == ["why 1"]
+    again.close()
+    assert [path.read_bytes() for path in tmp_path.glob("*.damaged")] == [changed]
 
 
 def test_a_damaged_length_ends_the_file(tmp_path):
@@ -246,7 +281,7 @@ def test_what_was_possibly_written_is_recognised(cluster, tmp_path):
     cluster.script(TP, LOST_ANSWER)
     cluster.delay_s = 0.3
     delivery = first.send("t", value=b"1", partition=0)
-    time.sleep(0.45)
+    wait_until(lambda: cluster.values(TP) == numbers(0, 2))
     cluster[1].stop()
     first.close(0.001)
     assert delivery.exception(0).status is DeliveryStatus.POSSIBLY_PERSISTED

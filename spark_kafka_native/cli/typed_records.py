@@ -1,0 +1,247 @@
+"""Formats of keys and values in `tail` and `produce`: options, records as JSON, and JSON as records."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..kafka.errors import ConfigError
+from ..kafka.model import CORRUPT_COLUMN, ERROR_COLUMN
+from .options import all_properties, is_of_format, wrong_usage
+from .record_lines import ShownRecord
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ..formats import ColumnFormat, Decoder, Encoder
+    from ..kafka.consumer.fetched_records import FetchedRecords
+    from ..kafka.consumer.typed_records import TypedRecords
+    from ..kafka.group.group_consumer import GroupConsumer
+
+
+def add_format_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Declare the options that name the formats of keys and values; returns their group."""
+    group = parser.add_argument_group("formats")
+    for payload in ("value", "key"):
+        group.add_argument(
+            f"--{payload}-format", metavar="NAME",
+            help=f"of the {payload}s: json, string, avro, protobuf or another one (docs/formats.md); "
+            f"settings are properties, as -X {payload}.timeZone=Europe/Berlin",
+        )  # fmt: skip
+        group.add_argument(
+            f"--{payload}-schema", metavar="TEXT",
+            help="'id bigint, name string', or in the format's own language, or file:PATH with either",
+        )  # fmt: skip
+    group.add_argument(
+        "--registry", metavar="URL",
+        help="a schema registry; its user, password or token are the properties registry.user, "
+        "registry.password and registry.token (as env:NAME or file:/path)",
+    )  # fmt: skip
+    return group
+
+
+def given_formats(arguments: argparse.Namespace) -> dict[str, ColumnFormat]:
+    """The formats by payload: ``key`` and ``value``. Wrong usage, or `ConfigError`, for what can't be."""
+    found = {}
+    for payload in ("key", "value"):
+        name, schema = getattr(arguments, f"{payload}_format"), getattr(arguments, f"{payload}_schema")
+        if name is None:
+            if schema is not None:
+                wrong_usage(arguments, f"--{payload}-schema needs --{payload}-format")
+        elif name != "raw":
+            found[payload] = _format(arguments, payload, name, schema)
+    if arguments.registry is not None and not found:
+        wrong_usage(arguments, "--registry needs --value-format or --key-format")
+    return found
+
+
+def _format(arguments: argparse.Namespace, payload: str, name: str, schema: str | None) -> ColumnFormat:
+    from ..formats import ColumnFormat, FormatError
+    from ..formats.json_text import JsonText
+
+    settings = {
+        key.removeprefix(f"{payload}."): text
+        for key, text in all_properties(arguments).items()
+        if is_of_format(key) and key.startswith((f"{payload}.", "registry."))
+    }
+    if arguments.registry is not None:
+        settings["registry.url"] = arguments.registry
+    in_properties = settings.pop("schema", None)
+    schema = in_properties if schema is None else schema
+    try:
+        if name == "json" and schema is None and "registry.url" not in settings:
+            return JsonText()
+        return ColumnFormat(name, None if schema is None else _text_of(schema), settings)
+    except FormatError as error:
+        raise ConfigError(f"--{payload}-format {name}: {error}") from None
+
+
+def _text_of(schema: str) -> str:
+    if not schema.startswith("file:"):
+        return schema
+    path = schema.removeprefix("file:")
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(f"the schema in {path} can't be read: {reason}") from None
+
+
+# --- records as JSON ----------------------------------------------------------------------------------------
+
+
+class TypedLines:
+    """Decodes records to be shown."""
+
+    def __init__(self, formats: Mapping[str, ColumnFormat], mode: str, *, warns: bool) -> None:
+        """``warns``: errors of records go to standard error, as the output has no place for them."""
+        from ..kafka.consumer.typed_records import RecordTyping
+
+        self._formats = formats
+        self._mode = mode
+        self.warns = warns
+        self._typing = RecordTyping(formats, mode)
+        self.left_out = 0
+        """How many records could not be decoded, with ``dropmalformed``."""
+
+    def decoded(self, fetched: FetchedRecords) -> Iterator[TypedRecords]:
+        """``fetched`` decoded; with ``failfast`` first the records before one that can't be, and then its
+        error."""
+        rest: FetchedRecords | None = fetched
+        while rest is not None:
+            typed, rest = self._typing.decode(rest)
+            yield typed
+
+    def read(self, consumer: GroupConsumer) -> TypedRecords:
+        """The next records of a group's member."""
+        key, value = self._formats.get("key"), self._formats.get("value")
+        typed = None
+        if value is not None:
+            typed = consumer.read(value_format=value, key_format=key, mode=self._mode)
+        elif key is not None:
+            typed = consumer.read(key_format=key, mode=self._mode)
+        assert typed is not None  # without a timeout, and one of them is given
+        return typed
+
+    def records(self, typed: TypedRecords) -> Iterator[ShownRecord]:
+        """The records of ``typed``."""
+        import pyarrow as pa
+
+        batch, (topic, partition) = typed.batch, typed.topic_partition
+        if self._mode == "dropmalformed":
+            self.left_out += typed.bad
+        columns = {name: self._shown(batch[name], name) for name in ("key", "value")}
+        times = batch["timestamp"].cast(pa.int64()).fill_null(-1).to_pylist()
+        offsets, headers = batch["offset"].to_pylist(), batch["headers"].to_pylist()
+        errors, corrupt = (
+            batch[name].to_pylist() if name in batch.schema.names else [None] * len(offsets)
+            for name in (ERROR_COLUMN, CORRUPT_COLUMN)
+        )
+        for row, offset in enumerate(offsets):
+            yield ShownRecord(
+                topic,
+                partition,
+                offset,
+                times[row],
+                columns["key"][row].text,
+                columns["value"][row].text,
+                [(one["key"], one["value"]) for one in headers[row] or ()],
+                {name: one for name in columns if (one := columns[name][row].json) is not None},
+                errors[row],
+                corrupt[row],
+            )
+
+    def _shown(self, column: pa.Array, name: str) -> list[_Shown]:
+        from ..formats.json_text import JsonText
+
+        given = self._formats.get(name)
+        if given is None:
+            return [_Shown(data, None) for data in column.to_pylist()]
+        return list(_shown_column(column, is_json=isinstance(given, JsonText)))
+
+
+class _Shown(NamedTuple):
+    """A key or a value."""
+
+    text: bytes | None
+    """By itself: a string without quotes, anything else as JSON."""
+    json: bytes | None
+    """As JSON; None where it was not decoded."""
+
+
+def _shown_column(column: pa.Array, *, is_json: bool) -> Iterator[_Shown]:
+    import pyarrow as pa
+
+    from ..formats.json_write import json_texts
+
+    plain = column.to_pylist() if pa.types.is_string(column.type) else None
+    texts = plain if is_json and plain is not None else json_texts(column).to_pylist()
+    for row, valid in enumerate(column.is_valid().to_pylist()):
+        if valid:
+            yield _Shown((texts if plain is None else plain)[row].encode(), texts[row].encode())
+        else:
+            yield _Shown(None, b"null")
+
+
+# --- JSON as records ----------------------------------------------------------------------------------------
+
+
+class TypedInput:
+    """Encodes the keys or values that lines have, one by one."""
+
+    def __init__(self, given: ColumnFormat, payload: str, topic: str) -> None:
+        """The schemas that ``given`` names are looked up. Raises `ConfigError`."""
+        import pyarrow as pa
+
+        from ..formats import load_format
+        from ..formats.json_text import JsonText
+        from ..kafka.consumer.typed_records import config_errors
+        from ..kafka.security.config_providers import resolve_registry
+
+        self.is_text = given.name == "string"
+        """True if a line has it as plain text, not as JSON."""
+        self._decoder: Decoder | None = None
+        self._encoder: Encoder | None = None
+        self._wrapped = False
+        if self.is_text or isinstance(given, JsonText):
+            return
+        known = given.with_settings(resolve_registry)
+        with config_errors(payload, given):
+            kind = known.type if known.type is not None else known.decoder(payload, topic)[1]
+            self._encoder = known.encoder(kind, payload, topic)
+            self._wrapped = not pa.types.is_struct(kind)
+            read_as = pa.struct([("v", kind)]) if self._wrapped else kind
+            zone = {name: text for name, text in given.settings if name == "timezone"}
+            self._decoder = load_format("json").decoder(read_as, zone)
+
+    def encode(self, text: bytes) -> bytes:
+        """The bytes of a record, out of JSON (or of plain text). Raises ValueError for what does not fit."""
+        import pyarrow as pa
+
+        from ..formats import EncodeError
+        from ..formats.json_text import checked_json
+
+        if self._decoder is None or self._encoder is None:
+            return _checked_text(text) if self.is_text else checked_json(text).encode()
+        if self._wrapped:  # checked alone: more members would go in with it
+            text = b'{"v":' + checked_json(text).encode() + b"}"
+        decoded = self._decoder.decode(pa.array([text], pa.binary()))
+        if decoded.bad.rows:
+            raise ValueError(decoded.bad.reasons[0].removeprefix("`v` "))
+        rows = decoded.array.field(0) if self._wrapped else decoded.array
+        if rows.null_count:
+            raise ValueError("it is empty")
+        try:
+            return bytes(self._encoder.encode(rows)[0].as_py())
+        except EncodeError as error:
+            raise ValueError(error.reason) from None
+
+
+def _checked_text(text: bytes) -> bytes:
+    try:
+        text.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 at byte {error.start}") from None
+    return text

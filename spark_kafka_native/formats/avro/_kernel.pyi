@@ -1,0 +1,6 @@
+from typing import Any
+
+def decode(
+    *arguments: Any,
+) -> tuple[list[tuple[int, int, bytes | None, bytes | None, bytes | None]], bytes]: ...
+def encode(*arguments: Any) -> bytes | tuple[int, int, int]: ...

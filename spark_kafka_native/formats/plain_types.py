@@ -1,0 +1,57 @@
+"""`as_plain`: columns of any Arrow library as the types that formats take, which are those of Spark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from .errors import FormatError
+
+
+def as_plain(array: pa.Array) -> pa.Array:
+    """``array`` with 32-bit offsets, without views and dictionaries, unsigned integers as the next larger
+    signed ones, timestamps in microseconds. Raises `FormatError` if values would be lost."""
+    kind = plain_type(array.type)
+    if kind == array.type:
+        return array
+    try:
+        return array.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise FormatError(f"a column of {array.type} can't be taken as {kind}: {error}") from error
+
+
+def plain_type(kind: Any) -> Any:
+    """The type that `as_plain` makes of ``kind``."""
+    types = pa.types
+    if types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if types.is_struct(kind):
+        return pa.struct([_plain_field(one) for one in kind])
+    if types.is_map(kind):
+        return pa.map_(_plain_field(kind.key_field), _plain_field(kind.item_field))
+    if types.is_nested(kind) and hasattr(kind, "value_field"):
+        return pa.list_(_plain_field(kind.value_field))
+    if types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    if types.is_fixed_size_binary(kind):
+        return pa.binary()
+    return _PLAIN.get(str(kind), kind)
+
+
+def _plain_field(one: Any) -> Any:
+    return one.with_type(plain_type(one.type))
+
+
+_PLAIN = {
+    "large_string": pa.string(),
+    "string_view": pa.string(),
+    "large_binary": pa.binary(),
+    "binary_view": pa.binary(),
+    "uint8": pa.int16(),
+    "uint16": pa.int32(),
+    "uint32": pa.int64(),
+    "uint64": pa.decimal128(20, 0),
+    "halffloat": pa.float32(),
+    "date64[ms]": pa.date32(),
+}

@@ -1,0 +1,78 @@
+"""`compile_proto`: the descriptors of ``.proto`` text, for registries that keep text."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final
+
+from ..errors import FormatError
+from .descriptors import INSTALL, MAX_DESCRIPTOR_BYTES, parse_set
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+MAX_SECONDS: Final = 60.0
+_LOG_LINE: Final = re.compile(r"WARNING: All log messages|[WI][0-9]{4} ")
+
+
+def compile_proto(
+    name: str, files: Mapping[str, str], compiled: FileDescriptorSet | None = None
+) -> FileDescriptorSet:
+    """The file ``name`` and those that it imports, of ``files``, of ``compiled``, or Google's.
+
+    ``protoc`` runs in a process of its own: the text is a stranger's. Raises `FormatError`.
+    """
+    if sum(map(len, files.values())) > MAX_DESCRIPTOR_BYTES:
+        raise FormatError(f"The schema {name} is longer than {MAX_DESCRIPTOR_BYTES} characters")
+    with TemporaryDirectory(prefix="spark-kafka-native-") as folder:
+        for one, text in files.items():
+            _write(Path(folder, "in"), one, text)
+        Path(folder, "in").mkdir(exist_ok=True)
+        output = Path(folder, "out")
+        flags = [f"-I{folder}/in", "--include_imports", f"--descriptor_set_out={output}"]
+        if compiled is not None:
+            Path(folder, "set").write_bytes(compiled.SerializeToString())
+            flags.append(f"--descriptor_set_in={folder}/set")
+        _run(name, flags, folder)
+        return parse_set(output.read_bytes(), f"The schema {name}")
+
+
+def _write(folder: Path, name: str, text: str) -> None:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or not path.name:
+        raise FormatError(f"The schema imports a file with the name '{name[:100]}', which is refused")
+    place = folder / path
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text, encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        raise FormatError(f"The schema '{name[:100]}' can't be written for protoc: {error}") from error
+
+
+def _run(name: str, flags: list[str], folder: str) -> None:
+    # -P: nothing is imported from the current folder.
+    command = [sys.executable, "-P", "-m", "grpc_tools.protoc", *flags, name]
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=MAX_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise FormatError(f"The schema {name} can't be compiled: {error}") from error
+    if "No module named" in done.stderr and "grpc_tools" in done.stderr:
+        raise FormatError(f"A schema that is .proto text needs the package grpcio-tools: {INSTALL}")
+    if done.returncode:
+        lines = done.stderr.replace(f"{folder}/in/", "").splitlines()
+        reason = "; ".join(one for one in lines if not _LOG_LINE.match(one))[:1_000]
+        raise FormatError(
+            f"The schema {name} can't be compiled: {reason or f'protoc ended with {done.returncode}'}"
+        )

@@ -1,0 +1,259 @@
+"""Messages of a schema registry: its schemas as descriptors, and the indexes that stand before messages."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import functools
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..arrays import binaries, hide, offsets_and_data, validity
+from ..errors import FormatError
+from ..format import BadRows, Decoded, Decoder
+from ..registry import RegisteredSchema, SchemaRegistry, frame_id, schema_to_read, schema_to_write
+from .compile import compile_proto
+from .descriptors import find_message, in_order
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import Descriptor
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+LANGUAGE: Final = "PROTOBUF"
+_MAX_INDEXES: Final = 32
+"""How deep a message may stand in others."""
+_MAX_KINDS: Final = 16
+_MAIN: Final = "schema.proto"
+Path = tuple[int, ...]
+"""Where a message stands in its file: its place, or that of the message around it, and so on inward."""
+
+
+def message_to_read(registry: SchemaRegistry, settings: Mapping[str, str]) -> Descriptor:
+    """The message ``message`` of the registered schema that the settings name, by default its first. Raises
+    `FormatError`."""
+    return _message(schema_to_read(registry, settings, LANGUAGE), settings.get("message"))
+
+
+def message_to_write(
+    registry: SchemaRegistry, settings: Mapping[str, str], own: Descriptor | None
+) -> tuple[Descriptor, bytes]:
+    """The message to write, and what stands before each. ``own`` is that of the user, None to write under
+    the registered schema. Raises `FormatError`."""
+    text = None if own is None else _text(own)
+    record = None if own is None else own.full_name
+    schema = schema_to_write(registry, settings, LANGUAGE, text, record)
+    name = settings.get("message") if own is None else own.full_name
+    found = _message(schema, name)
+    if schema.id is None:
+        raise FormatError(f"{schema.shown} has no id")
+    return found, frame_id(schema.id) + _indexes(_path_of(found))
+
+
+def _text(own: Descriptor) -> str:
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+    file = FileDescriptorProto()
+    own.file.CopyToProto(file)
+    return base64.b64encode(file.SerializeToString()).decode()
+
+
+def _message(schema: RegisteredSchema, name: str | None) -> Descriptor:
+    main = _main_file(schema)
+    if not main.message_type:
+        raise FormatError(f"{schema.shown} has no message")
+    first = f"{main.package}.{main.message_type[0].name}".lstrip(".")
+    return find_message(_files(schema), name or first)
+
+
+def message_at(schema: RegisteredSchema, path: Path) -> str | None:
+    """The full name of the message at ``path``; None if there is none. Raises `FormatError`."""
+    main = _main_file(schema)
+    names, messages = [main.package] if main.package else [], main.message_type
+    for index in path:
+        if not 0 <= index < len(messages):
+            return None
+        names.append(messages[index].name)
+        messages = messages[index].nested_type
+    return ".".join(names)
+
+
+def _main_file(schema: RegisteredSchema) -> FileDescriptorProto:
+    return next(file for file in _files(schema).file if file.name == _MAIN)
+
+
+# In each worker, too, where each schema id is met for the first time.
+@functools.lru_cache(maxsize=64)
+def _files(schema: RegisteredSchema) -> Any:
+    """The descriptors of a schema and of those that it imports."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+    texts = {one.name: one.schema.text for one in schema.all_references()} | {_MAIN: schema.text}
+    compiled = FileDescriptorSet()
+    for name, text in list(texts.items()):
+        file = _parse(text)
+        if file is not None:
+            file.name = name
+            compiled.file.append(file)
+            del texts[name]
+    if texts:
+        return compile_proto(_MAIN, texts, compiled)
+    complete = FileDescriptorSet()
+    complete.file.extend(in_order(compiled))
+    return complete
+
+
+def _parse(text: str) -> FileDescriptorProto | None:
+    """The descriptor, if ``text`` is one in Base64, as Confluent's Python client registers them."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+    from google.protobuf.message import DecodeError
+
+    try:
+        file = FileDescriptorProto()
+        file.ParseFromString(base64.b64decode(text, validate=True))
+    except (binascii.Error, ValueError, DecodeError):
+        return None
+    return file
+
+
+def _path_of(message: Descriptor) -> Path:
+    outer = message.containing_type
+    if outer is None:
+        return (list(message.file.message_types_by_name).index(message.name),)
+    return (*_path_of(outer), [one.name for one in outer.nested_types].index(message.name))
+
+
+def _indexes(path: Path) -> bytes:
+    """As zigzag varints, with their number; a single byte 0 for the first message of a file."""
+    if path == (0,):
+        return b"\0"
+    return b"".join(_varint(2 * one) for one in (len(path), *path))
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def _read_indexes(body: bytes) -> tuple[Path, int]:
+    """The path that ``body`` begins with, and its length. Raises `ValueError`."""
+    count, at = _read_varint(body, 0)
+    if count == 0:
+        return (0,), at
+    if not 0 < count <= _MAX_INDEXES:
+        raise ValueError(f"{count} message indexes")
+    path = []
+    for _ in range(count):
+        index, at = _read_varint(body, at)
+        path.append(index)
+    return tuple(path), at
+
+
+def _read_varint(body: bytes, at: int) -> tuple[int, int]:
+    raw = 0
+    for shift in range(0, 35, 7):
+        if at >= len(body):
+            break
+        raw |= (body[at] & 0x7F) << shift
+        at += 1
+        if body[at - 1] < 0x80:
+            return (raw >> 1) ^ -(raw & 1), at
+    raise ValueError("message indexes that break off")
+
+
+class IndexedDecoder:
+    """Decodes bodies of one registered schema: message indexes, then a message.
+
+    Fields are known by their numbers, so every version of a message is read under the reader's.
+    """
+
+    def __init__(self, schema: RegisteredSchema, name: str, decoder: Decoder) -> None:
+        """``decoder`` reads messages with the full name ``name``."""
+        self._schema = schema
+        self._name = name
+        self._decoder = decoder
+        self._refusals: dict[Path, str | None] = {}
+
+    @property
+    def type(self) -> pa.DataType:
+        """As `Decoder.type`."""
+        return self._decoder.type
+
+    def decode(self, payloads: pa.Array) -> Decoded:
+        """As `Decoder.decode`; a message of another type is bad."""
+        prefixes = np.zeros(len(payloads), np.int64)
+        bad: dict[int, str] = {}
+        for rows, head in _by_head(payloads):
+            try:
+                path, length = _read_indexes(head)
+                reason = self._refusal(path)
+                prefixes[rows] = length
+            except ValueError as error:
+                reason = str(error)
+            if reason is not None:
+                bad.update(dict.fromkeys(rows.tolist(), reason))
+        return self._decode(payloads, prefixes, bad)
+
+    def _decode(self, payloads: pa.Array, prefixes: npt.NDArray[np.int64], bad: dict[int, str]) -> Decoded:
+        gone = ~validity(payloads)
+        gone[list(bad)] = True
+        decoded = self._decoder.decode(hide(_cut(payloads, prefixes), gone))
+        reasons = dict(zip(decoded.bad.rows, decoded.bad.reasons, strict=True)) | bad
+        rows = tuple(sorted(reasons))
+        return Decoded(decoded.array, BadRows(rows, tuple(reasons[row] for row in rows)))
+
+    def _refusal(self, path: Path) -> str | None:
+        """Why messages at ``path`` are not read."""
+        if path not in self._refusals:
+            if len(self._refusals) > 1_000:
+                self._refusals.clear()
+            found = message_at(self._schema, path)
+            what = f"a message {found}" if found else f"a message with the indexes {list(path)}"
+            self._refusals[path] = None if found == self._name else f"it is {what}, not {self._name}"
+        return self._refusals[path]
+
+
+def _by_head(payloads: pa.Array) -> Iterator[tuple[npt.NDArray[np.int64], bytes]]:
+    """The rows that are not null by what they begin with: those of few kinds together, the others one by
+    one."""
+    rest = np.flatnonzero(validity(payloads))
+    offsets, data = offsets_and_data(payloads)
+    for _ in range(_MAX_KINDS):
+        if not len(rest):
+            return
+        head = _head(data, offsets, rest[0])
+        try:
+            kind = np.frombuffer(head[: _read_indexes(head)[1]], np.uint8)
+        except ValueError:
+            yield rest[:1], head
+            rest = rest[1:]
+            continue
+        starts = offsets[rest].astype(np.int64)
+        alike = offsets[rest + 1] - starts >= len(kind)
+        for place, byte in enumerate(kind.tolist()):
+            alike[alike] = data[starts[alike] + place] == byte
+        yield rest[alike], kind.tobytes()
+        rest = rest[~alike]
+    for row in rest:
+        yield np.array([row]), _head(data, offsets, row)
+
+
+def _head(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int32], row: Any) -> bytes:
+    return data[offsets[row] : min(offsets[row + 1], int(offsets[row]) + 5 * (_MAX_INDEXES + 1))].tobytes()
+
+
+def _cut(payloads: pa.Array, prefixes: npt.NDArray[np.int64]) -> pa.Array:
+    """``payloads`` without as many bytes in front as ``prefixes`` says."""
+    lengths = np.unique(prefixes[validity(payloads)])
+    if len(lengths) <= 1:
+        # The kernel needs an end.
+        return pc.binary_slice(payloads, int(lengths[0]) if len(lengths) else 0, 2**31 - 1)
+    pairs = zip(payloads.to_pylist(), prefixes.tolist(), strict=True)
+    return hide(binaries([(one or b"")[length:] for one, length in pairs]), ~validity(payloads))

@@ -1,0 +1,29 @@
+"""Schema registries: the schemas under which payloads were written, and what stands before such payloads.
+
+For the formats Avro, protobuf and JSON. A format asks `SchemaRegistry.from_settings`, chooses a schema in the
+driver (`schema_to_read`, `schema_to_write`), and wraps its decoders and encoders.
+"""
+
+from .errors import RegistryError, UnknownSchemaError
+from .framing import frame_id
+from .registered_schema import RegisteredSchema, SchemaReference
+from .registry_formats import FramedDecoder, RegistryDecoder, RegistryEncoder
+from .schema_choice import REGISTERED, is_true, schema_to_read, schema_to_write, subject_of
+from .schema_registry import SchemaRegistry
+
+__all__ = [
+    "REGISTERED",
+    "FramedDecoder",
+    "RegisteredSchema",
+    "RegistryDecoder",
+    "RegistryEncoder",
+    "RegistryError",
+    "SchemaReference",
+    "SchemaRegistry",
+    "UnknownSchemaError",
+    "frame_id",
+    "is_true",
+    "schema_to_read",
+    "schema_to_write",
+    "subject_of",
+]

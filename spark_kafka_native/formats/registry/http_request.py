@@ -1,0 +1,197 @@
+"""`send`: one HTTP request to a registry, within a deadline and with a limit for the answer.
+
+The URL is an option, so a user could make this process send requests to any address. Hence no redirect to
+another host and no link-local address (where clouds keep their metadata). Errors show nothing that was sent
+or received.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import ipaddress
+import os
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+from .errors import RegistryError
+
+MAX_BODY_BYTES: Final = 4 * 1024 * 1024
+_MAX_REDIRECTS: Final = 3
+_ALLOWED_URLS: Final = "PYKAFKA_ALLOWED_URLS"
+"""An administrator's list of URLs, which may contain those of link-local addresses."""
+
+
+class RequestError(Exception):
+    """No answer: another attempt may get one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A request without its place. ``headers`` may hold credentials."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """``headers`` have names in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+def send(base: str, request: Request, tls: ssl.SSLContext | None, until: float) -> Answer:
+    """The answer of the registry at ``base``; ``until`` is a moment of `time.monotonic`. It opens a
+    connection of its own: a process asks for each schema once.
+
+    Raises `RequestError`, or `RegistryError` where another attempt makes no difference.
+    """
+    url = base.rstrip("/") + request.path
+    for _ in range(_MAX_REDIRECTS + 1):
+        answer = _send_once(urlsplit(url), request, tls, until)
+        if answer.status not in ((301, 302, 303, 307, 308) if request.body is None else (307, 308)):
+            return answer
+        url = _redirected(url, answer.headers.get("location"))
+    raise RegistryError(f"{base} redirects again and again")
+
+
+def _redirected(url: str, location: str | None) -> str:
+    before = urlsplit(url)
+    try:
+        target = urljoin(url, location or "")
+        after = urlsplit(target)
+    except ValueError:
+        after = SplitResult("", "", "", "", "")
+    if (before.scheme, before.netloc) != (after.scheme, after.netloc):
+        raise RegistryError(
+            f"{before.scheme}://{before.netloc} redirects to another host, which is not asked"
+        )
+    return target
+
+
+def _send_once(parts: SplitResult, request: Request, tls: ssl.SSLContext | None, until: float) -> Answer:
+    host = parts.hostname or ""
+    open_socket = _Cuttable()
+    # One timer for the whole request: a socket timeout would restart with each byte.
+    watchdog = threading.Timer(max(until - time.monotonic(), 0), open_socket.cut)
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        sock = open_socket.hold(_connect(host, parts.port or (443 if tls else 80), until))
+        if tls is not None:
+            sock = open_socket.hold(tls.wrap_socket(sock, server_hostname=host))
+        answer = _exchange(sock, parts, request)
+        open_socket.check()  # an answer that was cut off looks like a short one
+        return answer
+    except ssl.SSLCertVerificationError as error:
+        raise RegistryError(
+            f"{parts.netloc}: its certificate is not trusted: {error.verify_message}"
+        ) from None
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        if isinstance(error, RegistryError):
+            raise
+        late = "no answer in time" if time.monotonic() >= until else _name(error)
+        raise RequestError(late) from None
+    finally:
+        watchdog.cancel()
+        open_socket.close()
+
+
+def _name(error: Exception) -> str:
+    return (isinstance(error, OSError) and error.strerror) or type(error).__name__
+
+
+class _Cuttable:
+    """The socket of a request, which another thread may cut."""
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+        self._is_cut = False
+
+    def hold(self, sock: socket.socket) -> socket.socket:
+        self._socket = sock
+        self.check()  # it may have been cut between two sockets
+        return sock
+
+    def check(self) -> None:
+        if self._is_cut:
+            raise TimeoutError
+
+    def cut(self) -> None:
+        self._is_cut = True
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+
+
+def _connect(host: str, port: int, until: float) -> socket.socket:
+    failure: OSError | None = None
+    for family, kind, protocol, _, target in _resolve(host, port, until):
+        address: Any = ipaddress.ip_address(str(target[0]).partition("%")[0])
+        address = getattr(address, "ipv4_mapped", None) or address
+        if address.is_link_local and os.environ.get(_ALLOWED_URLS) is None:
+            raise RegistryError(
+                f"{host} is a link-local address; such a registry must be among {_ALLOWED_URLS}"
+            )
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.settimeout(max(until - time.monotonic(), 0.001))
+            sock.connect(target)
+            return sock
+        except OSError as error:
+            sock.close()
+            failure = error
+    raise failure or OSError("no address")
+
+
+def _resolve(host: str, port: int, until: float) -> list[Any]:
+    """The addresses. The system's resolver has no time limit: a thread waits for it."""
+    found: list[Any] = []
+
+    def ask() -> None:
+        try:
+            found.append(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as error:
+            found.append(error)
+
+    thread = threading.Thread(target=ask, daemon=True, name=f"look-up of {host}")
+    thread.start()
+    thread.join(max(until - time.monotonic(), 0))
+    if not found:
+        raise TimeoutError
+    if isinstance(found[0], Exception):
+        raise OSError(0, f"cannot resolve {host}")
+    return list(found[0])
+
+
+def _exchange(sock: socket.socket, parts: SplitResult, request: Request) -> Answer:
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port)
+    connection.sock = sock
+    connection.request(
+        request.method,
+        (parts.path or "/") + (f"?{parts.query}" if parts.query else ""),
+        body=request.body,
+        headers={**request.headers, "Connection": "close"},
+    )
+    response = connection.getresponse()
+    body = response.read(MAX_BODY_BYTES + 1)
+    if len(body) > MAX_BODY_BYTES:
+        raise RegistryError(f"{parts.netloc}: the answer is longer than {MAX_BODY_BYTES} bytes")
+    if response.length:  # with a limit, `read` does not mind
+        raise http.client.IncompleteRead(body, response.length)
+    return Answer(response.status, {name.lower(): text for name, text in response.getheaders()}, body)

@@ -1,0 +1,206 @@
+"""`RegistryDecoder` and `RegistryEncoder`: a format's decoders and encoders, for payloads that name their
+schema."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ..arrays import wrap
+from ..errors import FormatError
+from ..format import BadRows, Decoded, Decoder, Encoder
+from .errors import RegistryError, UnknownSchemaError
+from .framing import Framed, SchemaKey, split, with_prefix
+from .registered_schema import RegisteredSchema
+from .schema_registry import SchemaRegistry
+
+MAX_DECODERS: Final = 256
+MAX_UNKNOWN: Final = 1_000
+"""Schemas that the registry does not know, in one column. With more of them the records are of something
+else, and each would cost a request."""
+
+
+class RegistryDecoder:
+    """Decodes payloads, each under the schema that it names, into one type."""
+
+    takes_headers: Final = True
+
+    def __init__(
+        self,
+        type: pa.DataType,
+        registry: SchemaRegistry,
+        language: str,
+        make: Callable[[RegisteredSchema], Decoder],
+    ) -> None:
+        """``language``: ``AVRO``, ``PROTOBUF`` or ``JSON``, of all schemas. ``make`` makes the decoder of the
+        payloads of one schema, of the type ``type``; a `FormatError` that it raises makes them bad."""
+        self.type = type
+        self._registry = registry
+        self._language = language
+        self._make = make
+        self._decoders: OrderedDict[SchemaKey, Decoder | str] = OrderedDict()
+        """By id or GUID, the one that was used last at the end; or why there is none."""
+
+    def decode(self, payloads: pa.Array, headers: pa.Array | None = None) -> Decoded:
+        """As `Decoder.decode`. ``headers``: see `framing.split`.
+
+        Raises `RegistryError` if the registry can't be asked for a schema.
+        """
+        unknown: list[SchemaKey] = []
+
+        def decoder_of(key: SchemaKey) -> Decoder | str:
+            try:
+                return self._decoder(key)
+            except UnknownSchemaError as error:
+                unknown.append(key)
+                if len(unknown) > MAX_UNKNOWN:
+                    raise RegistryError(
+                        f"More than {MAX_UNKNOWN} schemas of one batch of records are not in the schema "
+                        f"registry at {self._registry.url}: they are records of another registry, or of none"
+                    ) from error
+                return str(error)
+
+        return _decode_parts(self.type, payloads, headers, decoder_of)
+
+    def _decoder(self, key: SchemaKey) -> Decoder | str:
+        found = self._decoders.get(key)
+        if found is None:
+            found = self._decoders[key] = self._new(key)
+            if len(self._decoders) > MAX_DECODERS:
+                self._decoders.popitem(last=False)
+        self._decoders.move_to_end(key)
+        return found
+
+    def _new(self, key: SchemaKey) -> Decoder | str:
+        if isinstance(key, int) and key < 0:
+            return f"{key} is no id of a schema"
+        registry = self._registry
+        schema = registry.schema(key) if isinstance(key, int) else registry.schema_of_guid(key)
+        if schema.type != self._language:
+            return f"{schema.shown} is of type {schema.type}, not {self._language}"
+        try:
+            return self._make(schema)
+        except RegistryError:
+            raise
+        except FormatError as error:
+            return f"{schema.shown}: {error}"
+
+
+@dataclass(frozen=True, slots=True)
+class FramedDecoder:
+    """Decodes payloads that name their schema, in a format that can be read without it."""
+
+    type: pa.DataType
+    decoder: Decoder
+    takes_headers: ClassVar[bool] = True
+
+    def decode(self, payloads: pa.Array, headers: pa.Array | None = None) -> Decoded:
+        """As `Decoder.decode`. ``headers``: see `framing.split`."""
+        return _decode_parts(self.type, payloads, headers, lambda _: self.decoder)
+
+
+class _FirstSchemas:
+    """The schema of the first records of each type, to say once in a process that others came."""
+
+    def __init__(self) -> None:
+        self._keys: dict[pa.DataType, SchemaKey] = {}
+        self._said: set[pa.DataType] = set()
+
+    def note(self, kind: pa.DataType, key: SchemaKey) -> None:
+        """Records of ``kind`` are under this schema."""
+        if len(self._keys) >= _MAX_NOTED and kind not in self._keys:
+            return
+        first = self._keys.setdefault(kind, key)
+        if key != first and kind not in self._said:
+            self._said.add(kind)
+            _LOG.warning(
+                "Records are under schema %s, others under schema %s. All of them are read under the schema "
+                "that was chosen when the query started: a new start of the query takes a newer version.",
+                first,
+                key,
+            )
+
+
+_LOG: Final = logging.getLogger("spark_kafka_native.formats")
+_MAX_NOTED: Final = 64
+_first_schemas: Final = _FirstSchemas()
+
+
+def _decode_parts(
+    kind: pa.DataType,
+    payloads: pa.Array,
+    headers: pa.Array | None,
+    decoder_of: Callable[[SchemaKey], Decoder | str],
+) -> Decoded:
+    """``payloads`` as an array of ``kind``, each with the decoder for its schema, or bad for the reason why
+    there is none."""
+    parts = _Parts(kind, len(payloads))
+    for part in split(payloads, headers):
+        if not isinstance(part, Framed):
+            parts.add_bad(part.rows, part.reason)
+            continue
+        decoder = decoder_of(part.key)
+        if isinstance(decoder, str):
+            parts.add_bad(_rows(part, payloads), decoder)
+            continue
+        _first_schemas.note(kind, part.key)
+        if part.rows is None:
+            return decoder.decode(part.bodies)
+        parts.add(part.rows, decoder.decode(part.bodies))
+    return parts.joined()
+
+
+def _rows(part: Framed, payloads: pa.Array) -> npt.NDArray[np.int64]:
+    return np.flatnonzero(payloads.is_valid()) if part.rows is None else part.rows
+
+
+class _Parts:
+    """Parts of a column, to be put together."""
+
+    def __init__(self, kind: pa.DataType, length: int) -> None:
+        self._kind = kind
+        self._length = length
+        self._arrays: list[pa.Array] = []
+        self._rows: list[npt.NDArray[np.int64]] = []
+        self._bad: dict[int, str] = {}
+
+    def add_bad(self, rows: npt.NDArray[np.int64], reason: str) -> None:
+        self._bad.update(dict.fromkeys(rows.tolist(), reason))
+
+    def add(self, rows: npt.NDArray[np.int64], decoded: Decoded) -> None:
+        self._arrays.append(decoded.array)
+        self._rows.append(rows)
+        for place, reason in zip(decoded.bad.rows, decoded.bad.reasons, strict=True):
+            self._bad[int(rows[place])] = reason
+
+    def joined(self) -> Decoded:
+        bad = sorted(self._bad)
+        return Decoded(self._array(), BadRows(tuple(bad), tuple(self._bad[row] for row in bad)))
+
+    def _array(self) -> Any:
+        if not self._arrays:
+            return pa.nulls(self._length, self._kind)
+        places = np.full(self._length, -1, np.int64)
+        rows = np.concatenate(self._rows)
+        places[rows] = np.arange(len(rows))
+        return pa.concat_arrays(self._arrays).take(wrap(places, pa.int64(), places >= 0))
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryEncoder:
+    """Encodes rows under one registered schema."""
+
+    prefix: bytes
+    """What stands before each payload: `framing.frame_id`, and protobuf's message indexes."""
+    encoder: Encoder
+
+    def encode(self, rows: pa.Array) -> pa.Array:
+        """As `Encoder.encode`."""
+        return with_prefix(self.encoder.encode(rows), self.prefix)

@@ -1,0 +1,205 @@
+"""`shared_login`: the delegation token for reads and writes of which no process sees the end.
+
+Spark plans each of them in another process, and all with the same credentials share a token. The session's
+local folder keeps it for them, in a file that only this user can read, with what else a `TokenKeeper` knows.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from ..kafka.config.client_config import ClientConfig
+from ..kafka.config.secret import Secret, is_reference
+from ..kafka.errors import DeadlineExceededError, KafkaError
+from ..kafka.runtime.deadline import Deadline
+from ..kafka.runtime.retry import Backoff, retry
+from ..kafka.security.config_providers import resolve
+from .delegation_tokens import (
+    REPLACE_BELOW,
+    HeldToken,
+    KeptTokens,
+    Moment,
+    TokenKeeper,
+    TokenLogin,
+    TokenOptions,
+    session_folder,
+)
+
+_in_process: dict[str, KeptTokens] = {}
+"""The tokens of a process in a session without a folder."""
+_LOCK_BACKOFF: Final = Backoff(first_ms=10, max_ms=250)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedLogin:
+    """The login of `shared_login`, and where its token is kept."""
+
+    login: TokenLogin
+    place: str
+
+    def forget(self) -> None:
+        """The token may be the reason of a failure: the next `shared_login` creates another one."""
+        _in_process.pop(self.place, None)
+        with suppress(OSError):
+            Path(self.place).unlink()
+
+
+def shared_login(client: ClientConfig, options: TokenOptions, *, ask: bool) -> SharedLogin:
+    """A login for the tasks of a batch read or of a micro-batch to write. ``ask``: ask the cluster first
+    whether the token has been revoked.
+
+    One process at a time talks to the cluster. Without ``ask``, the others use the present token meanwhile,
+    if it lives. Raises the client's errors, and `DeadlineExceededError` if another process does not end.
+    """
+    folder = session_folder()
+    if folder is None:
+        place = _key(client, options, b"")
+        keeper = TokenKeeper(client, options, _in_process.get(place))
+        try:
+            return SharedLogin(login=_login(keeper, ask=ask), place=place)
+        finally:
+            _in_process[place] = keeper.kept
+    patience_ms = client.default_api_timeout_ms
+    with _locked(folder / "pykafka-tokens", patience_ms) as opened:
+        file = folder / f"pykafka-token-{_key(client, options, _salt(opened))}"
+    held = None if ask else _read(file).held
+    if held is not None and held.left >= REPLACE_BELOW:
+        patience_ms = 0
+    try:
+        lock = _locked(folder / f"{file.name}-lock", patience_ms)
+    except DeadlineExceededError:
+        if held is None or not held.left:
+            raise
+        return SharedLogin(login=held.login, place=str(file))
+    with lock:
+        before = _read(file)
+        keeper = TokenKeeper(client, options, before)
+        try:
+            return SharedLogin(login=_login(keeper, ask=ask), place=str(file))
+        finally:
+            if keeper.kept != before:
+                _write(file, keeper.kept)
+
+
+def _login(keeper: TokenKeeper, *, ask: bool) -> TokenLogin:
+    if ask:
+        keeper.forget_revoked()
+    return keeper.login().login
+
+
+def _locked(file: Path, patience_ms: float) -> BinaryIO:
+    """``file``, opened: no other process of this machine has it until it is closed. Raises
+    `DeadlineExceededError` if another one has it for longer than ``patience_ms``."""
+    opened = os.fdopen(os.open(file, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
+
+    def lock() -> None:
+        with suppress(ImportError):  # Windows, where Spark plans in a process after the other
+            import fcntl
+
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise KafkaError(
+                    f"another process of this Spark session asks the cluster for it, and has {file} locked"
+                ) from None
+
+    try:
+        retry(
+            lock,
+            what="getting the delegation token that the session shares",
+            deadline=Deadline.after_ms(patience_ms),
+            backoff=_LOCK_BACKOFF,
+            retriable=lambda _: True,
+        )
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def _salt(opened: BinaryIO) -> bytes:
+    """Random bytes of the session."""
+    salt = opened.read()
+    if not salt:
+        salt = os.urandom(32)
+        opened.write(salt)
+    return salt
+
+
+def _key(client: ClientConfig, options: TokenOptions, salt: bytes) -> str:
+    """Equal for equal credentials only: no user gets the token of another one. It reveals nothing of them."""
+    security = {
+        one.name: value.reveal() if isinstance(value, Secret) else str(value)
+        for one in fields(client.security)
+        if (value := getattr(client.security, one.name)) is not None
+    }
+    identity = _identity(client, security)
+    text = json.dumps([client.bootstrap_servers, security, repr(options), identity], sort_keys=True)
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), key=salt, digest_size=16).hexdigest()
+
+
+def _identity(client: ClientConfig, settings: Mapping[str, str]) -> list[str]:
+    """The user, as far as the settings themselves do not say it: a ticket cache, a token from a provider, the
+    values of files and variables. Raises the client's errors."""
+    # A token of a file included, all of it: a token that names another user is easily written.
+    found = [resolve(name, value) for name, value in sorted(settings.items()) if is_reference(value)]
+    security = client.security
+    deadline = Deadline.after_ms(client.default_api_timeout_ms)
+    if security.uses_sasl and security.mechanism == "GSSAPI":
+        from ..kafka.security.kerberos import log_in, login_of
+
+        return [*found, log_in(login_of(security), deadline)[0]]
+    if security.uses_sasl and security.token_provider is not None:
+        from ..kafka.security.tokens import current_token
+
+        return [*found, _subject(current_token(security, deadline).reveal())]
+    return found
+
+
+def _subject(token: str) -> str:
+    """The user of a token: issuer and subject of a JWT; of another token all of it."""
+    try:
+        payload = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        return json.dumps([claims.get("iss", ""), claims["sub"]])
+    except (IndexError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        return token
+
+
+def _read(file: Path) -> KeptTokens:
+    try:
+        found: dict[str, Any] = json.loads(file.read_bytes())
+        failed = found["failed"]
+        return KeptTokens(
+            held=_held(found["held"]),
+            coming=_held(found["coming"]),
+            failed=None if failed is None else Moment(**failed),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return KeptTokens()  # another one is created
+
+
+def _held(found: dict[str, Any] | None) -> HeldToken | None:
+    from ..kafka.admin.delegation_tokens import DelegationToken
+
+    if found is None:
+        return None
+    given = found["token"]
+    token = DelegationToken(**given | {"hmac": Secret(given["hmac"]), "renewers": tuple(given["renewers"])})
+    return HeldToken(**found | {"token": token, "since": Moment(**found["since"])})
+
+
+def _write(file: Path, kept: KeptTokens) -> None:
+    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix="pykafka-")  # mode 0600
+    with os.fdopen(descriptor, "w") as opened:
+        json.dump(asdict(kept), opened, default=Secret.reveal)
+    os.replace(name, file)

@@ -1,0 +1,139 @@
+"""`pykafka exporter`: what a scrape shows, also while the cluster hangs, and when a look is too old."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from support.waiting import eventually
+
+from spark_kafka_native.cli.cluster_moment import ClusterMoment
+from spark_kafka_native.cli.exporter import WatchedCluster
+from spark_kafka_native.cli.main import main
+from spark_kafka_native.kafka import GroupConsumer
+from spark_kafka_native.kafka.errors import NetworkError
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.testing import MockBroker
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@contextmanager
+def exporter(*arguments: str) -> Iterator[str]:
+    """The URL of one that runs in a process of its own. It ends in good order."""
+    command = [sys.executable, "-m", "spark_kafka_native", "exporter", "--listen", "127.0.0.1:0", *arguments]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            serving = re.fullmatch(r"serving (http://127\.0\.0\.1:\d+/metrics)\n", process.stderr.readline())
+            assert serving
+            yield serving[1]
+        finally:
+            process.send_signal(signal.SIGTERM)
+            rest = process.stderr.read()
+    assert process.returncode == 143
+    assert "Traceback" not in rest
+
+
+def scraped(url: str) -> set[str]:
+    with urllib.request.urlopen(url, timeout=60) as response:
+        return set(response.read().decode().splitlines())
+
+
+def test_lag_of_groups_and_ends_of_topics() -> None:
+    with MockBroker() as broker:
+        broker.create_topic("orders", 2)
+        broker.append("orders", [b"a", b"b", b"c"])
+        with GroupConsumer(
+            broker.bootstrap_servers, "orders", group="billing", auto_offset_reset="earliest"
+        ) as consumer:
+            consumer.fetch_record(timeout=60)
+            consumer.commit()
+        broker.append("orders", [b"d"], partition=1)
+        with exporter("-b", broker.bootstrap_servers, "-i", "1") as url:
+            eventually(lambda: "kafka_exporter_up 1.0" in scraped(url))
+            ends = 'kafka_topic_partition_current_offset{topic="orders"} '
+            lag = 'kafka_consumergroup_lag{consumergroup="billing",topic="orders"} '
+            assert ends + "4.0" in scraped(url)
+            before = next(float(line.removeprefix(lag)) for line in scraped(url) if line.startswith(lag))
+            assert before >= 2
+            broker.append("orders", [b"e"] * 5)
+            eventually(lambda: f"{lag}{before + 5}" in scraped(url))
+        broker.create_topic("payments")
+        with exporter("-b", broker.bootstrap_servers, "--by-partition", "orders") as url:
+            eventually(lambda: "kafka_exporter_up 1.0" in scraped(url))
+            assert 'kafka_topic_partition_current_offset{partition="0",topic="orders"} 8.0' in scraped(url)
+            assert "kafka_exporter_problems 0.0" in scraped(url)
+            assert not [line for line in scraped(url) if "payments" in line]
+
+
+def test_a_scrape_does_not_wait_for_a_cluster_that_hangs() -> None:
+    with MockBroker() as broker:
+        broker.create_topic("orders")
+        with exporter("-b", broker.bootstrap_servers, "-i", "1", "--timeout", "1") as url:
+            eventually(lambda: "kafka_exporter_up 1.0" in scraped(url))
+            hang = broker.on("Metadata").ignore()
+            eventually(lambda: "kafka_exporter_up 0.0" in scraped(url))
+            assert 'kafka_topic_partition_current_offset{topic="orders"} 0.0' in scraped(url)
+            hang.withdraw()
+            eventually(lambda: "kafka_exporter_up 1.0" in scraped(url))
+
+
+def test_it_starts_before_its_cluster() -> None:
+    with exporter("-b", "127.0.0.1:1", "-i", "1", "--timeout", "1") as url:
+        assert "kafka_exporter_up 0.0" in scraped(url)
+        assert "kafka_exporter_last_success_timestamp_seconds 0.0" in scraped(url)
+
+
+def names(watched: WatchedCluster) -> dict[str, float]:
+    return {str(key): value for key, value in watched.metrics() if isinstance(value, int | float)}
+
+
+def test_a_look_is_served_until_it_is_too_old(capfd: pytest.CaptureFixture[str]) -> None:
+    watched = WatchedCluster(60)
+    moment = ClusterMoment(
+        at=time.monotonic(),
+        brokers=3,
+        ends={T0: 10, T1: 5},
+        groups={"g": {T0: 4, T1: 7}},
+        members={"g": 2},
+        problems=["t-2: LEADER_NOT_AVAILABLE"],
+    )
+    watched.see(moment)
+    seen = names(watched)
+    assert seen["kafka.consumergroup.lag{consumergroup=g,topic=t,partition=0}"] == 6
+    assert seen["kafka.consumergroup.lag{consumergroup=g,topic=t,partition=1}"] == 0  # recreated
+    assert seen["kafka.consumergroup.members{consumergroup=g}"] == 2
+    assert (seen["kafka.brokers"], seen["kafka.exporter.problems"], seen["kafka.exporter.up"]) == (3, 1, 1)
+    for _ in range(2):
+        watched.miss(NetworkError("gone"))
+    after = names(watched)
+    assert after.pop("kafka.exporter.up") == 0
+    assert after.items() <= seen.items()
+    assert capfd.readouterr().err == "warning: t-2: LEADER_NOT_AVAILABLE\nwarning: gone\n"
+    moment.at -= 60
+    watched.see(moment)  # at the end of a slow look
+    assert set(names(watched)) == {"kafka.exporter.up", "kafka.exporter.last_success.timestamp"}
+    assert names(watched)["kafka.exporter.up"] == 0
+
+
+@pytest.mark.parametrize("address", ["9308", "localhost", "localhost:http", "localhost:65536", ""])
+def test_an_address_has_a_port(address: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["exporter", "--listen", address, "-b", "h"])
+    assert "HOST:PORT is wanted" in capfd.readouterr().err
+
+
+def test_an_address_in_use_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert main(["exporter", "--listen", address, "-b", "127.0.0.1:1"]) == 1
+    assert "in use" in capfd.readouterr().err

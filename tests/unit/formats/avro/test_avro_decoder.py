@@ -1,0 +1,277 @@
+"""Avro's payloads: values under one schema or two, and payloads that are bad."""
+
+import datetime as dt
+import json
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from support.avro_cases import write
+
+from spark_kafka_native.formats import BadRows, Decoded, FormatError
+from spark_kafka_native.formats.avro.decoder import AvroDecoder
+from spark_kafka_native.formats.avro.kernel import Kernel, PythonKernel, load_compiled
+from spark_kafka_native.formats.avro.schema import parse_schema
+from spark_kafka_native.formats.avro.types import arrow_type
+
+UTC = pa.timestamp("us", "UTC")
+
+
+def record(*fields: dict[str, Any] | tuple[str, Any], name: str = "R") -> dict[str, Any]:
+    made = [one if isinstance(one, dict) else {"name": one[0], "type": one[1]} for one in fields]
+    return {"type": "record", "name": name, "fields": made}
+
+
+@pytest.fixture(params=["compiled", "python"])
+def kernel(request: pytest.FixtureRequest) -> Kernel:
+    found = load_compiled() if request.param == "compiled" else PythonKernel()
+    if found is None:
+        pytest.skip("there is no C compiler")
+    return found
+
+
+def decode(
+    kernel: Kernel, payloads: list[bytes | None], written: Any, read: Any = None, kind: Any = None
+) -> Decoded:
+    reader = parse_schema(json.dumps(written if read is None else read))
+    decoder = AvroDecoder(parse_schema(json.dumps(written)), reader, kind or arrow_type(reader), kernel)
+    decoded = decoder.decode(pa.array(payloads, pa.binary()))
+    decoded.array.validate(full=True)
+    assert decoded.array.type == decoder.type
+    return decoded
+
+
+LONG_MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+NANOS = {"type": "long", "logicalType": "timestamp-nanos"}
+E1 = {"type": "enum", "name": "E", "symbols": ["A", "B", "C"]}
+AT = dt.datetime(1969, 12, 31, 23, 59, 59, 999000, dt.UTC)
+
+
+@pytest.mark.parametrize(
+    ("written", "read", "kind", "data", "wanted"),
+    [
+        ("int", "long", None, b"\x03", -2),
+        ("int", "double", None, b"\x03", -2.0),
+        ("int", "int", pa.int8(), b"\x03", -2),
+        ("long", "float", None, b"\x03", -2.0),
+        ("float", "double", None, b"\0\0\x80\x3f", 1.0),
+        ("string", "bytes", None, b"\x02a", b"a"),
+        ("bytes", "string", None, b"\x02a", "a"),
+        ("string", "string", pa.binary(), b"\x02\xff", b"\xff"),
+        (LONG_MILLIS, LONG_MILLIS, None, b"\x01", AT),
+        (LONG_MILLIS, {"type": "long", "logicalType": "timestamp-micros"}, None, b"\x01", AT),
+        (LONG_MILLIS, {"type": "long", "logicalType": "timestamp-micros"}, pa.int64(), b"\x01", -1000),
+        (LONG_MILLIS, "long", None, b"\x01", -1),
+        (NANOS, NANOS, None, b"\x01", -1),
+        # Rounded down, as Java's Math.floorDiv.
+        (NANOS, NANOS, UTC, b"\x01", dt.datetime(1969, 12, 31, 23, 59, 59, 999999, dt.UTC)),
+        (
+            {"type": "long", "logicalType": "time-micros"}, {"type": "long", "logicalType": "time-micros"},
+            pa.time64("us"), b"\x02", dt.time(0, 0, 0, 1),
+        ),
+        (E1, {**E1, "symbols": ["C", "A"], "default": "A"}, None, b"\x02", "A"),
+        (E1, {**E1, "symbols": ["C", "A"], "default": "A"}, None, b"\x04", "C"),
+        ("int", ["null", "string", "long"], pa.struct([("member1", pa.int64())]), b"\x04", {"member1": 2}),
+        ("int", ["null", "string", "long"], pa.struct([("member0", pa.string())]), b"\x04",
+         {"member0": None}),
+        (["null", "int"], ["null", "long"], None, b"\x02\x04", 2),
+        (["null", "int"], "int", None, b"\x02\x04", 2),
+        (["string", "int"], ["int", "long"], None, b"\x02\x04", 2),
+        (
+            {"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"},
+            {"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"},
+            pa.string(), bytes(range(16)), "00010203-0405-0607-0809-0a0b0c0d0e0f",
+        ),
+        (record(("a", "int"), ("b", "int")), record({"name": "c", "type": "int", "aliases": ["b"]}), None,
+         b"\x02\x04", {"c": 2}),
+        (record(("a", "int")), record(("a", "int"), {"name": "s", "type": "string", "default": "x"}), None,
+         b"\x02", {"a": 1, "s": "x"}),
+        (record(("a", "int")), record(("a", "int"), ("n", ["null", "int"])), None, b"\x02",
+         {"a": 1, "n": None}),
+        (record(("a", "int")), record(("a", "int"), {"name": "n", "type": ["null", "int"], "default": 7}),
+         None, b"\x02", {"a": 1, "n": 7}),
+        ({"type": "array", "items": "int"}, None, None, b"\x03\x04\x02\x04\x02\x06\x00", [1, 2, 3]),
+        ("null", None, None, b"", None),
+        (record(), None, None, b"", {}),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}, None, None,
+         b"\x06\xff\xff\x85", Decimal("-1.23")),
+    ],
+)  # fmt: skip
+def test_values_are_resolved(
+    kernel: Kernel, written: Any, read: Any, kind: Any, data: bytes, wanted: Any
+) -> None:
+    decoded = decode(kernel, [data], written, read, kind)
+    assert decoded.bad == BadRows()
+    assert decoded.array.to_pylist() == [wanted]
+
+
+HUGE = b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"
+"""2 ** 63 - 1."""
+LEAST = b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"
+
+
+@pytest.mark.parametrize(
+    ("schema", "data", "reason"),
+    [
+        ("long", b"", "ends within it"),
+        ("long", b"\x80", "ends within it"),
+        ("long", b"\x02\x02", "bytes behind the value"),
+        ("long", b"\xff" * 10, "too many bytes"),
+        ("int", b"\xff\xff\xff\xff\x7f", "too many bytes"),
+        ("double", b"\0" * 7, "ends within it"),
+        ("boolean", b"\x02", "neither 0 nor 1"),
+        ("boolean", b"", "ends within it"),
+        ("string", b"\x04a", "ends within it"),
+        ("string", b"\x01", "length is negative"),
+        ("string", HUGE, "ends within it"),
+        ("string", b"\x02\xff", "not UTF-8"),
+        ("string", b"\x06\xed\xa0\x80", "not UTF-8"),
+        ("string", b"\x04\xc0\x80", "not UTF-8"),
+        ("string", b"\x08\xf4\x90\x80\x80", "not UTF-8"),
+        ("string", b"\x12aaaaaaaa\xc3", "not UTF-8"),
+        ({"type": "map", "values": "int"}, b"\x02\x02\xff\x02\x00", "`{}.key|not UTF-8"),
+        ({"type": "map", "values": "int"}, b"\x04\x02a\x02\x02a\x04\x00", "a key twice"),
+        ({"type": "map", "values": "int"}, b"\x02\x02a\x02\x02\x02a\x04\x00", "a key twice"),
+        (E1, b"\x06", "none of the symbols"),
+        (E1, b"\x01", "none of the symbols"),
+        (["null", "int"], b"\x04", "none of the types"),
+        (["null", "int"], b"\x01", "none of the types"),
+        ({"type": "array", "items": "int"}, HUGE + b"\x00", "more elements than bytes"),
+        ({"type": "array", "items": "double"}, b"\x04" + b"\0" * 12, "more elements than bytes"),
+        ({"type": "array", "items": "int"}, LEAST + b"\x00", "more elements than bytes"),
+        ({"type": "array", "items": "int"}, b"\x01\x04\x02\x00", "size of a block"),
+        ({"type": "array", "items": "null"}, HUGE + b"\x00", "much larger"),
+        ({"type": "array", "items": record(name="Empty")}, b"\xfe\xff\x7f\x00", "much larger"),
+        ({"type": "array", "items": "int"}, b"\x02\x02", "ends within it"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 0}, b"\x02\x64", "more digits"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 0}, b"\x00", "or none"),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 0},
+            b"\x24\x01" + b"\0" * 17,
+            "more digits",
+        ),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 0},
+            b"\x22\x00\x80" + b"\0" * 15,
+            "more digits",
+        ),
+        (LONG_MILLIS, HUGE, "does not fit"),
+    ],
+)
+def test_bad_payloads_are_named_and_change_no_other(
+    kernel: Kernel, schema: Any, data: bytes, reason: str
+) -> None:
+    written = record(("before", "string"), ("x", schema), ("after", ["null", "string"]))
+    good = {"before": "b", "after": "a"}
+    samples = {"long": 1, "int": 1, "double": 1.0, "boolean": True, "string": "s"}
+    if isinstance(schema, str):
+        good["x"] = samples[schema]
+    elif isinstance(schema, list):
+        good["x"] = 1
+    else:
+        good["x"] = {"map": {"k": 1}, "array": [], "enum": "A", "bytes": Decimal(1), "long": 0}[
+            schema["type"]
+        ]
+    payload = write(written, good)
+    alone = decode(kernel, [data], schema)
+    assert alone.bad.rows == (0,)
+    assert alone.array.to_pylist() == [None]
+    decoded = decode(kernel, [payload, b"\x02b" + data, None, payload, payload[:-1]], written)
+    assert decoded.bad.rows == (1, 4)
+    rows = decoded.array.to_pylist()
+    assert rows[1] is rows[2] is rows[4] is None
+    assert rows[0] == rows[3]
+    assert rows[0]["before"] == "b"
+    assert rows[0]["after"] == "a"
+    whole = record(("before", "string"), ("x", schema))
+    [told] = decode(kernel, [b"\x02b" + data], whole).bad.reasons
+    assert any(part in told for part in reason.split("|"))
+
+
+@pytest.mark.parametrize(
+    ("name", "aliases", "member"),
+    [("x.R", [], "member1"), ("y.R", [], "member1"), ("S", [], "member0"), ("T", ["z.T"], "member1")],
+)
+def test_a_record_is_the_branch_of_its_name(
+    kernel: Kernel, name: str, aliases: list[str], member: str
+) -> None:
+    first, second = record(("a", "int"), name="S"), record(("a", "int"), name="x.R") | {"aliases": aliases}
+    decoded = decode(kernel, [b"\x02"], record(("a", "int"), name=name), ["null", first, second])
+    [row] = decoded.array.to_pylist()
+    assert {name for name, value in row.items() if value is not None} == {member}
+
+
+def test_a_type_of_the_writer_that_the_reader_lacks_is_bad_where_it_is(kernel: Kernel) -> None:
+    decoded = decode(kernel, [b"\x00\x02", b"\x02\x02a", b"\x04"], ["int", "string", "null"], "long")
+    assert decoded.array.to_pylist() == [1, None, None]
+    assert decoded.bad.rows == (1, 2)
+    assert "does not have its type" in decoded.bad.reasons[0]
+    enum = {**E1, "symbols": ["A"]}
+    decoded = decode(kernel, [b"\x00", b"\x02"], E1, enum)
+    assert decoded.array.to_pylist() == ["A", None]
+    assert "does not have its symbol" in decoded.bad.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("written", "read", "kind", "reason"),
+    [
+        ("string", "int", None, "was written as string; it can't be read as int"),
+        ("long", "int", None, "written as long"),
+        (["string", "bytes"], "int", None, "it can't be read as int"),
+        (E1, {**E1, "name": "F"}, None, "written as E"),
+        (record(("a", "int")), record(("b", "int")), None, "`b` is not in the schema .* no default"),
+        (record(("a", "int")), record({"name": "b", "type": "int", "default": "x"}), None, "default of `b`"),
+        (
+            record(("a", "int")),
+            record({"name": "b", "type": "string", "default": "x" * 5000}),
+            None,
+            "more than 4,096 bytes",
+        ),
+        (record(("a", "int")), None, pa.struct([("b", pa.int32())]), "has no field `b`; it has a"),
+        (record(("a", "int")), None, pa.struct([("a", pa.string())]), "`a` is int .* not read as string"),
+        (record(("a", "long")), None, pa.struct([("a", UTC)]), "not read as timestamp"),
+        (LONG_MILLIS, None, pa.timestamp("us"), "not read as timestamp"),
+        ("long", None, pa.int32(), "not read as int32"),
+        (["null", "int", "string"], None, pa.struct([("member2", pa.int32())]), "union of 2 types"),
+    ],
+)
+def test_what_can_never_be_read_is_refused_at_once(written: Any, read: Any, kind: Any, reason: str) -> None:
+    with pytest.raises(FormatError, match=reason):
+        decode(PythonKernel(), [], written, read, kind)
+
+
+def test_single_objects_are_read_without_their_head(kernel: Kernel) -> None:
+    head = bytes.fromhex("c301c70345637248018f")
+    decoded = decode(kernel, [head + b"\x02a", b"\x02a", head[:9] + b"\x00\x02a"], "string")
+    assert decoded.array.to_pylist() == ["a", "a", None]
+    assert "of another schema, of fingerprint 00014872634503c7" in decoded.bad.reasons[0]
+
+
+def test_a_payload_with_the_head_of_a_registry_is_named(kernel: Kernel) -> None:
+    decoded = decode(kernel, [b"\0\0\0\0\x07\x02a"], "string")
+    assert "of schema 7: see registry.url" in decoded.bad.reasons[0]
+
+
+def test_a_value_that_would_grow_beyond_measure_is_bad(kernel: Kernel) -> None:
+    """Records without bytes, each of which gets a default of the reader."""
+    written = {"type": "array", "items": record()}
+    read = {"type": "array", "items": record({"name": "a", "type": "string", "default": "x" * 100})}
+    decoded = decode(kernel, [b"\x06\x00", b"\xa0\x1f\x00"], written, read)
+    assert decoded.bad.rows == (1,)
+    assert decoded.array.to_pylist()[0] == [{"a": "x" * 100}] * 3
+
+
+def test_a_nullable_record_of_many_fields_may_be_null(kernel: Kernel) -> None:
+    many = record(*[(f"f{i}", "double") for i in range(300)], name="Many")
+    written = {"type": "array", "items": ["null", many]}
+    payload = b"\x90\x4e" + b"\0" * 5000 + b"\0"
+    decoded = decode(kernel, [payload], written)
+    assert decoded.bad.rows == ()
+    assert decoded.array.to_pylist() == [[None] * 5000]
+
+
+def test_nulls_of_records_with_thousands_of_fields_may_not_grow_beyond_measure(kernel: Kernel) -> None:
+    many = record(*[(f"f{i}", "double") for i in range(2_000)], name="Many")
+    decoded = decode(kernel, [b"\xc8\x01" + b"\0" * 101], {"type": "array", "items": ["null", many]})
+    assert decoded.bad.rows == (0,)

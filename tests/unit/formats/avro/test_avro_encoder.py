@@ -1,0 +1,206 @@
+"""Rows as Avro: by a schema that is given, and by one that is derived."""
+
+import datetime as dt
+import json
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from support.avro_cases import read
+
+from spark_kafka_native.formats import EncodeError, FormatError, load_format
+from spark_kafka_native.formats.avro.derived_schema import derive_schema
+from spark_kafka_native.formats.avro.encoder import AvroEncoder
+from spark_kafka_native.formats.avro.kernel import Kernel, PythonKernel, load_compiled
+from spark_kafka_native.formats.avro.schema import parse_schema
+
+E1 = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
+
+
+def record(*fields: dict[str, Any] | tuple[str, Any]) -> dict[str, Any]:
+    made = [one if isinstance(one, dict) else {"name": one[0], "type": one[1]} for one in fields]
+    return {"type": "record", "name": "R", "fields": made}
+
+
+@pytest.fixture(params=["compiled", "python"])
+def kernel(request: pytest.FixtureRequest) -> Kernel:
+    found = load_compiled() if request.param == "compiled" else PythonKernel()
+    if found is None:
+        pytest.skip("there is no C compiler")
+    return found
+
+
+def encode(kernel: Kernel, rows: pa.Array, schema: Any) -> list[bytes | None]:
+    encoder = AvroEncoder(parse_schema(json.dumps(schema)), rows.type, kernel)
+    return encoder.encode(rows).to_pylist()
+
+
+MICROS = {"type": "long", "logicalType": "timestamp-micros"}
+MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+
+
+def decimal(precision: int, scale: int, size: int | None = None) -> dict[str, Any]:
+    of = {"type": "bytes"} if size is None else {"type": "fixed", "name": "D", "size": size}
+    return {**of, "logicalType": "decimal", "precision": precision, "scale": scale}
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "schema", "wanted"),
+    [
+        ([1, None], pa.int64(), "long", [b"\x02", None]),
+        ([-1], pa.int8(), "int", [b"\x01"]),
+        ([200], pa.uint8(), "int", [b"\x90\x03"]),
+        ([1 << 31], pa.uint32(), "long", [b"\x80\x80\x80\x80\x10"]),
+        ([7], pa.int32(), "long", [b"\x0e"]),
+        ([1.0], pa.float32(), "double", [b"\0\0\0\0\0\0\xf0\x3f"]),
+        ([True, False], pa.bool_(), "boolean", [b"\x01", b"\x00"]),
+        (["a"], pa.string(), "string", [b"\x02a"]),
+        (["a"], pa.large_string(), "string", [b"\x02a"]),
+        (["a"], pa.string(), "bytes", [b"\x02a"]),
+        (["a", None], pa.string(), ["null", "string"], [b"\x02\x02a", None]),
+        ([b"ab"], pa.binary(2), {"type": "fixed", "name": "F", "size": 2}, [b"ab"]),
+        (["B", "A"], pa.string(), E1, [b"\x02", b"\x00"]),
+        (["B"], pa.dictionary(pa.int8(), pa.string()), E1, [b"\x02"]),
+        ([-1001], pa.timestamp("us", "UTC"), MILLIS, [b"\x03"]),
+        ([-1], pa.timestamp("ms", "UTC"), MICROS, [b"\xcf\x0f"]),
+        ([1], pa.date32(), {"type": "int", "logicalType": "date"}, [b"\x02"]),
+        ([Decimal("-1.28")], pa.decimal128(5, 2), decimal(5, 2), [b"\x02\x80"]),
+        ([Decimal("1.28")], pa.decimal128(5, 2), decimal(5, 2), [b"\x04\x00\x80"]),
+        ([Decimal("-1.28")], pa.decimal128(5, 2), decimal(5, 2, 3), [b"\xff\xff\x80"]),
+        ([Decimal("1.5")], pa.decimal128(5, 1), decimal(6, 2), [b"\x04\x00\x96"]),
+        ([[1, 2], []], pa.list_(pa.int32()), {"type": "array", "items": "int"}, [b"\x04\x02\x04\x00", b"\0"]),
+        ([[1, 2]], pa.list_(pa.int32(), 2), {"type": "array", "items": "int"}, [b"\x04\x02\x04\x00"]),
+        ([[("k", 1)]], pa.map_(pa.string(), pa.int32()), {"type": "map", "values": "int"},
+         [b"\x02\x02k\x02\x00"]),
+        ([{"b": 1, "a": 2}], pa.struct([("b", pa.int32()), ("a", pa.int32())]),
+         record(("a", "int"), ("b", "int")), [b"\x04\x02"]),
+        ([{"a": 2}], pa.struct([("a", pa.int32())]),
+         record(("a", "int"), {"name": "s", "type": "string", "default": "x"}, ("n", ["int", "null"])),
+         [b"\x04\x02x\x02"]),
+        ([{"member0": 1, "member1": None}, {"member0": None, "member1": "a"},
+          {"member0": None, "member1": None}],
+         pa.struct([("member0", pa.int32()), ("member1", pa.string())]), ["null", "int", "string"],
+         [b"\x02\x02", b"\x04\x02a", b"\x00"]),
+        ([{"n": None}], pa.struct([("n", pa.null())]), record(("n", ["int", "null"])), [b"\x02"]),
+    ],
+)  # fmt: skip
+def test_values_are_written(
+    kernel: Kernel, values: list[Any], kind: pa.DataType, schema: Any, wanted: list[bytes | None]
+) -> None:
+    array = pa.array(values, pa.int32() if pa.types.is_date32(kind) else kind).cast(kind)
+    assert encode(kernel, array, schema) == wanted
+    longer = pa.concat_arrays([array, array]).slice(len(array))
+    assert encode(kernel, longer, schema) == wanted
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "schema", "reason"),
+    [
+        ([{"a": 1}, {"a": None}], pa.struct([("a", pa.int32())]), record(("a", "int")), "`a` is null"),
+        (["A", "A", "Z"], pa.string(), E1, "'Z', which is none of the symbols"),
+        ([b"ab", b"c"], pa.binary(), {"type": "fixed", "name": "F", "size": 2}, "another size"),
+        ([[1], [None]], pa.list_(pa.int32()), {"type": "array", "items": "int"}, r"`\[\]` is null"),
+        ([Decimal(1), Decimal(99999)], pa.decimal128(5, 0), decimal(5, 0, 2), "too large for the fixed"),
+        ([0, 1 << 62], pa.timestamp("ms", "UTC"), MICROS, "too large for the unit"),
+        ([{"member0": 1, "member1": None}, {"member0": 1, "member1": "a"}],
+         pa.struct([("member0", pa.int32()), ("member1", pa.string())]), ["int", "string"], "exactly one"),
+        ([{"member0": 1, "member1": None}, {"member0": None, "member1": None}],
+         pa.struct([("member0", pa.int32()), ("member1", pa.string())]), ["int", "string"], "exactly one"),
+    ],
+)  # fmt: skip
+def test_a_row_that_the_schema_does_not_have_is_named(
+    kernel: Kernel, values: list[Any], kind: pa.DataType, schema: Any, reason: str
+) -> None:
+    with pytest.raises(EncodeError, match=reason) as caught:
+        encode(kernel, pa.array(values, kind), schema)
+    assert caught.value.row == len(values) - 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "schema", "reason"),
+    [
+        (pa.int64(), "int", "int64; it can't be written as int"),
+        (pa.struct([("x", pa.int32())]), record(), "has no field `x`"),
+        (pa.struct([]), record(("a", "int")), "`a` without a default"),
+        (pa.timestamp("us"), MICROS, "can't be written as long"),
+        (pa.timestamp("us", "UTC"), "long", "can't be written as long"),
+        (pa.decimal128(10, 2), decimal(5, 2), "can't be written as bytes"),
+        (pa.decimal128(5, 3), decimal(5, 2), "can't be written as bytes"),
+        (pa.map_(pa.int32(), pa.int32()), {"type": "map", "values": "int"}, "a key"),
+        (pa.binary(), "string", "can't be written as string"),
+        (pa.uint64(), "long", "can't be written as long"),
+    ],
+)
+def test_types_that_do_not_fit_are_refused(kind: pa.DataType, schema: Any, reason: str) -> None:
+    with pytest.raises(FormatError, match=reason):
+        AvroEncoder(parse_schema(json.dumps(schema)), kind)
+
+
+def test_a_derived_schema_is_that_of_to_avro() -> None:
+    kind = pa.struct(
+        [
+            pa.field("id", pa.int64(), nullable=False),
+            pa.field("price", pa.decimal128(10, 2)),
+            pa.field("geo", pa.struct([pa.field("at", pa.timestamp("us", "UTC"))])),
+        ]
+    )
+    at = {"type": "long", "logicalType": "timestamp-micros"}
+    assert derive_schema(kind) == {
+        "type": "record",
+        "name": "topLevelRecord",
+        "fields": [
+            {"name": "id", "type": "long"},
+            {
+                "name": "price",
+                "type": [
+                    {
+                        "type": "fixed", "name": "topLevelRecord.price.fixed", "size": 5,
+                        "logicalType": "decimal", "precision": 10, "scale": 2,
+                    },
+                    "null",
+                ],
+            },
+            {
+                "name": "geo",
+                "type": [
+                    {
+                        "type": "record", "name": "geo", "namespace": "topLevelRecord",
+                        "fields": [{"name": "at", "type": [at, "null"]}],
+                    },
+                    "null",
+                ],
+            },
+        ],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [pa.uint64(), pa.duration("us"), pa.map_(pa.int32(), pa.int32())])
+def test_types_that_avro_lacks_are_refused(kind: pa.DataType) -> None:
+    with pytest.raises(FormatError, match=r"is .*, for which Avro has no type|keys of a map"):
+        derive_schema(pa.struct([("a", kind)]))
+
+
+def test_the_format_writes_what_it_reads() -> None:
+    avro: Any = load_format("avro")
+    rows = pa.array([{"a": 1, "at": dt.datetime(2024, 2, 29)}, None, {"a": None, "at": None}])
+    resolved = avro.resolve_write(rows.type, {})
+    payloads = avro.encoder(rows.type, resolved.settings).encode(rows)
+    assert payloads.to_pylist()[1] is None
+    assert read(payloads.to_pylist()[0], json.loads(resolved.settings["schema"]))["a"] == 1
+    found = avro.resolve_read({"schema": resolved.settings["schema"]})
+    assert found.type == rows.type
+    decoded = avro.decoder(found.type, found.settings).decode(payloads)
+    assert decoded.array.equals(rows)
+    older = json.dumps({"type": "record", "name": "topLevelRecord",
+                        "fields": [{"name": "b", "type": "int", "default": 5}]})  # fmt: skip
+    settings = {"schema": resolved.settings["schema"], "avroschema": older}
+    assert avro.resolve_read(settings).type == pa.struct([("b", pa.int32())])
+    other = avro.decoder(pa.struct([("b", pa.int32())]), settings).decode(payloads)
+    assert other.array.to_pylist() == [{"b": 5}, None, {"b": 5}]
+
+
+def test_a_read_needs_a_schema() -> None:
+    avro: Any = load_format("avro")
+    with pytest.raises(FormatError, match=r"value\.schema as Avro's JSON, or registry\.url"):
+        avro.resolve_read({"payload": "value"})

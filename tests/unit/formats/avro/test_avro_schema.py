@@ -1,0 +1,139 @@
+"""Schemas of Avro: their types, those that are refused, and their fingerprints."""
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_native.formats import FormatError
+from spark_kafka_native.formats.avro.fingerprint import canonical_form, fingerprint
+from spark_kafka_native.formats.avro.schema import MAX_DEPTH, parse_schema
+from spark_kafka_native.formats.avro.types import arrow_type
+
+
+def record(*fields: tuple[str, Any], **more: Any) -> dict[str, Any]:
+    return {"type": "record", "name": "R", "fields": [{"name": n, "type": t} for n, t in fields], **more}
+
+
+@pytest.mark.parametrize(
+    ("schema", "kind"),
+    [
+        ("int", pa.int32()),
+        ({"type": "long", "logicalType": "timestamp-millis"}, pa.timestamp("us", "UTC")),
+        ({"type": "long", "logicalType": "local-timestamp-micros"}, pa.timestamp("us")),
+        ({"type": "long", "logicalType": "timestamp-nanos"}, pa.int64()),
+        ({"type": "int", "logicalType": "date"}, pa.date32()),
+        ({"type": "int", "logicalType": "time-millis"}, pa.int32()),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}, pa.decimal128(9, 2)),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 39, "scale": 2}, pa.binary()),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 9}, pa.binary()),
+        ({"type": "string", "logicalType": "uuid"}, pa.string()),
+        ({"type": "int", "logicalType": "no-such"}, pa.int32()),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, pa.string()),
+        ({"type": "fixed", "name": "F", "size": 12, "logicalType": "duration"}, pa.binary()),
+        (["null", "string"], pa.string()),
+        (["string"], pa.string()),
+        (["null"], pa.null()),
+        (["int", "long"], pa.int64()),
+        (["float", "null", "double"], pa.float64()),
+        (["null", "int", "string"], pa.struct([("member0", pa.int32()), ("member1", pa.string())])),
+        ({"type": "array", "items": "int"}, pa.list_(pa.field("element", pa.int32()))),
+        ({"type": "map", "values": ["null", "int"]}, pa.map_(pa.string(), pa.int32())),
+        (record(("a", "int"), ("b", "bytes")), pa.struct([("a", pa.int32()), ("b", pa.binary())])),
+    ],
+)
+def test_types_are_those_of_from_avro(schema: Any, kind: pa.DataType) -> None:
+    assert arrow_type(parse_schema(json.dumps(schema))) == kind
+
+
+def test_names_have_namespaces() -> None:
+    inner = {"type": "enum", "name": "E", "symbols": ["A"]}
+    schema = record(("a", inner), ("b", "E"), ("c", "x.y.E"), namespace="x.y")
+    parsed = parse_schema(json.dumps(schema))
+    assert [field.type.name for field in parsed.fields] == ["x.y.E"] * 3
+
+
+def test_a_schema_may_use_names_of_others() -> None:
+    parsed = parse_schema(json.dumps(record(("a", "x.E"))), ['{"type": "fixed", "name": "x.E", "size": 3}'])
+    assert parsed.fields[0].type.size == 3
+
+
+def nested(depth: int) -> Any:
+    schema: Any = "int"
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+def wide(levels: int) -> Any:
+    """Each record has two fields of the one before: 2 ** levels types, in a short text."""
+    schema: Any = "int"
+    for i in range(levels):
+        fields = [{"name": "a", "type": schema}, {"name": "b", "type": f"L{i - 1}" if i else "int"}]
+        schema = {"type": "record", "name": f"L{i}", "fields": fields}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ("nonsense", "does not define"),
+        ({}, "without `type`"),
+        (12, "where a type should be"),
+        ({"type": "record", "name": "R"}, "without `fields`"),
+        ({"type": "record", "name": "R", "fields": [{"name": "a"}]}, "a field without `type`"),
+        ({"type": "record", "name": "R", "fields": 3}, "no list of objects"),
+        ({"type": "record", "name": "", "fields": []}, "where a name should be"),
+        (record(("a", "int"), ("a", "int")), "two fields of the same name"),
+        (record(("a", ["null", "R"])), "contains itself"),
+        (record(("a", {"type": "fixed", "name": "R", "size": 1})), "twice"),
+        (["int", ["string"]], "union directly in a union"),
+        (["int", "int"], "`int` twice"),
+        ({"type": "enum", "name": "E", "symbols": []}, "no symbols"),
+        ({"type": "enum", "name": "E", "symbols": ["A"], "default": "B"}, "none of its symbols"),
+        ({"type": "fixed", "name": "F", "size": -1}, "no size"),
+        (nested(MAX_DEPTH), f"more than {MAX_DEPTH} deep"),
+        (wide(20), "more than 10,000 types"),
+    ],
+)
+def test_schemas_that_make_no_sense_are_refused(schema: Any, reason: str) -> None:
+    with pytest.raises(FormatError, match=reason):
+        parse_schema(json.dumps(schema))
+
+
+@pytest.mark.parametrize("text", ["{", "", "[" * 100_000, " " * 2_000_000])
+def test_texts_that_are_no_json_are_refused(text: str) -> None:
+    with pytest.raises(FormatError, match=r"no JSON|characters"):
+        parse_schema(text)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        # Avro's own test data, share/test/data/schema-tests.txt
+        ("null", 0x63DD24E7CC258F8A),
+        ("boolean", 0x9F42FC78A4D4F764),
+        ("int", 0x7275D51A3F395C8F),
+        ("long", 0xD054E14493F41DB7),
+        ("string", 0x8F014872634503C7),
+        ("bytes", 0x4FC016DAC3201965),
+    ],
+)
+def test_fingerprints_are_those_of_avro(schema: Any, value: int) -> None:
+    assert fingerprint(parse_schema(json.dumps(schema))) == value
+
+
+def test_the_canonical_form_has_what_makes_the_bytes() -> None:
+    schema = {
+        "type": "record", "doc": "no", "namespace": "x", "aliases": ["Q"], "name": "R",
+        "fields": [
+            {"name": "a", "type": {"type": "long", "logicalType": "timestamp-micros"}, "default": 1},
+            {"name": "f", "type": {"size": 2, "type": "fixed", "name": "F"}},
+            {"name": "g", "type": ["null", "F"]},
+        ],
+    }  # fmt: skip
+    assert canonical_form(parse_schema(json.dumps(schema))) == (
+        '{"name":"x.R","type":"record","fields":[{"name":"a","type":"long"},'
+        '{"name":"f","type":{"name":"x.F","type":"fixed","size":2}},{"name":"g","type":["null","x.F"]}]}'
+    )

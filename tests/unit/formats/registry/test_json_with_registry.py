@@ -1,0 +1,152 @@
+"""JSON with a registry: types from there, and the ids in front of payloads."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from support.http_server import Asked, Served, serving
+
+from spark_kafka_native.formats import FormatError
+from spark_kafka_native.formats.json_format import JsonFormat
+from spark_kafka_native.formats.registry import RegisteredSchema, RegistryError, frame_id
+
+SCHEMA = {"type": "object", "properties": {"id": {"type": "integer"}}}
+KIND = pa.struct([("id", pa.int64())])
+JSON = JsonFormat()
+
+
+@pytest.fixture
+def answers() -> dict[str, Any]:
+    return {"/subjects/t-value/versions/latest": found(4)}
+
+
+def found(id: int, schema: Any = None, type: str = "JSON") -> dict[str, Any]:
+    text = json.dumps(SCHEMA if schema is None else schema)
+    return {"id": id, "version": 1, "subject": "t-value", "schema": text, "schemaType": type}
+
+
+@pytest.fixture
+def served(answers: dict[str, Any]) -> Iterator[Served]:
+    def answer(asked: Asked) -> tuple[int, dict[str, str], Any]:
+        content = answers.get(asked.path)
+        return (200, {}, content) if content else (404, {}, {"error_code": 40401, "message": "none"})
+
+    with serving(answer) as running:
+        yield running
+
+
+def settings(served: Served, **more: str) -> dict[str, str]:
+    return {"registry.url": served.url, "topic": "t", "payload": "value", **more}
+
+
+def binary(*rows: bytes | None) -> pa.Array:
+    return pa.array(rows, pa.binary())
+
+
+def test_a_read_takes_its_type_from_the_latest_version(served: Served) -> None:
+    resolved = JSON.resolve_read(settings(served))
+    assert resolved.type == KIND
+    payloads = binary(
+        frame_id(4) + b'{"id": 1}', None, frame_id(9) + b'{"id": 2, "x": 0}', b'{"id": 3}', frame_id(4)
+    )
+    decoded = JSON.decoder(KIND, resolved.settings).decode(payloads)
+    assert decoded.array.to_pylist() == [{"id": 1}, None, {"id": 2}, None, None]
+    assert decoded.bad.rows == (3,)
+    assert served.paths == ["/subjects/t-value/versions/latest"]  # ids are not looked up
+
+
+def test_a_read_of_a_known_type_does_not_ask(served: Served) -> None:
+    assert JSON.resolve_read(settings(served, typed="true", topic="none")).type is None
+    assert not served.asked
+
+
+def test_a_read_under_another_version_subject_or_id(served: Served, answers: dict[str, Any]) -> None:
+    answers["/subjects/t-value/versions/3"] = answers["/subjects/s/versions/latest"] = found(5)
+    answers["/schemas/ids/6"] = found(6)
+    for more in ({"schemaversion": "3"}, {"subject": "s"}, {"schemaid": "6"}):
+        assert JSON.resolve_read(settings(served, **more)).type == KIND
+    assert len(served.asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"subject": "none"}, "no latest version of subject 'none'"),
+        ({"schemaversion": "0"}, "schemaVersion must be a whole number from 1"),
+        ({"schemaversion": "newest"}, "schemaVersion must be"),
+        ({"schemaid": "-1"}, "schemaId must be"),
+        ({"subjectstrategy": "record"}, "needs a name of a record"),
+        ({"subjectstrategy": "x"}, "must be topic, record or topic-record"),
+        ({"subject": "avro"}, "is of type AVRO, not JSON"),
+        ({"subject": "text"}, "schema 8 .*not that of an object"),
+    ],
+)
+def test_reads_that_are_refused(
+    served: Served, answers: dict[str, Any], more: dict[str, str], said: str
+) -> None:
+    answers["/subjects/avro/versions/latest"] = found(7, type="AVRO")
+    answers["/subjects/text/versions/latest"] = found(8, {"type": "string"})
+    with pytest.raises(FormatError, match=said):
+        JSON.resolve_read(settings(served, **more))
+
+
+def test_no_topic_and_no_subject(served: Served) -> None:
+    with pytest.raises(FormatError, match=r"give value\.subject"):
+        JSON.resolve_read({"registry.url": served.url})
+
+
+def test_a_schema_as_text() -> None:
+    assert JSON.resolve_read({"schema": json.dumps(SCHEMA)}).type == KIND
+    assert JSON.resolve_read({}).type is None
+
+
+def test_a_write_under_the_latest_version(served: Served) -> None:
+    resolved = JSON.resolve_write(KIND, settings(served))
+    encoded = JSON.encoder(KIND, resolved.settings).encode(pa.array([{"id": 1}, None], KIND))
+    assert encoded.to_pylist() == [frame_id(4) + b'{"id":1}', None]
+
+
+def test_a_write_that_registers(served: Served, answers: dict[str, Any]) -> None:
+    answers["/subjects/t-value/versions"] = {"id": 11}
+    answers["/schemas/ids/11"] = found(11)
+    resolved = JSON.resolve_write(KIND, settings(served, **{"registry.register": "true"}))
+    assert RegisteredSchema.from_json(resolved.settings["registered"]).subject == "t-value"
+    sent = json.loads(served.asked[0].body)
+    assert sent["schemaType"] == "JSON"
+    assert json.loads(sent["schema"])["properties"] == {"id": {"type": "integer"}}
+    encoded = JSON.encoder(KIND, resolved.settings).encode(pa.array([{"id": 1}], KIND))
+    assert encoded.to_pylist() == [frame_id(11) + b'{"id":1}']
+
+
+def test_a_write_under_a_schema_of_its_own_that_is_registered_or_not(
+    served: Served, answers: dict[str, Any]
+) -> None:
+    answers["/schemas/ids/12"] = found(12)
+    own = settings(served, schema=json.dumps(SCHEMA))
+    with pytest.raises(RegistryError, match=r"registry\.register=true"):
+        JSON.resolve_write(KIND, own)
+    answers["/subjects/t-value"] = {"id": 12}
+    resolved = JSON.resolve_write(KIND, own)
+    assert JSON.encoder(KIND, resolved.settings).encode(pa.array([{}], KIND)).to_pylist() == [
+        frame_id(12) + b"{}"
+    ]
+
+
+def test_rows_that_the_schema_excludes(served: Served, answers: dict[str, Any]) -> None:
+    latest = "/subjects/t-value/versions/latest"
+    answers[latest] = found(4, SCHEMA | {"required": ["id", "name"]})
+    with pytest.raises(FormatError, match=r"requires the fields \['name'\]"):
+        JSON.resolve_write(KIND, settings(served))
+    answers[latest] = found(4, SCHEMA | {"additionalProperties": False})
+    JSON.resolve_write(KIND, settings(served))
+    with pytest.raises(FormatError, match=r"has no fields \['x'\]"):
+        JSON.resolve_write(pa.struct([("id", pa.int64()), ("x", pa.int64())]), settings(served))
+
+
+def test_a_write_without_a_registry_is_as_before() -> None:
+    resolved = JSON.resolve_write(KIND, {"topic": "t"})
+    assert JSON.encoder(KIND, resolved.settings).encode(pa.array([{"id": 1}], KIND)).to_pylist() == [
+        b'{"id":1}'
+    ]

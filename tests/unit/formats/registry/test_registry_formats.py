@@ -1,0 +1,204 @@
+"""Decoders and encoders behind a registry: each row under its schema, and back in its place."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_kafka_native.formats import BadRows, Decoded, FormatError
+from spark_kafka_native.formats.registry import (
+    RegisteredSchema,
+    RegistryDecoder,
+    RegistryEncoder,
+    RegistryError,
+    UnknownSchemaError,
+    frame_id,
+    registry_formats,
+)
+
+TEXT = pa.string()
+
+
+class FakeRegistry:
+    url = "http://registry"
+
+    def __init__(self, known: Callable[[Any], bool] = lambda _: True, type: str = "AVRO") -> None:
+        self.known, self.type = known, type
+        self.asked: list[Any] = []
+
+    def schema(self, id: int) -> RegisteredSchema:
+        self.asked.append(id)
+        if not self.known(id):
+            raise UnknownSchemaError(f"There is no schema with id {id} at http://registry")
+        return RegisteredSchema(type=self.type, text=str(id), id=id)
+
+    def schema_of_guid(self, guid: str) -> RegisteredSchema:
+        self.asked.append(guid)
+        return RegisteredSchema(type=self.type, text=guid, guid=guid)
+
+
+class Marked:
+    """Texts with the name of the schema before them; those that begin with ``!`` are bad."""
+
+    type = TEXT
+
+    def __init__(self, schema: RegisteredSchema) -> None:
+        self.mark = schema.text
+
+    def decode(self, payloads: pa.Array) -> Decoded:
+        rows = payloads.to_pylist()
+        bad = tuple(row for row, one in enumerate(rows) if one is not None and one.startswith(b"!"))
+        values = [
+            None if one is None or row in bad else f"{self.mark}:{one.decode()}"
+            for row, one in enumerate(rows)
+        ]
+        return Decoded(pa.array(values, TEXT), BadRows(bad, tuple(f"bad {row}" for row in bad)))
+
+
+def decoder(registry: Any = None, make: Any = Marked) -> RegistryDecoder:
+    return RegistryDecoder(TEXT, registry or FakeRegistry(), "AVRO", make)
+
+
+def binary(*rows: bytes | None) -> pa.Array:
+    return pa.array(rows, pa.binary())
+
+
+def test_rows_of_several_schemas_stay_in_their_places() -> None:
+    rows = [
+        frame_id(2) + b"a",
+        None,
+        frame_id(1) + b"b",
+        frame_id(2) + b"!c",
+        b"junk",
+        frame_id(1) + b"!d",
+        b"",
+    ]
+    decoded = decoder().decode(binary(*rows))
+    assert decoded.array.to_pylist() == ["2:a", None, "1:b", None, None, None, None]
+    assert decoded.bad.rows == (3, 4, 5, 6)
+    assert decoded.bad.reasons[0] == "bad 1"  # as its own decoder counts
+    assert "not written with a schema registry" in decoded.bad.reasons[1]
+
+
+def test_one_schema_is_decoded_in_one_piece() -> None:
+    decoded = decoder().decode(binary(frame_id(5) + b"a", None, frame_id(5) + b"!b"))
+    assert decoded.array.to_pylist() == ["5:a", None, None]
+    assert (decoded.bad.rows, decoded.bad.reasons) == ((2,), ("bad 2",))
+
+
+def test_nothing_to_decode() -> None:
+    for payloads in (binary(), binary(None, None), binary(None, None, b"\0").slice(0, 2)):
+        decoded = decoder().decode(payloads)
+        assert decoded.array.equals(pa.nulls(len(payloads), TEXT))
+        assert not decoded.bad.rows
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_mixture(seed: int) -> None:
+    drawn = np.random.default_rng(seed)
+    ids = drawn.integers(0, 4, 500)
+    rows = [None if id == 3 else frame_id(int(id)) + str(row).encode() for row, id in enumerate(ids.tolist())]
+    wanted = [None if id == 3 else f"{id}:{row}" for row, id in enumerate(ids.tolist())]
+    start = seed * 7
+    assert decoder().decode(binary(*rows).slice(start)).array.to_pylist() == wanted[start:]
+
+
+def test_a_schema_is_made_once() -> None:
+    registry = FakeRegistry()
+    decoding = decoder(registry)
+    for _ in range(3):
+        decoding.decode(binary(frame_id(1) + b"a", frame_id(2) + b"b"))
+    assert registry.asked == [1, 2]
+
+
+def test_the_decoders_that_are_kept_are_those_used_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry_formats, "MAX_DECODERS", 2)
+    registry = FakeRegistry()
+    decoding = decoder(registry)
+    for id in (1, 2, 1, 3, 1, 2):
+        decoding.decode(binary(frame_id(id)))
+    assert registry.asked == [1, 2, 3, 2]
+
+
+def test_an_unknown_schema_is_a_bad_row() -> None:
+    decoded = decoder(FakeRegistry(lambda id: id != 7)).decode(binary(frame_id(7), frame_id(1) + b"a", None))
+    assert decoded.array.to_pylist() == [None, "1:a", None]
+    assert decoded.bad.rows == (0,)
+    assert "id 7 at http://registry" in decoded.bad.reasons[0]
+
+
+def test_nulls_of_a_column_under_an_unknown_schema_are_good() -> None:
+    decoded = decoder(FakeRegistry(lambda _: False)).decode(binary(None, frame_id(7), None))
+    assert decoded.bad.rows == (1,)
+
+
+def test_ids_below_zero_are_not_asked_for() -> None:
+    registry = FakeRegistry()
+    decoded = decoder(registry).decode(binary(b"\0\xff\xff\xff\xff", b"\0\x80\0\0\0"))
+    assert sorted(decoded.bad.reasons) == ["-1 is no id of a schema", "-2147483648 is no id of a schema"]
+    assert not registry.asked
+
+
+def test_a_column_of_nonsense_does_not_become_a_flood_of_requests() -> None:
+    registry = FakeRegistry(lambda _: False)
+    with pytest.raises(RegistryError, match="More than 1000 schemas"):
+        decoder(registry).decode(binary(*(frame_id(id) for id in range(100_000))))
+    assert len(registry.asked) == 1_001
+
+
+def test_a_schema_of_another_type_is_a_bad_row() -> None:
+    decoded = decoder(FakeRegistry(type="JSON")).decode(binary(frame_id(3)))
+    assert decoded.bad.reasons == ("schema 3 is of type JSON, not AVRO",)
+
+
+def test_a_schema_that_the_format_refuses_is_a_bad_row() -> None:
+    def make(schema: RegisteredSchema) -> Marked:
+        if schema.id == 3:
+            raise FormatError("no such field")
+        return Marked(schema)
+
+    decoded = decoder(make=make).decode(binary(frame_id(3), frame_id(4) + b"a"))
+    assert decoded.array.to_pylist() == [None, "4:a"]
+    assert decoded.bad.reasons == ("schema 3: no such field",)
+
+
+def test_a_registry_that_is_down_is_an_error_and_no_bad_row() -> None:
+    class Down(FakeRegistry):
+        def schema(self, id: int) -> RegisteredSchema:
+            raise RegistryError(f"down: {id}")
+
+    with pytest.raises(RegistryError, match="down"):
+        decoder(Down()).decode(binary(frame_id(1)))
+
+
+def test_schemas_in_headers_of_records() -> None:
+    payloads = binary(b"a", frame_id(2) + b"b", None)
+    decoded = decoder().decode(payloads, binary(frame_id(1), None, frame_id(9)))
+    assert decoded.array.to_pylist() == ["1:a", "2:b", None]
+
+
+def test_a_second_schema_is_said_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_formats, "_first_schemas", registry_formats._FirstSchemas())
+    decoding = decoder(FakeRegistry(lambda id: id != 9))
+    for id in (4, 9, 4):
+        decoding.decode(binary(frame_id(id), None))
+    assert not caplog.records
+    for id in (5, 6, 4, 5):
+        decoder().decode(binary(frame_id(id)))
+    (line,) = caplog.messages
+    assert "under schema 4, others under schema 5" in line
+
+
+def test_an_encoder_puts_the_schema_in_front() -> None:
+    class Upper:
+        def encode(self, rows: pa.Array) -> pa.Array:
+            return pa.array(
+                [None if one is None else one.upper().encode() for one in rows.to_pylist()], pa.binary()
+            )
+
+    encoded = RegistryEncoder(frame_id(3) + b"\0", Upper()).encode(pa.array(["a", None, ""]))
+    assert encoded.to_pylist() == [b"\0\0\0\0\3\0A", None, b"\0\0\0\0\3\0"]

@@ -1,0 +1,121 @@
+"""Registries over TLS: which certificates are trusted, and ours for those that ask for one."""
+
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import trustme
+
+from spark_kafka_native.formats.registry import RegistryError, SchemaRegistry, registry_client
+
+_BODY = b'{"schema": "\\"int\\""}'
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(_BODY) + _BODY
+
+
+@pytest.fixture(autouse=True)
+def one_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry_client, "_ROUNDS", 1)
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@contextmanager
+def secure(authority: trustme.CA, *, asks_for_certificate: bool = False) -> Iterator[str]:
+    """The URL of a server that answers one request."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(context)
+    if asks_for_certificate:
+        context.verify_mode = ssl.CERT_REQUIRED
+        authority.configure_trust(context)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            try:
+                connection, _ = server.accept()
+                with connection, context.wrap_socket(connection, server_side=True) as secured:
+                    secured.recv(65536)
+                    secured.sendall(ANSWER)
+            except (OSError, ssl.SSLError):
+                pass
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"https://localhost:{server.getsockname()[1]}"
+        finally:
+            thread.join()
+
+
+def asked(url: str, **settings: str) -> SchemaRegistry:
+    given = {"registry.url": url} | {
+        f"registry.{name.replace('_', '.')}": text for name, text in settings.items()
+    }
+    registry = SchemaRegistry.from_settings(given)
+    assert registry is not None
+    return registry
+
+
+def pem(authority: trustme.CA) -> str:
+    return authority.cert_pem.bytes().decode()
+
+
+def test_an_authority_of_ones_own(authority: trustme.CA) -> None:
+    with secure(authority) as url:
+        login = {"user": "me", "password": "s3cr3t"}
+        assert asked(url, ssl_ca=pem(authority), **login).schema(1).text == '"int"'
+
+
+@pytest.mark.parametrize("other", [True, False])
+def test_a_certificate_that_is_not_trusted(authority: trustme.CA, other: bool) -> None:
+    given = {"ssl_ca": pem(trustme.CA())} if other else {}
+    with secure(authority) as url, pytest.raises(RegistryError, match="certificate is not trusted"):
+        asked(url, **given).schema(1)
+
+
+def test_a_certificate_of_another_host(authority: trustme.CA) -> None:
+    with secure(authority) as url, pytest.raises(RegistryError, match="certificate is not trusted"):
+        asked(url.replace("localhost", "127.0.0.1"), ssl_ca=pem(authority)).schema(1)
+
+
+def test_a_registry_that_asks_for_a_certificate(authority: trustme.CA) -> None:
+    own = authority.issue_cert("client")
+    key, chain = own.private_key_pem.bytes().decode(), own.cert_chain_pems[0].bytes().decode()
+    with secure(authority, asks_for_certificate=True) as url:
+        registry = asked(url, ssl_ca=pem(authority), ssl_key=key, ssl_certificate=chain)
+        assert registry.schema(1).text == '"int"'
+    with (
+        secure(authority, asks_for_certificate=True) as url,
+        pytest.raises(RegistryError, match="schema with id 1"),
+    ):
+        asked(url, ssl_ca=pem(authority)).schema(1)
+
+
+def test_an_encrypted_key(authority: trustme.CA) -> None:
+    serialization = pytest.importorskip("cryptography.hazmat.primitives.serialization")
+    own = authority.issue_cert("client")
+    plain = serialization.load_pem_private_key(own.private_key_pem.bytes(), None)
+    locked = plain.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"s3cr3t"),
+    ).decode()
+    chain = own.cert_chain_pems[0].bytes().decode()
+    with pytest.raises(RegistryError, match=r"set registry\.ssl\.keyPassword"):
+        asked("https://h", ssl_key=locked, ssl_certificate=chain)
+    with pytest.raises(RegistryError, match="must be PEM") as raised:
+        asked("https://h", ssl_key=locked, ssl_certificate=chain, ssl_keypassword="s3cr3t-not")
+    assert "s3cr3t" not in str(raised.value)
+    with secure(authority, asks_for_certificate=True) as url:
+        given = {
+            "ssl_ca": pem(authority),
+            "ssl_key": locked,
+            "ssl_certificate": chain,
+            "ssl_keypassword": "s3cr3t",
+        }
+        assert asked(url, **given).schema(1).text == '"int"'

@@ -1,0 +1,440 @@
+"""Looking up schemas: the requests, how often they are sent, and answers that are no help."""
+
+import base64
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+from support.forked_child import holds_in_forked_child
+from support.http_server import Asked, Served, serving
+
+from spark_kafka_native.formats.registry import (
+    RegistryError,
+    SchemaRegistry,
+    UnknownSchemaError,
+    http_request,
+    registry_client,
+    schema_registry,
+)
+from spark_kafka_native.formats.registry.registered_schema import RegisteredSchema, json_depth
+
+NOT_FOUND = (404, {}, {"error_code": 40403, "message": "Schema not found"})
+LONG = json.dumps("long")
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    pauses: list[float] = []
+    monkeypatch.setattr(registry_client, "sleep", pauses.append)
+    return pauses
+
+
+@contextmanager
+def registry(answers: Mapping[str, Any], **settings: str) -> Iterator[tuple[SchemaRegistry, Served]]:
+    def answer(asked: Asked) -> tuple[int, dict[str, str], Any]:
+        found = answers.get(asked.path, NOT_FOUND)
+        if isinstance(found, list):
+            found = found.pop(0)
+        return found if isinstance(found, tuple) else (200, {}, found)
+
+    with serving(answer) as served:
+        given = {"registry.url": served.url} | {f"registry.{name}": text for name, text in settings.items()}
+        found = SchemaRegistry.from_settings(given)
+        assert found is not None
+        yield found, served
+
+
+def version(id: int, text: str = LONG, **more: Any) -> dict[str, Any]:
+    return {"id": id, "version": 1, "subject": "s", "schema": text, **more}
+
+
+def test_there_is_none_without_a_url() -> None:
+    assert SchemaRegistry.from_settings({"registry.user": "x", "topic": "t"}) is None
+
+
+def test_a_schema_is_asked_for_once() -> None:
+    with registry({"/schemas/ids/7": {"schema": LONG}}) as (asked, served):
+        assert (asked.schema(7).id, asked.schema(7).type, asked.schema(7).text) == (7, "AVRO", LONG)
+        again = SchemaRegistry.from_settings({"registry.url": served.url})
+        assert again is asked
+        assert served.paths == ["/schemas/ids/7"]
+
+
+def test_by_guid_by_version_and_the_latest() -> None:
+    guid = "00112233-4455-6677-8899-aabbccddeeff"
+    answers = {
+        f"/schemas/guids/{guid}": {"schema": "syntax", "schemaType": "PROTOBUF"},
+        "/subjects/a%2Fb/versions/2": version(5, version=2, guid=guid),
+        "/subjects/a%2Fb/versions/latest": version(6, version=3, schemaType="JSON"),
+    }
+    with registry(answers) as (asked, served):
+        assert (asked.schema_of_guid(guid).type, asked.schema_of_guid(guid).guid) == ("PROTOBUF", guid)
+        second = asked.version("a/b", 2)
+        assert (second.id, second.version, second.subject, second.guid) == (5, 2, "a/b", guid)
+        assert asked.version("a/b", 2) is second
+        assert (asked.latest("a/b").id, asked.latest("a/b").version) == (6, 3)
+        assert len(served.paths) == 4  # the latest one may be another one each time
+
+
+def test_references_are_looked_up_too() -> None:
+    refer = lambda *names: [{"name": f"n.{one}", "subject": one, "version": 1} for one in names]  # noqa: E731
+    answers = {
+        "/schemas/ids/1": {"schema": LONG, "references": refer("b", "c")},
+        "/subjects/b/versions/1": version(2, references=refer("c")),
+        "/subjects/c/versions/1": version(3, '"int"'),
+    }
+    with registry(answers) as (asked, served):
+        found = asked.schema(1)
+        assert [one.name for one in found.all_references()] == ["n.c", "n.b"]
+        assert found.reference_count == 3
+        assert len(served.paths) == 3
+        again = RegisteredSchema.from_json(found.to_json())
+        assert again.to_json() == found.to_json()
+        assert again.references[0].schema.references[0].schema.text == '"int"'
+
+
+def test_references_in_a_circle() -> None:
+    refer = [{"name": "x", "subject": "b", "version": 1}]
+    with (
+        registry({"/schemas/ids/1": {"schema": LONG, "references": refer},
+                  "/subjects/b/versions/1": version(2, references=refer)}) as (asked, _),
+        pytest.raises(RegistryError, match="circle, by way of subject 'b'"),
+    ):  # fmt: skip
+        asked.schema(1)
+
+
+def test_references_without_end_cost_few_requests() -> None:
+    def answer(asked: Asked) -> tuple[int, dict[str, str], Any]:
+        name = asked.path.split("/")[2]
+        refer = [{"name": f"{name}{i}", "subject": f"{name}{i}", "version": 1} for i in range(150)]
+        return 200, {}, version(1, references=refer)
+
+    with serving(answer) as served:
+        asked = SchemaRegistry.from_settings({"registry.url": served.url})
+        assert asked is not None
+        with pytest.raises(RegistryError, match="nested too deep"):
+            asked.version("s", 1)
+        assert len(served.asked) <= 25
+
+
+def test_more_references_than_allowed() -> None:
+    refer = [{"name": f"r{i}", "subject": f"r{i}", "version": 1} for i in range(300)]
+    answers = {f"/subjects/r{i}/versions/1": version(i) for i in range(300)}
+    with registry({**answers, "/schemas/ids/1": {"schema": LONG, "references": refer}}) as (asked, served):
+        with pytest.raises(RegistryError, match="more than 200 references"):
+            asked.schema(1)
+        assert len(served.asked) <= 202
+
+
+def test_a_reference_that_does_not_exist_is_no_unknown_schema() -> None:
+    refer = [{"name": "x", "subject": "b", "version": 1}]
+    with registry({"/schemas/ids/1": {"schema": LONG, "references": refer}}) as (asked, _):
+        with pytest.raises(RegistryError, match=r"subject 'b'.*schema with id 1") as raised:
+            asked.schema(1)
+        assert not isinstance(raised.value, UnknownSchemaError)
+
+
+def test_the_schemas_that_are_kept_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_registry, "_MAX_KEPT_BYTES", 3 * len(LONG))
+    with registry({f"/schemas/ids/{id}": {"schema": LONG} for id in range(5)}) as (asked, served):
+        for id in (0, 1, 2, 3, 3, 2, 1, 0):
+            asked.schema(id)
+        assert served.paths == [f"/schemas/ids/{id}" for id in (0, 1, 2, 3, 0)]
+
+
+def test_the_unknown_ids_that_are_kept_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_registry, "_MAX_UNKNOWN", 2)
+    with registry({}) as (asked, served):
+        for id in (1, 2, 1, 3, 1):
+            with pytest.raises(UnknownSchemaError):
+                asked.schema(id)
+        assert served.paths == [f"/schemas/ids/{id}" for id in (1, 2, 3, 1)]
+
+
+def test_an_unknown_id_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with registry({}) as (asked, served):
+        for _ in range(3):
+            with pytest.raises(UnknownSchemaError, match=f"no schema with id 9 .*{served.url}.*not found"):
+                asked.schema(9)
+        assert len(served.asked) == 1
+        later = schema_registry.monotonic() + 61
+        monkeypatch.setattr(schema_registry, "monotonic", lambda: later)
+        with pytest.raises(UnknownSchemaError):
+            asked.schema(9)
+        assert len(served.asked) == 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (404, {}, b"<html>no such page</html>"),
+        (404, {}, {"detail": "no such route"}),
+        (200, {}, b"<html>log in</html>"),
+        (200, {}, b"[" * 100_000),
+        (200, {}, [1]),
+        (200, {}, {"schema": 5}),
+        (200, {}, {"schema": None}),
+        (200, {}, {"schema": LONG, "schemaType": "XML"}),
+        (200, {}, {"schema": LONG, "schemaType": ["AVRO"]}),
+        (200, {}, {"schema": LONG, "references": {"a": 1}}),
+        (200, {}, {"schema": LONG, "references": [1]}),
+        (200, {}, {"schema": LONG, "references": [{"name": "x", "subject": "y", "version": True}]}),
+        (200, {}, {"schema": "[" * 500 + "]" * 500}),
+        (200, {}, b'{"schema": "' + b"x" * http_request.MAX_BODY_BYTES + b'"}'),
+        (409, {}, {"error_code": 409, "message": "incompatible"}),
+        (204, {}, b""),
+    ],
+)  # fmt: skip
+def test_answers_that_make_no_sense_are_errors_that_are_not_tried_again(answer: Any) -> None:
+    with registry({"/schemas/ids/1": answer}) as (asked, served):
+        with pytest.raises(RegistryError, match=r"127\.0\.0\.1") as raised:
+            asked.schema(1)
+        assert not isinstance(raised.value, UnknownSchemaError)
+        assert len(served.asked) == 1
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+def test_a_registry_in_trouble_is_asked_again(status: int, no_pauses: list[float]) -> None:
+    busy = (status, {"Retry-After": "3"}, b"later")
+    with registry({"/schemas/ids/1": [busy, busy, {"schema": LONG}]}) as (asked, _):
+        assert asked.schema(1).text == LONG
+    assert [2.4 <= pause <= 3.6 for pause in no_pauses] == [True, True]
+
+
+@pytest.mark.parametrize("wait", ["1e9", "inf", "nan", "-5", "Wed, 21 Oct 2015 07:28:00 GMT", ""])
+def test_retry_after_is_capped(wait: str, no_pauses: list[float]) -> None:
+    with registry({"/schemas/ids/1": [(503, {"Retry-After": wait}, b""), {"schema": LONG}]}) as (asked, _):
+        assert asked.schema(1).text == LONG
+    assert len(no_pauses) == 1
+    assert 0 < no_pauses[0] <= 24
+
+
+def test_an_answer_that_breaks_off_is_asked_for_again() -> None:
+    whole = json.dumps({"schema": LONG}).encode()
+    short = (200, {"Content-Length": str(len(whole) + 1)}, whole)
+    with registry({"/schemas/ids/1": [short, {"schema": '"int"'}]}) as (asked, _):
+        assert asked.schema(1).text == '"int"'
+
+
+def test_attempts_end(no_pauses: list[float]) -> None:
+    with registry({"/schemas/ids/1": (503, {}, b"")}) as (asked, served):
+        with pytest.raises(RegistryError, match=r"schema with id 1 .*HTTP status 503.*6 attempts"):
+            asked.schema(1)
+        assert len(served.asked) == 6
+    assert no_pauses == sorted(no_pauses)
+
+
+def test_attempts_end_with_the_time_for_all_of_them(
+    monkeypatch: pytest.MonkeyPatch, no_pauses: list[float]
+) -> None:
+    monkeypatch.setattr(registry_client, "OPERATION_S", 10.0)
+    monkeypatch.setattr(schema_registry, "OPERATION_S", 10.0)
+    with registry({"/schemas/ids/1": (503, {"Retry-After": "15"}, b"")}) as (asked, served):
+        with pytest.raises(RegistryError, match="1 attempts"):
+            asked.schema(1)
+        assert len(served.asked) == 1
+    assert not no_pauses
+
+
+def test_the_next_url_is_asked_where_one_is_down() -> None:
+    with registry({"/schemas/ids/1": {"schema": LONG}}) as (_, served):
+        both = SchemaRegistry.from_settings({"registry.url": f"http://127.0.0.1:1/x, {served.url}/"})
+        assert both is not None
+        assert both.schema(1).text == LONG
+
+
+def test_credentials_are_sent_and_never_shown() -> None:
+    with registry(
+        {"/schemas/ids/1": (401, {}, {"error_code": 401, "message": "no"})}, user="me", password="s3cr3t"
+    ) as (
+        asked,
+        served,
+    ):
+        with pytest.raises(RegistryError, match="credentials") as raised:
+            asked.schema(1)
+        assert "s3cr3t" not in str(raised.value) + repr(asked._client)
+        assert served.asked[0].headers["Authorization"] == "Basic " + base64.b64encode(b"me:s3cr3t").decode()
+    with registry({"/schemas/ids/1": {"schema": LONG}}, token="abc.def") as (asked, served):
+        asked.schema(1)
+        assert served.asked[0].headers["Authorization"] == "Bearer abc.def"
+        assert "abc.def" not in repr(asked._client)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"url": "http://me:s3cr3t@h/"}, "user and password in it"),
+        ({"url": "ftp://h/"}, "must be https"),
+        ({"url": "https:///x"}, "must be https"),
+        ({"url": "https://h:99999/"}, "no URL"),
+        ({"url": "https://h/?a=b"}, "must be https"),
+        ({"url": "http://h/\r\nX: y"}, "white space"),
+        ({"url": " , "}, "empty"),
+        ({"url": "http://h", "user": "me", "password": "s3cr3t"}, "in clear to h"),
+        ({"url": "http://h", "token": "s3cr3t"}, "in clear to h"),
+        ({"url": "https://h", "user": "me"}, "need each other"),
+        ({"url": "https://h", "user": "a:s3cr3t", "password": "s3cr3t"}, "no colon"),
+        ({"url": "https://h", "user": "me", "password": "s3cr3t", "token": "s3cr3t"}, "exclude each other"),
+        ({"url": "https://h", "token": "s3cr3t\r\nX: y"}, "characters"),
+        ({"url": "https://h", "ssl.ca": "s3cr3t"}, "no PEM certificate"),
+        ({"url": "https://h", "ssl.key": "s3cr3t"}, "must be PEM"),
+    ],
+)
+def test_settings_that_are_refused(settings: dict[str, str], said: str) -> None:
+    with pytest.raises(RegistryError, match=said) as raised:
+        SchemaRegistry.from_settings({f"registry.{name}": text for name, text in settings.items()})
+    assert "s3cr3t" not in str(raised.value)
+
+
+def test_credentials_over_http_only_to_this_machine_or_on_request() -> None:
+    login = {"registry.user": "a", "registry.password": "b"}
+    for host in ("localhost", "127.0.0.1", "[::1]"):
+        assert SchemaRegistry.from_settings({"registry.url": f"http://{host}:1/", **login})
+    assert SchemaRegistry.from_settings({"registry.url": "http://h/", **login, "registry.allowhttp": "true"})
+    assert SchemaRegistry.from_settings({"registry.url": "http://h/"})
+
+
+def test_redirects_on_the_same_host_are_followed_and_no_others() -> None:
+    answers = {
+        "/schemas/ids/1": (307, {"Location": "/v2/1"}, b""),
+        "/v2/1": {"schema": LONG},
+        "/schemas/ids/2": (302, {"Location": "http://127.0.0.2:1/"}, b""),
+        "/schemas/ids/3": (302, {"Location": "/schemas/ids/3"}, b""),
+        "/schemas/ids/4": (302, {"Location": "http://[/"}, b""),
+    }
+    with registry(answers, token="s3cr3t") as (asked, served):
+        assert asked.schema(1).text == LONG
+        with pytest.raises(RegistryError, match="another host"):
+            asked.schema(2)
+        with pytest.raises(RegistryError, match="again and again"):
+            asked.schema(3)
+        with pytest.raises(RegistryError, match="another host"):
+            asked.schema(4)
+        assert served.paths.count("/schemas/ids/3") == 4
+
+
+def test_a_schema_is_not_sent_after_a_redirect_that_would_make_it_a_get() -> None:
+    answers = {
+        "/subjects/s/versions": [(302, {"Location": "/x"}, {}), (307, {"Location": "/y"}, b"")],
+        "/x": {"id": 1},
+        "/y": {"id": 2},
+    }
+    with registry(answers) as (asked, served):
+        with pytest.raises(RegistryError, match="HTTP status 302"):
+            asked.register("s", LONG, "AVRO")
+        assert asked.register("s", LONG, "AVRO") == 2
+        assert served.paths == ["/subjects/s/versions", "/subjects/s/versions", "/y"]
+
+
+def test_a_link_local_address_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = SchemaRegistry.from_settings({"registry.url": "http://169.254.169.254/"})
+    assert asked is not None
+    with pytest.raises(RegistryError, match="link-local"):
+        asked.schema(1)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "beginning"),
+    [
+        ("http", b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"),
+        ("http", b"HTTP/1.1 200 OK\r\n\r\n"),
+        ("http", b"HTTP/1.1 200 OK\r\nX: "),
+        ("http", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"),
+        ("https", b"\x16\x03\x03\x40\x00"),
+    ],
+)
+def test_an_answer_byte_by_byte_ends_in_time(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, beginning: bytes
+) -> None:
+    monkeypatch.setattr(registry_client, "REQUEST_S", 0.3)
+    monkeypatch.setattr(registry_client, "_ROUNDS", 1)
+    stop = threading.Event()
+
+    def drip(sock: socket.socket) -> None:
+        with sock, suppress(OSError):
+            sock.recv(4096)
+            sock.sendall(beginning)
+            while not stop.wait(0.05):
+                sock.sendall(b"0")
+
+    with _tcp_server(drip) as port:
+        asked = SchemaRegistry.from_settings({"registry.url": f"{scheme}://127.0.0.1:{port}"})
+        assert asked is not None
+        try:
+            with pytest.raises(RegistryError, match="no answer in time"):
+                asked.schema(1)
+        finally:
+            stop.set()
+
+
+@contextmanager
+def _tcp_server(serve: Callable[[socket.socket], None]) -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=lambda: serve(server.accept()[0]))
+        thread.start()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            thread.join()
+
+
+def test_many_threads_ask_once() -> None:
+    with registry({f"/schemas/ids/{id}": {"schema": LONG} for id in range(5)}) as (asked, served):
+        start = threading.Barrier(8)
+
+        def ask() -> None:
+            start.wait()
+            for id in range(5):
+                asked.schema(id)
+
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+        assert sorted(served.paths) == [f"/schemas/ids/{id}" for id in range(5)]
+
+
+def test_a_child_that_was_forked_in_the_middle_of_a_look_up() -> None:
+    # The lock is held as by another thread of the parent.
+    with registry({"/schemas/ids/1": {"schema": LONG}}) as (asked, _), asked._alone():
+        assert holds_in_forked_child(lambda: asked.schema(1).text == LONG)
+
+
+def test_registering_and_looking_up() -> None:
+    answers = {
+        "/subjects/s/versions": {"id": 12},
+        "/subjects/s": [{"id": 11, "version": 1}, (404, {}, {"error_code": 40403, "message": "none"})],
+        "/subjects/t/versions": (409, {}, {"error_code": 409, "message": "READER_FIELD_MISSING\x1b[31m"}),
+    }
+    with registry(answers) as (asked, served):
+        assert asked.register("s", "syntax", "PROTOBUF", [{"name": "a", "subject": "b", "version": 1}]) == 12
+        body = json.loads(served.asked[0].body)
+        assert body["schemaType"] == "PROTOBUF"
+        assert body["references"] == [{"name": "a", "subject": "b", "version": 1}]
+        assert asked.lookup("s", LONG, "AVRO") == 11
+        assert json.loads(served.asked[1].body) == {"schema": LONG}
+        with pytest.raises(UnknownSchemaError, match="subject 's'"):
+            asked.lookup("s", LONG, "AVRO")
+        with pytest.raises(RegistryError, match=r"subject 't'.*409.*READER_FIELD_MISSING") as raised:
+            asked.register("t", LONG, "AVRO")
+        assert "\x1b" not in str(raised.value)
+
+
+def test_a_name_that_is_no_unicode() -> None:
+    refer = b'{"schema": "1", "references": [{"name": "x", "subject": "\\ud800", "version": 1}]}'
+    with (
+        registry({"/schemas/ids/1": (200, {}, refer)}) as (asked, _),
+        pytest.raises(RegistryError, match=r"subject '\\ud800'"),
+    ):
+        asked.schema(1)
+
+
+def test_depth_of_json() -> None:
+    # In linear time: a search for the end from each quote would not end here.
+    assert json_depth('["' + '\\"' * 1_000_000) == 1
+    assert [json_depth(text) for text in ('"["', "[]", '{"a": [1, {"\\"[[[": 2}]}', "[[[[")] == [0, 1, 3, 4]

@@ -1,0 +1,212 @@
+"""Arrow IPC streams as values: rows, types, sizes that are claimed, broken bytes."""
+
+import os
+import random
+import struct
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from support.hooks.fresh_seeds import try_seeds
+
+from spark_kafka_native.formats import EncodeError, FormatError, load_format
+from spark_kafka_native.formats.arrow_ipc import ArrowIpcFormat
+from spark_kafka_native.formats.arrow_ipc_sizes import MAX_GROWTH
+
+SECONDS = float(os.environ.get("ARROW_FUZZ_SECONDS", "2"))
+ROW = pa.struct([("id", pa.int64()), ("name", pa.string()), ("tags", pa.list_(pa.string()))])
+ROWS = pa.list_(pa.field("element", ROW))
+TABLE = pa.table(
+    {
+        "name": ["a", None, "c"],
+        "other": [1.5, 2.5, None],
+        "id": pa.array([1, 2, None], pa.int32()),
+        "tags": [["x"], [], None],
+    }
+)
+LISTED = [
+    {"id": 1, "name": "a", "tags": ["x"]},
+    {"id": 2, "name": None, "tags": []},
+    {"id": None, "name": "c", "tags": None},
+]
+
+
+def stream(table: pa.Table, rows: int | None = 2, **options: Any) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_table(table, max_chunksize=rows)
+    return bytes(sink.getvalue())
+
+
+def read(kind: pa.DataType, *payloads: bytes | None) -> Any:
+    decoded = ArrowIpcFormat().decoder(kind, {}).decode(pa.array(payloads, pa.binary()))
+    decoded.array.validate(full=True)
+    assert len(decoded.array) == len(payloads)
+    return decoded
+
+
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+def test_each_payload_is_an_array_of_its_rows(compression: str | None) -> None:
+    payload = stream(TABLE, compression=compression)
+    empty = stream(TABLE.slice(0, 0))
+    decoded = read(ROWS, payload, None, b"junk", empty, payload)
+    assert decoded.array.to_pylist() == [LISTED, None, None, [], LISTED]
+    assert decoded.bad.rows == (2,)
+
+
+def test_a_struct_is_the_only_row_of_its_stream() -> None:
+    one = stream(TABLE.slice(1, 1))
+    decoded = read(ROW, one, None, stream(TABLE), one, stream(TABLE.slice(0, 0)))
+    assert decoded.array.to_pylist() == [LISTED[1], None, None, LISTED[1], None]
+    assert decoded.bad.rows == (2, 4)
+    assert decoded.bad.reasons[0] == "a stream of 3 rows, where the type is that of a single one"
+
+
+def test_columns_by_name_missing_ones_are_null_and_words_of_dictionaries_are_values() -> None:
+    table = pa.table({"name": pa.array(["a", "b", None, "a"]).dictionary_encode()})
+    decoded = read(ROWS, stream(table), stream(TABLE.select(["other"])))
+    assert [row["name"] for row in decoded.array.to_pylist()[0]] == ["a", "b", None, "a"]
+    assert decoded.array.to_pylist()[1] == [{"id": None, "name": None, "tags": None}] * 3
+
+
+@pytest.mark.parametrize(
+    ("column", "reason"),
+    [
+        (pa.array(["1"]), "`id` is string in the stream, not int64"),
+        (pa.array([2**63], pa.uint64()), "`id`: "),
+        (pa.array([1.0]), "`id` is double in the stream"),
+        (pa.array([1]).dictionary_encode(), "`id` is dictionary<"),
+        (pa.array([[1]]), "`id` is list<"),
+    ],
+)
+def test_types_that_are_not_the_same(column: pa.Array, reason: str) -> None:
+    decoded = read(ROWS, stream(pa.table({"id": column})), stream(TABLE))
+    assert decoded.bad.rows == (0,)
+    assert decoded.bad.reasons[0].startswith(reason)
+    assert decoded.array.to_pylist()[1] == LISTED
+
+
+def test_times_with_a_zone_and_without_are_different_things() -> None:
+    kind = pa.list_(pa.struct([("at", pa.timestamp("us", "UTC"))]))
+    good = pa.table({"at": pa.array([1_500], pa.timestamp("ms", "Europe/Berlin"))})
+    naive = pa.table({"at": pa.array([1], pa.timestamp("us"))})
+    fine = pa.table({"at": pa.array([1], pa.timestamp("ns", "UTC"))})
+    decoded = read(kind, stream(good), stream(naive), stream(fine))
+    assert decoded.bad.rows == (1, 2)
+    assert decoded.array.view(pa.list_(pa.struct([("at", pa.int64())]))).to_pylist()[0] == [{"at": 1_500_000}]
+
+
+def test_a_double_that_is_no_float_does_not_become_infinite() -> None:
+    numbers = [1.5, float("inf"), None, 1e300]
+    kind = pa.list_(pa.struct([("x", pa.float32())]))
+    decoded = read(
+        kind, *(stream(pa.table({"x": pa.array(part, pa.float64())})) for part in (numbers[:3], numbers))
+    )
+    assert decoded.array.to_pylist() == [[{"x": one} for one in numbers[:3]], None]
+    assert decoded.bad.reasons == ("`x`: a number is too large for float",)
+
+
+def test_bytes_behind_the_stream_and_two_columns_of_one_name() -> None:
+    twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["id", "id"])
+    assert read(ROWS, stream(TABLE) + b"\0", stream(twice)).bad.reasons == (
+        "bytes follow the end of the stream",
+        "two columns of the stream have the same name",
+    )
+
+
+def test_rows_and_sizes_that_are_only_claimed_are_not_allocated() -> None:
+    zeros = stream(pa.table({"id": np.zeros(500_000, np.int64)}), None, compression="zstd")
+    nulls = stream(pa.table({"id": pa.nulls(500_000)}), None)
+    words = pa.DictionaryArray.from_arrays(np.zeros(300_000, np.int8), ["x" * 100_000])
+    packed = bytearray(stream(pa.table({"id": pa.array([1, 2], pa.int64())}), compression="lz4"))
+    claim = packed.rindex(struct.pack("<q", 16))
+    packed[claim : claim + 8] = struct.pack("<q", 2**40)
+    before = pa.total_allocated_bytes()
+    decoded = read(ROWS, zeros, nulls, stream(pa.table({"name": words}), None), bytes(packed))
+    assert decoded.bad.rows == (0, 1, 2, 3)
+    assert all("are refused for its length" in reason for reason in decoded.bad.reasons)
+    assert pa.total_allocated_bytes() - before < MAX_GROWTH * 2**20
+
+
+def test_what_is_written_is_read_again() -> None:
+    rows = pa.array([LISTED, None, [], LISTED[:1]], ROWS)
+    for part in (rows, rows.slice(1, 3)):
+        payloads = ArrowIpcFormat().encoder(ROWS, {}).encode(part)
+        assert read(ROWS, *payloads.to_pylist()).array.equals(part)
+    single = pa.array([LISTED[0], None, LISTED[1]], ROW)
+    payloads = ArrowIpcFormat().encoder(ROW, {}).encode(single)
+    assert read(ROW, *payloads.to_pylist()).array.equals(single)
+    # Any reader of Arrow takes them.
+    assert pa.ipc.open_stream(payloads[0].as_py()).read_all().to_pylist() == LISTED[:1]
+    with pytest.raises(EncodeError, match="row 1: a row of the stream is null"):
+        ArrowIpcFormat().encoder(ROWS, {}).encode(pa.array([[], [None]], ROWS))
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.int64(), pa.list_(pa.int64()), pa.struct([]), pa.struct([("a", pa.int8()), ("a", pa.int8())])]
+)
+def test_types_that_no_stream_has(kind: pa.DataType) -> None:
+    with pytest.raises(FormatError):
+        load_format("arrow-ipc").decoder(kind, {})
+
+
+@pytest.mark.parametrize("kind", [ROW, ROWS])
+def test_equal_rows_have_equal_bytes_and_none_of_their_neighbours(kind: pa.DataType) -> None:
+    mine, other = LISTED[0], {"id": -1, "name": "SECRET", "tags": ["SECRET"]}
+    rows = [mine, other, mine, {**mine, "id": None}, other, None, mine]
+    if kind == ROWS:
+        rows = [None if row is None else [row] for row in rows]
+    array = pa.array(rows, kind)
+    whole = ArrowIpcFormat().encoder(kind, {}).encode(array).to_pylist()
+    alone = [ArrowIpcFormat().encoder(kind, {}).encode(pa.array([row], kind))[0].as_py() for row in rows]
+    part = ArrowIpcFormat().encoder(kind, {}).encode(array.slice(2)).to_pylist()
+    assert whole == alone
+    assert part == alone[2:]
+    assert b"SECR" not in whole[0]
+
+
+def test_broken_streams_are_bad_or_whole() -> None:
+    wide = pa.table({"id": list(range(50)), "name": [str(i) for i in range(50)], "tags": [["t"]] * 50})
+    words = pa.table({"name": pa.array(["a", "b"] * 20).dictionary_encode()})
+    good = [
+        stream(one, compression=compression)
+        for one in (TABLE, wide, words)
+        for compression in (None, "lz4", "zstd")
+    ]
+    decoder = ArrowIpcFormat().decoder(ROWS, {})
+    seen = {"bad": 0, "good": 0}
+
+    def check(seed: int) -> None:
+        rng = random.Random(seed)
+        payloads = [_mutated(rng.choice(good), rng) for _ in range(20)]
+        decoded = decoder.decode(pa.array(payloads, pa.binary()))
+        decoded.array.validate(full=True)
+        assert len(decoded.array) == 20
+        row = rng.randrange(20)
+        alone = decoder.decode(pa.array(payloads[row : row + 1], pa.binary()))
+        assert alone.array.equals(decoded.array.slice(row, 1))
+        seen["bad"] += len(decoded.bad.rows)
+        seen["good"] += 20 - len(decoded.bad.rows)
+
+    try_seeds(check, "broken Arrow streams", range(20), seconds=SECONDS)
+    assert min(seen.values()) > 10
+
+
+def _mutated(payload: bytes, rng: random.Random) -> bytes:
+    data = bytearray(payload)
+    for _ in range(rng.randrange(1, 4)):
+        at = rng.randrange(len(data))
+        match rng.randrange(4):
+            case 0:
+                data[at] ^= 1 << rng.randrange(8)
+            case 1:
+                data[at] = rng.choice([0, 1, 0x7F, 0x80, 0xFF])
+            case 2:
+                size = rng.choice([4, 8])
+                at -= at % size
+                value = rng.choice([-1, 0, 1, 2**31 - 1, rng.randrange(100)])
+                data[at : at + size] = value.to_bytes(size, "little", signed=True)
+            case _:
+                del data[at : at + rng.choice([1, 8, 64])]
+    return bytes(data)

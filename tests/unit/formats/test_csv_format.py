@@ -1,0 +1,251 @@
+"""CSV: what lines are as rows, alone and among others, and rows as lines."""
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from spark_kafka_native.formats import EncodeError, FormatError
+from spark_kafka_native.formats.csv_format import CsvFormat
+from spark_kafka_native.formats.csv_rows import CsvRows
+from spark_kafka_native.formats.isolate import NotTogetherError
+
+KIND = pa.struct(
+    [
+        ("s", pa.string()),
+        ("a", pa.int64()),
+        ("h", pa.int8()),
+        ("f", pa.float64()),
+        ("g", pa.float32()),
+        ("b", pa.bool_()),
+        ("d", pa.date32()),
+        ("x", pa.decimal128(10, 2)),
+        ("t", pa.timestamp("us", "UTC")),
+        ("n", pa.timestamp("us")),
+        ("e", pa.string()),
+    ]
+)
+TWO = pa.struct([("a", pa.string()), ("b", pa.int32())])
+RFC = {"escape": '"'}
+
+
+def decode(kind: pa.DataType, *payloads: bytes | None, **options: str) -> tuple[list[Any], dict[int, str]]:
+    decoded = CsvFormat().decoder(kind, options).decode(pa.array(payloads, pa.binary()))
+    decoded.array.validate(full=True)
+    return decoded.array.to_pylist(), dict(zip(decoded.bad.rows, decoded.bad.reasons, strict=True))
+
+
+TEXTS = (
+    *b"1 -1 0 01 +1 128 -128 1.5 .5 5. 1e3 1E+2 1e400 1e-50 16777217 9223372036854775807".split(),
+    *b"9223372036854775808 0x1f 1_0 12345678.905 123456789.5 1,5 NaN Inf -Inf Infinity nan inf".split(),
+    *b"true TRUE True t 0 2020-01-01 2020-1-1 20200101 2020-02-30 0000-01-01 9999-12-31".split(),
+    *b"2020-01-01T00:00:00Z 2020-01-01T00 2020-01-01T24:00:00Z 2020-01-01T23:59:60Z".split(),
+    *b"2020-01-01T00:00:00.1234567Z 0000-01-01T00:00:00Z 9999-12-31T23:59:59.999999Z".split(),
+    *b"2020-01-01T00:00:00-00:00 2020-01-01T00:00:00+25:00 1969-12-31T23:59:59.999999Z".split(),
+    b"2020-01-01 00:00:00+0200",
+    b"",
+    b" ",
+    b" 1",
+    b"1 ",
+    b"x",
+    b"NA",
+    b"\xc3\xa9",
+    b"\xff",
+    b"\xef\xbb\xbfx",
+    b"\0",
+)
+VALUES = st.sampled_from([*TEXTS, *(b'"' + text + b'"' for text in TEXTS), b'"x,y"', b'"x\\"y"', b'"x""y"'])
+FITTING = [
+    "s",
+    "1",
+    "2",
+    "1.5",
+    "2.5",
+    "true",
+    "2020-01-01",
+    "3.25",
+    "2020-01-01T00:00:00Z",
+    "2020-01-01 00:00",
+]
+
+
+@st.composite
+def lines(draw: st.DrawFn) -> bytes:
+    """A line of which most values fit, a third of them with one byte more, less or changed."""
+    values = [*(one.encode() for one in FITTING), b"e"]
+    for place in draw(st.lists(st.integers(0, len(values) - 1), max_size=3)):
+        values[place] = draw(VALUES)
+    line = b",".join(values)
+    if draw(st.integers(0, 2)):
+        return line
+    at = draw(st.integers(0, len(line)))
+    added = draw(st.sampled_from([b"", b",", b'"', b'""', b"\\", b"\n", b"\r", b" "]) | st.binary(max_size=1))
+    return line[:at] + added + line[at + draw(st.integers(0, 1)) :]
+
+
+DIALECTS = st.sampled_from([{}, RFC, {"nullvalue": "NA"}, {"quote": ""}, {"sep": "2"}])
+
+
+@settings(max_examples=800, deadline=None)
+@example(b"\xef\xbb\xbf" + b",".join([*(one.encode() for one in FITTING), b"e"]), {})
+@example(b",,,,,,,,,,", {"nullvalue": "NA"})
+@example(b'"",,,,,,,,,,', {"nullvalue": "NA"})
+@given(lines(), DIALECTS)
+def test_alone_and_together(line: bytes, options: dict[str, str]) -> None:
+    decoder = CsvFormat().decoder(KIND, options)
+    array = pa.array([line], pa.binary())
+    try:
+        together = decoder.read_together(array)
+    except NotTogetherError:
+        return
+    alone = CsvRows(KIND, decoder.dialect, dt.UTC).read(array)
+    assert alone.bad.rows == ()
+    # As text: NaN equals nothing.
+    assert repr(together.to_pylist()) == repr(alone.array.to_pylist())
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(lines() | st.sampled_from([b"", None]), max_size=12), DIALECTS)
+def test_rows_stay_where_they_are(payloads: list[bytes | None], options: dict[str, str]) -> None:
+    rows, bad = decode(KIND, *payloads, **options)
+    alone = [decode(KIND, payload, **options) for payload in payloads]
+    assert repr(rows) == repr([one[0][0] for one in alone])
+    assert bad == {row: one[1][0] for row, one in enumerate(alone) if one[1]}
+
+
+def test_good_lines_are_read_together() -> None:
+    line = ",".join([*FITTING, '"x,y"']).encode()
+    payloads = pa.array([line, None, b"", line, b",,,,,,,,,,"], pa.binary())
+    rows = CsvFormat().decoder(KIND, {}).read_together(payloads).to_pylist()
+    good = {
+        "s": "s", "a": 1, "h": 2, "f": 1.5, "g": 2.5, "b": True, "d": dt.date(2020, 1, 1),
+        "x": Decimal("3.25"), "t": dt.datetime(2020, 1, 1, tzinfo=dt.UTC), "n": dt.datetime(2020, 1, 1),
+        "e": "x,y",
+    }  # fmt: skip
+    nothing = dict.fromkeys(good)
+    assert rows == [good, None, nothing, good, nothing]
+
+
+def test_quotes_that_reach_over_the_end_of_a_line_stay_in_it() -> None:
+    rows, bad = decode(TWO, b'"x,1', b'y",2', b"z,3")
+    assert rows == [{"a": None, "b": None}, {"a": 'y"', "b": 2}, {"a": "z", "b": 3}]
+    assert bad == {0: "value 1 has a quote that is not closed at its end"}
+
+
+def test_line_breaks_are_part_of_a_value() -> None:
+    assert decode(TWO, b'"x\ny",1', b"x\ny,1", b"z,3")[0] == [
+        {"a": "x\ny", "b": 1},
+        {"a": "x\ny", "b": 1},
+        {"a": "z", "b": 3},
+    ]
+
+
+def test_quotes() -> None:
+    assert [row["a"] for row in decode(TWO, b'"x\\"\\\\\\n",1', b'"x" ,1', b'x"y,1')[0]] == [
+        'x"\\\\n',
+        "x",
+        'x"y',
+    ]
+    assert decode(TWO, b'"x""y",1', **RFC)[0] == [{"a": 'x"y', "b": 1}]
+    assert decode(TWO, b'"x""y",1')[1] == {0: "value 1 has a quote that is not closed at its end"}
+    assert decode(TWO, b'"x",1', quote="")[0] == [{"a": '"x"', "b": 1}]
+    assert decode(TWO, b"'x;y';1", sep=";", quote="'")[0] == [{"a": "x;y", "b": 1}]
+    assert decode(TWO, b"x\t1", sep="\\t")[0] == [{"a": "x", "b": 1}]
+
+
+@pytest.mark.parametrize("sep", ["\t", " "])
+def test_separators_that_are_white_space_end_a_quoted_value(sep: str) -> None:
+    kind = pa.struct([(name, pa.string()) for name in "abc"])
+    lines = [line.replace("|", sep).encode() for line in ('"x"||z', '"x\\"y"||z', '"x\\"y"||')]
+    rows, bad = decode(kind, *lines, sep=sep)
+    assert [tuple(row.values()) for row in rows] == [
+        ("x", None, "z"),
+        ('x"y', None, "z"),
+        ('x"y', None, None),
+    ]
+    assert not bad
+
+
+def test_lines_of_another_length_are_bad_and_keep_what_fits() -> None:
+    rows, bad = decode(TWO, b"x", b"x,1,2", b"x,y", b"x,1")
+    assert rows == [{"a": "x", "b": None}, {"a": "x", "b": 1}, {"a": "x", "b": None}, {"a": "x", "b": 1}]
+    assert bad == {
+        0: "the line has 1 values, and the schema 2",
+        1: "the line has more values, and the schema 2",
+        2: "`b` is not an integer of 32 bits: y",
+    }
+
+
+def test_a_line_of_many_values_costs_no_more_than_the_schema_asks_for() -> None:
+    _, bad = decode(TWO, b"," * 5_000_000)
+    assert bad == {0: "the line has more values, and the schema 2"}
+
+
+def test_the_zone_of_timestamps_that_name_none() -> None:
+    kind = pa.struct([("t", pa.timestamp("us", "UTC"))])
+    (row,), _ = decode(kind, b"2020-01-01 12:00:00", timezone="Europe/Berlin")
+    assert row["t"] == dt.datetime(2020, 1, 1, 11, tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "text"),
+    [
+        (pa.string(), {}, "CSV needs a struct"),
+        (pa.struct([("a", pa.list_(pa.int8()))]), {}, "CSV can't hold the type list<.*> of `a`"),
+        (pa.struct([("a", pa.binary())]), {}, "CSV can't hold the type binary of `a`"),
+        (pa.struct([("a", pa.int8()), ("a", pa.int8())]), {}, "A field appears twice: a, a"),
+        (TWO, {"header": "true"}, "CSV has no setting 'header' here"),
+        (TWO, {"timestampformat": "yyyy"}, "CSV has no setting 'timestampformat' here"),
+        (TWO, {"sep": "||"}, r"CSV: sep must be one ASCII character, not '\|\|'"),
+        (TWO, {"sep": "\n"}, "CSV: sep must be one ASCII character"),
+        (TWO, {"sep": '"'}, "the separator must differ"),
+        (TWO, {"nullvalue": "a,b"}, "nullValue must be without separators"),
+        (TWO, {"timezone": "Nowhere"}, "there is no time zone 'Nowhere'"),
+    ],
+)
+def test_types_and_settings_that_can_not_be(kind: pa.DataType, options: dict[str, str], text: str) -> None:
+    with pytest.raises(FormatError, match=text):
+        CsvFormat().decoder(kind, options)
+
+
+TEXT = st.text(st.sampled_from(list("ab,;\"'\\\n\r \té0")), max_size=6)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.lists(st.none() | st.tuples(st.none() | TEXT, st.none() | st.integers(-5, 5)), min_size=1, max_size=6),
+    st.sampled_from([{}, RFC, {"nullvalue": "NA"}, {"sep": ";"}, {"nullvalue": "NA", **RFC}]),
+)
+def test_rows_that_are_written_are_read(rows: list[Any], options: dict[str, str]) -> None:
+    given = [None if row is None else {"a": row[0], "b": row[1]} for row in rows]
+    payloads = CsvFormat().encoder(TWO, options).encode(pa.array(given, TWO))
+    decoded = CsvFormat().decoder(TWO, options).decode(payloads)
+    assert decoded.bad.rows == ()
+    if "nullvalue" not in options:  # an empty text is a null then, as in Spark
+        given = [None if row is None else {"a": row["a"] or None, "b": row["b"]} for row in given]
+    assert decoded.array.to_pylist() == given
+
+
+def test_what_is_written() -> None:
+    kind = pa.struct(
+        [
+            ("s", pa.string()), ("f", pa.float64()), ("b", pa.bool_()), ("d", pa.date32()),
+            ("t", pa.timestamp("us", "UTC")), ("x", pa.decimal128(4, 1)),
+        ]
+    )  # fmt: skip
+    row = {
+        "s": "a,b", "f": float("inf"), "b": True, "d": dt.date(2020, 1, 2), "x": Decimal("1.5"),
+        "t": dt.datetime(2020, 1, 1, tzinfo=dt.UTC),
+    }  # fmt: skip
+    written = CsvFormat().encoder(kind, {}).encode(pa.array([row, None, {}], kind)).to_pylist()
+    assert written == [b'"a,b",Infinity,true,2020-01-02,2020-01-01T00:00:00.000000Z,1.5', None, b",,,,,"]
+
+
+def test_a_text_that_needs_quotes_where_there_are_none() -> None:
+    rows = pa.array([{"a": "x", "b": 1}, {"a": "x,y", "b": 1}], TWO)
+    with pytest.raises(EncodeError, match="row 1: a text has a separator or a line break"):
+        CsvFormat().encoder(TWO, {"quote": ""}).encode(rows)

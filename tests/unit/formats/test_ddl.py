@@ -1,0 +1,84 @@
+"""Spark's text for columns, read without Spark."""
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_native.formats import ColumnFormat, FormatError
+from spark_kafka_native.formats.ddl import MAX_DEPTH, parse_ddl
+
+UTC = pa.timestamp("us", "UTC")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("id bigint, name string", pa.struct([("id", pa.int64()), ("name", pa.string())])),
+        ("ID: LONG", pa.struct([("ID", pa.int64())])),
+        ("`a b``c` int COMMENT 'it\\'s, a <name>'", pa.struct([("a b`c", pa.int32())])),
+        ("string", pa.string()),
+        ("decimal", pa.decimal128(10, 0)),
+        ("x decimal(12, 2), y dec(5)", pa.struct([("x", pa.decimal128(12, 2)), ("y", pa.decimal128(5, 0))])),
+        ("array<map<string, timestamp>>", pa.list_(pa.map_(pa.string(), UTC))),
+        (
+            "s struct<a: date, b timestamp_ntz>, map map<string,binary>",
+            pa.struct(
+                [
+                    ("s", pa.struct([("a", pa.date32()), ("b", pa.timestamp("us"))])),
+                    ("map", pa.map_(pa.string(), pa.binary())),
+                ]
+            ),
+        ),
+        (
+            "b boolean, t tinyint, s smallint, f float, d double",
+            pa.struct(
+                [
+                    ("b", pa.bool_()),
+                    ("t", pa.int8()),
+                    ("s", pa.int16()),
+                    ("f", pa.float32()),
+                    ("d", pa.float64()),
+                ]
+            ),
+        ),
+    ],
+)
+def test_a_text_as_a_type(text: str, kind: pa.DataType) -> None:
+    assert parse_ddl(text) == kind
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "a type is missing at the end"),
+        ("id", "'id' is no type"),
+        ("id bigintt", "'bigintt' is no type"),
+        ("id bigint name string", "'name' does not follow a column"),
+        ("id bigint,", "it breaks off"),
+        ("a array<int", "'>' is expected"),
+        ("a decimal(39,2)", r"there is no decimal\(39,2\)"),
+        ("a decimal(x)", "a number is expected, not 'x'"),
+        ("a int NOT NULL", "leave out NOT NULL"),
+        ("a int > b", "'>' does not follow a column"),
+        ("a int; drop", "'; drop' has no meaning"),
+        ('{"type": "struct"}', "has no meaning"),
+        ("array<" * (MAX_DEPTH + 2), "nested more than 100 deep"),
+    ],
+)
+def test_a_text_that_is_no_type(text: str, says: str) -> None:
+    with pytest.raises(FormatError, match=says):
+        parse_ddl(text)
+
+
+def test_a_format_takes_arrows_schema_or_its_text() -> None:
+    schema = pa.schema([("id", pa.int64())])
+    assert (
+        ColumnFormat("json", schema)
+        == ColumnFormat("json", "id bigint")
+        == ColumnFormat("json", pa.struct(schema))
+    )
+    assert ColumnFormat("json", "id bigint", {"timeZone": "UTC"}).settings == (("timezone", "UTC"),)
+    with pytest.raises(FormatError, match="not int"):
+        ColumnFormat("json", 5)  # type: ignore[arg-type]
+    with pytest.raises(FormatError, match="no format 'jsn'; did you mean 'json'"):
+        ColumnFormat("jsn")
+    assert "geheim" not in repr(ColumnFormat("json", None, {"registry.password": "geheim"}))

@@ -1,0 +1,444 @@
+"""protobuf: where the schema is from, which types there are, what can be read and written."""
+
+import base64
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.message_factory import GetMessageClass
+from support.protobuf_messages import PROTO3, descriptor
+
+from spark_kafka_native.formats import ColumnFormat, EncodeError, FormatError, load_format
+from spark_kafka_native.formats.protobuf import protobuf_format
+from spark_kafka_native.formats.protobuf.compile import compile_proto
+from spark_kafka_native.formats.protobuf.descriptors import to_text
+from spark_kafka_native.formats.protobuf.message_types import TypeChoices, message_type
+from spark_kafka_native.formats.protobuf.protobuf_format import ProtobufFormat
+
+EVERYTHING, PART, NODE = "test.three.Everything", "test.three.Part", "test.three.Node"
+
+
+def settings(name: str, **options: str) -> dict[str, str]:
+    carried = {"descriptor": to_text(descriptor(name)), "message": name, "payload": "value"}
+    return carried | {key.replace("_", "."): text for key, text in options.items()}
+
+
+def type_of(name: str, **options: str) -> Any:
+    return ProtobufFormat().resolve_read(settings(name, **options)).type
+
+
+def made(name: str, /, **values: Any) -> bytes:
+    return bytes(GetMessageClass(descriptor(name))(**values).SerializeToString())
+
+
+def read(kind: pa.DataType, name: str, *payloads: bytes | None, **options: str) -> Any:
+    decoded = (
+        ProtobufFormat().decoder(kind, settings(name, **options)).decode(pa.array(payloads, pa.binary()))
+    )
+    decoded.array.validate(full=True)
+    return decoded
+
+
+def write(kind: pa.DataType, name: str, *rows: Any) -> Any:
+    encoder = ProtobufFormat().encoder(kind, settings(name))
+    return encoder.encode(pa.array(rows, kind)).to_pylist()
+
+
+def test_a_descriptor_file_is_read_in_the_driver_only(tmp_path: Path) -> None:
+    path = tmp_path / "schema.desc"
+    path.write_bytes(compile_proto("a.proto", {"a.proto": PROTO3}).SerializeToString())
+    given = {"descriptorfile": str(path), "message": PART, "payload": "value"}
+    resolved = ProtobufFormat().resolve_read(given)
+    path.unlink()
+    assert "descriptorfile" not in resolved.settings
+    decoder = ProtobufFormat().decoder(resolved.type, resolved.settings)
+    assert decoder.decode(pa.array([made(PART, name="x", size=0)])).array.to_pylist() == [
+        {"name": "x", "size": 0, "marks": [], "grain": None, "code": None, "label": None, "seed": None}
+    ]
+
+
+def test_programs_without_spark_use_the_same_options(tmp_path: Path) -> None:
+    path = tmp_path / "schema.desc"
+    path.write_bytes(compile_proto("a.proto", {"a.proto": PROTO3}).SerializeToString())
+    named = ColumnFormat("protobuf", settings={"descriptorFile": str(path), "message": PART})
+    decoder, kind = named.decoder("value", "topic")
+    payloads = pa.array([made(PART, name="x", size=3), None])
+    assert kind == type_of(PART)
+    assert named.encoder(kind, "value", "topic").encode(decoder.decode(payloads).array).equals(payloads)
+
+
+def test_a_descriptor_file_made_without_its_imports_gets_googles(tmp_path: Path) -> None:
+    path = tmp_path / "schema.desc"
+    files = compile_proto("a.proto", {"a.proto": PROTO3})
+    alone = FileDescriptorSet(file=[one for one in files.file if one.name == "a.proto"])
+    path.write_bytes(alone.SerializeToString())
+    given = {"descriptorfile": str(path), "message": EVERYTHING}
+    assert ProtobufFormat().resolve_read(given).type == type_of(EVERYTHING)
+    alone.file[0].dependency.append("other.proto")
+    path.write_bytes(alone.SerializeToString())
+    with pytest.raises(FormatError, match=r"has no file other.proto: .*--include_imports"):
+        ProtobufFormat().resolve_read(given)
+
+
+def test_a_class_is_imported_in_the_driver_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("made_by_protoc")
+    module.Part = GetMessageClass(descriptor(PART))  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "made_by_protoc", module)
+    resolved = ProtobufFormat().resolve_read({"messageclass": "made_by_protoc.Part"})
+    assert resolved.type == type_of(PART)
+    assert resolved.settings["message"] == PART
+    assert "messageclass" not in resolved.settings
+    for name in ("made_by_protoc.Nothing", "no_such_module.Part", "Part", "json.loads"):
+        with pytest.raises(FormatError, match="messageClass"):
+            ProtobufFormat().resolve_read({"messageclass": name})
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({}, "needs descriptorFile and message, or messageClass"),
+        ({"descriptorfile": "/nowhere.desc", "message": "M"}, "/nowhere.desc can't be read: No such file"),
+        ({"descriptorfile": "/nowhere.desc"}, "needs `message`"),
+        ({"descriptorfile": __file__, "message": "M"}, "no descriptor set; protoc writes one with"),
+        ({"descriptorfile": "x", "messageclass": "y"}, "exclude each other"),
+    ],
+)
+def test_schemas_that_are_not_there(given: dict[str, str], error: str) -> None:
+    with pytest.raises(FormatError, match=error):
+        ProtobufFormat().resolve_read(given)
+
+
+def test_an_unknown_message_is_named_with_those_that_there_are() -> None:
+    with pytest.raises(FormatError, match=r"no message 'Prat'.* test.three.Part, test.three.Part.Grain"):
+        ProtobufFormat().resolve_read(settings(PART) | {"message": "Prat"})
+
+
+def test_a_missing_library_is_named_with_its_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ptars", None)
+    with pytest.raises(FormatError, match=r"package ptars: pip install 'spark-kafka-native\[protobuf\]'"):
+        ProtobufFormat().resolve_read(settings(PART))
+
+
+def test_types() -> None:
+    kind = type_of(EVERYTHING)
+    found = {one.name: str(one.type) for one in kind}
+    assert found["a_uint32"] == "int64"
+    assert found["a_uint64"] == "decimal128(20, 0)"
+    assert found["color"] == "string"
+    assert found["at"] == "timestamp[us, tz=UTC]"
+    assert found["took"] == "duration[us]"
+    assert found["count"] == "struct<value: int64>"
+    assert found["thing"] == "struct<type_url: string, value: binary>"
+    assert found["by_name"] == "map<string, int64>"
+    assert [one.name for one in kind] == [one.name for one in descriptor(EVERYTHING).fields]
+    other = type_of(
+        EVERYTHING,
+        enums_as_ints="true",
+        upcast_unsigned_ints="false",
+        unwrap_primitive_wrapper_types="true",
+    )
+    found = {one.name: str(one.type) for one in other}
+    assert [found[name] for name in ("a_uint32", "a_uint64", "color", "count", "note")] == [
+        "int32",
+        "int64",
+        "int32",
+        "int64",
+        "string",
+    ]
+
+
+def test_recursive_messages_need_a_depth() -> None:
+    with pytest.raises(FormatError, match=r"Node.next` is recursive .*: recursive.fields.max.depth"):
+        message_type(descriptor(NODE), TypeChoices())
+    # The user may say a type that is not.
+    resolved = ProtobufFormat().resolve_read(settings(NODE))
+    assert resolved.type is None
+    plain = pa.struct([("value", pa.int32())])
+    decoder = ProtobufFormat().decoder(plain, resolved.settings)
+    assert decoder.decode(pa.array([made(NODE, value=1)])).array.to_pylist() == [{"value": 1}]
+    assert str(type_of(NODE, recursive_fields_max_depth="1")) == "struct<value: int32>"
+    kind = type_of(NODE, recursive_fields_max_depth="2")
+    assert str(kind.field("next").type) == "struct<value: int32>"
+    payload = made(NODE, value=1, next={"value": 2, "next": {"value": 3}}, children=[{}, {"value": 4}])
+    assert read(kind, NODE, payload).array.to_pylist() == [
+        {"value": 1, "next": {"value": 2}, "children": [{"value": None}, {"value": 4}]}
+    ]
+    for depth in ("0", "11", "-2", "x"):
+        with pytest.raises(FormatError, match="must be 1 to 10"):
+            type_of(NODE, recursive_fields_max_depth=depth)
+
+
+def test_a_small_descriptor_of_a_huge_type_is_refused() -> None:
+    levels = "".join(
+        f"message M{i} {{ {''.join(f'M{i + 1} f{j} = {j + 1};' for j in range(10))} }}\n" for i in range(8)
+    )
+    text = f'syntax = "proto3"; {levels} message M8 {{ int32 x = 1; }}'
+    path = compile_proto("a.proto", {"a.proto": text})
+    given = {"descriptor": base64.b64encode(path.SerializeToString()).decode(), "message": "M0"}
+    with pytest.raises(FormatError, match="more than 10000 fields"):
+        ProtobufFormat().resolve_read(given)
+
+
+def test_a_descriptor_of_messages_in_messages_without_end_is_refused() -> None:
+    levels = "".join(f"message M{i} {{ M{i + 1} f = 1; }}\n" for i in range(3_000))
+    files = compile_proto(
+        "a.proto", {"a.proto": f'syntax = "proto3"; {levels} message M3000 {{ int32 x = 1; }}'}
+    )
+    given = {"descriptor": base64.b64encode(files.SerializeToString()).decode(), "message": "M0"}
+    with pytest.raises(FormatError, match="nested more than 100 deep"):
+        ProtobufFormat().resolve_read(given)
+
+
+def test_a_descriptor_that_calls_its_own_messages_as_googles() -> None:
+    text = """syntax = "proto3"; package google.protobuf; message Int64Value { Timestamp value = 1; }
+    message Timestamp { int64 seconds = 1; string nanos = 2; }
+    message M { Int64Value a = 1; Timestamp b = 2; }"""
+    files = compile_proto("a.proto", {"a.proto": text})
+    given = {
+        "descriptor": base64.b64encode(files.SerializeToString()).decode(),
+        "message": "google.protobuf.M",
+    }
+    resolved = ProtobufFormat().resolve_read(given | {"unwrap.primitive.wrapper.types": "true"})
+    assert str(resolved.type.field("a").type) == "struct<value: timestamp[us, tz=UTC]>"
+    with pytest.raises(FormatError, match="Timestamp is not Google's"):
+        ProtobufFormat().decoder(resolved.type, resolved.settings)
+
+
+@pytest.mark.parametrize("name", ["convert.any.fields.to.json", "retain.empty.message.types"])
+def test_options_of_spark_that_are_refused(name: str) -> None:
+    with pytest.raises(FormatError, match=f"{name} is not supported"):
+        ProtobufFormat().resolve_read(settings(PART) | {name: "true"})
+    assert ProtobufFormat().resolve_read(settings(PART) | {name: "false"}).type == type_of(PART)
+
+
+def test_only_what_the_type_asks_for_is_read() -> None:
+    kind = pa.struct([("part", pa.struct([("size", pa.int64())])), ("an_int32", pa.int64())])
+    payload = made(EVERYTHING, part={"name": "x", "size": 3}, an_int32=-1, a_string="not asked for")
+    assert read(kind, EVERYTHING, payload).array.to_pylist() == [{"part": {"size": 3}, "an_int32": -1}]
+    # A field that is not asked for is not looked at.
+    assert read(kind, EVERYTHING, payload + b"\x72\x01\xff").bad.rows == ()
+    with pytest.raises(FormatError, match="has no field 'An_Int32'; did you mean 'an_int32'"):
+        read(pa.struct([("An_Int32", pa.int32())]), EVERYTHING)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "error"),
+    [
+        ("a_string", pa.int64(), "`a_string` is string in the message, which can't be int64"),
+        ("a_double", pa.float32(), "can't be float"),
+        ("a_uint64", pa.decimal128(10, 0), "can't be decimal"),
+        ("color", pa.binary(), "`color` is test.three.Color in the message"),
+        ("part", pa.string(), "`part` is the message test.three.Part: its type must be a struct"),
+        ("doubles", pa.float64(), "`doubles` is repeated"),
+        ("by_name", pa.list_(pa.string()), "`by_name` is a map"),
+        ("at", pa.timestamp("ns"), "must be a struct"),
+    ],
+)
+def test_types_that_a_field_can_t_have(name: str, kind: pa.DataType, error: str) -> None:
+    with pytest.raises(FormatError, match=error):
+        read(pa.struct([(name, kind)]), EVERYTHING)
+
+
+def test_of_two_members_of_a_oneof_the_last_one_counts_asked_for_or_not() -> None:
+    number, text = made(EVERYTHING, number=5), made(EVERYTHING, text="x")
+    both = pa.struct([("number", pa.int32()), ("text", pa.string())])
+    payloads = (number + text, text + number, number, number + number, None)
+    assert read(both, EVERYTHING, *payloads).array.to_pylist() == [
+        {"number": None, "text": "x"},
+        {"number": 5, "text": None},
+        {"number": 5, "text": None},
+        {"number": 5, "text": None},
+        None,
+    ]
+    one = read(pa.struct([("number", pa.int32())]), EVERYTHING, *payloads)
+    assert one.array.to_pylist() == [{"number": None}, *[{"number": 5}] * 3, None]
+    # The parser that finds out which came last refuses a group that ends as another one.
+    refused = read(both, EVERYTHING, number + text + b"\xa3\x06\xac\x06", number)
+    assert refused.bad.rows == (0,)
+    assert refused.array.to_pylist() == [None, {"number": 5, "text": None}]
+    # Deep inside, too, and next to a bad record.
+    inner = made(PART, code=1) + made(PART, label="l")
+    nested = b"\xca\x02" + bytes([len(inner)]) + inner
+    kind = pa.struct([("parts", pa.list_(pa.struct([("code", pa.int64()), ("label", pa.string())])))])
+    decoded = read(kind, EVERYTHING, b"\xff", nested)
+    assert decoded.bad.rows == (0,)
+    assert decoded.array.to_pylist() == [None, {"parts": [{"code": None, "label": "l"}]}]
+
+
+def test_a_wrapper_is_null_or_has_a_value() -> None:
+    kind = pa.struct([("count", pa.int64()), ("note", pa.string())])
+    payloads = [b"", made(EVERYTHING, count={}, note={}), made(EVERYTHING, count={"value": 3})]
+    decoded = read(kind, EVERYTHING, *payloads)
+    rows = [{"count": None, "note": None}, {"count": 0, "note": ""}, {"count": 3, "note": None}]
+    assert decoded.array.to_pylist() == rows
+    assert write(kind, EVERYTHING, *rows) == payloads
+
+
+def test_the_last_of_equal_keys_counts() -> None:
+    kind = pa.struct([("by_name", pa.map_(pa.string(), pa.int64()))])
+    payload = made(EVERYTHING, by_name={"a": 1, "b": 2}) + made(EVERYTHING, by_name={"a": 3})
+    other = made(EVERYTHING, by_name={"a": 4})
+    decoded = read(kind, EVERYTHING, payload, other, b"\x92\x03\x00")
+    found = [sorted(row["by_name"]) for row in decoded.array.to_pylist()]
+    assert found == [[("a", 3), ("b", 2)], [("a", 4)], [("", 0)]]
+
+
+def test_an_unknown_number_of_a_closed_enum_is_absent() -> None:
+    kind = pa.struct([("color", pa.string()), ("red", pa.string()), ("colors", pa.list_(pa.string()))])
+    payload = b"\x30\x09\x38\x09\x40\x01\x40\x09\x40\x02"
+    row = {"color": None, "red": "RED", "colors": ["GREEN", "RED"]}
+    assert read(kind, "test.two.Everything", payload).array.to_pylist() == [row]
+    sides = pa.struct([("sides", pa.map_(pa.string(), pa.string()))])
+    payload = made("test.two.Sides", sides={"a": 1}) + b"\x0a\x05\x0a\x01b\x10\x09"
+    assert read(sides, "test.two.Sides", payload).array.to_pylist() == [{"sides": [("a", "RIGHT")]}]
+
+
+def test_values_that_do_not_fit_are_bad_and_null_and_their_neighbours_are_read() -> None:
+    kind = pa.struct(
+        [
+            ("a_uint32", pa.int32()),
+            ("a_uint64", pa.int64()),
+            ("at", pa.timestamp("us", "UTC")),
+            ("uint64s", pa.list_(pa.int64())),
+            ("colors_by_number", pa.map_(pa.int64(), pa.int32())),
+            ("a_string", pa.string()),
+        ]
+    )
+    rows = [
+        {"a_uint32": 2**32 - 1, "a_string": "kept"},
+        {"a_uint64": 2**63},
+        {"at": {"seconds": 2**40}},
+        {"uint64s": [1, 2**64 - 1]},
+        {"colors_by_number": {2**63: 1, 1: 1}},
+        {"a_uint32": 2**31 - 1},
+    ]
+    decoded = read(kind, EVERYTHING, *(made(EVERYTHING, **row) for row in rows))
+    assert decoded.bad.reasons == (
+        "`a_uint32` does not fit int32",
+        "`a_uint64` does not fit int64",
+        "`at` is out of the range of its type",
+        "`uint64s[]` does not fit int64",
+        "`colors_by_number[]` does not fit int64",
+    )
+    found = decoded.array.to_pylist()
+    assert found[0]["a_string"] == "kept"
+    assert [found[0]["a_uint32"], found[3]["uint64s"], found[4]["colors_by_number"]] == [
+        None,
+        [1, None],
+        [(1, 1)],
+    ]
+    assert found[5]["a_uint32"] == 2**31 - 1
+
+
+def test_a_required_field_that_is_missing() -> None:
+    kind = pa.struct([("parts", pa.list_(pa.struct([("name", pa.string()), ("size", pa.int32())])))])
+    decoded = read(kind, "test.two.Everything", b"\x62\x00\x62\x03\x0a\x01x", b"")
+    assert decoded.bad.reasons == ("`parts[].name` is required and missing",)
+    assert decoded.array.to_pylist()[0] == {"parts": [{"name": None, "size": 7}, {"name": "x", "size": 7}]}
+
+
+def test_a_null_is_no_message_that_lacks_a_required_field() -> None:
+    kind = pa.struct([("name", pa.string())])
+    decoded = read(kind, "test.two.Part", None, b"\x0a\x01x", b"", None, b"\xff")
+    assert decoded.array.to_pylist() == [None, {"name": "x"}, {"name": None}, None, None]
+    assert decoded.bad.rows == (2, 4)
+    assert decoded.bad.reasons[0] == "`name` is required and missing"
+
+
+def test_rows_that_can_t_be_written_are_named() -> None:
+    part = pa.struct([("name", pa.string()), ("size", pa.int64())])
+    cases: list[tuple[str, pa.DataType, Any, str]] = [
+        ("an_int32", pa.int64(), 2**31, "`an_int32` does not fit int32"),
+        ("a_uint32", pa.int64(), -1, "`a_uint32` does not fit uint32"),
+        ("a_uint64", pa.decimal128(20, 0), 2**64, "`a_uint64` does not fit uint64"),
+        ("a_uint64", pa.decimal128(20, 0), -1, "`a_uint64` does not fit uint64"),
+        ("color", pa.string(), "PINK", "`color` is no name of the enum Color"),
+        ("int32s", pa.list_(pa.int32()), [1, None], "`int32s[]` is null, and a repeated field holds none"),
+        (
+            "by_name",
+            pa.map_(pa.string(), pa.int64()),
+            [("a", None)],
+            "`by_name[]` is null, and a map holds none",
+        ),
+        ("part", part, {"name": "", "size": 2**40}, "`part.size` does not fit int32"),
+        ("at", pa.timestamp("us"), -(2**61), "`at` is out of the range of its type"),
+    ]
+    for name, kind, value, reason in cases:
+        struct = pa.struct([(name, kind)])
+        with pytest.raises(EncodeError) as raised:
+            write(struct, EVERYTHING, None, {name: None}, {name: value})
+        assert str(raised.value).startswith(f"row 2: {reason}")
+    with pytest.raises(EncodeError, match="row 0: `text` is set, and so is another member of its oneof"):
+        write(
+            pa.struct([("number", pa.int32()), ("text", pa.string())]), EVERYTHING, {"number": 1, "text": ""}
+        )
+    with pytest.raises(EncodeError, match="row 1: `name` is required and missing"):
+        write(pa.struct([("name", pa.string())]), "test.two.Part", {"name": ""}, {"name": None})
+    with pytest.raises(FormatError, match="has no field 'colour'"):
+        write(pa.struct([("colour", pa.string())]), EVERYTHING)
+
+
+def test_text_that_is_not_utf8_is_not_written() -> None:
+    struct = pa.struct([("a_string", pa.string())])
+    data = pa.array([b"fine", b"\xff"], pa.binary())
+    texts = pa.Array.from_buffers(pa.string(), 2, data.buffers())
+    rows = pa.StructArray.from_arrays([texts], fields=list(struct))
+    with pytest.raises(EncodeError, match="row 1: `a_string` is not UTF-8"):
+        ProtobufFormat().encoder(struct, settings(EVERYTHING)).encode(rows)
+
+
+def test_what_is_written_is_what_the_reference_writes() -> None:
+    kind = type_of(PART)
+    values = {"name": "n", "size": 0, "marks": [1, 0, -1], "code": 7}
+    assert write(kind, PART, {**values, "grain": {"x": 0}}) == [made(PART, **values, grain={"x": 0})]
+    # A list that is null, with elements under it.
+    mask = pa.array(np.array([True, False]))
+    column = pa.ListArray.from_arrays([0, 2, 3], pa.array([7, 8, 9], pa.int32()), mask=mask)
+    covered = pa.StructArray.from_arrays([column], ["int32s"])
+    encoded = ProtobufFormat().encoder(covered.type, settings(EVERYTHING)).encode(covered)
+    assert encoded.to_pylist() == [b"", made(EVERYTHING, int32s=[9])]
+    # A slice of nested columns, and values that lie under a null.
+    rows = pa.array([{**values, "name": str(i)} for i in range(6)], kind)
+    encoder = ProtobufFormat().encoder(kind, settings(PART))
+    assert encoder.encode(rows.slice(2, 3)).equals(encoder.encode(rows).slice(2, 3))
+    hidden = pa.StructArray.from_arrays(
+        [pa.array(["x", "y"])], ["name"], mask=pa.array(np.array([True, False]))
+    )
+    assert ProtobufFormat().encoder(hidden.type, settings(PART)).encode(hidden).to_pylist() == [
+        None,
+        made(PART, name="y"),
+    ]
+
+
+def test_many_payloads_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protobuf_format, "MAX_EXPANDED_BYTES", 1 << 14)
+    kind = type_of(PART)
+    payloads = [made(PART, name=f"n{i}") if i % 10 else (None if i % 20 else b"\xff") for i in range(2_000)]
+    parts = protobuf_format._parts(pa.array(payloads), width=20)
+    assert len(parts) > 20
+    assert [start for start, _ in parts] == np.cumsum([0, *(len(one) for _, one in parts[:-1])]).tolist()
+    assert sum(len(one) for _, one in parts) == 2_000
+    decoded = read(kind, PART, *payloads)
+    assert decoded.bad.rows == tuple(range(0, 2_000, 20))
+    names = [None if row is None else row["name"] for row in decoded.array.to_pylist()]
+    assert names == [f"n{i}" if i % 10 else None for i in range(2_000)]
+
+
+@pytest.mark.parametrize("name", ["../up.proto", "/etc/x.proto", "a\\b.proto", "", "a\0.proto"])
+def test_names_of_imports_stay_in_their_folder(name: str) -> None:
+    with pytest.raises(FormatError, match="which is refused"):
+        compile_proto("a.proto", {"a.proto": PROTO3, name: PROTO3})
+
+
+def test_proto_text_that_does_not_compile() -> None:
+    with pytest.raises(FormatError, match=r"a.proto can't be compiled: a.proto:1:"):
+        compile_proto("a.proto", {"a.proto": "message {"})
+
+
+def test_it_is_found_by_its_name() -> None:
+    assert isinstance(load_format("protobuf"), ProtobufFormat)

@@ -1,0 +1,134 @@
+"""Messages of a schema registry: which message it is, and what stands before each of them."""
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+from spark_kafka_native.formats.protobuf import protobuf_format
+from spark_kafka_native.formats.protobuf.compile import compile_proto
+from spark_kafka_native.formats.protobuf.protobuf_format import ProtobufFormat
+from spark_kafka_native.formats.protobuf.registered import _indexes, _read_indexes
+from spark_kafka_native.formats.registry import RegisteredSchema, SchemaReference, frame_id
+
+
+class FakeRegistry:
+    url = "https://registry"
+
+    def __init__(self, schemas: dict[int, RegisteredSchema]) -> None:
+        self.schemas = schemas
+        self.asked: list[Any] = []
+
+    def schema(self, id: int) -> RegisteredSchema:
+        return self.schemas[id]
+
+    def latest(self, _subject: str) -> RegisteredSchema:
+        return self.schemas[max(self.schemas)]
+
+    def lookup(self, subject: str, text: str, *_: Any) -> int:
+        self.asked.append((subject, text))
+        return 2
+
+
+FIRST = 'syntax = "proto3"; package r; message Order { int32 id = 1; }'
+SECOND = """syntax = "proto3"; package r; import "shared/item.proto";
+message Note { string text = 1; } message Order { int32 id = 1; s.Item item = 3;
+  message Line { int32 n = 1; } }"""
+ITEM = 'syntax = "proto3"; package s; message Item { string sku = 1; }'
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> FakeRegistry:
+    item = SchemaReference("shared/item.proto", RegisteredSchema(type="PROTOBUF", text=ITEM, id=9))
+    fake = FakeRegistry(
+        {
+            1: RegisteredSchema(type="PROTOBUF", text=FIRST, id=1),
+            2: RegisteredSchema(type="PROTOBUF", text=SECOND, id=2, references=(item,)),
+        }
+    )
+    monkeypatch.setattr(protobuf_format.SchemaRegistry, "from_settings", lambda _: fake)
+    return fake
+
+
+def test_versions_of_a_message_are_read_under_the_latest(registry: FakeRegistry) -> None:
+    given = {"topic": "orders", "payload": "value", "message": "r.Order"}
+    resolved = ProtobufFormat().resolve_read(given)
+    assert str(resolved.type) == "struct<id: int32, item: struct<sku: string>>"
+    decoder = ProtobufFormat().decoder(resolved.type, resolved.settings)
+    body = b"\x08\x05"
+    payloads = [
+        frame_id(1) + b"\0" + body,
+        frame_id(2) + b"\x02\x02" + body + b"\x1a\x03\x0a\x01k",
+        frame_id(2) + b"\0" + body,
+        frame_id(2) + b"\x04\x02\x00" + body,
+        frame_id(2) + b"\x02\x08",
+        frame_id(2) + b"\xff\xff",
+        frame_id(2),
+        frame_id(2) + b"\x02\x02",
+        None,
+    ]
+    decoded = decoder.decode(pa.array(payloads))
+    row = {"id": 5, "item": None}
+    second = {"id": 5, "item": {"sku": "k"}}
+    assert decoded.array.to_pylist() == [row, second, *[None] * 5, {"id": None, "item": None}, None]
+    assert dict(zip(decoded.bad.rows, decoded.bad.reasons, strict=True)) == {
+        2: "it is a message r.Note, not r.Order",
+        3: "it is a message r.Order.Line, not r.Order",
+        4: "it is a message with the indexes [4], not r.Order",
+        5: "message indexes that break off",
+        6: "message indexes that break off",
+    }
+
+
+def test_the_first_message_is_the_default_and_indexes_stand_in_front(registry: FakeRegistry) -> None:
+    given = {"topic": "orders", "payload": "value"}
+    assert str(ProtobufFormat().resolve_read(given).type) == "struct<text: string>"
+    kind = pa.struct([("n", pa.int32())])
+    resolved = ProtobufFormat().resolve_write(kind, given | {"message": "r.Order.Line"})
+    encoder = ProtobufFormat().encoder(kind, resolved.settings)
+    assert encoder.encode(pa.array([{"n": 1}, None], kind)).to_pylist() == [
+        frame_id(2) + b"\x04\x02\x00\x08\x01",
+        None,
+    ]
+
+
+def test_an_own_message_is_looked_up_in_the_registry(registry: FakeRegistry, tmp_path: Path) -> None:
+    path = tmp_path / "own.desc"
+    files = compile_proto("own.proto", {"own.proto": SECOND, "shared/item.proto": ITEM})
+    path.write_bytes(files.SerializeToString())
+    given = {"topic": "orders", "payload": "value", "descriptorfile": str(path), "message": "r.Note"}
+    kind = pa.struct([("text", pa.string())])
+    encoder = ProtobufFormat().encoder(kind, given)
+    assert encoder.encode(pa.array([{"text": "x"}], kind)).to_pylist() == [frame_id(2) + b"\0\x0a\x01x"]
+    [(subject, text)] = registry.asked
+    assert subject == "orders-value"
+    assert FileDescriptorProto.FromString(base64.b64decode(text)).message_type[0].name == "Note"
+
+
+@pytest.mark.parametrize("binary", [("main",), ("import",), ("main", "import")])
+def test_schemas_that_are_descriptors(registry: FakeRegistry, binary: tuple[str, ...]) -> None:
+    item = _binary("i.proto", {"i.proto": ITEM}) if "import" in binary else ITEM
+    for id, schema in list(registry.schemas.items()):
+        references = tuple(
+            SchemaReference(one.name, RegisteredSchema(type="PROTOBUF", text=item))
+            for one in schema.references
+        )
+        sources = {"a.proto": schema.text, "shared/item.proto": ITEM}
+        main = _binary("a.proto", sources) if "main" in binary else schema.text
+        registry.schemas[id] = RegisteredSchema(type="PROTOBUF", text=main, id=id, references=references)
+    resolved = ProtobufFormat().resolve_read({"topic": "orders", "payload": "value", "message": "r.Order"})
+    assert str(resolved.type) == "struct<id: int32, item: struct<sku: string>>"
+
+
+def _binary(name: str, sources: dict[str, str]) -> str:
+    [file] = [one for one in compile_proto(name, sources).file if one.name == name]
+    return base64.b64encode(file.SerializeToString()).decode()
+
+
+@pytest.mark.parametrize("path", [(0,), (1,), (63,), (64,), (0, 0), (3, 2, 1), (2**20,)])
+def test_message_indexes(path: tuple[int, ...]) -> None:
+    assert _read_indexes(_indexes(path) + b"rest") == (path, len(_indexes(path)))
+    assert (_indexes(path) == b"\0") == (path == (0,))

@@ -1,0 +1,293 @@
+"""The token that a session shares: its user, and how long processes wait for each other."""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.tokens import PASSWORD, SCRAM, Clocks, Cluster, client, parsed
+
+from spark_kafka_native.kafka.config.secret import Secret
+from spark_kafka_native.kafka.errors import DeadlineExceededError, NetworkError
+from spark_kafka_native.kafka.security import kerberos, tokens
+from spark_kafka_native.spark import shared_login as shared_login_module
+from spark_kafka_native.spark.delegation_tokens import HeldToken, KeptTokens, Moment
+from spark_kafka_native.spark.shared_login import shared_login
+
+
+def forget_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_login_module, "_in_process", {})
+
+
+def test_a_session_shares_one_token_between_its_processes(
+    cluster: Cluster, session: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = shared_login(client(), parsed(), ask=False)
+    forget_process(monkeypatch)
+    assert shared_login(client(), parsed(), ask=True).login == first.login
+    assert cluster.calls == ["create t1", "await t1", "describe User:alice"]
+    for file in session.iterdir():
+        assert file.stat().st_mode & 0o077 == 0, file
+        assert PASSWORD.encode() not in file.read_bytes()
+        assert "alice" not in file.name
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"kafka.sasl.password": "another"},
+        {"kafka.sasl.username": "bob"},
+        {"kafka.bootstrap.servers": "other:1"},
+        {"delegationTokens.maxLifetime": "1h"},
+    ],
+)
+def test_others_have_a_token_of_their_own(cluster: Cluster, session: Path, other: dict[str, str]) -> None:
+    """A user without the password does not get the token either."""
+    assert session.is_dir()
+    given = SCRAM | other
+    assert shared_login(client(), parsed(), ask=False).login.token_id == "t1"
+    assert shared_login(client(given), parsed(given), ask=False).login.token_id == "t2"
+    assert len(cluster.created) == 2
+
+
+def test_a_reference_with_another_value_is_another_user(
+    cluster: Cluster, session: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert session.is_dir()
+    given = SCRAM | {"kafka.sasl.username": "env:THE_USER"}
+    found = []
+    for user in ("alice", "bob", "alice"):
+        monkeypatch.setenv("THE_USER", user)
+        found.append(shared_login(client(given), parsed(given), ask=False).login.token_id)
+    assert found == ["t1", "t2", "t1"]
+
+
+def test_another_ticket_is_another_user(
+    cluster: Cluster, session: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert session.is_dir()
+    principals = iter(["alice@A", "bob@A", "alice@A"])
+    monkeypatch.setattr(kerberos, "log_in", lambda *_: (next(principals), 3600.0))
+    given = {name: text for name, text in SCRAM.items() if "username" not in name and "password" not in name}
+    given |= {"kafka.sasl.mechanism": "GSSAPI", "kafka.sasl.kerberos.service.name": "kafka"}
+    found = [shared_login(client(given), parsed(given), ask=False).login.token_id for _ in range(3)]
+    assert found == ["t1", "t2", "t1"]
+
+
+def jwt(**claims: object) -> str:
+    payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+    return f"e30.{payload}.x"
+
+
+OAUTH = {name: text for name, text in SCRAM.items() if "username" not in name and "password" not in name} | {
+    "kafka.sasl.mechanism": "OAUTHBEARER"
+}
+
+
+def test_another_token_of_a_file_is_another_user(cluster: Cluster, session: Path, tmp_path: Path) -> None:
+    """Even if both name the same one: brokers check that, and they are not asked."""
+    assert session.is_dir()
+    file, found = tmp_path / "token", []
+    given = OAUTH | {"kafka.sasl.oauthbearer.token": f"file:{file}"}
+    for text in (jwt(sub="alice"), jwt(sub="alice", forged=True), jwt(sub="alice")):
+        file.write_text(text)
+        found.append(shared_login(client(given), parsed(given), ask=False).login.token_id)
+    assert found == ["t1", "t2", "t1"]
+
+
+def test_another_subject_of_a_providers_token_is_another_user(
+    cluster: Cluster, session: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert session.is_dir()
+    given = OAUTH | {"kafka.sasl.oauthbearer.token.provider": "some.module:function"}
+    found = []
+    for text in (
+        jwt(sub="alice"),
+        jwt(sub="bob"),
+        jwt(sub="alice", exp=4e9),
+        "opaque",
+        "e30.bm8.x",
+        "opaque",
+        f"a.{base64.urlsafe_b64encode(b'[' * 9_000).decode()}.b",
+    ):
+        monkeypatch.setattr(tokens, "current_token", lambda *_, text=text: Secret(text))
+        found.append(shared_login(client(given), parsed(given), ask=False).login.token_id)
+    assert found == ["t1", "t2", "t1", "t3", "t4", "t3", "t5"]
+
+
+def test_a_revoked_or_suspected_token_is_not_shared_any_more(cluster: Cluster, session: Path) -> None:
+    assert session.is_dir()
+    shared_login(client(), parsed(), ask=False)
+    cluster.alive.clear()
+    second = shared_login(client(), parsed(), ask=True)
+    assert second.login.token_id == "t2"
+    pickle.loads(pickle.dumps(second)).forget()
+    second.forget()
+    assert shared_login(client(), parsed(), ask=False).login.token_id == "t3"
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"token": {}}', b'{"token": null}'])
+def test_a_file_that_is_damaged_is_as_good_as_none(cluster: Cluster, session: Path, content: bytes) -> None:
+    place = Path(shared_login(client(), parsed(), ask=False).place)
+    place.write_bytes(content)
+    assert shared_login(client(), parsed(), ask=False).login.token_id == "t2"
+    assert len(cluster.created) == 2
+    assert place.parent == session
+
+
+def test_without_a_folder_the_process_keeps_it(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
+    forget_process(monkeypatch)
+    first = shared_login(client(), parsed(), ask=False)
+    assert shared_login(client(), parsed(), ask=False).login == first.login
+    first.forget()
+    assert shared_login(client(), parsed(), ask=False).login.token_id == "t2"
+    assert len(cluster.created) == 2
+
+
+@pytest.mark.usefixtures("session")
+def test_after_a_failed_renewal_no_other_process_asks_for_a_while(
+    cluster: Cluster, clocks: Clocks, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each micro-batch, and each of several workers, is another process."""
+    shared_login(client(), parsed(), ask=False)
+    clocks.pass_hours(13)
+    cluster.failure = NetworkError("nobody answers")
+    for _ in range(5):
+        assert shared_login(client(), parsed(), ask=False).login.token_id == "t1"
+    assert cluster.calls[2:] == ["renew t1", "create t2"]
+    assert caplog.text.count("it is used while it lasts") == 1
+    cluster.failure = None
+    clocks.pass_hours(0.02)
+    shared_login(client(), parsed(), ask=False)
+    assert cluster.calls[4:] == ["renew t1"]
+
+
+@pytest.mark.usefixtures("session")
+def test_a_token_that_a_broker_does_not_know_is_made_once_for_all_processes(
+    cluster: Cluster, clocks: Clocks
+) -> None:
+    given = SCRAM | {"delegationTokens.maxLifetime": "10h"}
+    shared_login(client(given), parsed(given), ask=False)
+    cluster.unknown.add("t2")
+    for _ in range(3):
+        clocks.pass_hours(1 if len(cluster.created) > 1 else 5.5)
+        assert shared_login(client(given), parsed(given), ask=False).login.token_id == "t1"
+        cluster.unknown -= {"t2"} if cluster.calls.count("await t2") > 1 else set()
+        if not cluster.unknown:
+            break
+    clocks.pass_hours(0.1)
+    assert shared_login(client(given), parsed(given), ask=False).login.token_id == "t2"
+    assert len(cluster.created) == 2
+
+
+def test_a_token_that_was_made_when_its_process_was_ended_is_not_lost(
+    cluster: Cluster, session: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert session.is_dir()
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster, "await_delegation_token", lambda *_: (_ for _ in ()).throw(SystemExit))
+        with pytest.raises(SystemExit):
+            shared_login(client(), parsed(), ask=False)
+    assert shared_login(client(), parsed(), ask=False).login.token_id == "t1"
+
+
+@contextmanager
+def busy(place: str) -> Iterator[None]:
+    """Another process asks the cluster, and does not end."""
+    with Path(f"{place}-lock").open("r+b") as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.mark.usefixtures("session")
+def test_a_living_token_is_used_while_another_process_asks(cluster: Cluster, clocks: Clocks) -> None:
+    first = shared_login(client(), parsed(), ask=False)
+    for hours in (1, 13):
+        clocks.pass_hours(hours)
+        with busy(first.place):
+            assert shared_login(client(), parsed(), ask=False).login == first.login
+    assert cluster.calls == ["create t1", "await t1"]
+
+
+HASTY = SCRAM | {"kafka.default.api.timeout.ms": "300", "kafka.request.timeout.ms": "200"}
+
+
+@pytest.mark.usefixtures("session")
+@pytest.mark.parametrize("hours", [0, 23, 25])
+def test_a_process_that_does_not_end_is_waited_for_no_longer_than_a_cluster(
+    cluster: Cluster, clocks: Clocks, hours: int
+) -> None:
+    """``ask``: the token may be revoked, and near its end another one is worth the wait."""
+    first = shared_login(client(HASTY), parsed(HASTY), ask=False)
+    clocks.pass_hours(hours)
+    with busy(first.place):
+        if hours == 23:
+            assert shared_login(client(HASTY), parsed(HASTY), ask=False).login == first.login
+            return
+        with pytest.raises(DeadlineExceededError, match=r"another process of this Spark session .*locked"):
+            shared_login(client(HASTY), parsed(HASTY), ask=hours == 0)
+    assert shared_login(client(HASTY), parsed(HASTY), ask=False).login.token_id == ("t2" if hours else "t1")
+    assert len(cluster.created) == (2 if hours else 1)
+
+
+@pytest.mark.usefixtures("session")
+def test_near_its_end_another_token_is_waited_for(
+    cluster: Cluster, clocks: Clocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared_login(client(HASTY), parsed(HASTY), ask=False)
+    patience, locked = [], shared_login_module._locked
+
+    def noted(file: Path, patience_ms: float) -> Any:
+        patience.append(patience_ms)
+        return locked(file, patience_ms)
+
+    monkeypatch.setattr(shared_login_module, "_locked", noted)
+    for hours in (13, 6):
+        cluster.failure = NetworkError("nobody answers")
+        clocks.pass_hours(hours)
+        shared_login(client(HASTY), parsed(HASTY), ask=False)
+    assert patience[1::2] == [0, 300]
+
+
+def test_one_process_at_a_time_asks_the_cluster(
+    cluster: Cluster, session: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = cluster.create_delegation_token
+
+    def noted(*given: Any, **more: Any) -> Any:
+        (lock,) = session.glob("*-lock")
+        with lock.open() as opened, pytest.raises(BlockingIOError):
+            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return create(*given, **more)
+
+    monkeypatch.setattr(cluster, "create_delegation_token", noted)
+    shared_login(client(), parsed(), ask=False)
+    assert len(cluster.created) == 1
+
+
+def test_what_is_kept_is_read_as_it_was_written(cluster: Cluster, tmp_path: Path) -> None:
+    tokens_ = [cluster.create_delegation_token(None, max_lifetime_ms=None) for _ in range(2)]
+    held, coming = (HeldToken.created(replace(one, renewers=("User:bob",))) for one in tokens_)
+    for kept in (KeptTokens(), KeptTokens(held=held, coming=coming, failed=Moment.now())):
+        shared_login_module._write(tmp_path / "kept", kept)
+        assert shared_login_module._read(tmp_path / "kept") == kept
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_file_is_called_otherwise_in_each_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name does not help to find out the credentials."""
+    names = []
+    for session in ("one", "other"):
+        (tmp_path / session).mkdir()
+        monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / session))
+        names.append(Path(shared_login(client(), parsed(), ask=False).place).name)
+    assert names[0] != names[1]
