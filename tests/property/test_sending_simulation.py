@@ -97,7 +97,7 @@ class World:
         self.records: dict[Batch, list[int]] = {}
         self.bytes: dict[tuple[Batch, tuple[int, int, int]], bytes] = {}
         self.told: dict[int, DeliveryStatus] = {}
-        self.count = self.order = 0
+        self.count = self.order = self.producer_ids = 0
         self.faults = True
         self.max_records = self.rng.choice([1, 3, 4])
         self.expires = self.rng.random() < 0.7
@@ -116,7 +116,9 @@ class World:
             return
         step = self.partition.next(self.now, self.known_leader, TOPIC_ID)
         if isinstance(step, NeedProducerId):
-            self.producer_id.received(ProducerIdentity(self.order, self.rng.choice([0, 2**15 - 3])))
+            # A cluster never gives out an id twice.
+            self.producer_ids += 1
+            self.producer_id.received(ProducerIdentity(self.producer_ids, self.rng.choice([0, 2**15 - 3])))
         if not isinstance(step, Send):
             return
         batch = step.batch
