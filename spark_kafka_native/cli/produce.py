@@ -278,7 +278,7 @@ def record_from_json(
 
 def _member_texts(data: bytes, names: Sequence[str]) -> dict[str, bytes | None]:
     """The members called ``names`` of the object ``data``, as they stand there. Null is None."""
-    from ..formats.json_scan import members
+    from ..formats.json.scan import members
 
     text = data.decode().strip()
     found = {name: text[start:end].encode() for name, start, end in members(text, 0) if name in names}

@@ -58,7 +58,7 @@ def given_formats(arguments: argparse.Namespace) -> dict[str, ColumnFormat]:
 
 def _format(arguments: argparse.Namespace, payload: str, name: str, schema: str | None) -> ColumnFormat:
     from ..formats import ColumnFormat, FormatError
-    from ..formats.json_text import JsonText
+    from ..formats.json.json_text import JsonText
 
     settings = {
         key.removeprefix(f"{payload}."): text
@@ -154,7 +154,7 @@ class TypedLines:
             )
 
     def _shown(self, column: pa.Array, name: str) -> list[_Shown]:
-        from ..formats.json_text import JsonText
+        from ..formats.json.json_text import JsonText
 
         given = self._formats.get(name)
         if given is None:
@@ -174,7 +174,7 @@ class _Shown(NamedTuple):
 def _shown_column(column: pa.Array, *, is_json: bool) -> Iterator[_Shown]:
     import pyarrow as pa
 
-    from ..formats.json_write import json_texts
+    from ..formats.json.write import json_texts
 
     plain = column.to_pylist() if pa.types.is_string(column.type) else None
     texts = plain if is_json and plain is not None else json_texts(column).to_pylist()
@@ -196,7 +196,7 @@ class TypedInput:
         import pyarrow as pa
 
         from ..formats import load_format
-        from ..formats.json_text import JsonText
+        from ..formats.json.json_text import JsonText
         from ..kafka.consumer.typed_records import config_errors
         from ..kafka.security.config_providers import resolve_registry
 
@@ -221,7 +221,7 @@ class TypedInput:
         import pyarrow as pa
 
         from ..formats import EncodeError
-        from ..formats.json_text import checked_json
+        from ..formats.json.json_text import checked_json
 
         if self._decoder is None or self._encoder is None:
             return _checked_text(text) if self.is_text else checked_json(text).encode()

@@ -137,8 +137,8 @@ def is_own_schema(text: str, found: Format) -> bool:
 _OURS: Final = {
     "arrow-ipc": "arrow_ipc:ArrowIpcFormat",
     "avro": "avro.avro_format:AvroFormat",
-    "csv": "csv_format:CsvFormat",
-    "json": "json_format:JsonFormat",
+    "csv": "csv.csv_format:CsvFormat",
+    "json": "json.json_format:JsonFormat",
     "protobuf": "protobuf.protobuf_format:ProtobufFormat",
     "string": "string_format:StringFormat",
 }

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from .csv_rows import CsvDialect, CsvLines
+from .csv.rows import CsvDialect, CsvLines
 from .errors import FormatError
 from .text_values import JAVA_DECIMAL, parse_date, parse_timestamp, parse_zone
 

@@ -9,7 +9,7 @@ from confluent_kafka.schema_registry import SchemaRegistryClient, header_schema_
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from spark_kafka_native.formats.json_format import JsonFormat
+from spark_kafka_native.formats.json.json_format import JsonFormat
 from spark_kafka_native.formats.registry import RegistryError
 from spark_kafka_native.testing import EmbeddedRegistry
 

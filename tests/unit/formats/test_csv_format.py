@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_kafka_native.formats import EncodeError, FormatError
-from spark_kafka_native.formats.csv_format import CsvFormat
-from spark_kafka_native.formats.csv_rows import CsvRows
+from spark_kafka_native.formats.csv.csv_format import CsvFormat
+from spark_kafka_native.formats.csv.rows import CsvRows
 from spark_kafka_native.formats.isolate import NotTogetherError
 
 KIND = pa.struct(

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_native.formats import FormatError, format, format_names, load_format
-from spark_kafka_native.formats.json_format import JsonFormat
+from spark_kafka_native.formats.json.json_format import JsonFormat
 
 
 class Upper:

@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_kafka_native.formats.isolate import NotTogetherError
-from spark_kafka_native.formats.json_format import JsonFormat
-from spark_kafka_native.formats.json_rows import JsonRows
+from spark_kafka_native.formats.json.json_format import JsonFormat
+from spark_kafka_native.formats.json.rows import JsonRows
 
 KIND = pa.struct(
     [

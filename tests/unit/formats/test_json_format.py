@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kafka_native.formats import Decoded, FormatError, load_format
-from spark_kafka_native.formats.json_format import JsonDecoder
+from spark_kafka_native.formats.json.json_format import JsonDecoder
 
 MANY = 200
 """More than are read one by one."""

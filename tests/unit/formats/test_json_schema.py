@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_native.formats import FormatError
-from spark_kafka_native.formats.json_schema import json_schema_of, type_of_json_schema
+from spark_kafka_native.formats.json.json_schema import json_schema_of, type_of_json_schema
 
 UTC = pa.timestamp("us", "UTC")
 

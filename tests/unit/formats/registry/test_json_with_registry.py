@@ -9,7 +9,7 @@ import pytest
 from support.http_server import Asked, Served, serving
 
 from spark_kafka_native.formats import FormatError
-from spark_kafka_native.formats.json_format import JsonFormat
+from spark_kafka_native.formats.json.json_format import JsonFormat
 from spark_kafka_native.formats.registry import RegisteredSchema, RegistryError, frame_id
 
 SCHEMA = {"type": "object", "properties": {"id": {"type": "integer"}}}

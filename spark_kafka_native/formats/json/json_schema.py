@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from .errors import FormatError
+from ..errors import FormatError
 
 MAX_DEPTH: Final = 100
 MAX_PARTS: Final = 10_000

@@ -18,14 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from .arrays import boolean, check_values, join_lines, offsets_and_data, spread, validity
-from .errors import FormatError
-from .format import Decoded, Decoder, Encoder, Resolved
-from .isolate import NotTogetherError, decode_isolated
-from .json_rows import JsonRows
-from .json_schema import json_schema_of, type_of_json_schema
-from .json_write import JsonEncoder
-from .registry import (
+from ..arrays import boolean, check_values, join_lines, offsets_and_data, spread, validity
+from ..errors import FormatError
+from ..format import Decoded, Decoder, Encoder, Resolved
+from ..isolate import NotTogetherError, decode_isolated
+from ..registry import (
     REGISTERED,
     FramedDecoder,
     RegisteredSchema,
@@ -36,7 +33,10 @@ from .registry import (
     schema_to_read,
     schema_to_write,
 )
-from .text_values import parse_zone
+from ..text_values import parse_zone
+from .json_schema import json_schema_of, type_of_json_schema
+from .rows import JsonRows
+from .write import JsonEncoder
 
 MAX_TOGETHER: Final = 2**30
 """Bytes that are read at once: a block of `pyarrow.json` is limited to 2 GiB."""
@@ -94,7 +94,7 @@ class JsonFormat:
 
     def infer(self, payloads: pa.Array, settings: Mapping[str, str]) -> pa.DataType:
         """As `InferringFormat.infer`; see `infer_json`."""
-        from .infer import infer_json
+        from ..infer import infer_json
 
         if "registry.url" in settings:
             raise FormatError("the registry has the schema, and schema=infer is not needed")

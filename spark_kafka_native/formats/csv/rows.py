@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from .errors import FormatError
-from .format import BadRows, Decoded
-from .text_values import JAVA_DECIMAL, decimal_parser, parse_date, parse_timestamp, round_to_float32
+from ..errors import FormatError
+from ..format import BadRows, Decoded
+from ..text_values import JAVA_DECIMAL, decimal_parser, parse_date, parse_timestamp, round_to_float32
 
 _REFUSED: Final = frozenset(
     [

@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pv
 
-from .arrays import boolean, check_values, join_lines, offsets_and_data, spread, text_scalar, validity
-from .csv_rows import CsvDialect, CsvRows
-from .csv_write import CsvEncoder
-from .errors import FormatError
-from .format import Decoded
-from .isolate import NotTogetherError, decode_isolated
-from .text_values import parse_zone
+from ..arrays import boolean, check_values, join_lines, offsets_and_data, spread, text_scalar, validity
+from ..errors import FormatError
+from ..format import Decoded
+from ..isolate import NotTogetherError, decode_isolated
+from ..text_values import parse_zone
+from .rows import CsvDialect, CsvRows
+from .write import CsvEncoder
 
 MAX_TOGETHER: Final = 2**30
 """Bytes that are read at once: a block of `pyarrow.csv` is limited to 2 GiB."""
@@ -49,7 +49,7 @@ class CsvFormat:
 
     def infer(self, payloads: pa.Array, settings: Mapping[str, str]) -> pa.DataType:
         """As `InferringFormat.infer`; see `infer_csv`."""
-        from .infer import infer_csv
+        from ..infer import infer_csv
 
         return infer_csv(payloads, settings)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from .column_format import ColumnFormat
-from .format import BadRows, Decoded, Decoder
+from ..column_format import ColumnFormat
+from ..format import BadRows, Decoded, Decoder
 
 
 class JsonText(ColumnFormat):

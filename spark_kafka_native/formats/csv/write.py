@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .csv_rows import CsvDialect
-from .errors import EncodeError
-from .json_write import scalar_texts
+from ..errors import EncodeError
+from ..json.write import scalar_texts
+from .rows import CsvDialect
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from .format import BadRows, Decoded
-from .json_scan import elements, members, read_string
-from .text_values import (
+from ..format import BadRows, Decoded
+from ..text_values import (
     JAVA_DECIMAL,
     JSON_NUMBER,
     decimal_parser,
@@ -26,6 +25,7 @@ from .text_values import (
     parse_timestamp,
     round_to_float32,
 )
+from .scan import elements, members, read_string
 
 _INTEGER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _QUOTED_FLOATS: Final = {

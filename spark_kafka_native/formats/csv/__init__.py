@@ -1,0 +1,1 @@
+"""CSV: lines under a schema."""

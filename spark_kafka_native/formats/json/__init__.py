@@ -1,0 +1,1 @@
+"""JSON: objects under a schema, JSON Schema, and JSON as it is."""
