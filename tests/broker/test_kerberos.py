@@ -292,6 +292,40 @@ def test_a_broker_without_the_key_of_the_ticket(client: dict[str, str], kdc: Emb
         mechanism.step(answer)
 
 
+def test_a_service_with_another_time(
+    client: dict[str, str], kdc: EmbeddedKdc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a service that accepts no difference our clock is wrong a second later: it answers with the error
+    token of one that is minutes ahead.
+    """
+    import gssapi
+
+    security = ClientConfig.from_properties(client).security
+    mechanism = kerberos.gssapi_mechanism(security, "localhost", Deadline.after_ms(20_000))
+    first = mechanism.start()
+    conf = tmp_path / "krb5.conf"
+    conf.write_text(kdc.krb5_conf.read_text().replace("[libdefaults]", "[libdefaults]\n  clockskew = 0"))
+    answers = []
+
+    def refused() -> bool:
+        store = {b"keytab": f"FILE:{kdc.keytab('kafka/localhost')}".encode()}
+        service = gssapi.SecurityContext(
+            creds=gssapi.Credentials(usage="accept", store=store), usage="accept"
+        )
+        answers.append(service.step(first))
+        try:
+            return not service.complete
+        except gssapi.exceptions.GSSError:  # `step` has returned the token that goes with it
+            return True
+
+    with monkeypatch.context() as strict:
+        strict.setenv("KRB5_CONFIG", str(conf))
+        strict.setenv("KRB5RCACHENAME", "none:")  # the same message again is no replay
+        wait_until("a refusal", refused)
+    with pytest.raises(AuthenticationError, match=r"^GSSAPI: the clocks of this machine and of the KDC or"):
+        mechanism.step(answers[-1])
+
+
 # --- tickets that end ---------------------------------------------------------------------------------------
 
 
