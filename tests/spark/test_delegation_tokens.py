@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
+from support.brokers.kerberos import in_spark, plain_properties, require_gssapi
 
 from spark_kafka_native.kafka import Admin, Consumer, DelegationToken, Producer
 from spark_kafka_native.kafka.config.client_config import ClientConfig
@@ -24,15 +25,16 @@ from spark_kafka_native.testing import EmbeddedKafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
-USERS = {"alice": "alice-marked", "bob": "bob-marked", "carol": "carol-marked"}
+USERS = {"alice": "alice-marked", "bob": "bob-marked", "carol": "carol-marked", "dora": "dora-marked"}
 Options = dict[str, str]
 
 
-def started(brokers: int = 1, **properties: object) -> EmbeddedKafka:
+def started(brokers: int = 1, *, kerberos: bool = False, **properties: object) -> EmbeddedKafka:
     named = {name.replace("__", "."): value for name, value in properties.items()}
     return EmbeddedKafka(
         brokers=brokers,
         listeners=("SASL_PLAINTEXT", "PLAINTEXT"),
+        kerberos=kerberos,
         users=USERS,
         properties={"delegation.token.secret.key": "not-for-production"} | named,
     )
@@ -56,6 +58,13 @@ def of_driver(kafka: EmbeddedKafka, user: str = "alice") -> Options:
     }
 
 
+def of_kerberos_driver(kafka: EmbeddedKafka, user: str) -> Options:
+    """With a keytab."""
+    require_gssapi()
+    given = {f"kafka.{name}": value for name, value in plain_properties(kafka, user).items()}
+    return given | {"delegationTokens": "true"}
+
+
 def tokens_of(kafka: EmbeddedKafka, user: str = "alice") -> dict[str, int]:
     """The expiry of each token that lives."""
     given = {name.removeprefix("kafka."): value for name, value in of_driver(kafka, user).items()}
@@ -64,12 +73,12 @@ def tokens_of(kafka: EmbeddedKafka, user: str = "alice") -> dict[str, int]:
         return {one.token_id: one.expires_ms for one in admin.describe_delegation_tokens([f"User:{user}"])}
 
 
-def revoke_all(kafka: EmbeddedKafka) -> None:
-    given = {name.removeprefix("kafka."): value for name, value in of_driver(kafka).items()}
+def revoke_all(kafka: EmbeddedKafka, user: str = "alice") -> None:
+    given = {name.removeprefix("kafka."): value for name, value in of_driver(kafka, user).items()}
     del given["delegationTokens"]
     with Admin(given) as admin:
-        # Those of the other user, of another test, are not hers to end.
-        for one in admin.describe_delegation_tokens(["User:alice"]):
+        # Those of the other users, of other tests, are not hers to end.
+        for one in admin.describe_delegation_tokens([f"User:{user}"]):
             admin.expire_delegation_token(one)
 
 
@@ -246,11 +255,15 @@ def hasty() -> Iterator[EmbeddedKafka]:
     """A cluster where a token lasts for seconds, as others' last for days. Each broker learns of a new one
     in its own time.
     """
-    with started(
-        brokers=3,
-        delegation__token__expiry__time__ms=SHORT_MS,
-        delegation__token__max__lifetime__ms=SHORT_MS * 5 // 4,
-    ) as running:
+    with (
+        started(
+            brokers=3,
+            kerberos=True,
+            delegation__token__expiry__time__ms=SHORT_MS,
+            delegation__token__max__lifetime__ms=SHORT_MS * 5 // 4,
+        ) as running,
+        in_spark(running.kdc, ticket_lifetime="5s"),
+    ):
         yield running
 
 
@@ -304,29 +317,37 @@ def ended(query: StreamingQuery) -> str:
     return str(query.exception())
 
 
+@pytest.mark.parametrize(
+    ("user", "of_user"), [("alice", of_driver), ("dora", of_kerberos_driver)], ids=["PLAIN", "GSSAPI"]
+)
 def test_a_stream_outlives_its_tokens_and_stops_at_one_that_was_revoked(
-    spark: SparkSession, hasty: EmbeddedKafka, tmp_path: Path
+    spark: SparkSession,
+    hasty: EmbeddedKafka,
+    tmp_path: Path,
+    user: str,
+    of_user: Callable[[EmbeddedKafka, str], Options],
 ) -> None:
-    source, sink = hasty.create_topic("in", 3), hasty.create_topic("out", 3)
-    options, feed = of_driver(hasty), Feed(hasty, source)
+    """The driver's tickets last for seconds too."""
+    source, sink = hasty.create_topic(f"{user}-in", 3), hasty.create_topic(f"{user}-out", 3)
+    options, feed = of_user(hasty, user), Feed(hasty, source)
     writing = stream(spark, options, source, sink, tmp_path / "checkpoint", deliveryGuarantee="exactly-once")
     query = writing.start()
     feed.more()
     query.processAllAvailable()
-    seen, first = set(), tokens_of(hasty)
+    seen, first = set(), tokens_of(hasty, user)
     assert len(first) >= 2  # of reading and of writing
 
     def outlived() -> bool:
         feed.more()
         query.processAllAvailable()
-        seen.update(tokens_of(hasty))
+        seen.update(tokens_of(hasty, user))
         return len(seen) >= len(first) + 2
 
     wait_until("both of the first tokens are replaced", outlived)
     assert query.isActive
     assert query.exception() is None
 
-    revoke_all(hasty)
+    revoke_all(hasty, user)
 
     def fed() -> bool:
         feed.more()
@@ -336,7 +357,7 @@ def test_a_stream_outlives_its_tokens_and_stops_at_one_that_was_revoked(
     wait_until("the query has stopped", fed)
     said = ended(query)
     assert "has expired or was revoked" in said
-    assert "alice-marked" not in said
+    assert USERS[user] not in said
 
     restarted = writing.start()
     feed.more()

@@ -35,7 +35,8 @@ WAYS = (
     "GSSAPI and tokens of tasks",
 )
 ENDING = tuple(way for way in WAYS if "GSSAPI" not in way and "of tasks" not in way)
-"""Tickets end in tests/spark/test_kerberos.py, tokens of tasks in tests/spark/test_delegation_tokens.py."""
+"""Tickets end in tests/spark/test_kerberos.py, tokens of tasks, with and without, in
+tests/spark/test_delegation_tokens.py."""
 SESSION_MS = 4_000
 """When a session of SASL ends and the credentials are asked for again."""
 Options = dict[str, str]
