@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 from uuid import UUID
@@ -102,6 +102,13 @@ class ClusterMetadata:
             error_code=told.error_code,
             internal=told.is_internal,
         )
+
+
+def topics_named(topics: Iterable[str]) -> str:
+    """``topic a``, or ``topics a, b, c and 2 more``: the first of ``topics``, for a message."""
+    names = sorted(topics)
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"topic{'s' if len(names) > 1 else ''} {', '.join(names[:3])}{more}"
 
 
 def leader_changes(before: ClusterMetadata, after: ClusterMetadata) -> Iterator[str]:

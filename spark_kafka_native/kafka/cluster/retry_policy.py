@@ -15,7 +15,7 @@ from ..error_code import ErrorCode
 from ..errors import BrokerError, HandshakeClosedError, KafkaError, UnreachableError
 from ..runtime.deadline import Deadline
 from ..runtime.retry import is_retriable
-from .metadata import ClusterMetadata
+from .metadata import ClusterMetadata, topics_named
 
 _LOG = logging.getLogger("spark_kafka_native")
 
@@ -144,20 +144,15 @@ class RetryPolicy:
         if not self._unknown_until.expired:
             if unknown and self._say_unknown_at.expired and not self._said_unknown:
                 self._said_unknown = True
-                _LOG.warning("No broker knows %s; trying for %.0f s more", topics_named(unknown),
-                             self._unknown_until.remaining_ms / 1000)  # fmt: skip
+                _LOG.warning(
+                    "No broker knows the %s (is the name right?); trying for %.0f s more",
+                    topics_named(unknown), self._unknown_until.remaining_ms / 1000,
+                )  # fmt: skip
             return True
         # Each task of a read asks anew: one wait in a process is enough for a topic that was deleted.
         if self._seen:
             self._deleted.add(self._always_unknown)
         return False
-
-
-def topics_named(topics: Iterable[str]) -> str:
-    """The first of ``topics``, for a message."""
-    names = sorted(topics)
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"the topic{'s' if len(names) > 1 else ''} {', '.join(names[:3])}{more} (is the name right?)"
 
 
 def unknown_topics(metadata: ClusterMetadata, topics: Iterable[str]) -> set[str]:

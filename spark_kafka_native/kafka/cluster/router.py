@@ -32,7 +32,7 @@ from ..runtime.fork import in_forked_child
 from ..runtime.retry import Backoff, retry
 from ..runtime.waiting import DeadlineLock
 from .brokers import Brokers
-from .metadata import ClusterMetadata, leader_changes
+from .metadata import ClusterMetadata, leader_changes, topics_named
 from .retry_policy import DeletedTopics, RetryPolicy
 
 R = TypeVar("R", bound=Response)
@@ -104,9 +104,8 @@ class Router:
         if not refresh and self._fresh(topics):
             return self._metadata
         limit = deadline or self.deadline()
-        return self.retry(
-            lambda: self.refresh(topics, limit, create=create), what="asking for metadata", deadline=limit
-        )
+        what = f"asking for metadata of {topics_named(topics)}" if topics else "asking for metadata"
+        return self.retry(lambda: self.refresh(topics, limit, create=create), what=what, deadline=limit)
 
     def refresh(
         self, topics: Collection[str] | None, deadline: Deadline, *, create: bool = False

@@ -9,8 +9,7 @@ import time
 from collections.abc import Iterator
 
 from ..cluster.coordinators import ask_coordinator, find_coordinator
-from ..cluster.metadata import ClusterMetadata
-from ..cluster.retry_policy import topics_named
+from ..cluster.metadata import ClusterMetadata, topics_named
 from ..cluster.router import CoordinatorKey, Router
 from ..error_code import ErrorCode
 from ..errors import BrokerError, DeadlineExceededError, KafkaError, RequestTimedOutError
@@ -244,7 +243,7 @@ class MembershipThread:
         """Once for each topic, at the first lookup, because joining may take long."""
         if new := unknown - self._unknown:
             _LOG.warning(
-                "No broker knows %s: group %s reads nothing of it until it is created",
+                "No broker knows the %s (is the name right?): group %s reads nothing of it until created",
                 topics_named(new), self._membership.rules.group_id,
             )  # fmt: skip
         self._unknown = unknown

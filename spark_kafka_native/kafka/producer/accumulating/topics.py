@@ -17,7 +17,7 @@ from uuid import UUID
 import numpy as np
 
 from ...cluster.describe_configs import describe_topic_configs
-from ...cluster.metadata import ClusterMetadata, Topic
+from ...cluster.metadata import ClusterMetadata, Topic, topics_named
 from ...cluster.router import Router
 from ...config.client_config import ProducerConfig
 from ...error_code import ErrorCode
@@ -243,7 +243,7 @@ class Topics:
                 if not metadata.topic(name).partitions:
                     raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {name}")
 
-        self._router.retry(ask, what=f"asking for {_list(names)}", deadline=deadline, topics=names)
+        self._router.retry(ask, what=f"asking for {topics_named(names)}", deadline=deadline, topics=names)
         return found
 
     def _add(self, described: list[tuple[Topic, int]], for_replay: bool) -> Iterator[str]:
@@ -271,12 +271,6 @@ def _targets_of(topic: Topic) -> Targets:
     count = len(topic.partitions)
     led = [p for p in range(count) if p in topic.partitions and topic.partitions[p].leader is not None]
     return Targets(topic=topic.name, count=count, available=np.array(led or range(count), np.int32))
-
-
-def _list(names: Collection[str]) -> str:
-    first = sorted(names)[:3]
-    more = f" and {len(names) - len(first)} more" if len(names) > len(first) else ""
-    return f"topic{'s' if len(names) > 1 else ''} {', '.join(first)}{more}"
 
 
 def read_max_message_bytes(router: Router, topics: Collection[str], deadline: Deadline) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -184,6 +185,23 @@ class TestFreshness:
             router.metadata(refresh=True, deadline=Deadline.after_ms(20))
         assert router.deadline(50_000).remaining_ms > 40_000
         assert router.deadline().remaining_ms <= 5_000
+
+    @pytest.mark.parametrize(
+        ("topics", "named"),
+        [
+            (None, "asking for metadata did"),
+            ((), "asking for metadata did"),
+            (("u",), "asking for metadata of topic u did"),
+            (("v", "u"), "asking for metadata of topics u, v did"),
+            ([f"u{i}" for i in range(6)], "asking for metadata of topics u0, u1, u2 and 3 more did"),
+        ],
+    )
+    def test_an_error_names_the_topics_that_were_asked_for(
+        self, router: Router, brokers: FakeBrokers, topics: Sequence[str] | None, named: str
+    ) -> None:
+        brokers.answers = [NetworkError("no")]
+        with pytest.raises(DeadlineExceededError, match=named):
+            router.metadata(topics, refresh=True, deadline=Deadline.after_ms(20))
 
     def test_one_of_many_that_is_unknown_or_was_in_error_is_asked_for_again(
         self, router: Router, brokers: FakeBrokers

@@ -46,7 +46,7 @@ def test_brokers_that_are_away_for_longer_than_a_look_takes_are_waited_for(
             cluster[1].stop()
             until = Deadline.after_ms(WITHIN_S * 1_000)
             while not any(
-                "asking for metadata did not succeed" in one.getMessage() for one in caplog.records
+                "asking for metadata of topic a did not succeed" in one.getMessage() for one in caplog.records
             ):
                 assert not until.expired
                 assert consumer.fetch_record(0.05) is None
