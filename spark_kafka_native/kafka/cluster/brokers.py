@@ -124,7 +124,7 @@ class Brokers:
         """
         known = self._known()
         for connection in known:
-            if connection.in_use_here:
+            if connection.in_use_here or connection.closed:  # closed halfway, if that was interrupted
                 connection.close()
         return [connection.lock for connection in known]
 

@@ -67,6 +67,8 @@ class RequestPipeline:
         self._reader: _Role | None = None
         self._writer: _Role | None = None
         self._death: KafkaError | None = None
+        self._left: list[PendingResponse[Any]] = []
+        """The requests without a response when the connection died."""
         self._condition = LocklessCondition()
         self._throttle = Throttle(transport.address)
         self._used_at = time.monotonic()
@@ -165,7 +167,7 @@ class RequestPipeline:
         if self.metrics is not None:
             self.metrics.count(metric.TIMEOUTS, 1, pending.api)
         self._die(RequestTimedOutError(message))
-        if not pending.done:  # the thread that closed it was interrupted before it failed this request
+        if not pending.done:  # a request of the parent, in a process that was forked from it
             pending.fail(RequestTimedOutError(message))
 
     def poll(self) -> None:
@@ -368,17 +370,21 @@ class RequestPipeline:
         except KafkaError as error:
             self._die(self._explained(error))
             return False
-        with self.lock:
-            if not self._in_flight:  # the connection died meanwhile
-                return False
-            pending = self._in_flight.popleft()
-        if pending.correlation_id != correlation_id:
-            raise AssertionError("framing and connection disagree on what is in flight")
         throttle_time_ms = getattr(response, "throttle_time_ms", 0)
         self._throttle.learn(throttle_time_ms)
         self._served = True
         size = len(frame) + PREFIX_BYTES
-        pending.complete(response, frame)
+        with self.lock:
+            if not self._in_flight:  # the connection died meanwhile
+                return False
+            pending = self._in_flight[0]
+            if pending.correlation_id != correlation_id:
+                raise AssertionError("framing and connection disagree on what is in flight")
+            # In flight until it is complete: a signal handler or an interrupt may close the connection in
+            # between, and has to find it.
+            pending.complete(response, frame)
+            if self._in_flight and self._in_flight[0] is pending:
+                self._in_flight.popleft()
         self._condition.notify_all()
         self._note_response(pending, size, throttle_time_ms)
         return True
@@ -405,17 +411,28 @@ class RequestPipeline:
 
     def _die(self, error: KafkaError, *, expected: bool = False) -> None:
         with self.lock:
-            if self._death is not None:
-                return
-            self._death = error
-            left = [*self._in_flight, *self._unwritten.take_unanswered()]
+            # No call between the look at `_death` and the assignments: a signal handler, which may close the
+            # connection, runs within calls.
+            left = [
+                pending for pending in (*self._in_flight, *self._unwritten.unanswered()) if not pending.done
+            ]
+            first = self._death is None
+            if first:
+                self._death = error
+                self._left = left
+            death, left = self._death or error, self._left
             self._in_flight.clear()
+            self._unwritten.clear()
+        # All of this once more at a later call: the first one may have been interrupted anywhere.
         self._transport.shut()
         self._close_if_unused()
         self._condition.notify_all()
         for waiter, pending in enumerate(left):
-            pending.fail(error_for(waiter, error, self.address))
+            if not pending.done:
+                pending.fail(error_for(waiter, death, self.address))
         self._condition.notify_all()
+        if not first:
+            return
         if not expected and self.metrics is not None:
             self.metrics.count(metric.DISCONNECTS, 1, error_tag(error))
         log_end(self.address, len(left), error, expected=expected)
@@ -425,7 +442,7 @@ class WriteQueue:
     """Requests that are not completely written yet, in order. The caller limits them: nothing is posted to a
     full socket.
 
-    Only the writer calls `push`; `add` and `take_unanswered` need the connection's lock. Each request is
+    Only the writer calls `push`; the others need the connection's lock. Each request is
     passed to TLS on its own: a retried TLS write must offer the same bytes.
     """
 
@@ -453,10 +470,13 @@ class WriteQueue:
                 pending.complete(None, None)
         return True
 
-    def take_unanswered(self) -> list[PendingResponse[Any]]:
-        """Drop everything, because the stream is dead; returns the requests that are not in flight."""
-        left, self._left = self._left, deque()
-        return [pending for _, pending, answered in list(left) if not answered]
+    def unanswered(self) -> list[PendingResponse[Any]]:
+        """The requests that are not in flight, as they get no response."""
+        return [pending for _, pending, answered in list(self._left) if not answered]
+
+    def clear(self) -> None:
+        """Drop everything, because the stream is dead."""
+        self._left = deque()
 
 
 class Throttle:

@@ -4,6 +4,7 @@ frame.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import select
 import threading
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from support.brokers.scripted_broker import ScriptedBroker, ScriptedCluster, Silence, properties
 from support.interrupts.keyboard_interrupts import repeat_until_interrupted
+from support.interrupts.signal_steps import run_at
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import NetworkError, RequestTimedOutError
@@ -206,4 +208,35 @@ def test_who_waits_on_a_connection_whose_end_was_interrupted_gets_an_error(
     waiting = threading.Thread(target=wait, daemon=True)
     waiting.start()
     waiting.join(60)
-    assert [type(failure) for failure in failures] == [RequestTimedOutError]
+    assert len(failures) == 1
+    assert "the connection was closed by this client" in str(failures[0])
+
+
+@pytest.mark.parametrize("dying", [False, True])
+def test_a_handler_that_closes_a_connection_leaves_no_request_without_an_end(
+    broker: ScriptedBroker, dying: bool
+) -> None:
+    """Wherever it has interrupted a thread that reads for others, or ends the connection: a thread that waits
+    for one of the others may be what the handler waits for.
+    """
+    step, came = 0, True
+    while came:
+        connection = connect(broker)
+        pendings = [connection.submit(METADATA) for _ in range(3)]
+        left: list[int] = []
+
+        def close(
+            connection: Connection = connection, pendings: list[Any] = pendings, left: list[int] = left
+        ) -> None:
+            connection.close()
+            left.append(sum(not pending.done for pending in pendings))
+
+        def use(connection: Connection = connection, pendings: list[Any] = pendings) -> None:
+            with contextlib.suppress(NetworkError):
+                connection.give_up(pendings[0], 1) if dying else pendings[1].result(60_000)
+
+        came = run_at(step, close, use)
+        assert left == [0] * came, f"at step {step}"
+        connection.close()
+        step += 1
+    assert step > 20
