@@ -77,9 +77,10 @@ docs-browser: docs
 	@test -n "$(CHROMIUM)" || { echo "Needs Chromium (Debian, Ubuntu: apt-get install chromium), or CHROMIUM=/path"; exit 1; }
 	.venv-docs/bin/python docs/site/check.py build/site/html "$(CHROMIUM)"
 
-.venv-docs/.installed: pyproject.toml
+.venv-docs/.installed: pyproject.toml .ci/mermaid.sh
 	python3 -m venv .venv-docs
 	.venv-docs/bin/pip --disable-pip-version-check --quiet install --editable ".[docs,spark,testing]"
+	@bash .ci/mermaid.sh .venv-docs/static || echo "Without npm: diagrams are drawn by scripts of a CDN."
 	@touch $@
 
 # By hand, after a change in .github/workflows. Needs Go.

@@ -1,6 +1,8 @@
 """Sphinx's settings for the documentation as a site. `make docs` builds it, from a copy of the pages that
 `stage.py` makes; the pages themselves are Markdown that also reads well on a forge."""
 
+from pathlib import Path
+
 from spark_kafka_native.version import __version__
 
 project = "spark-kafka-native"
@@ -19,6 +21,12 @@ suppress_warnings = [
 nb_execution_mode = "off"
 myst_heading_anchors = 4
 myst_fence_as_directive = ["mermaid"]
+
+# `make docs` keeps a copy of mermaid where npm can fetch it; otherwise diagrams are drawn by that of a CDN.
+_static = Path(__file__).parents[2] / ".venv-docs/static"
+if _static.is_dir():
+    html_static_path = [str(_static)]
+    mermaid_use_local = "mermaid/mermaid.esm.min.mjs"
 
 default_role = "code"
 autodoc_typehints = "signature"
