@@ -17,8 +17,9 @@ from setuptools.command.bdist_wheel import bdist_wheel
 KERNELS = {
     "spark_kafka_native.kafka.records._kernel": "spark_kafka_native/kafka/records/_kernel.c",
     "spark_kafka_native.formats.avro._kernel": "spark_kafka_native/formats/avro/_kernel.c",
+    "spark_kafka_native.formats.json._write_kernel": "spark_kafka_native/formats/json/_write_kernel.c",
 }
-HEADERS = sorted(header for source in KERNELS.values() for header in glob(f"{dirname(source)}/*.h"))
+HEADERS = sorted({header for source in KERNELS.values() for header in glob(f"{dirname(source)}/*.h")})
 REQUIRED = os.environ.get("SPARK_KAFKA_NATIVE_REQUIRE_KERNELS", "0") not in ("", "0")
 
 

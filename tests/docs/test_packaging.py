@@ -46,6 +46,7 @@ def test_a_wheel_has_the_kernel_for_every_later_python_and_no_sources(sources: P
     assert {name.rpartition("/")[0] for name in names if name.endswith(".so")} == {
         "spark_kafka_native/kafka/records",
         "spark_kafka_native/formats/avro",
+        "spark_kafka_native/formats/json",
     }
     assert "spark_kafka_native/py.typed" in names
     assert "pyspark_kafka_native/__init__.py" in names

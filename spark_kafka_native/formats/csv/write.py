@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..arrays import hide, text_scalar, validity
 from ..errors import EncodeError
 from ..json.write import scalar_texts
 from .rows import CsvDialect
@@ -27,8 +28,8 @@ class CsvEncoder:
         """As `Encoder.encode`; ``rows`` are structs. Raises `EncodeError` for a text that would need quotes,
         if there are none."""
         columns = [self._text(child) for child in rows.flatten()]
-        lines = pc.binary_join_element_wise(*columns, self.dialect.sep)
-        return (pc.if_else(rows.is_valid(), lines, None) if rows.null_count else lines).cast(pa.binary())
+        lines = pc.binary_join_element_wise(*columns, text_scalar(self.dialect.sep)).cast(pa.binary())
+        return hide(lines, ~validity(rows)) if rows.null_count else lines
 
     def _text(self, column: pa.Array) -> pa.Array:
         if pa.types.is_string(column.type):
@@ -36,15 +37,15 @@ class CsvEncoder:
         else:
             # Of JSON's texts only those of dates, timestamps and odd numbers have quotes.
             texts = pc.utf8_trim(scalar_texts(column), '"')
-        return pc.fill_null(texts, self.dialect.null_value) if column.null_count else texts
+        return texts.fill_null(text_scalar(self.dialect.null_value)) if column.null_count else texts
 
     def _quoted(self, texts: pa.Array) -> pa.Array:
         dialect = self.dialect
         special = "".join(re.escape(one) for one in (dialect.sep, dialect.quote, "\r", "\n") if one)
         if not dialect.quote:
-            broken = pc.fill_null(pc.match_substring_regex(texts, f"[{special}]"), False)
+            broken = pc.match_substring_regex(texts, f"[{special}]")
             if pc.any(broken).as_py():
-                row = int(np.argmax(np.asarray(broken)))
+                row = int(np.argmax(np.asarray(broken.fill_null(False))))
                 raise EncodeError(row, "a text has a separator or a line break, and quote is empty")
             return texts
         needs = pc.match_substring_regex(texts, f"^$|[{special}]")
@@ -54,4 +55,5 @@ class CsvEncoder:
         if dialect.escape != dialect.quote:
             inner = pc.replace_substring(inner, dialect.escape, dialect.escape * 2)
         inner = pc.replace_substring(inner, dialect.quote, dialect.escape + dialect.quote)
-        return pc.if_else(needs, pc.binary_join_element_wise(dialect.quote, inner, dialect.quote, ""), texts)
+        quote = text_scalar(dialect.quote)
+        return pc.if_else(needs, pc.binary_join_element_wise(quote, inner, quote, text_scalar("")), texts)

@@ -1,4 +1,4 @@
-"""`JsonFormat`: payloads that are JSON objects, read with `pyarrow.json` and written with Arrow's kernels.
+"""`JsonFormat`: payloads that are JSON objects, read with `pyarrow.json` and written by `JsonEncoder`.
 
 A good batch costs no Python object per record. `json_rows` reads what `pyarrow.json` refuses.
 """

@@ -1,0 +1,3 @@
+from typing import Any
+
+def write_columns(*arguments: Any) -> int: ...
