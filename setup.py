@@ -18,6 +18,7 @@ KERNELS = {
     "spark_kafka_native.kafka.records._kernel": "spark_kafka_native/kafka/records/_kernel.c",
     "spark_kafka_native.formats.avro._kernel": "spark_kafka_native/formats/avro/_kernel.c",
     "spark_kafka_native.formats.json._write_kernel": "spark_kafka_native/formats/json/_write_kernel.c",
+    "spark_kafka_native.formats.json._read_kernel": "spark_kafka_native/formats/json/_read_kernel.c",
 }
 HEADERS = sorted({header for source in KERNELS.values() for header in glob(f"{dirname(source)}/*.h")})
 REQUIRED = os.environ.get("SPARK_KAFKA_NATIVE_REQUIRE_KERNELS", "0") not in ("", "0")

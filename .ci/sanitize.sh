@@ -8,7 +8,7 @@ folder=$(mkdir -p "$2" && cd "$2" && pwd)
 git ls-files -z --cached --others --exclude-standard | xargs -0 tar c | tar x -C "$folder"
 cd "$folder"
 include=$("$python" -c "import sysconfig; print(sysconfig.get_path('include'))")
-for kernel in kafka/records/_kernel formats/avro/_kernel formats/json/_write_kernel; do
+for kernel in kafka/records/_kernel formats/avro/_kernel formats/json/_read_kernel formats/json/_write_kernel; do
     gcc -shared -fPIC -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined \
         -DPy_LIMITED_API=0x030B0000 "-I$include" "spark_kafka_native/$kernel.c" -o "spark_kafka_native/$kernel.abi3.so"
 done
@@ -16,4 +16,4 @@ export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=pri
 LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" PYTHONPATH=$folder:$folder/tests \
     "$python" -m pytest --quiet --capture=no -p no:randomly -p no:cacheprovider -m "not soak" -k "not bombs" \
     tests/property/test_avro.py tests/unit/formats/avro tests/property/test_json_written.py tests/unit/formats/test_json_write.py \
-    tests/property/test_records_hostile.py tests/unit/kafka/records
+    tests/property/test_json_read.py tests/unit/formats/test_json_reader.py tests/property/test_records_hostile.py tests/unit/kafka/records

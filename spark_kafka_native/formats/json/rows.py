@@ -1,7 +1,8 @@
 """`JsonRows`: JSON objects read one by one, by the rules of Spark's ``from_json``.
 
-For the payloads that `pyarrow.json` refuses. Many of them are good: a number where the schema wants text, a
-member twice, a map. Only as much of a text is turned into Python objects as the schema asks for.
+For the payloads of which the compiled reader is not sure and that `pyarrow.json` refuses. Many of them are
+good: a member twice, a map, a name of a zone. Only as much of a text is turned into Python objects as the
+schema asks for.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ static void *hold(Held *held, PyObject *object, int writable, int64_t items, int
     return view->buf ? view->buf : (void *)held;
 }
 
-static void release_sources(Sources *sources)
+static inline void release_sources(Sources *sources)
 {
     while (sources->count)
         PyBuffer_Release(&sources->views[--sources->count]);
@@ -56,7 +56,7 @@ static void release_sources(Sources *sources)
     sources->views = NULL;
 }
 
-static int hold_sources(Sources *sources, PyObject *sequence)
+static inline int hold_sources(Sources *sources, PyObject *sequence)
 {
     Py_ssize_t i, count = PySequence_Size(sequence);
     sources->views = NULL;

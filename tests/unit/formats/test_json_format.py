@@ -5,6 +5,7 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Iterator
 from decimal import Decimal
 
 import pyarrow as pa
@@ -17,6 +18,14 @@ from spark_kafka_native.formats.json.json_format import JsonDecoder
 
 MANY = 200
 """More than are read one by one."""
+
+
+@pytest.fixture(autouse=True, scope="module", params=["compiled", "numpy"])
+def _kernel(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With the compiled reader, where it was built, and without."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_KAFKA_NATIVE_KERNEL", request.param)
+        yield
 
 
 def decoder(settings: dict[str, str] | None = None, **fields: pa.DataType) -> JsonDecoder:

@@ -1,0 +1,206 @@
+"""The compiled reader of JSON: what it is sure of, and what it leaves to Python."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+import struct
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_kafka_native.formats.json.json_format import JsonDecoder
+from spark_kafka_native.formats.json.read_kernel import Reader, choose_reader, load_reader
+from spark_kafka_native.formats.json.read_program import compile_read, powers_of_five
+
+pytestmark = pytest.mark.skipif(load_reader() is None, reason="there is no C compiler")
+
+UTC_MICROS = pa.timestamp("us", "UTC")
+
+
+@pytest.fixture
+def reader() -> Reader:
+    found = load_reader()
+    assert found is not None
+    return found
+
+
+def read(reader: Reader, payloads: list[bytes | None], **fields: pa.DataType) -> tuple[list, list[int]]:
+    program = compile_read(pa.struct(list(fields.items())), naive_is_utc=True)
+    assert program is not None
+    array, unsure = reader(program, pa.array(payloads, pa.binary()))
+    array.validate(full=True)
+    return array.to_pylist(), unsure.tolist()
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        ("true", pa.bool_(), True),
+        ("-128", pa.int8(), -128),
+        ("9223372036854775807", pa.int64(), 2**63 - 1),
+        ("-9223372036854775808", pa.int64(), -(2**63)),
+        ("-0", pa.int64(), 0),
+        ("1.5", pa.float64(), 1.5),
+        ("0.8444218515250481", pa.float64(), 0.8444218515250481),
+        ("1.7976931348623157e308", pa.float64(), 1.7976931348623157e308),
+        ("123456789012345678901234567890", pa.float64(), 123456789012345678901234567890.0),
+        ("0.1", pa.float32(), float(np.float32(0.1))),
+        ('"x"', pa.string(), "x"),
+        ('"é \\u00e9\\ud83d\\ude00\\u0000\\n"', pa.string(), "é é\U0001f600\0\n"),
+        ("1.50", pa.string(), "1.50"),
+        ('{"b": [1, "}"]}', pa.string(), '{"b": [1, "}"]}'),
+        ("1.255", pa.decimal128(10, 2), Decimal("1.26")),
+        ('"-1.2"', pa.decimal128(10, 2), Decimal("-1.20")),
+        ("12345678901234567890.5", pa.decimal128(38, 18), Decimal("12345678901234567890.5")),
+        ('"2020-02-29"', pa.date32(), dt.date(2020, 2, 29)),
+        ('"0001-01-01"', pa.date32(), dt.date(1, 1, 1)),
+        ('"2020-01-01 02:00:00.5+02:00"', UTC_MICROS, dt.datetime(2020, 1, 1, 0, 0, 0, 500_000, dt.UTC)),
+        ('"9999-12-31T23:59:59.999999Z"', UTC_MICROS, dt.datetime.max.replace(tzinfo=dt.UTC)),
+        ("1577836800", UTC_MICROS, dt.datetime(2020, 1, 1, tzinfo=dt.UTC)),
+        ('"2020-01-01 00:00:00"', pa.timestamp("us"), dt.datetime(2020, 1, 1)),
+        ("[1, null]", pa.list_(pa.int32()), [1, None]),
+        ('[{"b":"1"}, {}, null]', pa.list_(pa.struct([("b", pa.string())])), [{"b": "1"}, {"b": None}, None]),
+        ("null", pa.list_(pa.struct([("b", pa.string())])), None),
+    ],
+)
+def test_it_is_sure_of_plain_values(reader: Reader, text: str, kind: pa.DataType, value: object) -> None:
+    payload = f' {{"skipped": [{{"a": "\\ud83d"}}, -1.5e3], "a": {text} }}\r\n'.encode()
+    assert read(reader, [None, payload, b"", payload], a=kind) == (
+        [None, {"a": value}, None, {"a": value}],
+        [],
+    )
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        *(b'null [] "x" {"a":1}x {"a":1,} {,} { {"a" {"a": {"a":1 {"a":1}{"a":1} \xef\xbb\xbf{}'.split()),
+        *(b'{"a":1,"a":1} {"a":1,"\\u0061":1} {"a":"1"} {"a":1.0} {"a":1e1} {"a":01} {"a":-}'.split()),
+        *(b'{"a":9223372036854775808} {"a":-9223372036854775809} {"a":[1]} {"a":nul} {"a":NaN}'.split()),
+        *(b'{"b":NaN} {"b":01} {"b":"\\x"} {"b":"\\u12g4"} {"b":[1,]} {"b":[1} {"b":{"c"}}'.split()),
+        *(b'{"a":true} {"b":tru} {"b":1.} {"b":.5} {"b":+1} {"b":1e} {"b":[} {"b":]}'.split()),
+        *(b'{"b":"\xff"} {"b":"\xed\xa0\x80"} {"\xc0\x80":1} {"\\ud83d":1} {"b":-Inf} {"b":{1:1}}'.split()),
+        b'{"b":"\n"}',
+        b'{"b":"\0"}',
+        b'{"a":1}\0',
+        b'{"b":' + b"[" * 65 + b"]" * 65 + b"}",
+        b'{"b":"' + b"x" * 40,
+    ],
+)
+def test_it_is_not_sure_of_anything_else(reader: Reader, payload: bytes) -> None:
+    good = b'{"a":1,"b":"2"}'
+    rows = [{"a": 1}, None, {"a": 1}]
+    assert read(reader, [good, payload, good], a=pa.int64()) == (rows, [1])
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ('"0001-01-01T00:00:00+02:00"', UTC_MICROS),
+        ('"2020-01-01T24:00:00Z"', UTC_MICROS),
+        ("253402300800", UTC_MICROS),
+        ('"2020-01-01T00:00:00Z"', pa.timestamp("us")),
+        ("1577836800", pa.timestamp("us")),
+        ('"2021-02-29"', pa.date32()),
+        ('"0000-01-01"', pa.date32()),
+        ("99999999.995", pa.decimal128(10, 2)),
+        ("0." + "0" * 200, pa.decimal128(10, 2)),
+        ("1e400", pa.float64()),
+        ("5e-324", pa.float64()),
+        ("1.00000017881393432617187499", pa.float32()),
+        ("128", pa.int8()),
+        ('"\\udc00"', pa.string()),
+    ],
+)
+def test_nor_of_values_that_may_not_fit(reader: Reader, text: str, kind: pa.DataType) -> None:
+    assert read(reader, [b'{"a":' + text.encode() + b"}"], a=kind) == ([None], [0])
+
+
+def test_doubles_are_exact(reader: Reader) -> None:
+    draw = random.Random(20)
+    doubles = [struct.unpack("<d", draw.randbytes(8))[0] for _ in range(20_000)]
+    texts = [repr(one) for one in doubles if one == one and abs(one) != float("inf")]
+    texts += [f"{draw.getrandbits(draw.randint(1, 80))}e{draw.randint(-330, 300)}" for _ in range(20_000)]
+    # Half-way between two doubles, and a little more and less.
+    halves = [(2 * draw.getrandbits(52) + 2**53 + 1) << draw.randint(0, 9) for _ in range(5_000)]
+    texts += [f"{half + more}" for half in halves for more in (-1, 0, 1)]
+    rows, unsure = read(reader, [b'{"a":%s}' % text.encode() for text in texts], a=pa.float64())
+    wrong = [
+        text for text, row in zip(texts, rows, strict=True) if row and repr(row["a"]) != repr(float(text))
+    ]
+    assert wrong == []
+    assert len(unsure) < len(texts) // 20
+
+
+def test_members_in_any_order_and_number(reader: Reader) -> None:
+    names = [f"f{i}" for i in range(100)]
+    draw = random.Random(3)
+    rows = [
+        {name: draw.randrange(100) for name in draw.sample(names, draw.randint(0, 100))} for _ in range(300)
+    ]
+    payloads = [str({**row, "other": 1}).replace("'", '"').encode() for row in rows]
+    wanted = [dict.fromkeys(names) | row for row in rows]
+    assert read(reader, payloads, **dict.fromkeys(names, pa.int64())) == (wanted, [])
+
+
+def test_what_it_leaves_is_read_and_put_in_place() -> None:
+    payloads = pa.array([b'{"a":1}', b'{"a":2,"a":3}', b"x", None, b'{"a":4}', b'{"a":"5"}'], pa.binary())
+    decoded = JsonDecoder(type=pa.struct([("a", pa.int64())]), zone=dt.UTC).decode(payloads.slice(1))
+    assert decoded.array.to_pylist() == [{"a": 3}, {"a": None}, None, {"a": 4}, {"a": None}]
+    assert decoded.bad.rows == (1, 4)
+    assert "not a JSON object" in decoded.bad.reasons[0]
+    assert "is not an integer" in decoded.bad.reasons[1]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.binary(),
+        pa.map_(pa.string(), pa.int64()),
+        pa.struct([("m", pa.list_(pa.binary()))]),
+        pa.decimal256(50, 2),
+    ],
+)
+def test_types_that_it_does_not_know(kind: pa.DataType) -> None:
+    assert compile_read(pa.struct([("a", kind)]), naive_is_utc=True) is None
+
+
+def test_timestamps_in_a_zone_by_name_are_not_for_it() -> None:
+    assert compile_read(pa.struct([("a", UTC_MICROS)]), naive_is_utc=False) is None
+    assert compile_read(pa.struct([("a", pa.timestamp("us"))]), naive_is_utc=False) is not None
+
+
+def test_the_environment_turns_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose_reader() is not None
+    monkeypatch.setenv("SPARK_KAFKA_NATIVE_KERNEL", "numpy")
+    assert choose_reader() is None
+
+
+STRUCT, INTEGER, LIST = 9, 1, 8
+
+
+@pytest.mark.parametrize(
+    ("nodes", "offsets"),
+    [
+        ([[INTEGER, 0, 0, 0, 0, 8, 0]], [0, 2]),
+        ([[STRUCT, 0, 1, 0, 0, 0, 0]], [0, 2]),
+        ([[STRUCT, 1, 1, 0, 0, 0, 0]], [0, 2]),
+        ([[STRUCT, 1, 1, 0, 0, 0, 0], [INTEGER, 0, 0, 0, 9, 8, 0]], [0, 2]),
+        ([[STRUCT, 1, 1, 0, 0, 0, 0], [INTEGER, 0, 0, 0, 1, 3, 0]], [0, 2]),
+        ([[STRUCT, 1, 1, 0, 0, 0, 0], [77, 0, 0, 0, 1, 8, 0]], [0, 2]),
+        ([[STRUCT, 1, 1, 0, 0, 0, 0], [LIST, 1, 1, 0, 1, 0, 0]], [0, 2]),
+        ([[STRUCT, 1, 1, 0, 0, 0, 0], [INTEGER, 0, 0, 0, 1, 8, 0]], [0, 3]),
+        ([[STRUCT, 1, 1, 0, 0, 0, 0], [INTEGER, 0, 0, 0, 1, 8, 0]], [2, 0]),
+        ([[STRUCT, 1, 1, 0, 0, 0, 0], [INTEGER, 0, 0, 0, 1, 8, 0]], [-1, 2]),
+    ],
+)
+def test_it_checks_its_own_arguments(nodes: list[list[int]], offsets: list[int]) -> None:
+    from spark_kafka_native.formats.json import _read_kernel
+
+    program = np.array(nodes, np.int32)
+    edges = np.array(offsets, np.int32)
+    with pytest.raises(ValueError, match="a broken program, or payloads that leave their data"):
+        _read_kernel.decode(program, len(nodes), b"a", powers_of_five(), edges, None, 0, b"{}", 1)
