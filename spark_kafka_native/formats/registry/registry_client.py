@@ -20,8 +20,8 @@ from time import monotonic, sleep
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from ...http_request import Answer, RefusedError, Request, RequestError, send
 from .errors import RegistryError, UnknownSchemaError
-from .http_request import Answer, Request, RequestError, send
 
 _MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 _LOCAL: Final = ("localhost", "127.0.0.1", "::1")
@@ -29,6 +29,8 @@ REQUEST_S: Final = 10.0
 """For one answer, from looking up the name to the last byte."""
 OPERATION_S: Final = 60.0
 """For all attempts together."""
+MAX_BODY_BYTES: Final = 4 * 1024 * 1024
+"""Of an answer."""
 _ROUNDS: Final = 6
 _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 20.0
@@ -92,7 +94,11 @@ class RegistryClient:
 
     def _send(self, url: str, request: Request, until: float) -> Answer:
         secure = urlsplit(url).scheme == "https"
-        return send(url, request, (self.tls or ssl.create_default_context()) if secure else None, until)
+        tls = (self.tls or ssl.create_default_context()) if secure else None
+        try:
+            return send(url, request, tls, until, max_body_bytes=MAX_BODY_BYTES)
+        except RefusedError as error:
+            raise RegistryError(f"The schema registry at {url} can't be asked: {error}") from None
 
 
 def _read(answer: Answer, what: str, url: str) -> dict[str, Any]:

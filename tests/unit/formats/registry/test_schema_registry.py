@@ -16,7 +16,6 @@ from spark_kafka_native.formats.registry import (
     RegistryError,
     SchemaRegistry,
     UnknownSchemaError,
-    http_request,
     registry_client,
     schema_registry,
 )
@@ -184,7 +183,7 @@ def test_an_unknown_id_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> Non
         (200, {}, {"schema": LONG, "references": [1]}),
         (200, {}, {"schema": LONG, "references": [{"name": "x", "subject": "y", "version": True}]}),
         (200, {}, {"schema": "[" * 500 + "]" * 500}),
-        (200, {}, b'{"schema": "' + b"x" * http_request.MAX_BODY_BYTES + b'"}'),
+        (200, {}, b'{"schema": "' + b"x" * registry_client.MAX_BODY_BYTES + b'"}'),
         (409, {}, {"error_code": 409, "message": "incompatible"}),
         (204, {}, b""),
     ],

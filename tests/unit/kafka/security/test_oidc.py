@@ -142,6 +142,7 @@ def test_a_lifetime_that_is_none_is_not_known(endpoint: Endpoint, lifetime: obje
         (answer({}, "429 No"), NetworkError, "HTTP status 429"),
         (b"nonsense\r\n\r\n", NetworkError, "can't be asked"),
         (b"", NetworkError, "can't be asked"),
+        (answer({"access_token": "abc"})[:-4], NetworkError, "can't be asked"),
         (
             answer({}, "307 Go", "Location: https://example.org/token\r\n"),
             AuthenticationError,
@@ -187,12 +188,15 @@ def test_a_closed_port_is_a_network_error() -> None:
     credentials = ClientCredentials(
         url=f"https://127.0.0.1:{port}/", client_id="a", client_secret=Secret(MARKED)
     )
-    with pytest.raises(NetworkError, match=r"can't be asked \(ConnectionRefusedError\)"):
+    with pytest.raises(NetworkError, match=r"can't be asked \(Connection refused\)"):
         fetch_token(credentials, Deadline.after_ms(2_000))
 
 
 def test_a_certificate_of_an_untrusted_authority_is_refused(endpoint: Endpoint) -> None:
-    with pytest.raises(AuthenticationError, match="the token endpoint's certificate is not trusted"):
+    with pytest.raises(
+        AuthenticationError,
+        match=r"token endpoint can't be asked: localhost:\d+: its certificate is not trusted",
+    ):
         endpoint.fetch(ca_location=None)
     assert not endpoint.asked
     with pytest.raises(ConfigError, match=r"https.ca.location: .* holds no PEM certificate"):
@@ -243,34 +247,6 @@ def test_the_metadata_service_of_a_cloud_is_not_asked(
         endpoint.fetch()
     monkeypatch.setenv(config_providers.ALLOWED_URLS, f"https://a/token,{endpoint.url}")
     assert endpoint.fetch()[0] == "abc"
-
-
-def test_an_address_in_the_dress_of_another_family_is_not_asked(
-    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::ffff:169.254.169.254", 443, 0, 0))
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_kwargs: [target])
-    with pytest.raises(ConfigError, match="is a link-local address"):
-        endpoint.fetch()
-
-
-def test_a_watchdog_that_came_between_two_sockets_has_still_come(
-    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The timer could close neither socket; single bytes would keep the connection open for ever."""
-    monkeypatch.setattr(oidc, "_cut", lambda _sock: None)
-    connect = oidc._connect
-
-    def late(host: str, port: int, deadline: Deadline) -> socket.socket:
-        sock = connect(host, port, deadline)
-        threading.Event().wait(deadline.remaining_ms / 1000)
-        sock.settimeout(5)
-        return sock
-
-    monkeypatch.setattr(oidc, "_connect", late)
-    with pytest.raises(NetworkError, match="no answer in time"):
-        endpoint.fetch(timeout_ms=100)
-    assert not b"".join(endpoint.asked)
 
 
 def test_a_redirect_does_not_take_tls_away(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
-"""`send`: one HTTP request to a registry, within a deadline and with a limit for the answer.
+"""`send`: one HTTP request to a schema registry or a token endpoint, within a deadline and with a limit for
+the answer.
 
 The URL is an option, so a user could make this process send requests to any address. Hence no redirect to
 another host and no link-local address (where clouds keep their metadata). Errors show nothing that was sent
@@ -15,29 +16,40 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import SplitResult, urljoin, urlsplit
 
-from .errors import RegistryError
-
-MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 _MAX_REDIRECTS: Final = 3
 _ALLOWED_URLS: Final = "PYKAFKA_ALLOWED_URLS"
 """An administrator's list of URLs, which may contain those of link-local addresses."""
 
 
 class RequestError(Exception):
-    """No answer: another attempt may get one."""
+    """No whole answer: another attempt may get one."""
+
+
+class RefusedError(Exception):
+    """Another attempt makes no difference: an untrusted certificate, a redirect that is not followed, an
+    answer that is too long. The text begins with the host."""
+
+
+class ForbiddenAddressError(RefusedError):
+    """The host has a link-local address."""
+
+
+Resolve = Callable[[str, int, float], list[Any]]
+"""The addresses of a host and a port, as `socket.getaddrinfo` gives them, by a moment of `time.monotonic`.
+Raises `OSError`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A request without its place. ``headers`` may hold credentials."""
+    """``path`` comes behind the base's. ``headers`` may hold credentials."""
 
     method: str
-    path: str
+    path: str = ""
     headers: Mapping[str, str]
     body: bytes | None = None
 
@@ -51,19 +63,28 @@ class Answer:
     body: bytes
 
 
-def send(base: str, request: Request, tls: ssl.SSLContext | None, until: float) -> Answer:
-    """The answer of the registry at ``base``; ``until`` is a moment of `time.monotonic`. It opens a
-    connection of its own: a process asks for each schema once.
+def send(
+    base: str,
+    request: Request,
+    tls: ssl.SSLContext | None,
+    until: float,
+    *,
+    max_body_bytes: int,
+    resolve: Resolve | None = None,
+) -> Answer:
+    """The answer of the server at ``base``, of any status, over a connection of its own: a process asks for
+    each schema and each token once. ``until`` is a moment of `time.monotonic`; ``tls`` is None for http. By
+    default a thread for each request asks the system's resolver.
 
-    Raises `RequestError`, or `RegistryError` where another attempt makes no difference.
+    Raises `RequestError`, or `RefusedError` where another attempt makes no difference.
     """
-    url = base.rstrip("/") + request.path
+    url = base.rstrip("/") + request.path if request.path else base
     for _ in range(_MAX_REDIRECTS + 1):
-        answer = _send_once(urlsplit(url), request, tls, until)
+        answer = _send_once(urlsplit(url), request, tls, until, max_body_bytes, resolve or _resolve)
         if answer.status not in ((301, 302, 303, 307, 308) if request.body is None else (307, 308)):
             return answer
         url = _redirected(url, answer.headers.get("location"))
-    raise RegistryError(f"{base} redirects again and again")
+    raise RefusedError(f"{urlsplit(base).netloc} redirects again and again")
 
 
 def _redirected(url: str, location: str | None) -> str:
@@ -74,13 +95,18 @@ def _redirected(url: str, location: str | None) -> str:
     except ValueError:
         after = SplitResult("", "", "", "", "")
     if (before.scheme, before.netloc) != (after.scheme, after.netloc):
-        raise RegistryError(
-            f"{before.scheme}://{before.netloc} redirects to another host, which is not asked"
-        )
+        raise RefusedError(f"{before.netloc} redirects to another host, which is not asked")
     return target
 
 
-def _send_once(parts: SplitResult, request: Request, tls: ssl.SSLContext | None, until: float) -> Answer:
+def _send_once(
+    parts: SplitResult,
+    request: Request,
+    tls: ssl.SSLContext | None,
+    until: float,
+    max_body_bytes: int,
+    resolve: Resolve,
+) -> Answer:
     host = parts.hostname or ""
     open_socket = _Cuttable()
     # One timer for the whole request: a socket timeout would restart with each byte.
@@ -88,19 +114,19 @@ def _send_once(parts: SplitResult, request: Request, tls: ssl.SSLContext | None,
     watchdog.daemon = True
     watchdog.start()
     try:
-        sock = open_socket.hold(_connect(host, parts.port or (443 if tls else 80), until))
+        sock = open_socket.hold(
+            _connect(host, resolve(host, parts.port or (443 if tls else 80), until), until)
+        )
         if tls is not None:
             sock = open_socket.hold(tls.wrap_socket(sock, server_hostname=host))
-        answer = _exchange(sock, parts, request)
+        answer = _exchange(sock, parts, request, max_body_bytes)
         open_socket.check()  # an answer that was cut off looks like a short one
         return answer
     except ssl.SSLCertVerificationError as error:
-        raise RegistryError(
+        raise RefusedError(
             f"{parts.netloc}: its certificate is not trusted: {error.verify_message}"
         ) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
-        if isinstance(error, RegistryError):
-            raise
         late = "no answer in time" if time.monotonic() >= until else _name(error)
         raise RequestError(late) from None
     finally:
@@ -139,14 +165,14 @@ class _Cuttable:
             self._socket.close()
 
 
-def _connect(host: str, port: int, until: float) -> socket.socket:
+def _connect(host: str, addresses: list[Any], until: float) -> socket.socket:
     failure: OSError | None = None
-    for family, kind, protocol, _, target in _resolve(host, port, until):
+    for family, kind, protocol, _, target in addresses:
         address: Any = ipaddress.ip_address(str(target[0]).partition("%")[0])
         address = getattr(address, "ipv4_mapped", None) or address
         if address.is_link_local and os.environ.get(_ALLOWED_URLS) is None:
-            raise RegistryError(
-                f"{host} is a link-local address; such a registry must be among {_ALLOWED_URLS}"
+            raise ForbiddenAddressError(
+                f"{host} is a link-local address; such a URL must be among {_ALLOWED_URLS}"
             )
         sock = socket.socket(family, kind, protocol)
         try:
@@ -179,7 +205,7 @@ def _resolve(host: str, port: int, until: float) -> list[Any]:
     return list(found[0])
 
 
-def _exchange(sock: socket.socket, parts: SplitResult, request: Request) -> Answer:
+def _exchange(sock: socket.socket, parts: SplitResult, request: Request, max_body_bytes: int) -> Answer:
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port)
     connection.sock = sock
     connection.request(
@@ -189,9 +215,9 @@ def _exchange(sock: socket.socket, parts: SplitResult, request: Request) -> Answ
         headers={**request.headers, "Connection": "close"},
     )
     response = connection.getresponse()
-    body = response.read(MAX_BODY_BYTES + 1)
-    if len(body) > MAX_BODY_BYTES:
-        raise RegistryError(f"{parts.netloc}: the answer is longer than {MAX_BODY_BYTES} bytes")
+    body = response.read(max_body_bytes + 1)
+    if len(body) > max_body_bytes:
+        raise RefusedError(f"{parts.netloc}: the answer is longer than {max_body_bytes} bytes")
     if response.length:  # with a limit, `read` does not mind
         raise http.client.IncompleteRead(body, response.length)
     return Answer(response.status, {name.lower(): text for name, text in response.getheaders()}, body)

@@ -1,0 +1,47 @@
+"""Requests to servers that an option names: rules that `test_oidc` and `test_schema_registry` can't see."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from typing import Any
+
+import pytest
+from support.http_server import serving
+
+from spark_kafka_native import http_request
+from spark_kafka_native.http_request import ForbiddenAddressError, Request, RequestError, send
+
+GET = Request(method="GET", path="/", headers={})
+
+
+def test_an_address_in_the_dress_of_another_family_is_not_asked() -> None:
+    target = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::ffff:169.254.169.254", 443, 0, 0))
+    with pytest.raises(ForbiddenAddressError, match="example is a link-local address"):
+        send(
+            "http://example", GET, None, time.monotonic() + 60, max_body_bytes=9, resolve=lambda *_: [target]
+        )
+
+
+def test_a_watchdog_that_came_between_two_sockets_has_still_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The timer could close neither socket; single bytes would keep the connection open for ever."""
+    connect, cut = http_request._connect, http_request._Cuttable.cut
+    has_come = threading.Event()
+
+    def late(host: str, addresses: list[Any], until: float) -> socket.socket:
+        sock = connect(host, addresses, until)
+        sock.settimeout(5)
+        assert has_come.wait(60)
+        return sock
+
+    def come(open_socket: http_request._Cuttable) -> None:
+        cut(open_socket)
+        has_come.set()
+
+    monkeypatch.setattr(http_request, "_connect", late)
+    monkeypatch.setattr(http_request._Cuttable, "cut", come)
+    with serving(lambda _: (200, {}, b"")) as served:
+        with pytest.raises(RequestError, match="no answer in time"):
+            send(served.url, GET, None, time.monotonic() + 0.1, max_body_bytes=9)
+        assert not served.asked
