@@ -219,14 +219,16 @@ def _send_all(
 
 def _encoded(record: _NewRecord, typed: Mapping[str, TypedInput], number: int, data: bytes) -> _NewRecord:
     """``record`` with its key and value in their formats. Raises `InputError`."""
-    contents = {"key": record.key, "value": record.value}
+    contents, headers = {"key": record.key, "value": record.value}, record.headers
     for payload, one in typed.items():
         content = contents[payload]
+        if content is None:
+            continue
         try:
-            contents[payload] = None if content is None else one.encode(content)
+            contents[payload], headers = one.encode(content), one.headers(headers)
         except ValueError as error:
             raise InputError(f"line {number}: the {payload} does not fit: {error}: {data[:60]!r}") from None
-    return record._replace(key=contents["key"], value=contents["value"])
+    return record._replace(key=contents["key"], value=contents["value"], headers=headers)
 
 
 def _maker(arguments: argparse.Namespace, typed: Mapping[str, TypedInput]) -> Callable[[bytes], _NewRecord]:

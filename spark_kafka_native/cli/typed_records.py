@@ -187,6 +187,8 @@ def _shown_column(column: pa.Array, *, is_json: bool) -> Iterator[_Shown]:
 
 # --- JSON as records ----------------------------------------------------------------------------------------
 
+Headers = tuple[tuple[str, bytes | None], ...]
+
 
 class TypedInput:
     """Encodes the keys or values that lines have, one by one."""
@@ -205,6 +207,7 @@ class TypedInput:
         self._decoder: Decoder | None = None
         self._encoder: Encoder | None = None
         self._wrapped = False
+        self._payload = payload
         if self.is_text or isinstance(given, JsonText):
             return
         known = given.with_settings(resolve_registry)
@@ -237,6 +240,16 @@ class TypedInput:
             return bytes(self._encoder.encode(rows)[0].as_py())
         except EncodeError as error:
             raise ValueError(error.reason) from None
+
+    def headers(self, headers: Headers) -> Headers:
+        """Those of a record with such a payload, as `with_header_ids` has them."""
+        from ..formats import HeaderEncoder
+        from ..formats.header_ids import NAMES
+
+        if not isinstance(self._encoder, HeaderEncoder):
+            return headers
+        name, id = NAMES[self._payload], self._encoder.header
+        return (*(one for one in headers if one[0] != name), *([] if id is None else [(name, id)]))
 
 
 def _checked_text(text: bytes) -> bytes:

@@ -14,6 +14,7 @@ from .format import (
     Encoder,
     Format,
     HeaderDecoder,
+    HeaderEncoder,
     InferringFormat,
     Resolved,
     SchemaFormat,
@@ -21,7 +22,7 @@ from .format import (
     is_own_schema,
     load_format,
 )
-from .header_ids import header_ids
+from .header_ids import header_ids, with_header_ids
 
 __all__ = [
     "ENTRY_POINT",
@@ -34,6 +35,7 @@ __all__ = [
     "Format",
     "FormatError",
     "HeaderDecoder",
+    "HeaderEncoder",
     "InferringFormat",
     "Resolved",
     "SchemaFormat",
@@ -41,4 +43,5 @@ __all__ = [
     "header_ids",
     "is_own_schema",
     "load_format",
+    "with_header_ids",
 ]

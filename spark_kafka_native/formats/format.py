@@ -71,6 +71,14 @@ class Encoder(Protocol):
 
 
 @runtime_checkable
+class HeaderEncoder(Encoder, Protocol):
+    """An encoder of payloads that name their schema, in front or in a header of the record."""
+
+    header: bytes | None
+    """The value of the header; None if the schema stands in front."""
+
+
+@runtime_checkable
 class Format(Protocol):
     """Makes decoders and encoders. Implement this for a format of your own.
 

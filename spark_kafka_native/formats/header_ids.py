@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .arrays import text_scalar, wrap
+from .arrays import binaries, boolean, strings, text_scalar, validity, wrap
+from .format import Encoder, HeaderEncoder
 
 NAMES: Final = {"key": "__key_schema_id", "value": "__value_schema_id"}
 
@@ -26,10 +27,7 @@ def header_ids(headers: pa.Array | None, payload: str) -> pa.Array | None:
     if headers is None or headers.null_count == len(headers):
         return None
     pairs = headers.flatten()
-    names = pairs.field(0)
-    is_id = pc.equal(
-        names if pa.types.is_string(names.type) else names.view(pa.string()), text_scalar(NAMES[payload])
-    )
+    is_id = _is_id(pairs, payload)
     if is_id.true_count == 0:
         return None
     rows = pc.list_parent_indices(headers).filter(is_id).to_numpy()
@@ -37,3 +35,57 @@ def header_ids(headers: pa.Array | None, payload: str) -> pa.Array | None:
     places = np.full(len(headers), -1, np.int64)
     places[rows] = first
     return pairs.field(1).filter(is_id).take(wrap(places, pa.int64(), places >= 0))
+
+
+def with_header_ids(
+    encoder: Encoder, payload: str, payloads: pa.Array, headers: pa.Array | None
+) -> pa.Array | None:
+    """The ``headers`` of records, for their ``payloads`` (binary), which ``encoder`` has given: with the
+    schema of those that are not null, if the encoder wants it there. All other headers stay; None if there
+    are none.
+
+    ``headers``: as in `header_ids`, or with large strings and binary. A schema that they name already is that
+    of another payload, as in a record that is copied: it would be taken for the new one's, and is left out.
+    """
+    if not isinstance(encoder, HeaderEncoder):
+        return headers
+    present = validity(payloads)
+    if headers is None:
+        if encoder.header is None:
+            return None
+        headers = pa.ListArray.from_arrays(wrap(np.zeros(len(payloads) + 1, np.int32), pa.int32()), _NO_PAIRS)
+    pairs = headers.flatten()
+    parents = pc.list_parent_indices(headers).to_numpy()
+    places = np.flatnonzero(~(_is_id(pairs, payload).to_numpy(zero_copy_only=False) & present[parents]))
+    if encoder.header is None and len(places) == len(pairs):
+        return headers
+    rows, lists = parents[places], validity(headers)
+    if encoder.header is not None:
+        children = [strings([NAMES[payload]]), binaries([encoder.header])]
+        fields = list(pairs.type)
+        own = [child.cast(field.type) for child, field in zip(children, fields, strict=True)]
+        pairs = pa.concat_arrays([pairs, pa.StructArray.from_arrays(own, fields=fields)])
+        marked = np.flatnonzero(present)
+        rows = np.concatenate([rows, marked])
+        places = np.concatenate([places, np.full(len(marked), len(pairs) - 1)])
+        places = places[np.argsort(rows, kind="stable")]  # last in its row
+        lists = lists | present
+    ends = np.zeros(len(payloads) + 1, np.int32)
+    np.cumsum(np.bincount(rows, minlength=len(payloads)), out=ends[1:])
+    return pa.ListArray.from_arrays(
+        wrap(ends, pa.int32()), pairs.take(wrap(places, pa.int64())), mask=boolean(~lists)
+    )
+
+
+_FALSE: Final = boolean(np.zeros(1, np.bool_))[0]
+_PAIR: Final = [pa.field("key", pa.string()), pa.field("value", pa.binary())]
+_NO_PAIRS: Final = pa.StructArray.from_arrays([strings([]), binaries([])], fields=_PAIR)
+
+
+def _is_id(pairs: pa.Array, payload: str) -> pa.Array:
+    """Which of the headers are ids of the schemas of a ``payload``."""
+    names = pairs.field(0)
+    if pa.types.is_binary(names.type):
+        names = names.view(pa.string())
+    found = pc.equal(names, text_scalar(NAMES[payload]).cast(names.type))
+    return pc.fill_null(found, _FALSE)  # a name that is null is an error of later

@@ -237,7 +237,16 @@ def _sampled_records(values: OptionValues, payload: str, schema: str | None) -> 
 
 
 def _refuse_without_format(values: OptionValues, payload: str) -> None:
-    for name in ("layout", "prefix", "schema", "subject", "subjectStrategy", "schemaVersion", "schemaId"):
+    for name in (
+        "layout",
+        "prefix",
+        "schema",
+        "subject",
+        "subjectStrategy",
+        "schemaVersion",
+        "schemaId",
+        "schemaIdIn",
+    ):
         if f"{payload}.{name}" in values:
             raise ConfigError(f"Option '{payload}.{name}' has no effect without {payload}.format")
 

@@ -1,9 +1,11 @@
 """JSON with a schema registry in Spark: reads, writes and streams."""
 
 import json
+import uuid
 from typing import Any
 
 import pytest
+from support.http_server import Asked, serving
 
 from spark_kafka_native.formats.registry import frame_id
 from spark_kafka_native.testing import EmbeddedKafka, EmbeddedRegistry
@@ -106,3 +108,36 @@ def test_a_url_that_is_no_registrys(spark: Any, kafka: EmbeddedKafka, registry: 
     with pytest.raises(Exception, match=r"subject 'no-registry-value'.*v7/x: HTTP status 404") as raised:
         spark.read.format("pykafka").options(**given, **login).load()
     assert "s3cr3t" not in str(raised.value)
+
+
+def test_ids_in_headers_of_a_write_and_of_a_stream_that_copies_it(
+    spark: Any, kafka: EmbeddedKafka, tmp_path: Any
+) -> None:
+    guids = {name: str(uuid.uuid4()) for name in ("ids-a", "ids-b")}
+
+    def answer(asked: Asked) -> tuple[int, dict[str, str], Any]:
+        subject = asked.path.split("/")[2]
+        found = {"id": 7, "version": 1, "schemaType": "JSON", "guid": guids[subject.removesuffix("-value")]}
+        return 200, {}, found | {"schema": NEW}
+
+    with serving(answer) as served:
+        given = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "value.format": "json"}
+        given |= {"registry.url": served.url}
+        write = {**given, "value.schemaIdIn": "header"}
+        for topic in guids:
+            kafka.create_topic(topic, 1)
+        headers = "array(struct('x' as key, binary('1') as value)) as headers"
+        frame = spark.sql(f"select struct(id) as value, {headers} from range(3)")
+        frame.write.format("pykafka").options(**write, topic="ids-a").mode("append").save()
+        stream = spark.readStream.format("pykafka").options(**given, subscribe="ids-a", includeHeaders="true")
+        copied = stream.option("startingOffsets", "earliest").load().select("value", "headers")
+        written = copied.writeStream.format("pykafka").options(**write, topic="ids-b")
+        query = written.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+        assert query.awaitTermination(120)
+        for topic, guid in guids.items():
+            plain = spark.read.format("pykafka").option("kafka.bootstrap.servers", kafka.bootstrap_servers)
+            rows = plain.options(subscribe=topic, includeHeaders="true").load().collect()
+            mark = b"\1" + uuid.UUID(guid).bytes
+            expected = [("x", b"1"), ("__value_schema_id", mark)]
+            assert [[(one.key, bytes(one.value)) for one in row.headers] for row in rows] == [expected] * 3
+            assert sorted(bytes(row.value) for row in rows) == [b'{"id":%d}' % i for i in range(3)]

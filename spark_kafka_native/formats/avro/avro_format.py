@@ -16,7 +16,7 @@ from ..registry import (
     RegistryDecoder,
     RegistryEncoder,
     SchemaRegistry,
-    frame_id,
+    frame_to_write,
     schema_to_read,
     schema_to_write,
 )
@@ -74,9 +74,8 @@ class AvroFormat:
         """As `Format.encoder`."""
         if (registered := settings.get(REGISTERED)) is not None:
             schema = RegisteredSchema.from_json(registered)
-            if schema.id is None:
-                raise FormatError(f"The registry gives no id for {schema.shown}")
-            return RegistryEncoder(frame_id(schema.id), AvroEncoder(_parse(schema), type))
+            frame = frame_to_write(schema, settings)
+            return RegistryEncoder.of(AvroEncoder(_parse(schema), type), frame, settings)
         if SchemaRegistry.from_settings(settings) is not None:
             return self.encoder(type, self.resolve_write(type, settings).settings)
         given = settings.get("schema") or json.dumps(derive_schema(type))

@@ -29,7 +29,7 @@ from ..registry import (
     RegisteredSchema,
     RegistryEncoder,
     SchemaRegistry,
-    frame_id,
+    frame_to_write,
     is_true,
     schema_to_read,
     schema_to_write,
@@ -66,7 +66,8 @@ class JsonFormat:
         _check_readable(type, "")
         if (written := settings.get(REGISTERED)) is None:
             return JsonEncoder()
-        return RegistryEncoder(frame_id(RegisteredSchema.from_json(written).known_id), JsonEncoder())
+        frame = frame_to_write(RegisteredSchema.from_json(written), settings)
+        return RegistryEncoder.of(JsonEncoder(), frame, settings)
 
     def resolve_read(self, settings: Mapping[str, str]) -> Resolved:
         """As `SchemaFormat.resolve_read`."""

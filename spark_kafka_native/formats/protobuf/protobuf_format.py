@@ -79,7 +79,7 @@ class ProtobufFormat:
         known = settings if _PREFIX in settings else self.resolve_write(type, settings).settings
         encoder = ProtobufEncoder(bind(_look_up(known), type, reads=False))
         prefix = bytes.fromhex(known[_PREFIX])
-        return RegistryEncoder(prefix, encoder) if prefix else encoder
+        return RegistryEncoder.of(encoder, prefix, settings) if prefix else encoder
 
 
 def _look_up(settings: Mapping[str, str]) -> Descriptor:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from ..arrays import binaries, hide, offsets_and_data, validity
 from ..errors import FormatError
 from ..format import BadRows, Decoded, Decoder
-from ..registry import RegisteredSchema, SchemaRegistry, frame_id, schema_to_read, schema_to_write
+from ..registry import RegisteredSchema, SchemaRegistry, frame_to_write, schema_to_read, schema_to_write
 from .compile import compile_proto
 from .descriptors import find_message, in_order
 
@@ -49,9 +49,7 @@ def message_to_write(
     schema = schema_to_write(registry, settings, LANGUAGE, text, record)
     name = settings.get("message") if own is None else own.full_name
     found = _message(schema, name)
-    if schema.id is None:
-        raise FormatError(f"{schema.shown} has no id")
-    return found, frame_id(schema.id) + _indexes(_path_of(found))
+    return found, frame_to_write(schema, settings) + _indexes(_path_of(found))
 
 
 def _text(own: Descriptor) -> str:

@@ -8,7 +8,7 @@ from .errors import RegistryError, UnknownSchemaError
 from .framing import frame_id
 from .registered_schema import RegisteredSchema, SchemaReference
 from .registry_formats import FramedDecoder, RegistryDecoder, RegistryEncoder
-from .schema_choice import REGISTERED, is_true, schema_to_read, schema_to_write, subject_of
+from .schema_choice import REGISTERED, frame_to_write, is_true, schema_to_read, schema_to_write, subject_of
 from .schema_registry import SchemaRegistry
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "SchemaRegistry",
     "UnknownSchemaError",
     "frame_id",
+    "frame_to_write",
     "is_true",
     "schema_to_read",
     "schema_to_write",

@@ -55,6 +55,11 @@ def frame_id(id: int) -> bytes:
     return b"\0" + id.to_bytes(4, "big")
 
 
+def frame_guid(guid: str) -> bytes:
+    """The same with a GUID. Raises ValueError for another text."""
+    return b"\1" + uuid.UUID(guid).bytes
+
+
 def with_prefix(payloads: pa.Array, prefix: bytes) -> pa.Array:
     """``payloads`` (binary), ``prefix`` before each; nulls stay nulls."""
     return pc.binary_join_element_wise(_binary_scalar(prefix), payloads, _binary_scalar(b""))

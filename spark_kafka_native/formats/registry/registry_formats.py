@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -19,6 +19,7 @@ from ..format import BadRows, Decoded, Decoder, Encoder
 from .errors import RegistryError, UnknownSchemaError
 from .framing import Framed, SchemaKey, split, with_prefix
 from .registered_schema import RegisteredSchema
+from .schema_choice import ids_in_headers
 from .schema_registry import SchemaRegistry
 
 MAX_DECODERS: Final = 256
@@ -197,10 +198,18 @@ class _Parts:
 class RegistryEncoder:
     """Encodes rows under one registered schema."""
 
-    prefix: bytes
-    """What stands before each payload: `framing.frame_id`, and protobuf's message indexes."""
     encoder: Encoder
+    prefix: bytes
+    """What stands before each payload; nothing with a header."""
+    header: bytes | None
+    """What each record has in a header; None without."""
+
+    @classmethod
+    def of(cls, encoder: Encoder, frame: bytes, settings: Mapping[str, str]) -> RegistryEncoder:
+        """``frame``: the schema of the rows, as `frame_to_write` gives it, and protobuf's message indexes."""
+        return cls(encoder, b"", frame) if ids_in_headers(settings) else cls(encoder, frame, None)
 
     def encode(self, rows: pa.Array) -> pa.Array:
         """As `Encoder.encode`."""
-        return with_prefix(self.encoder.encode(rows), self.prefix)
+        payloads = self.encoder.encode(rows)
+        return with_prefix(payloads, self.prefix) if self.prefix else payloads

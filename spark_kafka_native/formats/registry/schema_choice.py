@@ -9,6 +9,7 @@ from typing import Final
 
 from ..errors import FormatError
 from .errors import RegistryError, UnknownSchemaError
+from .framing import frame_guid, frame_id
 from .registered_schema import RegisteredSchema
 from .schema_registry import SchemaRegistry
 
@@ -54,6 +55,29 @@ def schema_to_write(
             ) from error
     # With the references that it has; the registry may also have written it in another way.
     return replace(registry.schema(id), subject=subject)
+
+
+def ids_in_headers(settings: Mapping[str, str]) -> bool:
+    """True if a write puts the schema into a header of each record. Raises `FormatError`."""
+    place = settings.get("schemaidin", "payload").strip().lower()
+    if place not in ("payload", "header"):
+        name = f"{settings.get('payload', 'value')}.schemaIdIn"
+        raise FormatError(f"{name} must be payload or header, not '{place[:50]}'")
+    return place == "header"
+
+
+def frame_to_write(schema: RegisteredSchema, settings: Mapping[str, str]) -> bytes:
+    """What names ``schema``: its id in front of payloads, its GUID in a header, as Confluent's serializers
+    do. Raises `FormatError`."""
+    if not ids_in_headers(settings):
+        return frame_id(schema.known_id)
+    try:
+        return frame_guid(schema.guid or "")
+    except ValueError:
+        raise RegistryError(
+            f"The registry gives no GUID for {schema.shown}, and a header names a schema by its GUID: "
+            f"leave {settings.get('payload', 'value')}.schemaIdIn=header out"
+        ) from None
 
 
 def subject_of(settings: Mapping[str, str], record: str | None = None) -> str:

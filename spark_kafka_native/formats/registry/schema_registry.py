@@ -42,7 +42,12 @@ class SchemaRegistry:
         """The registry that the settings ``registry.*`` name, the same one each time; None without
         ``registry.url``. Raises `RegistryError`."""
         own = {name: text for name, text in settings.items() if name.startswith("registry.")}
-        return None if "registry.url" not in own else _shared(tuple(sorted(own.items())))
+        if "registry.url" in own:
+            return _shared(tuple(sorted(own.items())))
+        if "schemaidin" in settings:
+            name = f"{settings.get('payload', 'value')}.schemaIdIn"
+            raise RegistryError(f"{name} has no effect without registry.url")
+        return None
 
     @property
     def url(self) -> str:

@@ -128,4 +128,11 @@ REGISTRY_OPTIONS: Final[tuple[Option, ...]] = (
         "a number",
         "The id of the schema under which to read or write, instead of a subject.",
     ),
+    *_of_both(
+        "schemaIdIn",
+        Scope.WRITE,
+        "`payload` or `header`",
+        "Where a write names the schema: its id in front of the payload (the default), or its GUID in the "
+        "header `__value_schema_id` (`__key_schema_id`), as by Confluent's `HeaderSchemaIdSerializer`.",
+    ),
 )

@@ -27,7 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from ...formats import EncodeError, FormatError
+from ...formats import EncodeError, FormatError, with_header_ids
 from ...formats.bad_records import encode_column
 from ...formats.plain_types import as_plain
 from ...kafka.errors import ConfigError
@@ -219,15 +219,18 @@ class EncodedPayload:
         resolved.encoder(kind)
         return replace(one, format=resolved)
 
-    def encode(self, batch: pa.RecordBatch) -> pa.Array:
-        """The payloads of ``batch``'s rows. Raises `ConfigError` for a row that the format can't write."""
+    def encode(self, batch: pa.RecordBatch, headers: pa.Array | None) -> tuple[pa.Array, pa.Array | None]:
+        """The payloads of ``batch``'s rows, and their ``headers`` with what the format puts there. Raises
+        `ConfigError` for a row that the format can't write."""
         what = f"'{self.format.name}' of the {self.format.payload}"
         try:
             # Large offsets come with spark.sql.execution.arrow.useLargeVarTypes.
             arrays = [as_plain(batch.column(name)) for name in self.columns]
             kind = self._kind([array.type for array in arrays])
             rows = pa.StructArray.from_arrays(arrays, fields=list(kind)) if self.format.is_flat else arrays[0]
-            return encode_column(self.format.encoder(kind), rows, what)
+            encoder = self.format.encoder(kind)
+            payloads = encode_column(encoder, rows, what)
+            return payloads, with_header_ids(encoder, self.format.payload, payloads, headers)
         except EncodeError as error:
             raise ConfigError(f"the {self.format.payload} can't be encoded: {error}") from error
         except FormatError as error:
@@ -297,10 +300,16 @@ class RowColumns:
         `ConfigError` for a row that a format can't write."""
         if self.topic is None and (nulls := batch.column("topic").null_count):
             raise KafkaConditionError("KAFKA_NULL_TOPIC_IN_DATA", {}, f"({nulls} of {batch.num_rows} rows)")
-        encoded = {one.format.payload: one.encode(batch) for one in self.encoded}
-        arrays = [encoded[name] if name in encoded else batch.column(name) for name in self.names]
-        names = ["timestamp" if name == self.timestamp else name for name in self.names]
-        return pa.RecordBatch.from_arrays(arrays, names=names)
+        columns = {name: batch.column(name) for name in self.names if name in batch.schema.names}
+        headers = columns.get("headers")
+        for one in self.encoded:
+            columns[one.format.payload], headers = one.encode(batch, headers)
+        names = list(self.names)
+        if headers is not None:
+            columns["headers"] = headers
+            names += [] if "headers" in names else ["headers"]
+        shown = ["timestamp" if name == self.timestamp else name for name in names]
+        return pa.RecordBatch.from_arrays([columns[name] for name in names], names=shown)
 
 
 def _check_headers_and_partition(headers: DataType | None, partition: DataType | None) -> None:

@@ -12,7 +12,7 @@ from ...errors import ConfigError
 from ...records.columns import RecordColumns
 from ...security.config_providers import resolve_registry
 from ..errors import RecordError
-from .records_in import Columns, as_arrow
+from .records_in import Columns, as_arrow, column_of, header_column
 
 if TYPE_CHECKING:
     # Imported late elsewhere: a producer of bytes has no use for it.
@@ -40,12 +40,16 @@ class ColumnEncoding:
         """
         given = {payload: one for payload, one in formats.items() if one is not None}
         if isinstance(columns, RecordColumns):
-            encoded: dict[str, Any] = {
-                payload: self._encoded(getattr(columns, payload), payload, topic, one)
-                for payload, one in given.items()
-            }
-            return replace(columns, **encoded)
+            headers = header_column(columns.headers)
+            encoded: dict[str, Any] = {}
+            for payload, one in given.items():
+                encoded[payload], headers = self._encoded(
+                    getattr(columns, payload), headers, payload, topic, one
+                )
+            return replace(columns, **encoded, headers=headers)
         batch = as_arrow(columns)
+        was = column_of(batch, "headers")
+        headers = header_column(was)
         for payload, one in given.items():
             places = batch.schema.get_all_field_indices(payload)
             if len(places) != 1:
@@ -53,17 +57,24 @@ class ColumnEncoding:
                     f"{payload}_format: there are {len(places)} columns '{payload}' among "
                     f"{', '.join(batch.schema.names)}"
                 )
-            array = self._encoded(batch.column(places[0]), payload, topic, one)
+            array, headers = self._encoded(batch.column(places[0]), headers, payload, topic, one)
             batch = batch.set_column(places[0], payload, array)
-        return batch
+        if headers is None:
+            return batch
+        if was is None:
+            return batch.append_column("headers", headers)
+        return batch.set_column(batch.schema.get_field_index("headers"), "headers", headers)
 
-    def _encoded(self, column: Any, payload: str, topic: str | None, given: FormatLike) -> pa.Array | None:
-        from ....formats import ColumnFormat, EncodeError, FormatError
+    def _encoded(
+        self, column: Any, headers: pa.Array | None, payload: str, topic: str | None, given: FormatLike
+    ) -> tuple[pa.Array | None, pa.Array | None]:
+        """The payloads of a column, and the ``headers`` of its records."""
+        from ....formats import ColumnFormat, EncodeError, FormatError, with_header_ids
         from ....formats.bad_records import encode_column
         from ....formats.plain_types import as_plain
 
         if column is None or pa.types.is_null(column.type):
-            return column
+            return column, headers
         name = given if isinstance(given, str) else given.name
         rows = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
         try:
@@ -72,7 +83,9 @@ class ColumnEncoding:
             if place not in self._encoders:
                 known = ColumnFormat.of(given).with_settings(resolve_registry)
                 self._encoders[place] = known.encoder(rows.type, payload, topic)
-            return encode_column(self._encoders[place], rows, f"'{name}' of the {payload}")
+            encoder = self._encoders[place]
+            payloads = encode_column(encoder, rows, f"'{name}' of the {payload}")
+            return payloads, with_header_ids(encoder, payload, payloads, headers)
         except EncodeError as error:
             raise RecordError(f"the {payload} can't be encoded: {error.reason}", None, error.row) from error
         except FormatError as error:

@@ -104,12 +104,12 @@ def columns_by_topic(columns: Columns, topic: str | None, partition: Any = None)
     else:
         batch = as_arrow(columns)
         records = _columns_of(batch)
-        topics = None if topic is not None else _column(batch, "topic")
+        topics = None if topic is not None else column_of(batch, "topic")
         if topic is None and topics is None:
             raise RecordError("no topic: give one, or a column 'topic'")
         if partition is None:
-            partition = _column(batch, "partition")
-    records = replace(records, headers=_checked_headers(records.headers))
+            partition = column_of(batch, "partition")
+    records = replace(records, headers=header_column(records.headers))
     chosen = _read_partition(partition, records.length)
     if topics is None:
         assert topic is not None
@@ -147,7 +147,7 @@ def _as_given(columns: RecordColumns) -> RecordColumns:
     return replace(columns, key=key, value=value, timestamp_ms=None if times is None else _check_times(times))
 
 
-def _checked_headers(headers: pa.Array | None) -> pa.Array | None:
+def header_column(headers: pa.Array | None) -> pa.Array | None:
     """``headers`` as `HEADERS_TYPE`: Arrow's own casts match fields by name, and these may have any name."""
     if headers is None or not len(headers):
         return None
@@ -165,10 +165,10 @@ def _checked_headers(headers: pa.Array | None) -> pa.Array | None:
 
 
 def _columns_of(batch: pa.RecordBatch | pa.Table) -> RecordColumns:
-    value = _column(batch, "value")
+    value = column_of(batch, "value")
     if value is None:
         raise TypeError(f"a column 'value' is needed; there are {', '.join(batch.schema.names)}")
-    key, headers, timestamp = (_column(batch, name) for name in ("key", "headers", "timestamp"))
+    key, headers, timestamp = (column_of(batch, name) for name in ("key", "headers", "timestamp"))
     return RecordColumns(
         length=batch.num_rows,
         timestamp_ms=None if timestamp is None else _read_timestamps(timestamp),
@@ -178,7 +178,8 @@ def _columns_of(batch: pa.RecordBatch | pa.Table) -> RecordColumns:
     )
 
 
-def _column(batch: pa.RecordBatch | pa.Table, name: str) -> Any:
+def column_of(batch: pa.RecordBatch | pa.Table, name: str) -> Any:
+    """The column ``name`` in one piece; None if there is none. Raises `RecordError` for two of them."""
     places = batch.schema.get_all_field_indices(name)
     if not places:
         return None

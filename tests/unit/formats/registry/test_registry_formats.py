@@ -1,6 +1,7 @@
 """Decoders and encoders behind a registry: each row under its schema, and back in its place."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,10 @@ from spark_kafka_native.formats.registry import (
     RegistryDecoder,
     RegistryEncoder,
     RegistryError,
+    SchemaRegistry,
     UnknownSchemaError,
     frame_id,
+    frame_to_write,
     registry_formats,
 )
 
@@ -200,5 +203,24 @@ def test_an_encoder_puts_the_schema_in_front() -> None:
                 [None if one is None else one.upper().encode() for one in rows.to_pylist()], pa.binary()
             )
 
-    encoded = RegistryEncoder(frame_id(3) + b"\0", Upper()).encode(pa.array(["a", None, ""]))
-    assert encoded.to_pylist() == [b"\0\0\0\0\3\0A", None, b"\0\0\0\0\3\0"]
+    rows = pa.array(["a", None, ""])
+    in_front = RegistryEncoder.of(Upper(), frame_id(3) + b"\0", {})
+    assert in_front.encode(rows).to_pylist() == [b"\0\0\0\0\3\0A", None, b"\0\0\0\0\3\0"]
+    assert in_front.header is None
+    in_header = RegistryEncoder.of(Upper(), frame_id(3) + b"\0", {"schemaidin": " Header"})
+    assert in_header.encode(rows).to_pylist() == [b"A", None, b""]
+    assert in_header.header == b"\0\0\0\0\3\0"
+
+
+def test_where_a_write_names_the_schema() -> None:
+    schema = RegisteredSchema(type="AVRO", text='"int"', id=3, guid="00112233-4455-6677-8899-aabbccddeeff")
+    assert frame_to_write(schema, {}) == frame_id(3)
+    in_header = {"schemaidin": "header", "payload": "key"}
+    assert frame_to_write(schema, in_header) == b"\1" + bytes.fromhex("00112233445566778899aabbccddeeff")
+    for guid in (None, "", "x"):
+        with pytest.raises(RegistryError, match=r"no GUID for schema 3.*leave key.schemaIdIn=header out"):
+            frame_to_write(replace(schema, guid=guid), in_header)
+    with pytest.raises(FormatError, match=r"value.schemaIdIn must be payload or header, not 'x'"):
+        frame_to_write(schema, {"schemaidin": "x"})
+    with pytest.raises(RegistryError, match=r"key.schemaIdIn has no effect without registry.url"):
+        SchemaRegistry.from_settings(in_header)
