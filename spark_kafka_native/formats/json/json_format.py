@@ -116,16 +116,19 @@ def _type_of(schema: RegisteredSchema) -> pa.DataType:
 
 def _check_fields(kind: pa.DataType, schema: RegisteredSchema) -> None:
     """Raise `FormatError` for rows without a field that the schema requires, or with one that it excludes."""
-    content = json.loads(schema.text)
+    try:
+        content = json.loads(schema.text)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{schema.shown} is no JSON Schema: {error}") from error
     required = content.get("required") if isinstance(content, dict) else None
-    names = {one.name for one in kind}
+    names = [one.name for one in kind]
     missing = [name for name in required if name not in names] if isinstance(required, list) else []
     if missing:
         raise FormatError(f"{schema.shown} requires the fields {missing}, which the rows do not have")
     if isinstance(content, dict) and content.get("additionalProperties") is False:
         known = content.get("properties")
         excluded = (
-            sorted(names - known.keys())
+            sorted(set(names) - known.keys())
             if isinstance(known, dict) and "patternProperties" not in content
             else []
         )
