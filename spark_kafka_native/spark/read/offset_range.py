@@ -123,8 +123,8 @@ class KafkaInputPartition(InputPartition):  # type: ignore[misc]
     micro-batch: a stream outlives its tokens."""
 
 
-MAX_JSON_LENGTH: Final = 1 << 20
-"""Characters. 1 MiB holds some 50 000 partitions; more than that is a mistake or an attack."""
+MAX_JSON_LENGTH: Final = 8 << 20
+"""Characters. 8 MiB hold some 400 000 partitions; more than that is a mistake or an attack."""
 
 MAX_JSON_DEPTH: Final = 4
 

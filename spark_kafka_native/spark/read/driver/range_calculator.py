@@ -6,6 +6,7 @@ arithmetic of splitting is that of Spark's ``KafkaOffsetRangeCalculator``.
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -168,13 +169,13 @@ def _share_out(groups: list[list[PlannedRange]], count: int) -> list[int]:
 
 
 def _fill(group: list[PlannedRange], count: int) -> list[list[PlannedRange]]:
-    """Largest first into the emptiest task."""
+    """Largest first into the emptiest task; of equally empty ones, into the first."""
     tasks: list[list[PlannedRange]] = [[] for _ in range(count)]
-    weights = [0] * count
+    emptiest = [(0, index) for index in range(count)]
     for planned in sorted(group, key=lambda planned: planned.size, reverse=True):
-        lightest = weights.index(min(weights))
-        tasks[lightest].append(planned)
-        weights[lightest] += _weight([planned])
+        weight, index = emptiest[0]
+        tasks[index].append(planned)
+        heapq.heapreplace(emptiest, (weight + _weight([planned]), index))
     return tasks
 
 

@@ -67,7 +67,7 @@ def test_a_limit_is_a_word_or_json(text, limit):
         ('{"a":' * 5 + "1" + "}" * 5, "it is nested more than 4 levels deep"),
         ("[" * 100_000, "it is nested more than 4 levels deep"),
         ('{"a":{"0":' + "1" * 5000 + "}}", "integer string conversion"),
-        ('{"a":{"0":1}}' + " " * (1 << 20), "more than the 1048576 allowed"),
+        ('{"a":{"0":1}}' + " " * (8 << 20), "more than the 8388608 allowed"),
     ],
 )
 def test_json_is_checked_like_untrusted_input(text, why):
@@ -103,6 +103,16 @@ def test_offsets_are_written_in_order():
     offsets = {TopicPartition("b", 10): 1, TopicPartition("b", 2): 2, TopicPartition("a", 0): 3}
     assert format_offsets(offsets) == '{"a":{"0":3},"b":{"2":2,"10":1}}'
     assert json.loads(format_offsets(offsets)) == {"a": {"0": 3}, "b": {"2": 2, "10": 1}}
+
+
+def test_the_offsets_of_a_hundred_thousand_partitions_are_an_option():
+    offsets = {
+        TopicPartition(f"events.{topic:03d}", partition): 10**12 + partition
+        for topic in range(100)
+        for partition in range(1_000)
+    }
+    limit = parse_offset_limit(format_offsets(offsets))
+    assert limit == Specific({tp: At(offset) for tp, offset in offsets.items()})
 
 
 def test_a_long_list_of_partitions_is_cut():

@@ -181,6 +181,47 @@ def test_the_largest_range_is_placed_first():
     assert sorted(sorted(r.size for r in task) for task in tasks) == [[1_000, 2_000, 3_000], [6_000]]
 
 
+class CountedInt(int):
+    """An int that counts in how many comparisons it takes part."""
+
+    comparisons = 0
+
+    def __add__(self, other):
+        return CountedInt(int(self) + int(other))
+
+    __radd__ = __add__
+
+    def __sub__(self, other):
+        return CountedInt(int(self) - int(other))
+
+    def __lt__(self, other):
+        CountedInt.comparisons += 1
+        return int(self) < int(other)
+
+    def __gt__(self, other):
+        CountedInt.comparisons += 1
+        return int(self) > int(other)
+
+    def __eq__(self, other):
+        CountedInt.comparisons += 1
+        return int(self) == int(other)
+
+    def __hash__(self):
+        return hash(int(self))
+
+
+def comparisons_to_pack(count, max_partitions):
+    before = CountedInt.comparisons
+    ranges = [fixed("t", CountedInt(0), CountedInt(1_000 + p * 7_919 % 5_003), p) for p in range(count)]
+    assert len(pack_ranges(ranges, max_partitions, {})) == max_partitions
+    return CountedInt.comparisons - before
+
+
+def test_packing_does_not_look_at_every_task_for_every_range():
+    small, large = comparisons_to_pack(1_000, 250), comparisons_to_pack(4_000, 1_000)
+    assert large < 6 * small
+
+
 def test_pieces_that_meet_in_a_task_are_one_range_again():
     pieces = split_ranges([late("t", 0, 100)], min_partitions=4)
     (task,) = pack_ranges(pieces, 1, {})
