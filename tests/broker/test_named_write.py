@@ -26,7 +26,7 @@ from spark_kafka_native.kafka.errors import KafkaError
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.write.commit_markers import ReplayError
-from spark_kafka_native.spark.write.driver import resumable_write
+from spark_kafka_native.spark.write.driver import many_transactions, resumable_write
 from spark_kafka_native.spark.write.driver.resumable_write import (
     abort_resumable,
     begin_resumable,
@@ -160,7 +160,7 @@ def after_ends(count: int) -> Callable[[pytest.MonkeyPatch], None]:
                 raise Crash
             return original(*arguments)
 
-        patch.setattr(resumable_write, "_AT_ONCE", 1)
+        patch.setattr(many_transactions, "AT_ONCE", 1)
         patch.setattr(resumable_write, "_commit", commit)
 
     return at
@@ -543,7 +543,7 @@ class Crossing:
             return called
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(resumable_write, "_AT_ONCE", 1)
+            patch.setattr(many_transactions, "AT_ONCE", 1)
             patch.setattr(resumable_write, "_commit", crossed(END))
             patch.setattr(resumable_write._Intent, "_write", crossed(WRITE))
             run.commit()

@@ -18,7 +18,7 @@ from pathlib import Path
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from spark_kafka_native.spark.source import KafkaDataSource
-from spark_kafka_native.spark.write.driver import resumable_write
+from spark_kafka_native.spark.write.driver import many_transactions, resumable_write
 from spark_kafka_native.spark.write.batch_writer import KafkaBatchWriter
 
 servers, topic, phase, mark = sys.argv[1:]
@@ -44,7 +44,7 @@ class Writer(KafkaBatchWriter):
             ended.append(original(*arguments))
             return ended[-1]
         if phase == "committing":
-            resumable_write._AT_ONCE, resumable_write._commit = 1, half
+            many_transactions.AT_ONCE, resumable_write._commit = 1, half
         super().commit(messages)
         if phase == "committed":
             wait_for_death()

@@ -4,11 +4,18 @@ looked up again when they have moved.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from ..error_code import ErrorCode
-from ..errors import BrokerError, IncompleteResponseError, KafkaError, NetworkError
+from ..errors import (
+    BrokerError,
+    IncompleteResponseError,
+    KafkaError,
+    NetworkError,
+    UnsupportedVersionError,
+)
 from ..protocol.api.find_coordinator import FindCoordinatorRequest
 from ..protocol.message import Request, Response
 from ..runtime.deadline import Deadline
@@ -16,6 +23,7 @@ from .router import CoordinatorKey, Router
 
 R = TypeVar("R", bound=Response)
 T = TypeVar("T")
+_LOG = logging.getLogger("spark_kafka_native.cluster")
 
 
 def send_to_coordinator(
@@ -88,6 +96,29 @@ def find_coordinator(router: Router, key: CoordinatorKey, deadline: Deadline) ->
         router.refresh((), deadline)
     router.coordinators.note(key, found.node_id)
     return found.node_id
+
+
+def find_coordinators(router: Router, keys: Sequence[CoordinatorKey], deadline: Deadline) -> None:
+    """Look up the coordinators of ``keys``, which are of one type, as far as they are not known: with one
+    request, where brokers find many at once (Kafka 3.0).
+
+    Only a saving: a key without an answer is looked up by the request that needs it, which then raises the
+    error.
+    """
+    missing = {key.name: key for key in keys if router.coordinators.get(key) is None}
+    if not missing:
+        return
+    request = FindCoordinatorRequest(key_type=keys[0].key_type, coordinator_keys=list(missing))
+    try:
+        found = [one for one in router.ask_any(request, deadline).coordinators if not one.error_code]
+        if any(one.node_id not in router.snapshot.brokers for one in found):
+            router.refresh((), deadline)
+    except (BrokerError, NetworkError, IncompleteResponseError, UnsupportedVersionError) as error:
+        _LOG.debug("%d coordinators are looked up one by one: %s", len(missing), error)
+        return
+    for one in found:
+        if one.key in missing:
+            router.coordinators.note(missing[one.key], one.node_id)
 
 
 def ask_controller(router: Router, request: Request[R], deadline: Deadline) -> R:

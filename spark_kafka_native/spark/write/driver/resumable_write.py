@@ -13,11 +13,10 @@ committed and nothing can be any more, as `begin_resumable` has fenced all of it
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from ....kafka.admin import Admin
 from ....kafka.cluster.router import Router, router_for
@@ -47,15 +46,10 @@ from ..write_task import (
     transactions_of,
 )
 from .atomic_write import await_readers
+from .many_transactions import ask_for_each
 from .stream_commit import WriteCommitFailedError
 
-T = TypeVar("T")
-
-R = TypeVar("R")
-
 _LOG: Final = logging.getLogger("spark_kafka_native")
-
-_AT_ONCE: Final = 16
 
 ABORT_MS: Final = 15_000
 
@@ -82,10 +76,14 @@ def begin_resumable(
     names = set(_open_transactions(router, job, deadline))
     if before is not None and not before.is_complete:
         names |= {task_name(job, partition) for partition in range(before.tasks)}
-    _each(lambda name: init_producer_id(router, name, timeout_ms, None, deadline), sorted(names))
+
+    def fence(name: str) -> None:
+        init_producer_id(router, name, timeout_ms, None, deadline)
+
+    ask_for_each(router, sorted(names), str, fence, deadline)
     void = None
     if before is not None:
-        void = _find_void(markers, write_id, job, before, deadline)
+        void = _find_void(router, markers, write_id, job, before, deadline)
     return ResumableWrite(write_id=write_id, transactional_id=job, void=void)
 
 
@@ -112,10 +110,11 @@ def commit_resumable(run: ResumableWrite, messages: Sequence[object], options: W
         intent = _Intent(producer, find_markers(router, options), reports, options.topic)
         wanted = intent.take(run, deadline)
         open_ = transactions_of(reports)
-        failures = [one for one in _each(partial(_commit, router, deadline), open_) if one is not None]
+        ended = ask_for_each(router, open_, _name_of, partial(_commit, router, deadline), deadline)
+        failures = [one for one in ended if one is not None]
         if failures:
             raise _failed(run, len(failures), len(open_), failures[0], once) from failures[0]
-        _each(partial(await_readers, router), open_)
+        ask_for_each(router, open_, _name_of, partial(await_readers, router), deadline)
         intent.complete(run.transactional_id, wanted, deadline)
     finally:
         close_producer(producer)
@@ -141,7 +140,8 @@ def abort_resumable(run: ResumableWrite, messages: Sequence[object], options: Wr
         except KafkaError as error:
             _LOG.info("%s was not aborted: %s", task_name(run.transactional_id, partition), error)
 
-    _each(end, range(len(messages)))
+    partitions = range(len(messages))
+    ask_for_each(router, partitions, lambda one: task_name(run.transactional_id, one), end, deadline)
 
 
 def _failed(
@@ -239,6 +239,10 @@ class _Intent:
             _LOG.info("%s is complete; that could not be noted: %s", job, error)
 
 
+def _name_of(transaction: OpenTransaction) -> str:
+    return transaction.transactional_id
+
+
 def _commit(router: Router, deadline: Deadline, transaction: OpenTransaction) -> KafkaError | None:
     """Why it could not be, or None."""
     try:
@@ -261,7 +265,7 @@ def _open_transactions(router: Router, job: str, deadline: Deadline) -> list[str
 
 
 def _find_void(
-    markers: Markers, write_id: str, job: str, before: CommitMarker, deadline: Deadline
+    router: Router, markers: Markers, write_id: str, job: str, before: CommitMarker, deadline: Deadline
 ) -> int | None:
     """The revision of ``before`` if none of its tasks is committed; they are fenced. Says what there is."""
     if before.is_complete:
@@ -272,7 +276,8 @@ def _find_void(
     if where is None and markers.needs_place:
         return None
     names = [task_name(job, partition) for partition in range(before.tasks)]
-    done = [one for one in _each(lambda name: markers.last(name, where, deadline), names) if one is not None]
+    found = ask_for_each(router, names, str, lambda name: markers.last(name, where, deadline), deadline)
+    done = [one for one in found if one is not None]
     if not done:
         return before.batch_id
     inform(describe_earlier(write_id, before, done))
@@ -291,14 +296,6 @@ def describe_earlier(write_id: str, before: CommitMarker, done: Sequence[CommitM
         f"write {write_id} was begun by an earlier run, which has committed {rows} of its {before.rows} rows "
         f"in {len(done)} of its {before.tasks} tasks: this run writes the rest"
     )
-
-
-def _each(ask: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """``ask`` of each of them, several at once. Raises what the first of those that failed has raised."""
-    if not items:
-        return []
-    with ThreadPoolExecutor(min(_AT_ONCE, len(items))) as pool:
-        return list(pool.map(ask, items))
 
 
 def intent_of(messages: Sequence[KafkaCommitMessage], topic: str | None) -> CommitMarker:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,10 +34,9 @@ from ..write_task import (
     topic_of,
     transactions_of,
 )
+from .many_transactions import ask_for_each
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
-
-_AT_ONCE: Final = 16
 
 ABORT_MS: Final = 15_000
 
@@ -77,7 +75,7 @@ def commit_transactions(
     deadline = router.deadline(once.transaction_timeout_ms)
     intent = BatchIntent(batch_id=batch_id, tasks=len(messages), hash=hash_of_tasks(reports))
     before = _Replacing(router, reports, options, once.transaction_timeout_ms, deadline).keep(intent)
-    failures = _end_all(open_, lambda one: end_transaction(router, one, commit=True, deadline=deadline))
+    failures = _end_all(router, open_, commit=True, deadline=deadline)
     if failures:
         raise _failed(batch_id, failures, len(open_), once) from failures[0][1]
     if (warning := age_warning(batch_id, reports, once.transaction_timeout_ms, time.time())) is not None:
@@ -94,9 +92,7 @@ def abort_transactions(messages: Sequence[object], options: WriteOptions) -> Non
     reports = reports_of(messages)
     router = router_for(options.client)
     deadline = router.deadline(ABORT_MS)
-    for transaction, error in _end_all(
-        transactions_of(reports), lambda one: end_transaction(router, one, commit=False, deadline=deadline)
-    ):
+    for transaction, error in _end_all(router, transactions_of(reports), commit=False, deadline=deadline):
         _LOG.info("%s was not aborted: %s", transaction.transactional_id, error)
     once = options.exactly_once
     if reports and len(reports) < len(messages) and once is not None:
@@ -202,12 +198,16 @@ class _Replacing:
             intents = markers.take_intents(self.reports[0].job, self.timeout_ms, self.deadline)
             try:
                 before = intents.last(where)
-                for task, report in find_unsettled(before, intent, self.reports).items():
-                    if report is not None:
+                unsettled = find_unsettled(before, intent, self.reports)
+
+                def settle(task: int) -> None:
+                    if (report := unsettled[task]) is not None:
                         self._check_ours(report)
                     else:
-                        name = f"{self.reports[0].job}-{task}"
-                        check_uncommitted(self._end_other(markers, name, where), name, before, intent)
+                        marker = self._end_other(markers, self._name(task), where)
+                        check_uncommitted(marker, self._name(task), before, intent)
+
+                ask_for_each(self.router, list(unsettled), self._name, settle, self.deadline)
                 if where is not None and transactions_of(self.reports):
                     intents.replace(before, intent.follows(before), where)
                 return before
@@ -219,6 +219,9 @@ class _Replacing:
                 "driver of the same query (the same checkpoint) runs; if there should be none, start the "
                 "query again"
             ) from error
+
+    def _name(self, task: int) -> str:
+        return f"{self.reports[0].job}-{task}"
 
     def _check_ours(self, report: KafkaCommitMessage) -> None:
         """Check that no later task has taken the transactional id: its InitProducerId would have ended ours.
@@ -237,21 +240,18 @@ class _Replacing:
 
 
 def _end_all(
-    transactions: Sequence[OpenTransaction], end: Callable[[OpenTransaction], object]
+    router: Router, transactions: Sequence[OpenTransaction], *, commit: bool, deadline: Deadline
 ) -> list[tuple[OpenTransaction, KafkaError]]:
-    """``end`` each of them, also if others fail; returns those that failed, and why."""
+    """End each of them, also if others fail; returns those that failed, and why."""
 
     def attempt(transaction: OpenTransaction) -> KafkaError | None:
         try:
-            end(transaction)
+            end_transaction(router, transaction, commit=commit, deadline=deadline)
         except KafkaError as error:
             return error
         return None
 
-    if not transactions:
-        return []
-    with ThreadPoolExecutor(min(_AT_ONCE, len(transactions))) as pool:
-        ended = list(pool.map(attempt, transactions))
+    ended = ask_for_each(router, transactions, lambda one: one.transactional_id, attempt, deadline)
     return [(one, error) for one, error in zip(transactions, ended, strict=True) if error is not None]
 
 
@@ -268,15 +268,13 @@ def abort_abandoned(router: Router, job: str, once: ExactlyOnce, *, tasks: int, 
     deadline = router.deadline(_END_MS)
     try:
         names = _open_names(router, job, tasks, known, deadline)
-        if not names:
-            return
-        with ThreadPoolExecutor(min(_AT_ONCE, len(names))) as pool:
-            list(
-                pool.map(
-                    lambda name: init_producer_id(router, name, once.transaction_timeout_ms, None, deadline),
-                    names,
-                )
-            )
+        ask_for_each(
+            router,
+            names,
+            str,
+            lambda name: init_producer_id(router, name, once.transaction_timeout_ms, None, deadline),
+            deadline,
+        )
     except KafkaError as error:
         _LOG.warning(
             "transactions that an earlier run of the query may have left open could not be aborted; readers "
@@ -284,7 +282,8 @@ def abort_abandoned(router: Router, job: str, once: ExactlyOnce, *, tasks: int, 
             error,
         )
         return
-    _LOG.info("aborted what was left open: %s", ", ".join(names))
+    if names:
+        _LOG.info("aborted what was left open: %s", ", ".join(names))
 
 
 def _open_names(router: Router, job: str, tasks: int, known: int, deadline: Deadline) -> list[str]:

@@ -11,7 +11,7 @@ from spark_kafka_native.kafka.errors import UnsupportedVersionError
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.write.commit_markers import CommitMarker
-from spark_kafka_native.spark.write.driver import resumable_write
+from spark_kafka_native.spark.write.driver import many_transactions, resumable_write
 from spark_kafka_native.spark.write.write_options import WriteOptions
 from spark_kafka_native.spark.write.write_task import ResumableWrite
 
@@ -53,6 +53,7 @@ def begin(
 
     markers = SimpleNamespace(check=lambda: None, last=last, needs_place=True)
     patch.setattr(resumable_write, "find_version", lambda *_: 2)
+    patch.setattr(many_transactions, "find_coordinators", lambda *_: None)
     patch.setattr(resumable_write, "find_markers", lambda *_: markers)
     patch.setattr(resumable_write, "init_producer_id", lambda _router, name, *_: fenced.append(name))
     patch.setattr(resumable_write, "Admin", lambda _router: SimpleNamespace(list_transactions=listed))
