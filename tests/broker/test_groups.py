@@ -16,7 +16,8 @@ from support.group.members import MemberProcess
 from support.group.offsets import committed
 from support.interrupts.keyboard_interrupts import repeat_until_interrupted
 
-from spark_kafka_native.kafka import Producer, Record, TopicPartition
+from spark_kafka_native.kafka import OffsetToCommit, Producer, Record, Router, TopicPartition
+from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import (
     BrokerError,
     CommitFailedError,
@@ -24,6 +25,7 @@ from spark_kafka_native.kafka.errors import (
     ConsumerClosedError,
     NoCommittedOffsetError,
 )
+from spark_kafka_native.kafka.group.committed_offsets import commit_offsets, committed_offsets
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.model import OffsetAt
 
@@ -348,3 +350,18 @@ def test_interrupts_lose_no_record(
     for partition in range(2):
         offsets = [record.offset for record in found if record.partition == partition]
         assert offsets == list(range(len(offsets)))
+
+
+def test_offsets_of_more_partitions_than_one_batch_holds_are_committed(
+    kafka: Any, topic: str, group: str
+) -> None:
+    """As one request the coordinator refuses them, as UNKNOWN_SERVER_ERROR: its records are over 1 MiB."""
+    kafka.create_topic(topic, 300)
+    positions = {
+        TopicPartition(topic, partition): OffsetToCommit(offset=partition, metadata="m" * 4_000)
+        for partition in range(300)
+    }
+    router = Router(ClientConfig(bootstrap_servers=(kafka.bootstrap_servers,)))
+    commit_offsets(router, group, positions)
+    assert committed_offsets(router, group, list(positions)) == {tp: tp.partition for tp in positions}
+    router.close()

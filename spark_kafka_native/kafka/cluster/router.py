@@ -272,6 +272,12 @@ class Router:
         """Values that are measured when metrics are read."""
         return self._brokers.observed()
 
+    def close_idle(self) -> None:
+        """Close connections that have been idle for longer than ``connections.max.idle.ms``: task by task, a
+        worker comes to all brokers of a large cluster.
+        """
+        self._brokers.live()
+
     def close(self) -> None:
         """Close every connection. The router may be used again; then it starts anew."""
         self._brokers.close()
@@ -347,7 +353,7 @@ def router_for(config: ClientConfig) -> Router:
     connected.
 
     An unused router that was not requested lately (`WARM_ROUTERS`, ``connections.max.idle.ms``) is closed;
-    one in use never is.
+    one in use never is, but for connections that have been idle for that long.
     """
     now = time.monotonic()
     with _routers_lock:
@@ -361,6 +367,7 @@ def router_for(config: ClientConfig) -> Router:
         _warm.move_to_end(config)
         dropped = _drop_cold(now)
     dropped.clear()  # closes the unused ones, without the lock
+    router.close_idle()
     return router
 
 

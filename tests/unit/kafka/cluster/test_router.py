@@ -15,6 +15,7 @@ from uuid import UUID
 import pytest
 from support.brokers.scripted_broker import HangUp, Raw, ScriptedBroker, ScriptedCluster, Silence, properties
 from support.forked_child import holds_in_forked_child
+from support.waiting import eventually
 
 from spark_kafka_native.kafka.cluster import retry_policy
 from spark_kafka_native.kafka.cluster import router as router_module
@@ -607,6 +608,21 @@ def test_routers_that_nobody_uses_are_closed(
     before = cluster[1].connections
     assert [client(number) is not None for number in (19, 20)] == [True] * 2
     assert cluster[1].connections == before
+
+
+def test_a_worker_leaves_the_brokers_that_its_last_tasks_did_not_need(cluster: ScriptedCluster) -> None:
+    settings = config(cluster[1].address, connections_max_idle_ms=200)
+    router = router_for(settings)
+    found = [router.connection(node_id) for node_id in router.metadata(()).brokers]
+    assert len(found) == 3
+
+    def closed_but_for_the_one_in_use() -> bool:
+        router_for(settings).send_to(2, MetadataRequest(topics=[]))
+        return [one.closed for one in found] == [True, False, True]
+
+    eventually(closed_but_for_the_one_in_use)
+    assert router.connection(1).alive(), "it may be connected to again"
+    router.close()
 
 
 def test_a_router_that_was_not_asked_for_lately_is_closed(cluster: ScriptedCluster) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from spark_kafka_native.kafka.cluster.router import Router
+from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, IncompleteResponseError
 from spark_kafka_native.kafka.group.committed_offsets import (
     build_offset_commit,
     build_offset_fetch,
+    commit_offsets,
     read_all_offsets,
     read_offset_commit,
     read_offset_fetch,
+    split_commit,
 )
 from spark_kafka_native.kafka.model import OffsetToCommit, TopicPartition
 from spark_kafka_native.kafka.protocol.api.group_offsets import (
@@ -23,6 +27,7 @@ from spark_kafka_native.kafka.protocol.api.group_offsets import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
+from spark_kafka_native.testing import MockBroker
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
@@ -121,3 +126,35 @@ def test_each_partition_must_be_confirmed() -> None:
         read_offset_commit(
             committed(("a", 0, none), ("a", 2, ErrorCode.UNKNOWN_MEMBER_ID), ("b", 1, none)), "g", POSITIONS
         )
+
+
+def test_a_commit_is_split_where_its_records_would_not_fit_into_one_batch() -> None:
+    few = {TopicPartition("t", partition): partition for partition in range(1_000)}
+    assert list(split_commit("g", few)) == [few]
+    assert list(split_commit("g", {})) == []
+    many = {TopicPartition("t" * 40, partition): partition for partition in range(100_000)}
+    parts = list(split_commit("g" * 19, many))
+    assert len(parts) == 27
+    assert all(len(part) <= 512 * 1024 // (80 + 40 + 19) for part in parts)
+    assert [tp for part in parts for tp in part] == list(many)
+    large = OffsetToCommit(offset=1, metadata="\N{EURO SIGN}" * 300_000)
+    assert [len(part) for part in split_commit("g", {A0: 1, A1: large, B0: 2})] == [1, 1, 1]
+
+
+def test_each_part_of_a_commit_is_a_request() -> None:
+    positions: dict[TopicPartition, int | OffsetToCommit] = {
+        TopicPartition("t", partition): OffsetToCommit(offset=partition, metadata="m" * 4_096)
+        for partition in range(300)
+    }
+    with MockBroker() as broker:
+        broker.create_topic("t", 300)
+        router = Router(ClientConfig.from_properties({"bootstrap.servers": broker.bootstrap_servers}))
+        commit_offsets(router, "g", positions)
+        assert len(broker.asked("OffsetCommit")) == 3
+        assert broker.committed("g") == {tp: tp.partition for tp in positions}
+        later = {tp: OffsetToCommit(offset=7, metadata="m" * 4_096) for tp in positions}
+        broker.on("OffsetCommit", partition=299).fail("TOPIC_AUTHORIZATION_FAILED")
+        with pytest.raises(BrokerError, match="t-299 in group g: TOPIC_AUTHORIZATION_FAILED"):
+            commit_offsets(router, "g", later)
+        assert broker.committed("g") == {**dict.fromkeys(positions, 7), TopicPartition("t", 299): 299}
+        router.close()
