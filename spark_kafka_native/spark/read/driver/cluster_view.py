@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, assert_never
 
+from ....kafka.cluster.metadata import ClusterMetadata
 from ....kafka.cluster.offsets import list_offsets
 from ....kafka.cluster.router import Router
 from ....kafka.error_code import ErrorCode
@@ -162,22 +163,23 @@ def _find_once(router: Router, options: ReadOptions) -> dict[TopicPartition, Ass
     subscription = options.subscription
     match subscription:
         case Assign(wanted):
-            found = _describe(router, {tp.topic for tp in wanted})
+            topics = {tp.topic for tp in wanted}
+            found = _describe(router, router.metadata(topics, refresh=True), topics)
             return {tp: found[tp] for tp in wanted if tp in found}
-        case Subscribe(topics):
-            return _describe(router, set(topics))
+        case Subscribe(names):
+            return _describe(router, router.metadata(names, refresh=True), set(names))
         case SubscribePattern():
-            names = router.metadata(None, refresh=True).topics.values()
-            matching = {
-                topic.name for topic in names if not topic.internal and subscription.matches(topic.name)
-            }
-            return _describe(router, matching) if matching else {}
+            metadata = router.metadata(None, refresh=True)
+            every = metadata.topics.values()
+            matching = {one.name for one in every if not one.internal and subscription.matches(one.name)}
+            return _describe(router, metadata, matching)
         case _:
             assert_never(subscription)
 
 
-def _describe(router: Router, topics: set[str]) -> dict[TopicPartition, AssignedPartition]:
-    metadata = router.metadata(topics, refresh=True)
+def _describe(
+    router: Router, metadata: ClusterMetadata, topics: set[str]
+) -> dict[TopicPartition, AssignedPartition]:
     found: dict[TopicPartition, AssignedPartition] = {}
     for name in sorted(topics):
         try:

@@ -213,6 +213,15 @@ def test_a_topic_that_is_missing_is_told_with_the_nearest_that_may_be_meant(clus
     assert len(cluster[1].asked) - asked <= 2
 
 
+def test_a_pattern_takes_one_metadata_request(cluster, router):
+    """Of all topics: in a large cluster that is megabytes, for each trigger of a stream."""
+    cluster.create("b")
+    router.metadata(None)
+    before = len(cluster[1].requests(MetadataRequest))
+    assert list(find_partitions(router, options_of(subscribePattern="."))) == [A0, A1, B0]
+    assert len(cluster[1].requests(MetadataRequest)) - before == 1
+
+
 def test_a_topic_that_appears_a_moment_later_is_found(cluster, router):
     attempts = []
 
