@@ -7,22 +7,25 @@
 #include "../../kafka/records/_kernel_buffers.h"
 #include "_read_values.h"
 
-static int check_node(const Node *node, int64_t at, int64_t count, int64_t names_size)
+static int check_node(const Node *nodes, int64_t at, int64_t count, int64_t names_size)
 {
-    const int is_whole = node->op == J_STRUCT || node->op == J_LIST;
-    return node->op < J_BOOL || node->op > J_STRUCT || node->name < 0 || node->name_size < 0 ||
+    const Node *node = &nodes[at];
+    const int is_whole = node->op == J_STRUCT || node->op == J_LIST || node->op == J_MAP;
+    return node->op < J_BOOL || node->op > J_MAP || node->name < 0 || node->name_size < 0 ||
            node->name + (int64_t)node->name_size > names_size ||
            (is_whole ? node->first <= at || node->count < 1 || node->first + (int64_t)node->count > count
                      : node->count != 0) ||
            (node->op == J_LIST && node->count != 1) ||
+           (node->op == J_MAP && (node->count != 2 || nodes[node->first].op != J_STRING)) ||
            (node->op == J_INTEGER && node->a != 1 && node->a != 2 && node->a != 4 && node->a != 8) ||
            (node->op == J_DECIMAL && (node->a < 1 || node->a > 38 || node->b < 0 || node->b > 38));
 }
 
 static void set_builder(Builder *b, const Node *node)
 {
-    static const int32_t kinds[] = {B_BOOL, B_FIXED, B_FIXED, B_FIXED, B_BYTES, B_FIXED, B_FIXED, B_FIXED, B_LIST, B_STRUCT};
-    static const int32_t widths[] = {0, 0, 4, 8, 0, 16, 4, 8, 0, 0};
+    static const int32_t kinds[] = {B_BOOL,  B_FIXED, B_FIXED, B_FIXED,  B_BYTES, B_FIXED,
+                                    B_FIXED, B_FIXED, B_LIST,  B_STRUCT, B_BYTES, B_LIST};
+    static const int32_t widths[] = {0, 0, 4, 8, 0, 16, 4, 8, 0, 0, 0, 0};
     b->kind = kinds[node->op];
     b->width = node->op == J_INTEGER ? node->a : widths[node->op];
     b->child = node->first;
@@ -151,7 +154,7 @@ static PyObject *decode(PyObject *self, PyObject *args)
         goto done;
     }
     for (i = 0; i < count && !failed; i++) {
-        failed = check_node(&r.nodes[i], i, count, names_size);
+        failed = check_node(r.nodes, i, count, names_size);
         if (!failed)
             set_builder(&r.builders[i], &r.nodes[i]);
         links[i] = (int32_t)i;

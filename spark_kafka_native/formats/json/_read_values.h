@@ -9,13 +9,14 @@
 #include "_read_scan.h"
 
 /* See read_program.py. */
-enum { J_BOOL, J_INTEGER, J_FLOAT, J_DOUBLE, J_STRING, J_DECIMAL, J_DATE, J_TIMESTAMP, J_LIST, J_STRUCT };
+enum { J_BOOL, J_INTEGER, J_FLOAT, J_DOUBLE, J_STRING, J_DECIMAL, J_DATE, J_TIMESTAMP, J_LIST, J_STRUCT, J_BINARY, J_MAP };
 
 /* The payload is left to the reader in Python. */
 #define UNSURE 1
 
 #define MAX_DECIMAL 100 /* characters */
 #define MAX_ESCAPED_NAME 256
+#define MAX_KEYS 64 /* of a map: each is compared with those before it */
 #define EXPECTED 64 /* members of an object */
 #define LOOK_AHEAD 4
 
@@ -230,6 +231,54 @@ static int read_string(Reading *r, Builder *b, const uint8_t **place, const uint
     return put_text(b, p, after - p);
 }
 
+/* What a character of Base64 stands for; -1 if it is none. */
+static inline int32_t six_bits(uint8_t c)
+{
+    return c >= 'A' && c <= 'Z'   ? c - 'A'
+           : c >= 'a' && c <= 'z' ? c - 'a' + 26
+           : c >= '0' && c <= '9' ? c - '0' + 52
+           : c == '+'             ? 62
+           : c == '/'             ? 63
+                                  : -1;
+}
+
+/* Base64, filled up with `=` to groups of four; without bits that are lost. */
+static int read_binary(Builder *b, const uint8_t **place, const uint8_t *end, const uint8_t *limit)
+{
+    const uint8_t *p = *place + 1, *after;
+    uint8_t *to;
+    int64_t size;
+    int failed = 0, filled;
+    if (**place != '"')
+        return UNSURE;
+    after = plain_end(p, end, limit);
+    if (after == end || *after != '"' || (after - p) % 4)
+        return UNSURE;
+    filled = after > p ? (after[-1] == '=') + (after[-1] == '=' && after[-2] == '=') : 0;
+    size = (after - p) / 4 * 3 - filled;
+    to = append_bytes(b, size, &failed);
+    if (failed)
+        return failed;
+    for (; p < after; p += 4) {
+        const int left = p + 4 == after ? filled : 0;
+        const int32_t third = left > 1 ? 0 : six_bits(p[2]), fourth = left > 0 ? 0 : six_bits(p[3]);
+        const int32_t first = six_bits(p[0]), second = six_bits(p[1]);
+        int32_t all;
+        if ((first | second | third | fourth) < 0)
+            return UNSURE;
+        all = first << 18 | second << 12 | third << 6 | fourth;
+        if (left && all & (left > 1 ? 0xFFFF : 0xFF))
+            return UNSURE;
+        *to++ = (uint8_t)(all >> 16);
+        if (left < 2)
+            *to++ = (uint8_t)(all >> 8);
+        if (left < 1)
+            *to++ = (uint8_t)all;
+    }
+    *place = after + 1;
+    return 0;
+}
+
 /* A number, quoted or not, of up to 38 digits, rounded half up to `scale` digits. */
 static int read_decimal(const Node *node, Builder *b, const uint8_t **place, const uint8_t *end)
 {
@@ -401,6 +450,60 @@ static int read_list(Reading *r, int32_t at, const uint8_t **place, const uint8_
     return 0;
 }
 
+static int is_new_key(const Builder *keys, int64_t first)
+{
+    const int64_t last = keys->length - 1, size = keys->offsets[last + 1] - keys->offsets[last];
+    const uint8_t *key = keys->data + keys->offsets[last];
+    if (last - first >= MAX_KEYS)
+        return 0;
+    for (int64_t i = first; i < last; i++)
+        if (keys->offsets[i + 1] - keys->offsets[i] == size && !memcmp(keys->data + keys->offsets[i], key, (size_t)size))
+            return 0;
+    return 1;
+}
+
+static int read_map(Reading *r, int32_t at, const uint8_t **place, const uint8_t *end)
+{
+    const int32_t item = r->nodes[at].first + 1;
+    Builder *b = &r->builders[at], *keys = &r->builders[item - 1];
+    const int64_t first = keys->length;
+    const uint8_t *p = *place;
+    int bad;
+    if (*p != '{')
+        return UNSURE;
+    p = skip_space(p + 1, end);
+    if (p < end && *p == '}')
+        p++;
+    else
+        for (;;) {
+            if (p == end || *p != '"')
+                return UNSURE;
+            if ((bad = read_string(r, keys, &p, end)))
+                return bad;
+            p = skip_space(p, end);
+            if (!is_new_key(keys, first) || p == end || *p != ':')
+                return UNSURE;
+            p = skip_space(p + 1, end);
+            if (p == end)
+                return UNSURE;
+            if ((bad = read_value(r, item, &p, end)))
+                return bad;
+            p = skip_space(p, end);
+            if (p == end || (*p != ',' && *p != '}'))
+                return UNSURE;
+            if (*p++ == '}')
+                break;
+            p = skip_space(p, end);
+        }
+    if (keys->length > INT32_MAX)
+        return TOO_LARGE;
+    if (append(b))
+        return NO_MEMORY;
+    b->offsets[b->length] = (int32_t)keys->length;
+    *place = p;
+    return 0;
+}
+
 /* The field that is named from `p` to `end`: its node; -1 if there is none, -2 if the name is odd. */
 static int32_t look_up_field(const Reading *r, const Node *node, const uint8_t *p, const uint8_t *end)
 {
@@ -529,6 +632,10 @@ static int read_value(Reading *r, int32_t at, const uint8_t **place, const uint8
         return read_timestamp(node, b, place, end);
     case J_LIST:
         return read_list(r, at, place, end);
+    case J_BINARY:
+        return read_binary(b, place, end, r->limit);
+    case J_MAP:
+        return read_map(r, at, place, end);
     }
     return read_struct(r, at, place, end);
 }

@@ -34,6 +34,10 @@ class Node(IntEnum):
     """``a``: 1 if it has a time zone."""
     LIST = 8
     STRUCT = 9
+    BINARY = 10
+    """Base64."""
+    MAP = 11
+    """Its parts: the keys, which are strings, and the items."""
 
 
 _MAX_DEPTH: Final = 64
@@ -50,6 +54,7 @@ _SCALARS: Final = {
     pa.float64(): (Node.DOUBLE, 0, 0),
     pa.string(): (Node.STRING, 0, 0),
     pa.date32(): (Node.DATE, 0, 0),
+    pa.binary(): (Node.BINARY, 0, 0),
 }
 
 
@@ -70,14 +75,17 @@ class ReadProgram:
     def _assemble(self, kind: pa.DataType, at: int, built: Sequence[tuple[Any, ...]]) -> pa.Array:
         length, nulls, valid, *buffers = built[at]
         first = int(self.nodes[at, 1])
-        parts = [self._assemble(kind.field(i).type, first + i, built) for i in range(int(self.nodes[at, 2]))]
+        parts = [self._assemble(part.type, first + i, built) for i, part in enumerate(_parts(kind))]
+        if pa.types.is_map(kind):
+            entries = pa.struct([kind.key_field, kind.item_field])
+            parts = [pa.Array.from_buffers(entries, len(parts[0]), [None], 0, children=parts)]
         held = [None if valid is None else pa.py_buffer(valid)]
         held += [pa.py_buffer(one) for one in buffers if one is not None]
         return pa.Array.from_buffers(kind, length, held, nulls, children=parts or None)
 
 
 def compile_read(kind: pa.DataType, *, naive_is_utc: bool) -> ReadProgram | None:
-    """The program for the struct ``kind``; None for a type that the reader does not know: binary, maps, and
+    """The program for the struct ``kind``; None for a type that the reader does not know, such as
     timestamps with a zone unless ``naive_is_utc``."""
     nodes: list[list[int]] = [[0, 0, 0, 0, 0, 0, 0]]
     names = bytearray()
@@ -89,7 +97,7 @@ def compile_read(kind: pa.DataType, *, naive_is_utc: bool) -> ReadProgram | None
             if described is None:
                 return None
             op, a, b = described
-            parts = [one.field(i) for i in range(one.num_fields)]
+            parts = _parts(one)
             nodes[at][:3] = [op, len(nodes), len(parts)]
             nodes[at][5:] = [a, b]
             for part in parts:
@@ -105,12 +113,20 @@ def compile_read(kind: pa.DataType, *, naive_is_utc: bool) -> ReadProgram | None
     return None
 
 
+def _parts(kind: pa.DataType) -> list[pa.Field]:
+    if pa.types.is_map(kind):
+        return [kind.key_field, kind.item_field]
+    return [kind.field(i) for i in range(kind.num_fields)]
+
+
 def _describe(kind: pa.DataType, naive_is_utc: bool) -> tuple[Node, int, int] | None:
     types = pa.types
     if types.is_struct(kind):
         return Node.STRUCT, 0, 0
     if types.is_list(kind):
         return Node.LIST, 0, 0
+    if types.is_map(kind):
+        return (Node.MAP, 0, 0) if types.is_string(kind.key_type) else None
     if types.is_timestamp(kind) and (naive_is_utc or kind.tz is None):
         return Node.TIMESTAMP, int(kind.tz is not None), 0
     if types.is_decimal128(kind) and 0 <= kind.scale <= kind.precision:

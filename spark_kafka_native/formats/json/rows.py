@@ -166,12 +166,16 @@ def _text(text: str, start: int, end: int) -> str:
         return text[start:end]
     if text.find("\\", start, end) < 0:
         return text[start + 1 : end - 1]
-    value, _ = read_string(text, start)
+    return _checked(read_string(text, start)[0])
+
+
+def _checked(text: str) -> str:
+    """``text``, which may have been escaped, if Arrow can hold it."""
     try:
-        value.encode()
+        text.encode()
     except UnicodeEncodeError:
         raise _MismatchError("has half of a surrogate pair") from None
-    return value
+    return text
 
 
 def _shown(text: str, start: int, end: int) -> str:
@@ -299,7 +303,11 @@ def _map_of(convert: Convert) -> Convert:
         read: dict[str, Any] = {}
         wrong = None
         for name, at, stop in members(text[start:end], 0):
-            read[name], reason = _convert(convert, text, (start + at, start + stop))
+            try:
+                read[_checked(name)], reason = _convert(convert, text, (start + at, start + stop))
+            except _MismatchError as error:
+                wrong = wrong or f"has a name that {error}"
+                continue
             if reason is not None:
                 wrong = wrong or f"has a member `{name[:20]}` that {reason}"
         if wrong is not None:

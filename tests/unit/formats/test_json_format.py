@@ -152,6 +152,12 @@ def test_a_payload_without_anything_is_null(payload: bytes | None) -> None:
             [("k", None)],
             "`a` has a member `k` that is not",
         ),
+        (
+            b'{"a":{"k":1,"\\ud83d":2}}',
+            pa.map_(pa.string(), pa.int64()),
+            [("k", 1)],
+            "`a` has a name that has half of a surrogate pair",
+        ),
         (b'{"a":[]}', pa.struct([("b", pa.int64())]), None, "`a` is not an object"),
         (b'{"a":{"b":"x"}}', pa.struct([("b", pa.int64())]), {"b": None}, "`a` `b` is not an integer"),
         (b'{"b":' + b"[" * 100_000 + b"]" * 100_000 + b'"a":1}', pa.int64(), None, "malformed JSON at"),

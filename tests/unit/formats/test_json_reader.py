@@ -18,6 +18,7 @@ from spark_kafka_native.formats.json.read_program import compile_read, powers_of
 pytestmark = pytest.mark.skipif(load_reader() is None, reason="there is no C compiler")
 
 UTC_MICROS = pa.timestamp("us", "UTC")
+MAPS = pa.map_(pa.string(), pa.map_(pa.string(), pa.list_(pa.string())))
 
 
 @pytest.fixture
@@ -64,6 +65,13 @@ def read(reader: Reader, payloads: list[bytes | None], **fields: pa.DataType) ->
         ("[1, null]", pa.list_(pa.int32()), [1, None]),
         ('[{"b":"1"}, {}, null]', pa.list_(pa.struct([("b", pa.string())])), [{"b": "1"}, {"b": None}, None]),
         ("null", pa.list_(pa.struct([("b", pa.string())])), None),
+        ('{"x":1, "":null}', pa.map_(pa.string(), pa.int32()), [("x", 1), ("", None)]),
+        ('{"é":{"\\u00e9":[]}}', MAPS, [("é", [("é", [])])]),
+        ("{}", MAPS, []),
+        ('"aGk="', pa.binary(), b"hi"),
+        ('"/+9hYQ=="', pa.binary(), b"\xff\xefaa"),
+        ('"AAECA/7/"', pa.binary(), b"\0\1\2\3\xfe\xff"),
+        ('""', pa.binary(), b""),
     ],
 )
 def test_it_is_sure_of_plain_values(reader: Reader, text: str, kind: pa.DataType, value: object) -> None:
@@ -113,6 +121,19 @@ def test_it_is_not_sure_of_anything_else(reader: Reader, payload: bytes) -> None
         ("1.00000017881393432617187499", pa.float32()),
         ("128", pa.int8()),
         ('"\\udc00"', pa.string()),
+        *[
+            (text, pa.binary())
+            for text in ('"a"', '"aGk"', '"aGl="', '"aG=="', '"===="', '"a=Gk"', '"aG k"', "1")
+        ],
+        *[(text, pa.binary()) for text in ('"=A=="', '"AA=A"', '"aGk=aGk="', '"aG\\/="', '"=="', '"aGk-"')],
+        ('{"x":{},"x":{}}', MAPS),
+        ('{"x":{},"\\u0078":{}}', MAPS),
+        ('{"\\ud83d":{}}', MAPS),
+        ('{"x":{}', MAPS),
+        ('{"x":{},}', MAPS),
+        ('{"x"}', MAPS),
+        ("[]", MAPS),
+        ("{" + ",".join(f'"{i}":null' for i in range(65)) + "}", MAPS),
     ],
 )
 def test_nor_of_values_that_may_not_fit(reader: Reader, text: str, kind: pa.DataType) -> None:
@@ -157,12 +178,7 @@ def test_what_it_leaves_is_read_and_put_in_place() -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        pa.binary(),
-        pa.map_(pa.string(), pa.int64()),
-        pa.struct([("m", pa.list_(pa.binary()))]),
-        pa.decimal256(50, 2),
-    ],
+    [pa.map_(pa.int32(), pa.int64()), pa.struct([("m", pa.list_(pa.uint8()))]), pa.decimal256(50, 2)],
 )
 def test_types_that_it_does_not_know(kind: pa.DataType) -> None:
     assert compile_read(pa.struct([("a", kind)]), naive_is_utc=True) is None
