@@ -5,11 +5,14 @@ package, and must not shift rows."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import pyarrow as pa
 
 from .errors import FormatError
 from .format import BadRows, Decoded, Decoder, Encoder, HeaderDecoder
+
+_TOO_LARGE: Final = (OverflowError, pa.ArrowCapacityError)
 
 
 class BadRecords:
@@ -70,10 +73,16 @@ def decode_column(
     `HeaderDecoder`. Raises `FormatError`, which names ``what`` format it is, if rows would be shifted or have
     another type."""
     rows = len(payloads)
-    if ids is not None and isinstance(decoder, HeaderDecoder):
-        decoded = decoder.decode(payloads, ids)
-    else:
-        decoded = decoder.decode(payloads)
+    try:
+        if ids is not None and isinstance(decoder, HeaderDecoder):
+            decoded = decoder.decode(payloads, ids)
+        else:
+            decoded = decoder.decode(payloads)
+    except _TOO_LARGE as error:
+        raise FormatError(
+            f"{rows} payloads make a column of more than 2 GiB with the format {what}, and Arrow has no "
+            "place for that: ask for fewer fields, or fetch less at once (max.partition.fetch.bytes)"
+        ) from error
     places = decoded.bad.rows
     if len(decoded.array) != rows or decoded.array.type != kind:
         wrong = f"{len(decoded.array)} rows of {decoded.array.type} for {rows} of {kind}"
@@ -86,7 +95,13 @@ def decode_column(
 
 def encode_column(encoder: Encoder, rows: pa.Array, what: str) -> pa.Array:
     """``rows`` encoded. Raises `EncodeError` for a row that can't be, `FormatError` as `decode_column`."""
-    payloads = encoder.encode(rows)
+    try:
+        payloads = encoder.encode(rows)
+    except _TOO_LARGE as error:
+        raise FormatError(
+            f"{len(rows)} rows make more than 2 GiB with the format {what}, and Arrow has no place for that: "
+            "write fewer at once (in Spark spark.sql.execution.arrow.maxRecordsPerBatch)"
+        ) from error
     if len(payloads) == len(rows) and pa.types.is_binary(payloads.type):
         return payloads
     raise FormatError(

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyspark.sql.types as spark_types
+from pyspark.errors import PySparkTypeError
 from pyspark.sql.types import StructField, StructType
 
 from ..kafka.errors import ConfigError
@@ -411,9 +412,14 @@ def _split_at_commas(ddl: str) -> Iterator[str]:
 
 
 def to_arrow_schema(schema: StructType) -> pa.Schema:
-    """Spark insists on names, order, types and nullability, so its own converter makes the schema."""
+    """Spark insists on names, order, types and nullability, so its own converter makes the schema. Raises
+    `ConfigError` for a type that it does not convert."""
     from pyspark.sql.pandas.types import to_arrow_schema as convert
 
-    if "timezone" in inspect.signature(convert).parameters:
-        return convert(schema, timezone="UTC")
-    return convert(schema)  # PySpark 4.1: UTC is what it does
+    try:
+        if "timezone" in inspect.signature(convert).parameters:
+            return convert(schema, timezone="UTC")
+        return convert(schema)  # PySpark 4.1: UTC is what it does
+    except PySparkTypeError as error:
+        hint = "" if "harType" not in str(error) else " (for text of any length use string)"
+        raise ConfigError(f"The schema {schema.simpleString()[:500]} can't be read{hint}: {error}") from error

@@ -143,8 +143,8 @@ class PartitionReader:
         self.lock = threading.Lock()
         self._read_by: dict[str, int] = {}
         self._undelivered: FetchedRecords | list[Record] | None = None
-        self._taken_at: tuple[BufferedPartition, int] | None = None
-        """The place of the columns in `_undelivered`."""
+        self._taken_at: dict[TopicPartition, tuple[BufferedPartition, int]] = {}
+        """The places at which the records in `_undelivered` and `rows` were taken."""
         self._typing: tuple[object, RecordTyping] | None = None
         """How `read_typed` decoded last, with its arguments: schemas are looked up once."""
         self._fetched: FetchedRecords | None = None
@@ -252,18 +252,19 @@ class PartitionReader:
         self, deadline: Deadline | None, make: Callable[[FetchedRecords], tuple[T, FetchedRecords | None]]
     ) -> T | None:
         """The next records as ``make`` returns them, with those of them that are not handed out yet."""
-        self._taken_at = None
+        self._taken_at.clear()
         while True:
             with self.lock:
                 self._give_back_rows()
                 self._check_open()
                 self.buffer.check(again=False)
                 fetched = self._undelivered = self.buffer.take()
-                self._taken_at = None if fetched is None else self.buffer.place(fetched.topic_partition)
+                if fetched is not None:
+                    self._taken_at[fetched.topic_partition] = self.buffer.place(fetched.topic_partition)
             if fetched is not None:
                 made, rest = make(fetched)
                 if rest is not None:
-                    self.buffer.give_back(rest, self._taken_at)
+                    self.buffer.give_back(rest, self._taken_at[fetched.topic_partition])
                 return made
             if not self._wait(deadline):
                 return None
@@ -397,6 +398,7 @@ class PartitionReader:
         end = min(self._unpacked + ROWS, self._fetched.columns.length)
         columns = self._fetched.columns.slice(self._unpacked, end)
         rows = iter(list(columns.records(*self._fetched.topic_partition)))
+        self._taken_at[self._fetched.topic_partition] = self.buffer.place(self._fetched.topic_partition)
         self.rows, self._unpacked_rows, self._unpacked = rows, rows, end
         return True
 
@@ -440,11 +442,16 @@ class PartitionReader:
     def _take_back(self) -> None:
         undelivered = self._undelivered
         if isinstance(undelivered, FetchedRecords):
-            self.buffer.give_back(undelivered, self._taken_at)
+            self.buffer.give_back(undelivered, self._taken_at.get(undelivered.topic_partition))
             return
         first = {record.topic_partition: record.offset for record in reversed(undelivered or [])}
-        for topic_partition, offset in first.items():
-            self.seek(topic_partition, offset)
+        self.check_process()
+        with self.lock:
+            for topic_partition, offset in first.items():
+                # Another thread may have moved or removed it since.
+                if self.buffer.is_at(topic_partition, self._taken_at.get(topic_partition)):
+                    self._give_back_rows(topic_partition)
+                    self.buffer.seek(topic_partition, offset)
 
 
 def _offset_before(fetched: FetchedRecords, row: int) -> int:

@@ -248,6 +248,11 @@ class PrefetchBuffer:
         wanted = self.partition(topic_partition)
         return wanted, wanted.seeks
 
+    def is_at(self, topic_partition: TopicPartition, taken_at: tuple[BufferedPartition, int] | None) -> bool:
+        """True if the caller has neither moved nor removed the partition since it was ``taken_at`` that
+        `place` (None: an unknown one)."""
+        return topic_partition in self._wanted and taken_at in (None, self.place(topic_partition))
+
     def give_back(
         self, fetched: FetchedRecords, taken_at: tuple[BufferedPartition, int] | None = None
     ) -> None:
@@ -258,7 +263,7 @@ class PrefetchBuffer:
         """
         with self.lock:
             tp = fetched.topic_partition
-            if taken_at is not None and (tp not in self._wanted or self.place(tp) != taken_at):
+            if taken_at is not None and not self.is_at(tp, taken_at):
                 return
             wanted = self.partition(tp)
             rest = replace(fetched, next_offset=max(wanted.position, fetched.next_offset))

@@ -5,7 +5,8 @@ from importlib.metadata import EntryPoint
 import pyarrow as pa
 import pytest
 
-from spark_kafka_native.formats import FormatError, format, format_names, load_format
+from spark_kafka_native.formats import Decoded, FormatError, format, format_names, load_format
+from spark_kafka_native.formats.bad_records import decode_column, encode_column
 from spark_kafka_native.formats.json.json_format import JsonFormat
 
 
@@ -92,3 +93,28 @@ def test_strings() -> None:
     ]
     with pytest.raises(FormatError, match="The format 'string' has the type string, not int64"):
         load_format("string").decoder(pa.int64(), {})
+
+
+class TooLarge:
+    """A format with columns of more than 2 GiB."""
+
+    type = pa.string()
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def decode(self, _payloads: pa.Array) -> Decoded:
+        raise self._error
+
+    encode = decode
+
+
+@pytest.mark.parametrize(
+    "error", [OverflowError("2 GiB"), pa.ArrowCapacityError("array cannot contain more")]
+)
+def test_a_column_of_more_than_2_gib_is_an_error_that_says_what_to_do(error: Exception) -> None:
+    rows = pa.array([b"a", b"b"], pa.binary())
+    with pytest.raises(FormatError, match=r"2 payloads .* 'avro' of the value, .*max.partition.fetch.bytes"):
+        decode_column(TooLarge(error), rows, pa.string(), "'avro' of the value")
+    with pytest.raises(FormatError, match=r"2 rows .* 'avro' of the value, .*maxRecordsPerBatch"):
+        encode_column(TooLarge(error), rows, "'avro' of the value")

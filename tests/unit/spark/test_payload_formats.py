@@ -6,7 +6,18 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import ArrayType, IntegerType, LongType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    CharType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VarcharType,
+)
 
 import spark_kafka_native.formats as formats_package
 from spark_kafka_native.formats import BadRows, Decoded, Resolved
@@ -210,6 +221,13 @@ def test_the_columns_of_a_read_may_be_named_by_the_user() -> None:
 def test_columns_that_can_not_be(schema: StructType, options: dict[str, str], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         RowSchema.from_schema(schema, formats(value_format="json", **options))
+
+
+@pytest.mark.parametrize("kind", [VarcharType(1), ArrayType(CharType(2))])
+def test_a_type_that_columns_of_arrow_can_not_have(kind: DataType) -> None:
+    schema = StructType().add("value", StructType().add("a", kind))
+    with pytest.raises(ConfigError, match=r"struct<a:.*char\([12]\).* can't be read \(.* use string\)"):
+        RowSchema.from_schema(schema, formats(value_format="json"))
 
 
 def records(*values: bytes | None, keys: list[bytes | None] | None = None) -> RecordColumns:

@@ -21,7 +21,7 @@ from support.interrupts.signal_steps import interrupted_at
 
 from spark_kafka_native.kafka.consumer import partition_reader
 from spark_kafka_native.kafka.consumer.consumer import Consumer
-from spark_kafka_native.kafka.consumer.partition_reader import PartitionReader
+from spark_kafka_native.kafka.consumer.partition_reader import PartitionReader, single_reader
 from spark_kafka_native.kafka.errors import (
     ConsumerClosedError,
 )
@@ -154,9 +154,11 @@ def test_a_close_in_a_handler_does_not_wait_for_a_lock_of_the_interrupted_call(
     cluster: ScriptedCluster, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [tp] = fill(cluster)
+    before = threading.enumerate()  # threads of readers that have closed may still end
     reader = start((tp, 0))
     assert take(reader, 1) == [0]
-    [fetching] = [one for one in threading.enumerate() if one.name == "kafka-reader"]
+    started = [one for one in threading.enumerate() if one not in before]
+    [fetching] = [one for one in started if one.name == "kafka-reader"]
     with contextlib.ExitStack() as interrupted:
         for lock in (reader.buffer.lock, reader.registry.lock):
             interrupted.enter_context(lock)
@@ -192,3 +194,47 @@ def test_a_forked_child_reads_nothing_and_is_told_why(cluster: ScriptedCluster) 
         with consumer.reader.lock, consumer.reader.buffer.lock:  # as other threads may
             assert holds_in_forked_child(reads_nothing)
         assert next(consumer).offset == 1
+
+
+@pytest.mark.parametrize("read", ["poll", "next_record"])
+@pytest.mark.parametrize(("moved_to", "goes_on_at"), [(None, 2), (12, 12)])
+def test_an_interrupted_read_takes_records_back_unless_another_thread_has_moved_the_partition(
+    cluster: ScriptedCluster, start: Start, read: str, moved_to: int | None, goes_on_at: int
+) -> None:
+    (tp,) = fill(cluster)
+    reader = start((tp, 0))
+    assert take(reader, 2) == [0, 1]
+
+    @single_reader
+    def interrupted(reader: PartitionReader) -> None:
+        found = reader.poll(3, soon()) if read == "poll" else reader._wait_for_record(soon())
+        assert found
+        if moved_to is not None:
+            thread = threading.Thread(target=reader.seek, args=(tp, moved_to))
+            thread.start()
+            thread.join()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(reader)
+    assert reader.position(tp) == goes_on_at
+    assert take(reader, 2) == [goes_on_at, goes_on_at + 1]
+
+
+def test_an_interrupted_read_leaves_a_partition_alone_that_another_thread_has_removed(
+    cluster: ScriptedCluster, start: Start
+) -> None:
+    (tp,) = fill(cluster)
+    reader = start((tp, 0))
+
+    @single_reader
+    def interrupted(reader: PartitionReader) -> None:
+        assert reader.poll(3, soon())
+        thread = threading.Thread(target=reader.remove, args=(tp,))
+        thread.start()
+        thread.join()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(reader)
+    assert not reader.partitions
