@@ -20,7 +20,8 @@ KERNELS = {
     "spark_kafka_native.formats.json._write_kernel": "spark_kafka_native/formats/json/_write_kernel.c",
     "spark_kafka_native.formats.json._read_kernel": "spark_kafka_native/formats/json/_read_kernel.c",
 }
-HEADERS = sorted({header for source in KERNELS.values() for header in glob(f"{dirname(source)}/*.h")})
+FOLDERS = {"spark_kafka_native/kernel_headers", *map(dirname, KERNELS.values())}
+HEADERS = sorted(header for folder in FOLDERS for header in glob(f"{folder}/*.h"))
 REQUIRED = os.environ.get("SPARK_KAFKA_NATIVE_REQUIRE_KERNELS", "0") not in ("", "0")
 
 

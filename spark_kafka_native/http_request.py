@@ -45,7 +45,7 @@ Raises `OSError`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class HttpRequest:
     """``path`` comes behind the base's. ``headers`` may hold credentials."""
 
     method: str
@@ -65,7 +65,7 @@ class Answer:
 
 def send(
     base: str,
-    request: Request,
+    request: HttpRequest,
     tls: ssl.SSLContext | None,
     until: float,
     *,
@@ -101,7 +101,7 @@ def _redirected(url: str, location: str | None) -> str:
 
 def _send_once(
     parts: SplitResult,
-    request: Request,
+    request: HttpRequest,
     tls: ssl.SSLContext | None,
     until: float,
     max_body_bytes: int,
@@ -205,7 +205,7 @@ def _resolve(host: str, port: int, until: float) -> list[Any]:
     return list(found[0])
 
 
-def _exchange(sock: socket.socket, parts: SplitResult, request: Request, max_body_bytes: int) -> Answer:
+def _exchange(sock: socket.socket, parts: SplitResult, request: HttpRequest, max_body_bytes: int) -> Answer:
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port)
     connection.sock = sock
     connection.request(

@@ -36,7 +36,7 @@ from spark_kafka_native.kafka.records.columns import HEADERS_TYPE, RecordColumns
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.read.offset_range import At, OffsetRange
-from spark_kafka_native.spark.read.worker.bad_record_handler import BadRecord
+from spark_kafka_native.spark.read.worker.bad_record_handler import UndecodedRecord
 from spark_kafka_native.spark.read.worker.dead_letters import DeadLetterError, DeadLetters
 from spark_kafka_native.spark.write.driver.stream_commit import commit_transactions
 from spark_kafka_native.spark.write.worker.transactional_task import BatchTask, write_once
@@ -278,7 +278,7 @@ def test_dead_letters_say_which_acl_they_lack(secured: EmbeddedKafka, admin: Adm
 
     def outcome() -> str:
         try:
-            letters.send(source, [BadRecord(row=0, offset=3, stages=("value",), reason="why")], records)
+            letters.send(source, [UndecodedRecord(row=0, offset=3, stages=("value",), reason="why")], records)
         except DeadLetterError as error:
             return str(error)
         return "written"

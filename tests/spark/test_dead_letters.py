@@ -18,7 +18,7 @@ from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.records.columns import RecordColumns, build_binary, build_headers
 from spark_kafka_native.spark.read.offset_range import At, OffsetRange
 from spark_kafka_native.spark.read.worker import dead_letters
-from spark_kafka_native.spark.read.worker.bad_record_handler import BadRecord
+from spark_kafka_native.spark.read.worker.bad_record_handler import UndecodedRecord
 from spark_kafka_native.spark.read.worker.dead_letters import DeadLetterError, DeadLetters
 from spark_kafka_native.testing import EmbeddedKafka
 
@@ -70,10 +70,10 @@ def attempt(kafka: EmbeddedKafka) -> Callable[..., DeadLetters]:
     return attempt
 
 
-def bad(*offsets: int) -> tuple[list[BadRecord], RecordColumns]:
+def bad(*offsets: int) -> tuple[list[UndecodedRecord], RecordColumns]:
     """Records at ``offsets``, all of them bad."""
     ones = [
-        BadRecord(row=row, offset=offset, stages=("value",), reason="why")
+        UndecodedRecord(row=row, offset=offset, stages=("value",), reason="why")
         for row, offset in enumerate(offsets)
     ]
     records = RecordColumns(

@@ -11,9 +11,9 @@ import pytest
 from support.http_server import serving
 
 from spark_kafka_native import http_request
-from spark_kafka_native.http_request import ForbiddenAddressError, Request, RequestError, send
+from spark_kafka_native.http_request import ForbiddenAddressError, HttpRequest, RequestError, send
 
-GET = Request(method="GET", path="/", headers={})
+GET = HttpRequest(method="GET", path="/", headers={})
 
 
 def test_an_address_in_the_dress_of_another_family_is_not_asked() -> None:

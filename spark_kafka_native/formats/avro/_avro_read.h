@@ -3,8 +3,8 @@
 #ifndef AVRO_READ_H
 #define AVRO_READ_H
 
-#include "../../kafka/records/_kernel_buffers.h"
-#include "../../kafka/records/_kernel_varint.h"
+#include "../../kernel_headers/buffers.h"
+#include "../../kernel_headers/varint.h"
 #include "../_utf8.h"
 #include "_avro_builders.h"
 

@@ -3,8 +3,8 @@
 #ifndef AVRO_WRITE_H
 #define AVRO_WRITE_H
 
-#include "../../kafka/records/_kernel_buffers.h"
-#include "../../kafka/records/_kernel_varint.h"
+#include "../../kernel_headers/buffers.h"
+#include "../../kernel_headers/varint.h"
 #include "_avro_builders.h"
 
 /* See program.py. */

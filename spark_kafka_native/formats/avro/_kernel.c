@@ -296,8 +296,8 @@ done:
 }
 
 static PyMethodDef methods[] = {
-    {"decode", decode, METH_VARARGS, "See kernel.Kernel.decode."},
-    {"encode", encode, METH_VARARGS, "See kernel.Kernel.encode."},
+    {"decode", decode, METH_VARARGS, "See kernel.AvroKernel.decode."},
+    {"encode", encode, METH_VARARGS, "See kernel.AvroKernel.encode."},
     {NULL, NULL, 0, NULL},
 };
 

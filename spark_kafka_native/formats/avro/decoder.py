@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from ..arrays import offsets_and_data
 from ..format import BadRows, Decoded
 from .fingerprint import SINGLE_OBJECT, single_object_prefix
-from .kernel import BuiltArray, Kernel, choose
+from .kernel import AvroKernel, BuiltArray, choose
 from .read_program import ReadColumn, compile_read
 from .reasons import describe_payload
 from .schema import AvroType
@@ -20,7 +20,7 @@ class AvroDecoder:
     possible."""
 
     def __init__(
-        self, written: AvroType, read: AvroType, kind: pa.DataType, kernel: Kernel | None = None
+        self, written: AvroType, read: AvroType, kind: pa.DataType, kernel: AvroKernel | None = None
     ) -> None:
         compiled = compile_read(written, read, kind)
         self._program, self._column = compiled.program, compiled.column

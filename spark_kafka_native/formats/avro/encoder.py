@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from ..arrays import offsets_and_data, validity
 from ..errors import EncodeError
-from .kernel import Columns, Kernel, Refused, choose
+from .kernel import AvroColumns, AvroKernel, Refused, choose
 from .reasons import describe_row
 from .schema import AvroType
 from .write_program import WriteColumn, compile_write
@@ -21,7 +21,7 @@ _NOTHING: Final = b""
 class AvroEncoder:
     """Encodes rows of ``kind`` as ``avro``. Raises `FormatError` for types that do not fit each other."""
 
-    def __init__(self, avro: AvroType, kind: pa.DataType, kernel: Kernel | None = None) -> None:
+    def __init__(self, avro: AvroType, kind: pa.DataType, kernel: AvroKernel | None = None) -> None:
         compiled = compile_write(avro, kind)
         self._program, self._column = compiled.program, compiled.column
         self._kernel = kernel or choose()
@@ -106,9 +106,9 @@ class _Collected:
         self.shapes.append((len(array), array.offset, bits, items))
         self.buffers += [valid or _NOTHING, offsets or _NOTHING, data or _NOTHING]
 
-    def finish(self) -> Columns:
+    def finish(self) -> AvroColumns:
         """In the form that kernels take."""
-        return Columns(np.array(self.shapes, np.int64).reshape(-1, 4), self.buffers)
+        return AvroColumns(np.array(self.shapes, np.int64).reshape(-1, 4), self.buffers)
 
 
 def _cast(array: pa.Array, kind: pa.DataType, place: str) -> pa.Array:

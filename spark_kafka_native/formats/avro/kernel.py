@@ -1,6 +1,6 @@
 """The kernel: the loops over payloads and rows, compiled where the build had a C compiler, else in Python.
 
-`Kernel` is the interface; `PythonKernel` is always there. The environment variable
+`AvroKernel` is the interface; `PythonKernel` is always there. The environment variable
 ``SPARK_KAFKA_NATIVE_KERNEL=numpy`` chooses it, as for the kernel of record batches. It is slower by far.
 """
 
@@ -31,7 +31,7 @@ class BuiltArray(NamedTuple):
     data: bytes | None
 
 
-class Columns(NamedTuple):
+class AvroColumns(NamedTuple):
     """The arrays that a program writes out of, in the form that kernels take."""
 
     shapes: npt.NDArray[np.int64]
@@ -49,7 +49,7 @@ class Refused(NamedTuple):
     step: int
 
 
-class Kernel(Protocol):
+class AvroKernel(Protocol):
     """The loops."""
 
     def decode(
@@ -63,14 +63,14 @@ class Kernel(Protocol):
         """
 
     def encode(
-        self, program: Program, columns: Columns, skip: npt.NDArray[np.uint8]
+        self, program: Program, columns: AvroColumns, skip: npt.NDArray[np.uint8]
     ) -> tuple[bytes, I32] | Refused:
         """Run ``program`` for each row that is not to be skipped: all payloads joined, and where they end,
         after a 0; or the first row that can't be written. Raises OverflowError for more than 2 GiB."""
 
 
-class CompiledKernel:
-    """The C extension as a `Kernel`. AttributeError if it lacks a loop."""
+class CompiledAvroKernel:
+    """The C extension as an `AvroKernel`. AttributeError if it lacks a loop."""
 
     def __init__(self, loops: Any) -> None:
         self._decode, self._encode = loops.decode, loops.encode
@@ -78,7 +78,7 @@ class CompiledKernel:
     def decode(
         self, program: Program, payloads: pa.Array, prefix: bytes
     ) -> tuple[list[BuiltArray], list[tuple[int, int, int]]]:
-        """As `Kernel.decode`."""
+        """As `AvroKernel.decode`."""
         valid, offsets, data = payloads.buffers()
         edges = (
             np.zeros(1, np.int32)
@@ -94,9 +94,9 @@ class CompiledKernel:
         return [BuiltArray(*one) for one in built], found
 
     def encode(
-        self, program: Program, columns: Columns, skip: npt.NDArray[np.uint8]
+        self, program: Program, columns: AvroColumns, skip: npt.NDArray[np.uint8]
     ) -> tuple[bytes, I32] | Refused:
-        """As `Kernel.encode`."""
+        """As `AvroKernel.encode`."""
         ends = np.zeros(len(skip) + 1, np.int32)
         written = self._encode(
             program.steps, len(program.steps), program.links, len(program.links), program.constants,
@@ -111,30 +111,30 @@ class PythonKernel:
     def decode(
         self, program: Program, payloads: pa.Array, prefix: bytes
     ) -> tuple[list[BuiltArray], list[tuple[int, int, int]]]:
-        """As `Kernel.decode`."""
+        """As `AvroKernel.decode`."""
         return twin_read.decode(program, payloads, prefix)
 
     def encode(
-        self, program: Program, columns: Columns, skip: npt.NDArray[np.uint8]
+        self, program: Program, columns: AvroColumns, skip: npt.NDArray[np.uint8]
     ) -> tuple[bytes, I32] | Refused:
-        """As `Kernel.encode`."""
+        """As `AvroKernel.encode`."""
         return twin_write.encode(program, columns, skip)
 
 
 _BAD: Final = np.dtype([("row", np.int64), ("reason", np.int32), ("step", np.int32)])
 
 
-def load_compiled() -> CompiledKernel | None:
+def load_compiled() -> CompiledAvroKernel | None:
     """Return the compiled kernel, or None where it was not built."""
     try:
         from . import _kernel
 
-        return CompiledKernel(_kernel)
+        return CompiledAvroKernel(_kernel)
     except (ImportError, AttributeError):  # not built, or built from older sources
         return None
 
 
-def choose() -> Kernel:
+def choose() -> AvroKernel:
     """The kernel to use."""
     if os.environ.get(ENVIRONMENT_VARIABLE, "").strip().lower() == "numpy":
         return PythonKernel()

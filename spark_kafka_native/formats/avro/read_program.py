@@ -40,7 +40,7 @@ class ReadColumn:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ReadProgram:
+class AvroReadProgram:
     """The steps, and the columns that they fill."""
 
     program: Program
@@ -51,12 +51,12 @@ class _ResolutionError(FormatError):
     """The writer's schema and the reader's do not fit each other."""
 
 
-def compile_read(written: AvroType, read: AvroType, kind: pa.DataType) -> ReadProgram:
+def compile_read(written: AvroType, read: AvroType, kind: pa.DataType) -> AvroReadProgram:
     """Reads values of ``written`` as ``read``, into ``kind``. Raises `FormatError`."""
     compiler = _Compiler()
     column = compiler.column(read, kind, "")
     compiler.read(written, read, column, "")
-    return ReadProgram(compiler.made.finish(), column)
+    return AvroReadProgram(compiler.made.finish(), column)
 
 
 _NARROW: Final = {pa.int8(): 1, pa.int16(): 2, pa.int32(): 4, pa.int64(): 8}

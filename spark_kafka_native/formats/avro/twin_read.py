@@ -97,7 +97,7 @@ class _Builder:
 def decode(
     program: Program, payloads: pa.Array, prefix: bytes
 ) -> tuple[list[BuiltArray], list[tuple[int, int, int]]]:
-    """As `Kernel.decode`."""
+    """As `AvroKernel.decode`."""
     reading = _Reading(program)
     offsets, data = offsets_and_data(payloads)
     content, present, bad = data.tobytes(), validity(payloads), []

@@ -12,7 +12,7 @@ from .program import I32, Program, Write
 from .reasons import BadRow
 
 if TYPE_CHECKING:
-    from .kernel import Columns, Refused
+    from .kernel import AvroColumns, Refused
 
 _LARGEST = (1 << 31) - 1
 
@@ -48,8 +48,10 @@ class _Column:
         return start, end
 
 
-def encode(program: Program, columns: Columns, skip: npt.NDArray[np.uint8]) -> tuple[bytes, I32] | Refused:
-    """As `Kernel.encode`."""
+def encode(
+    program: Program, columns: AvroColumns, skip: npt.NDArray[np.uint8]
+) -> tuple[bytes, I32] | Refused:
+    """As `AvroKernel.encode`."""
     from .kernel import Refused
 
     buffers = [bytes(memoryview(buffer)) for buffer in columns.buffers]

@@ -4,7 +4,7 @@
    per call; the bytes of a payload are untrusted: every read is bounded by the end of its payload, and a value takes a
    byte at least. The loop runs without the GIL. */
 
-#include "../../kafka/records/_kernel_buffers.h"
+#include "../../kernel_headers/buffers.h"
 #include "_read_values.h"
 
 static int check_node(const Node *nodes, int64_t at, int64_t count, int64_t names_size)

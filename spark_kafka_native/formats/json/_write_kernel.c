@@ -3,7 +3,7 @@
    write_kernel.py wraps it, and twin_write.py is its twin: the same bytes. It runs without the GIL and allocates
    nothing: where the output has no room for a row, it stops before that row, and goes on when it is called again. */
 
-#include "../../kafka/records/_kernel_buffers.h"
+#include "../../kernel_headers/buffers.h"
 #include "_write_numbers.h"
 #include "_write_texts.h"
 

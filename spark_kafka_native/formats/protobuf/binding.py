@@ -11,7 +11,7 @@ import pyarrow as pa
 from ..arrays import binaries, wrap
 from ..errors import FormatError
 from .message_types import is_map
-from .messages import Field, ListCodec, MapCodec, MessageCodec
+from .messages import ListCodec, MapCodec, MessageField, StructCodec
 from .scalars import (
     RAW_TYPES,
     TYPE_BYTES,
@@ -20,7 +20,7 @@ from .scalars import (
     TYPE_INT32,
     TYPE_MESSAGE,
     TYPE_STRING,
-    Codec,
+    ColumnCodec,
     EnumCodec,
     IntegerCodec,
     PlainCodec,
@@ -42,7 +42,7 @@ def bind(
     emits_defaults: bool = False,
     reads: bool = True,
     path: str = "",
-) -> MessageCodec:
+) -> StructCodec:
     """The codec between ``message`` and the struct ``kind``, by the names of fields.
 
     With ``emits_defaults`` absent fields without presence are zeros instead of nulls. ``reads`` adds
@@ -64,7 +64,7 @@ def bind(
             raise FormatError(_no_field(message, one.name))
         codec = _codec(found, one.type, emits_defaults, reads, place)
         fields.append(_field(found, codec, emits_defaults))
-    return MessageCodec(kind, tuple(fields), _unread(message, set(names)) if reads else ())
+    return StructCodec(kind, tuple(fields), _unread(message, set(names)) if reads else ())
 
 
 def _no_field(message: Descriptor, name: str) -> str:
@@ -74,13 +74,13 @@ def _no_field(message: Descriptor, name: str) -> str:
     return f"The message {message.full_name} has no field '{name}'{hint}"
 
 
-def _field(found: FieldDescriptor, codec: Codec, emits_defaults: bool) -> Field:
+def _field(found: FieldDescriptor, codec: ColumnCodec, emits_defaults: bool) -> MessageField:
     default = None
     if found.has_default_value:
         default = _raw_value(found)
     elif emits_defaults and not found.is_repeated and not found.has_presence:
         default = zero(RAW_TYPES[found.type])
-    return Field(
+    return MessageField(
         name=found.name,
         number=found.number,
         codec=codec,
@@ -123,7 +123,7 @@ def _unread(message: Descriptor, names: set[str]) -> tuple[WireField, ...]:
     return tuple(unread)
 
 
-def _codec(found: FieldDescriptor, kind: pa.DataType, emits: bool, reads: bool, path: str) -> Codec:
+def _codec(found: FieldDescriptor, kind: pa.DataType, emits: bool, reads: bool, path: str) -> ColumnCodec:
     if is_map(found):
         if not pa.types.is_map(kind):
             raise FormatError(f"`{path}` is a map, not {kind}")
@@ -137,7 +137,7 @@ def _codec(found: FieldDescriptor, kind: pa.DataType, emits: bool, reads: bool, 
     return _element(found, kind, emits, reads, path)
 
 
-def _element(found: FieldDescriptor, kind: pa.DataType, emits: bool, reads: bool, path: str) -> Codec:
+def _element(found: FieldDescriptor, kind: pa.DataType, emits: bool, reads: bool, path: str) -> ColumnCodec:
     if found.type == TYPE_GROUP:
         raise FormatError(f"`{path}` is a group, which is not supported")
     if found.type == TYPE_MESSAGE:
@@ -151,7 +151,7 @@ def _element(found: FieldDescriptor, kind: pa.DataType, emits: bool, reads: bool
     return codec
 
 
-def _message(message: Descriptor, kind: pa.DataType, emits: bool, reads: bool, path: str) -> Codec:
+def _message(message: Descriptor, kind: pa.DataType, emits: bool, reads: bool, path: str) -> ColumnCodec:
     name = message.full_name
     if name == TIMESTAMP and pa.types.is_timestamp(kind) and kind.unit == "us":
         _check_time(message)
@@ -173,7 +173,7 @@ def _check_time(message: Descriptor) -> None:
         raise FormatError(f"{message.full_name} is not Google's")
 
 
-def _scalar(number: int, kind: pa.DataType) -> Codec | None:
+def _scalar(number: int, kind: pa.DataType) -> ColumnCodec | None:
     raw = RAW_TYPES.get(number)
     if raw is None:
         return None
@@ -185,7 +185,7 @@ def _scalar(number: int, kind: pa.DataType) -> Codec | None:
     return IntegerCodec(number, kind) if pa.types.is_uint64(raw) and is_wide else None
 
 
-def _enum(enum: EnumDescriptor, kind: pa.DataType) -> Codec:
+def _enum(enum: EnumDescriptor, kind: pa.DataType) -> ColumnCodec:
     values: Any = enum.values
     names = tuple((one.name, one.number) for one in values)
     return EnumCodec(kind, enum.name, names, enum.is_closed)

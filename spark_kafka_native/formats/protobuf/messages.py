@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ..arrays import hide, numbers, validity, wrap
 from .cells import Cells
-from .scalars import TYPE_MESSAGE, Codec, EnumCodec, is_zero
+from .scalars import TYPE_MESSAGE, ColumnCodec, EnumCodec, is_zero
 from .well_known import fill, struct
 from .wire import WireField, WireFile
 
@@ -19,12 +19,12 @@ I64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Field:
+class MessageField:
     """One field of a message that the type asks for."""
 
     name: str
     number: int
-    codec: Codec
+    codec: ColumnCodec
     is_repeated: bool = False
     is_required: bool = False
     has_presence: bool = True
@@ -62,21 +62,21 @@ class Field:
 
 
 @dataclass(frozen=True)
-class MessageCodec:
+class StructCodec:
     """A message as a struct."""
 
     type: pa.DataType
-    fields: tuple[Field, ...]
+    fields: tuple[MessageField, ...]
     """Those of ``type``, in its order."""
     unread: tuple[WireField, ...] = ()
     """Members of oneofs that the type does not ask for: one of them may have come last."""
 
     def declare(self, file: WireFile) -> tuple[int, str]:
-        """As `Codec.declare`."""
+        """As `ColumnCodec.declare`."""
         return TYPE_MESSAGE, file.add_message([*(one.declare(file) for one in self.fields), *self.unread])
 
     def read(self, raw: pa.Array, cells: Cells) -> pa.Array:
-        """As `Codec.read`."""
+        """As `ColumnCodec.read`."""
         present = validity(raw)
         self._find_conflicts(raw, cells)
         columns = [
@@ -97,7 +97,7 @@ class MessageCodec:
                 cells.conflict(np.asarray(counts) > 1)
 
     def write(self, values: pa.Array, cells: Cells) -> pa.Array:
-        """As `Codec.write`."""
+        """As `ColumnCodec.write`."""
         present = validity(values)
         taken: dict[int, npt.NDArray[np.int32]] = {}
         columns, names = [], []
@@ -119,14 +119,14 @@ class ListCodec:
     """A repeated field as a list."""
 
     type: pa.DataType
-    element: Codec
+    element: ColumnCodec
 
     def declare(self, file: WireFile) -> tuple[int, str]:
-        """As `Codec.declare`."""
+        """As `ColumnCodec.declare`."""
         return self.element.declare(file)
 
     def read(self, raw: pa.Array, cells: Cells) -> pa.Array:
-        """As `Codec.read`."""
+        """As `ColumnCodec.read`."""
         offsets = numbers_of_offsets(raw)
         below = cells.elements(np.diff(offsets))
         elements = self.element.read(raw.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0])), below)
@@ -135,7 +135,7 @@ class ListCodec:
         return list_array(self.type, offsets - offsets[0], elements)
 
     def write(self, values: pa.Array, cells: Cells) -> pa.Array:
-        """As `Codec.write`; a null list is an empty one."""
+        """As `ColumnCodec.write`; a null list is an empty one."""
         offsets, elements = flattened(values)
         below = cells.elements(np.diff(offsets))
         below.refuse(~validity(elements), "is null, and a repeated field holds none")
@@ -148,16 +148,16 @@ class MapCodec:
     """A map; in payloads a list of entries."""
 
     type: pa.DataType
-    key: Codec
-    value: Codec
+    key: ColumnCodec
+    value: ColumnCodec
 
     def declare(self, file: WireFile) -> tuple[int, str]:
-        """As `Codec.declare`."""
+        """As `ColumnCodec.declare`."""
         fields = [WireField(1, self.key.declare(file)), WireField(2, self.value.declare(file))]
         return TYPE_MESSAGE, file.add_message(fields)
 
     def read(self, raw: pa.Array, cells: Cells) -> pa.Array:
-        """As `Codec.read`. Of entries with the same key the last one counts."""
+        """As `ColumnCodec.read`. Of entries with the same key the last one counts."""
         offsets = numbers_of_offsets(raw)
         entries = raw.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
         offsets = offsets - offsets[0]
@@ -174,7 +174,7 @@ class MapCodec:
         return map_array(self.type, offsets, keys, values)
 
     def write(self, values: pa.Array, cells: Cells) -> pa.Array:
-        """As `Codec.write`; a null map is an empty one."""
+        """As `ColumnCodec.write`; a null map is an empty one."""
         entry = pa.struct([self.type.key_field, self.type.item_field])
         offsets, entries = flattened(_as_list(values, entry))
         below = cells.elements(np.diff(offsets))

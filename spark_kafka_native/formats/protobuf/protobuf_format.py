@@ -18,7 +18,7 @@ from .binding import bind
 from .cells import Cells, Findings
 from .descriptors import from_text, named_descriptor, require_libraries, to_text
 from .message_types import RecursiveError, TypeChoices, message_type
-from .messages import MessageCodec
+from .messages import StructCodec
 from .registered import LANGUAGE, IndexedDecoder, message_to_read, message_to_write
 from .well_known import struct
 from .wire import WireEngine, WireFile
@@ -103,7 +103,7 @@ def _carried(settings: Mapping[str, str], found: Descriptor) -> dict[str, str]:
 class ProtobufDecoder:
     """Decodes messages into one struct type."""
 
-    def __init__(self, codec: MessageCodec) -> None:
+    def __init__(self, codec: StructCodec) -> None:
         self._codec = codec
         file = WireFile()
         self._name = codec.declare(file)[1]
@@ -215,7 +215,7 @@ def _parts(payloads: pa.Array, width: int) -> list[tuple[int, pa.Array]]:
 class ProtobufEncoder:
     """Encodes structs of one type."""
 
-    def __init__(self, codec: MessageCodec) -> None:
+    def __init__(self, codec: StructCodec) -> None:
         self._codec = codec
 
     @cached_property

@@ -17,7 +17,7 @@ from .cells import Cells
 from .wire import WireFile
 
 
-class Codec(Protocol):
+class ColumnCodec(Protocol):
     """Between the columns that `ptars` reads and writes, called raw, and those of the user."""
 
     @property
@@ -80,19 +80,19 @@ class PlainCodec:
 
     @property
     def type(self) -> pa.DataType:
-        """As `Codec.type`."""
+        """As `ColumnCodec.type`."""
         return RAW_TYPES[self.number]
 
     def declare(self, file: WireFile) -> tuple[int, str]:  # noqa: ARG002
-        """As `Codec.declare`."""
+        """As `ColumnCodec.declare`."""
         return self.number, ""
 
     def read(self, raw: pa.Array, cells: Cells) -> pa.Array:  # noqa: ARG002
-        """As `Codec.read`."""
+        """As `ColumnCodec.read`."""
         return raw
 
     def write(self, values: pa.Array, cells: Cells) -> pa.Array:
-        """As `Codec.write`; text must be UTF-8."""
+        """As `ColumnCodec.write`; text must be UTF-8."""
         if not pa.types.is_string(values.type):
             return values
         try:
@@ -121,17 +121,17 @@ class IntegerCodec:
     type: pa.DataType
 
     def declare(self, file: WireFile) -> tuple[int, str]:  # noqa: ARG002
-        """As `Codec.declare`."""
+        """As `ColumnCodec.declare`."""
         return self.number, ""
 
     def read(self, raw: pa.Array, cells: Cells) -> pa.Array:
-        """As `Codec.read`."""
+        """As `ColumnCodec.read`."""
         if pa.types.is_decimal(self.type):
             return raw.cast(self.type)
         return _convert(raw, self.type, cells)
 
     def write(self, values: pa.Array, cells: Cells) -> pa.Array:
-        """As `Codec.write`."""
+        """As `ColumnCodec.write`."""
         kind = RAW_TYPES[self.number]
         if not pa.types.is_decimal(values.type):
             return _convert(values, kind, cells)
@@ -170,7 +170,7 @@ class EnumCodec:
     """True if a number that is not in the enum counts as absent (proto2)."""
 
     def declare(self, file: WireFile) -> tuple[int, str]:  # noqa: ARG002
-        """As `Codec.declare`; as numbers, of which any may come."""
+        """As `ColumnCodec.declare`; as numbers, of which any may come."""
         return TYPE_INT32, ""
 
     @cached_property
@@ -186,7 +186,7 @@ class EnumCodec:
         return np.array(sorted(self._names), np.int32)
 
     def read(self, raw: pa.Array, cells: Cells) -> pa.Array:  # noqa: ARG002
-        """As `Codec.read`. A number without a name is called as Java's runtime calls it."""
+        """As `ColumnCodec.read`. A number without a name is called as Java's runtime calls it."""
         raw = self.without_unknown(raw)
         given, valid = numbers(raw), validity(raw)
         places, strange = self._places(raw)
@@ -210,7 +210,7 @@ class EnumCodec:
         return places, (self._known[places] != given) & validity(raw)
 
     def write(self, values: pa.Array, cells: Cells) -> pa.Array:
-        """As `Codec.write`; also the names that `read` gives to unknown numbers."""
+        """As `ColumnCodec.write`; also the names that `read` gives to unknown numbers."""
         if pa.types.is_integer(self.type):
             given, valid = numbers(values), validity(values)
             if self.is_closed:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ..arrays import hide, numbers, validity, wrap
 from .cells import Cells
-from .scalars import RAW_TYPES, TYPE_INT32, TYPE_INT64, TYPE_MESSAGE, Codec, is_zero
+from .scalars import RAW_TYPES, TYPE_INT32, TYPE_INT64, TYPE_MESSAGE, ColumnCodec, is_zero
 from .wire import WireField, WireFile
 
 if TYPE_CHECKING:
@@ -43,12 +43,12 @@ class TimeCodec:
     type: pa.DataType
 
     def declare(self, file: WireFile) -> tuple[int, str]:
-        """As `Codec.declare`."""
+        """As `ColumnCodec.declare`."""
         fields = [WireField(1, (TYPE_INT64, "")), WireField(2, (TYPE_INT32, ""))]
         return TYPE_MESSAGE, file.add_message(fields)
 
     def read(self, raw: pa.Array, cells: Cells) -> pa.Array:
-        """As `Codec.read`."""
+        """As `ColumnCodec.read`."""
         seconds, nanos = (_or_zero(raw.field(index)) for index in (0, 1))
         nanos = nanos.astype(np.int64)
         valid = validity(raw)
@@ -66,7 +66,7 @@ class TimeCodec:
         return wrap(seconds * 1_000_000 + micros, self.type, valid & ~outside)
 
     def write(self, values: pa.Array, cells: Cells) -> pa.Array:
-        """As `Codec.write`."""
+        """As `ColumnCodec.write`."""
         micros, valid = numbers(values.view(pa.int64())), validity(values)
         seconds = micros // 1_000_000
         nanos = (micros - seconds * 1_000_000) * 1_000
@@ -99,19 +99,19 @@ def struct(columns: list[pa.Array], names: list[str], valid: npt.NDArray[np.bool
 class WrapperCodec:
     """The value in a wrapper, null where there is no wrapper."""
 
-    value: Codec
+    value: ColumnCodec
 
     @property
     def type(self) -> pa.DataType:
-        """As `Codec.type`."""
+        """As `ColumnCodec.type`."""
         return self.value.type
 
     def declare(self, file: WireFile) -> tuple[int, str]:
-        """As `Codec.declare`."""
+        """As `ColumnCodec.declare`."""
         return TYPE_MESSAGE, file.add_message([WireField(1, self.value.declare(file))])
 
     def read(self, raw: pa.Array, cells: Cells) -> pa.Array:
-        """As `Codec.read`. A wrapper without a value has the zero of its type."""
+        """As `ColumnCodec.read`. A wrapper without a value has the zero of its type."""
         inner = raw.field(0)
         absent = validity(raw) & ~validity(inner)
         if absent.any():
@@ -119,7 +119,7 @@ class WrapperCodec:
         return self.value.read(inner, cells)
 
     def write(self, values: pa.Array, cells: Cells) -> pa.Array:
-        """As `Codec.write`."""
+        """As `ColumnCodec.write`."""
         inner = self.value.write(values, cells)
         return struct([hide(inner, is_zero(inner))], ["f1"], validity(values))
 

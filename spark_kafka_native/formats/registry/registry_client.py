@@ -20,7 +20,7 @@ from time import monotonic, sleep
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from ...http_request import Answer, RefusedError, Request, RequestError, send
+from ...http_request import Answer, HttpRequest, RefusedError, RequestError, send
 from .errors import RegistryError, UnknownSchemaError
 
 _MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
@@ -68,7 +68,7 @@ class RegistryClient:
         if self.authorization is not None:
             headers["Authorization"] = self.authorization
         data = None if body is None else json.dumps(body).encode()
-        request = Request(method="GET" if body is None else "POST", path=path, headers=headers, body=data)
+        request = HttpRequest(method="GET" if body is None else "POST", path=path, headers=headers, body=data)
         until = monotonic() + OPERATION_S if until is None else until
         for attempt in itertools.count():
             url = self.urls[attempt % len(self.urls)]
@@ -92,7 +92,7 @@ class RegistryClient:
             f"({attempt + 1} attempts)"
         )
 
-    def _send(self, url: str, request: Request, until: float) -> Answer:
+    def _send(self, url: str, request: HttpRequest, until: float) -> Answer:
         secure = urlsplit(url).scheme == "https"
         tls = (self.tls or ssl.create_default_context()) if secure else None
         try:

@@ -3,8 +3,8 @@
 #ifndef KERNEL_DECODE_H
 #define KERNEL_DECODE_H
 
-#include "_kernel_buffers.h"
-#include "_kernel_varint.h"
+#include "../../kernel_headers/buffers.h"
+#include "../../kernel_headers/varint.h"
 
 /* scan.BATCH */
 typedef struct {

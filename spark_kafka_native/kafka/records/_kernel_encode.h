@@ -3,8 +3,8 @@
 #ifndef KERNEL_ENCODE_H
 #define KERNEL_ENCODE_H
 
-#include "_kernel_buffers.h"
-#include "_kernel_varint.h"
+#include "../../kernel_headers/buffers.h"
+#include "../../kernel_headers/varint.h"
 
 #define MAX_ENCODED_BYTES INT64_C(0x7FFFFFFF) /* batch_length is an int32 */
 

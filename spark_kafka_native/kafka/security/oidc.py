@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
-from ...http_request import ForbiddenAddressError, RefusedError, Request, RequestError, send
+from ...http_request import ForbiddenAddressError, HttpRequest, RefusedError, RequestError, send
 from ..config.secret import Secret
 from ..config.security_config import check_token_url
 from ..errors import AuthenticationError, ConfigError, NetworkError
@@ -79,7 +79,7 @@ def fetch_token(credentials: ClientCredentials, deadline: Deadline) -> tuple[str
     return _read_answer(answer.status, answer.body)
 
 
-def _request(credentials: ClientCredentials) -> Request:
+def _request(credentials: ClientCredentials) -> HttpRequest:
     login = f"{credentials.client_id}:{credentials.client_secret.reveal()}".encode()
     form = {"grant_type": "client_credentials"} | ({"scope": credentials.scope} if credentials.scope else {})
     headers = {
@@ -87,7 +87,7 @@ def _request(credentials: ClientCredentials) -> Request:
         "Content-Type": "application/x-www-form-urlencoded",
         "Accept": "application/json",
     }
-    return Request(method="POST", headers=headers, body=urlencode(form).encode())
+    return HttpRequest(method="POST", headers=headers, body=urlencode(form).encode())
 
 
 def _addresses(host: str, port: int, deadline: Deadline) -> list[AddressInfo]:

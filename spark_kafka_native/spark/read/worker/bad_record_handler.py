@@ -29,7 +29,7 @@ SHOWN_PARTITIONS: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BadRecord:
+class UndecodedRecord:
     """A record that can't be decoded."""
 
     row: int
@@ -43,7 +43,9 @@ class BadRecord:
 class Letters(Protocol):
     """Takes the bad records of one topic-partition."""
 
-    def send(self, topic_partition: TopicPartition, bad: list[BadRecord], records: RecordColumns) -> None:
+    def send(
+        self, topic_partition: TopicPartition, bad: list[UndecodedRecord], records: RecordColumns
+    ) -> None:
         """They are stored for good when this returns. ``bad`` is in the order of offsets."""
 
 
@@ -59,9 +61,11 @@ class BadRecordHandler:
         """``bad`` are rows of ``records``. Raises as `Letters.send`."""
         offsets: Any = records.offset
         ends, rows = np.array(list(accumulate(runs.lengths))), bad.rows
-        found: dict[TopicPartition, list[BadRecord]] = {}
+        found: dict[TopicPartition, list[UndecodedRecord]] = {}
         for row, run in zip(rows, np.searchsorted(ends, rows, side="right").tolist(), strict=True):
-            one = BadRecord(row=row, offset=int(offsets[row]), stages=bad.stages(row), reason=bad.reason(row))
+            one = UndecodedRecord(
+                row=row, offset=int(offsets[row]), stages=bad.stages(row), reason=bad.reason(row)
+            )
             found.setdefault(runs.topic_partitions[run], []).append(one)
         for tp, ones in found.items():
             if self._letters is not None:

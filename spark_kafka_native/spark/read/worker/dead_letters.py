@@ -30,7 +30,7 @@ from ....kafka.records.columns import RecordColumns, build_index
 from ...write.marker_store import close_producer, decided_offsets, find_offsets
 from ..offset_range import OffsetRange
 from ..schema import RowSchema
-from .bad_record_handler import BadRecord
+from .bad_record_handler import UndecodedRecord
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
 
@@ -78,7 +78,9 @@ class DeadLetters:
             ranges={one.topic_partition: one for one in ranges},
         )
 
-    def send(self, topic_partition: TopicPartition, bad: list[BadRecord], records: RecordColumns) -> None:
+    def send(
+        self, topic_partition: TopicPartition, bad: list[UndecodedRecord], records: RecordColumns
+    ) -> None:
         """As `Letters.send`."""
         for attempt in range(1, MAX_TAKEOVERS + 1):
             try:
@@ -93,14 +95,14 @@ class DeadLetters:
             except KafkaError as error:
                 raise self._failure(topic_partition, bad, error) from error
 
-    def _failure(self, tp: TopicPartition, bad: list[BadRecord], error: KafkaError) -> DeadLetterError:
+    def _failure(self, tp: TopicPartition, bad: list[UndecodedRecord], error: KafkaError) -> DeadLetterError:
         return DeadLetterError(
             f"dlq.topic={self.topic}: {len(bad):,} bad records of {tp} (offsets {bad[0].offset} to "
             f"{bad[-1].offset}) could not be written there. The micro-batch fails and will be read again; "
             f"nothing is lost. {error}"
         )
 
-    def _send(self, tp: TopicPartition, bad: list[BadRecord], records: RecordColumns) -> None:
+    def _send(self, tp: TopicPartition, bad: list[UndecodedRecord], records: RecordColumns) -> None:
         name = f"{self.name}-{tp}"
         producer = TransactionalProducer(
             self.client, TransactionConfig(transactional_id=name), ProducerConfig(), router=self.router
@@ -134,7 +136,7 @@ class DeadLetters:
         one = self.ranges[tp]
         return json.dumps({"range": f"[{one.start}, {one.end})", "topic_id": one.topic_id})
 
-    def _origin(self, tp: TopicPartition, one: BadRecord, timestamp_ms: int) -> list[tuple[str, bytes]]:
+    def _origin(self, tp: TopicPartition, one: UndecodedRecord, timestamp_ms: int) -> list[tuple[str, bytes]]:
         texts = {
             "topic": tp.topic,
             "partition": str(tp.partition),
@@ -147,7 +149,7 @@ class DeadLetters:
         return [(f"{PREFIX}{name}", text.encode(errors="replace")) for name, text in texts.items()]
 
 
-def _select(records: RecordColumns, bad: Sequence[BadRecord]) -> RecordColumns:
+def _select(records: RecordColumns, bad: Sequence[UndecodedRecord]) -> RecordColumns:
     """Those rows of ``records``."""
     rows = np.array([one.row for one in bad], np.int64)
     index, timestamps = build_index(rows), records.timestamp_ms

@@ -11,7 +11,7 @@ from support.avro_cases import write
 
 from spark_kafka_native.formats import BadRows, Decoded, FormatError
 from spark_kafka_native.formats.avro.decoder import AvroDecoder
-from spark_kafka_native.formats.avro.kernel import Kernel, PythonKernel, load_compiled
+from spark_kafka_native.formats.avro.kernel import AvroKernel, PythonKernel, load_compiled
 from spark_kafka_native.formats.avro.schema import parse_schema
 from spark_kafka_native.formats.avro.types import arrow_type
 
@@ -24,7 +24,7 @@ def record(*fields: dict[str, Any] | tuple[str, Any], name: str = "R") -> dict[s
 
 
 @pytest.fixture(params=["compiled", "python"])
-def kernel(request: pytest.FixtureRequest) -> Kernel:
+def kernel(request: pytest.FixtureRequest) -> AvroKernel:
     found = load_compiled() if request.param == "compiled" else PythonKernel()
     if found is None:
         pytest.skip("there is no C compiler")
@@ -32,7 +32,7 @@ def kernel(request: pytest.FixtureRequest) -> Kernel:
 
 
 def decode(
-    kernel: Kernel, payloads: list[bytes | None], written: Any, read: Any = None, kind: Any = None
+    kernel: AvroKernel, payloads: list[bytes | None], written: Any, read: Any = None, kind: Any = None
 ) -> Decoded:
     reader = parse_schema(json.dumps(written if read is None else read))
     decoder = AvroDecoder(parse_schema(json.dumps(written)), reader, kind or arrow_type(reader), kernel)
@@ -99,7 +99,7 @@ AT = dt.datetime(1969, 12, 31, 23, 59, 59, 999000, dt.UTC)
     ],
 )  # fmt: skip
 def test_values_are_resolved(
-    kernel: Kernel, written: Any, read: Any, kind: Any, data: bytes, wanted: Any
+    kernel: AvroKernel, written: Any, read: Any, kind: Any, data: bytes, wanted: Any
 ) -> None:
     decoded = decode(kernel, [data], written, read, kind)
     assert decoded.bad == BadRows()
@@ -160,7 +160,7 @@ LEAST = b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"
     ],
 )
 def test_bad_payloads_are_named_and_change_no_other(
-    kernel: Kernel, schema: Any, data: bytes, reason: str
+    kernel: AvroKernel, schema: Any, data: bytes, reason: str
 ) -> None:
     written = record(("before", "string"), ("x", schema), ("after", ["null", "string"]))
     good = {"before": "b", "after": "a"}
@@ -194,7 +194,7 @@ def test_bad_payloads_are_named_and_change_no_other(
     [("x.R", [], "member1"), ("y.R", [], "member1"), ("S", [], "member0"), ("T", ["z.T"], "member1")],
 )
 def test_a_record_is_the_branch_of_its_name(
-    kernel: Kernel, name: str, aliases: list[str], member: str
+    kernel: AvroKernel, name: str, aliases: list[str], member: str
 ) -> None:
     first, second = record(("a", "int"), name="S"), record(("a", "int"), name="x.R") | {"aliases": aliases}
     decoded = decode(kernel, [b"\x02"], record(("a", "int"), name=name), ["null", first, second])
@@ -202,7 +202,7 @@ def test_a_record_is_the_branch_of_its_name(
     assert {name for name, value in row.items() if value is not None} == {member}
 
 
-def test_a_type_of_the_writer_that_the_reader_lacks_is_bad_where_it_is(kernel: Kernel) -> None:
+def test_a_type_of_the_writer_that_the_reader_lacks_is_bad_where_it_is(kernel: AvroKernel) -> None:
     decoded = decode(kernel, [b"\x00\x02", b"\x02\x02a", b"\x04"], ["int", "string", "null"], "long")
     assert decoded.array.to_pylist() == [1, None, None]
     assert decoded.bad.rows == (1, 2)
@@ -241,19 +241,19 @@ def test_what_can_never_be_read_is_refused_at_once(written: Any, read: Any, kind
         decode(PythonKernel(), [], written, read, kind)
 
 
-def test_single_objects_are_read_without_their_head(kernel: Kernel) -> None:
+def test_single_objects_are_read_without_their_head(kernel: AvroKernel) -> None:
     head = bytes.fromhex("c301c70345637248018f")
     decoded = decode(kernel, [head + b"\x02a", b"\x02a", head[:9] + b"\x00\x02a"], "string")
     assert decoded.array.to_pylist() == ["a", "a", None]
     assert "of another schema, of fingerprint 00014872634503c7" in decoded.bad.reasons[0]
 
 
-def test_a_payload_with_the_head_of_a_registry_is_named(kernel: Kernel) -> None:
+def test_a_payload_with_the_head_of_a_registry_is_named(kernel: AvroKernel) -> None:
     decoded = decode(kernel, [b"\0\0\0\0\x07\x02a"], "string")
     assert "of schema 7: see registry.url" in decoded.bad.reasons[0]
 
 
-def test_a_value_that_would_grow_beyond_measure_is_bad(kernel: Kernel) -> None:
+def test_a_value_that_would_grow_beyond_measure_is_bad(kernel: AvroKernel) -> None:
     """Records without bytes, each of which gets a default of the reader."""
     written = {"type": "array", "items": record()}
     read = {"type": "array", "items": record({"name": "a", "type": "string", "default": "x" * 100})}
@@ -262,7 +262,7 @@ def test_a_value_that_would_grow_beyond_measure_is_bad(kernel: Kernel) -> None:
     assert decoded.array.to_pylist()[0] == [{"a": "x" * 100}] * 3
 
 
-def test_a_nullable_record_of_many_fields_may_be_null(kernel: Kernel) -> None:
+def test_a_nullable_record_of_many_fields_may_be_null(kernel: AvroKernel) -> None:
     many = record(*[(f"f{i}", "double") for i in range(300)], name="Many")
     written = {"type": "array", "items": ["null", many]}
     payload = b"\x90\x4e" + b"\0" * 5000 + b"\0"
@@ -271,7 +271,7 @@ def test_a_nullable_record_of_many_fields_may_be_null(kernel: Kernel) -> None:
     assert decoded.array.to_pylist() == [[None] * 5000]
 
 
-def test_nulls_of_records_with_thousands_of_fields_may_not_grow_beyond_measure(kernel: Kernel) -> None:
+def test_nulls_of_records_with_thousands_of_fields_may_not_grow_beyond_measure(kernel: AvroKernel) -> None:
     many = record(*[(f"f{i}", "double") for i in range(2_000)], name="Many")
     decoded = decode(kernel, [b"\xc8\x01" + b"\0" * 101], {"type": "array", "items": ["null", many]})
     assert decoded.bad.rows == (0,)

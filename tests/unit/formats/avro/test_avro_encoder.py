@@ -12,7 +12,7 @@ from support.avro_cases import read
 from spark_kafka_native.formats import EncodeError, FormatError, load_format
 from spark_kafka_native.formats.avro.derived_schema import derive_schema
 from spark_kafka_native.formats.avro.encoder import AvroEncoder
-from spark_kafka_native.formats.avro.kernel import Kernel, PythonKernel, load_compiled
+from spark_kafka_native.formats.avro.kernel import AvroKernel, PythonKernel, load_compiled
 from spark_kafka_native.formats.avro.schema import parse_schema
 
 E1 = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
@@ -24,14 +24,14 @@ def record(*fields: dict[str, Any] | tuple[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(params=["compiled", "python"])
-def kernel(request: pytest.FixtureRequest) -> Kernel:
+def kernel(request: pytest.FixtureRequest) -> AvroKernel:
     found = load_compiled() if request.param == "compiled" else PythonKernel()
     if found is None:
         pytest.skip("there is no C compiler")
     return found
 
 
-def encode(kernel: Kernel, rows: pa.Array, schema: Any) -> list[bytes | None]:
+def encode(kernel: AvroKernel, rows: pa.Array, schema: Any) -> list[bytes | None]:
     encoder = AvroEncoder(parse_schema(json.dumps(schema)), rows.type, kernel)
     return encoder.encode(rows).to_pylist()
 
@@ -86,7 +86,7 @@ def decimal(precision: int, scale: int, size: int | None = None) -> dict[str, An
     ],
 )  # fmt: skip
 def test_values_are_written(
-    kernel: Kernel, values: list[Any], kind: pa.DataType, schema: Any, wanted: list[bytes | None]
+    kernel: AvroKernel, values: list[Any], kind: pa.DataType, schema: Any, wanted: list[bytes | None]
 ) -> None:
     array = pa.array(values, pa.int32() if pa.types.is_date32(kind) else kind).cast(kind)
     assert encode(kernel, array, schema) == wanted
@@ -110,7 +110,7 @@ def test_values_are_written(
     ],
 )  # fmt: skip
 def test_a_row_that_the_schema_does_not_have_is_named(
-    kernel: Kernel, values: list[Any], kind: pa.DataType, schema: Any, reason: str
+    kernel: AvroKernel, values: list[Any], kind: pa.DataType, schema: Any, reason: str
 ) -> None:
     with pytest.raises(EncodeError, match=reason) as caught:
         encode(kernel, pa.array(values, kind), schema)

@@ -18,7 +18,7 @@ from spark_kafka_native.spark.payload_formats import LetterOptions, ReadFormats
 from spark_kafka_native.spark.read.read_options import ReadOptions, StreamOptions
 from spark_kafka_native.spark.read.schema import RowSchema
 from spark_kafka_native.spark.read.worker.arrow_rows import RowLayout
-from spark_kafka_native.spark.read.worker.bad_record_handler import BadRecord, BadRecordHandler
+from spark_kafka_native.spark.read.worker.bad_record_handler import BadRecordHandler, UndecodedRecord
 from spark_kafka_native.spark.read.worker.dead_letters import _digest
 
 GOOD, BAD = b'{"id":1}', b'{"id":"x"}'
@@ -49,7 +49,9 @@ class Box:
     def __init__(self) -> None:
         self.letters: list[tuple[TopicPartition, int, bytes | None]] = []
 
-    def send(self, topic_partition: TopicPartition, bad: list[BadRecord], records: RecordColumns) -> None:
+    def send(
+        self, topic_partition: TopicPartition, bad: list[UndecodedRecord], records: RecordColumns
+    ) -> None:
         values: Any = records.value
         self.letters += [(topic_partition, one.offset, values[one.row].as_py()) for one in bad]
 
@@ -64,10 +66,10 @@ def test_letters_of_joined_partitions_have_their_own_place() -> None:
 
 
 def test_a_record_with_a_bad_key_and_a_bad_value_has_one_letter() -> None:
-    found: list[BadRecord] = []
+    found: list[UndecodedRecord] = []
 
     class Stages:
-        def send(self, _tp: TopicPartition, bad: list[BadRecord], _records: RecordColumns) -> None:
+        def send(self, _tp: TopicPartition, bad: list[UndecodedRecord], _records: RecordColumns) -> None:
             found.extend(bad)
 
     wanted = schema("dlq", **{"dlq.topic": "d", "key.format": "string"}, key="string")
