@@ -24,6 +24,7 @@ from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus
 from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.producer.spill_folder import NewEntry, SpillError, SpillFolder
+from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 
 pytestmark = pytest.mark.timed(0.1)
 
@@ -367,9 +368,9 @@ def test_own_batches_do_not_follow_a_replayed_one_in_flight(cluster, tmp_path):
     first.send("t", value=b"0", partition=0).result(60)
     cluster.delay_s = 0.15
     cluster.script(TP, refused(ErrorCode.INVALID_RECORD))
-    for value in numbers(1, 5):
-        first.send("t", value=value, partition=0)
-    time.sleep(0.25)
+    later = [first.send("t", value=value, partition=0) for value in numbers(1, 5)]
+    assert later[0].exception(60) is not None
+    wait_until(lambda: cluster[1].requests(ProduceRequest)[2:])  # the next one is in flight
     first.close(0.001)
     cluster.delay_s = 0.05
     with open_producer(cluster, tmp_path, delivery_timeout_ms=60_000) as second:
