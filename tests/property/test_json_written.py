@@ -61,7 +61,7 @@ class Cases:
             case 12:
                 return pa.list_(self.type(depth + 1))
             case 13:
-                return pa.map_(pa.string(), self.type(depth + 1))
+                return pa.map_(rng.choice((pa.string(), pa.int32(), pa.bool_())), self.type(depth + 1))
             case _:
                 return self.struct(depth + 1)
 
@@ -92,7 +92,10 @@ class Cases:
                 return pa.Array.from_buffers(
                     kind, count, [valid, ends.buffers()[1]], children=[self.array(kind.value_type, size)]
                 )
-            keys = pa.array([self.text() for _ in range(size)], pa.string())
+            texts = [self.text() for _ in range(size)]
+            if not types.is_string(kind.key_type):
+                texts = [str(rng.randrange(2)) for _ in range(size)]
+            keys = pa.array(texts, pa.string()).cast(kind.key_type)
             entries = pa.StructArray.from_arrays(
                 [keys, self.array(kind.item_type, size)], fields=[kind.key_field, kind.item_field]
             )
@@ -154,8 +157,9 @@ def is_meant(kind: pa.DataType, value: Any, found: Any) -> bool:
             is_meant(kind.value_type, one, other) for one, other in zip(value, found, strict=True)
         )
     if types.is_map(kind):
-        return found.keys() == {key for key, _ in value} and all(
-            is_meant(kind.item_type, item, found[key]) for key, item in dict(value).items()
+        named = {key if isinstance(key, str) else json.dumps(key): item for key, item in value}
+        return found.keys() == named.keys() and all(
+            is_meant(kind.item_type, item, found[key]) for key, item in named.items()
         )
     if types.is_floating(kind) and not math.isfinite(value):
         return found == {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}[str(value)]

@@ -105,6 +105,22 @@ static int write_list(Writing *w, int64_t at, int64_t row)
     return write_brackets(w, start, "[]");
 }
 
+/* What is no text becomes one. */
+static int write_key(Writing *w, int64_t at, int64_t row)
+{
+    uint8_t *start = w->p;
+    int failed = write_value_or_null(w, at, row);
+    if (failed || *start == '"')
+        return failed;
+    if (w->limit - w->p < 2)
+        return NO_ROOM;
+    memmove(start + 1, start, (size_t)(w->p - start));
+    *start = '"';
+    w->p[1] = '"';
+    w->p += 2;
+    return 0;
+}
+
 static int write_map(Writing *w, int64_t at, int64_t row)
 {
     uint8_t *start = w->p;
@@ -117,7 +133,7 @@ static int write_map(Writing *w, int64_t at, int64_t row)
         if (w->p == w->limit)
             return NO_ROOM;
         *w->p++ = ',';
-        failed = write_value_or_null(w, key, from);
+        failed = write_key(w, key, from);
         if (failed)
             return failed;
         if (w->p == w->limit)

@@ -68,8 +68,10 @@ def _list(array: pa.Array) -> pa.Array:
 def _map(array: pa.Array) -> pa.Array:
     edges = _offsets(array)
     first, count = int(edges[0]), int(edges[-1] - edges[0])
-    keys, items = array.keys.slice(first, count), array.items.slice(first, count)
-    texts = pc.binary_join_element_wise(_part(keys), _part(items), _COLON)
+    keys, items = _part(array.keys.slice(first, count)), array.items.slice(first, count)
+    if not pa.types.is_string(array.type.key_type):
+        keys = _quoted(pc.utf8_trim(keys, '"'))
+    texts = pc.binary_join_element_wise(keys, _part(items), _COLON)
     members = pa.ListArray.from_arrays(wrap(edges - edges[0], pa.int32()), texts)
     return pc.binary_join_element_wise(_BRACES[0], pc.binary_join(members, _COMMA), _BRACES[1], _EMPTY)
 

@@ -135,6 +135,17 @@ def test_nulls_at_each_level(writer: Writer) -> None:
 
 
 @each_writer
+def test_keys_of_maps_are_texts(writer: Writer) -> None:
+    """As `to_json` writes them. Protobuf has maps with such keys, which the command line shows."""
+    numbers = pa.array([[(1, 2), (-10, None)], [], None], pa.map_(pa.int32(), pa.int8()))
+    assert texts(writer, numbers) == ['{"1":2,"-10":null}', "{}", None]
+    flags = pa.array([[(True, "a")]], pa.map_(pa.bool_(), pa.string()))
+    assert texts(writer, flags) == ['{"true":"a"}']
+    days = pa.array([[(dt.date(2024, 2, 29), 1)]], pa.map_(pa.date32(), pa.int8()))
+    assert texts(writer, days) == ['{"2024-02-29":1}']
+
+
+@each_writer
 def test_no_rows(writer: Writer) -> None:
     kind = pa.struct(
         [("a", pa.string()), ("l", pa.list_(pa.int32())), ("m", pa.map_(pa.string(), pa.date32()))]
