@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,15 +14,17 @@ from support.three_clients import (
     COMMITTED,
     UNCOMMITTED,
     Java,
+    Seen,
     Written,
     check_readers_agree,
     librdkafka,
     librdkafka_sends,
+    ours_reads,
     ours_writes,
 )
 from support.waiting import eventually
 
-from spark_kafka_native.kafka import TransactionalProducer
+from spark_kafka_native.kafka import ConfigResource, TransactionalProducer
 from spark_kafka_native.kafka.admin import Admin
 from spark_kafka_native.kafka.cluster.offsets import list_offsets
 from spark_kafka_native.kafka.model import OffsetAt, TopicPartition
@@ -30,6 +33,13 @@ pytestmark = pytest.mark.broker
 
 KEPT = {"retention.ms": -1}
 """Some records are said to be very old."""
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "segment.ms": "100",
+    "min.cleanable.dirty.ratio": "0.01",
+    "delete.retention.ms": "100",
+    "max.compaction.lag.ms": "100",
+}
 NAMES = ["h", "", "ü", "a" * 40]
 
 
@@ -93,8 +103,9 @@ def test_batches_are_the_same_to_all_clients(kafka: Any, topic: str) -> None:
 class History:
     """What happens to one topic."""
 
-    def __init__(self, kafka: Any, admin: Admin, topic: str, rng: random.Random) -> None:
+    def __init__(self, kafka: Any, admin: Admin, topic: str, rng: random.Random, compacts: bool) -> None:
         self.kafka, self.admin, self.topic, self.rng = kafka, admin, topic, rng
+        self.compacts = 2 if compacts else 0
         self.servers = kafka.bootstrap_servers
         self.partitions = rng.choice([1, 2, 3])
         self.log: list[str] = []
@@ -110,6 +121,7 @@ class History:
             self.cut,
             self.recreate,
             self.leave_open,
+            *([self.compact] * self.compacts),
         ]
         step = self.rng.choice(steps)
         self.log.append(step.__name__)
@@ -177,13 +189,44 @@ class History:
             self.partitions = self.rng.choice([1, 2, 3])
             self.kafka.create_topic(self.topic, self.partitions, config=KEPT)
 
+    def compact(self) -> None:
+        """The log cleaner removes all but the last record of each key, and those without one: gaps, empty
+        batches and markers without a transaction stay.
+        """
+        if self.open:  # the cleaner stops before an open transaction
+            return
+        resource = ConfigResource.topic(self.topic)
+        self.admin.alter_configs(resource, COMPACTED)
+        now_ms, sent = int(time.time() * 1000), list[Written]()
+
+        def compacted() -> bool:
+            """A record that is a second younger than the last one closes its segment."""
+            count = len(sent) // self.partitions
+            more = [
+                Written(one, now_ms + count * 1000, b"again", b"%d" % count, ())
+                for one in range(self.partitions)
+            ]
+            ours_writes(self.servers, self.topic, "none", more)
+            sent.extend(more)
+            gone = {(one.partition, one.value) for one in sent} - {
+                (one.partition, one.value) for one in self.seen()
+            }
+            return {partition for partition, _ in gone} == set(range(self.partitions))
+
+        eventually(compacted)
+        self.admin.alter_configs(resource, dict.fromkeys(COMPACTED))
+        eventually(lambda: self.seen() == self.seen())
+
+    def seen(self) -> list[Seen]:
+        return ours_reads(self.servers, self.topic, UNCOMMITTED)
+
 
 def check_histories(kafka: Any, topic: str, seed: int, histories: int, steps: int) -> None:
     rng, java, made = random.Random(seed), Java(kafka.bootstrap_servers), list[History]()
     with Admin(kafka.bootstrap_servers) as admin:
         try:
             for number in range(histories):
-                made.append(History(kafka, admin, f"{topic}-{number}", rng))
+                made.append(History(kafka, admin, f"{topic}-{number}", rng, compacts=number % 3 == 0))
                 for _ in range(steps):
                     made[-1].happen()
             for one in made:

@@ -230,9 +230,17 @@ def librdkafka_reads(bootstrap_servers: str, topic: str, level: str) -> list[See
             "log_level": 0,
         }
     )
-    partitions = consumer.list_topics(topic, 60).topics[topic].partitions
+    reading = Reading(bootstrap_servers)
+    try:
+        bounds = reading.bounds(topic, isolation_level=IsolationLevel[level.upper()])
+    finally:
+        reading.router.close()
     start = confluent_kafka.OFFSET_BEGINNING
-    consumer.assign([confluent_kafka.TopicPartition(topic, index, start) for index in partitions])
+    # It never says that a partition ends the records of which are deleted beyond its last stable offset.
+    partitions = [
+        confluent_kafka.TopicPartition(*tp, start) for tp, (first, end) in bounds.items() if first < end
+    ]
+    consumer.assign(partitions)
     found, ends, until = list[Seen](), set[int](), time.monotonic() + 60
     while len(ends) < len(partitions):
         assert time.monotonic() < until, f"{topic}: {ends} of {len(partitions)} ends"
