@@ -103,7 +103,7 @@ static inline uint8_t *append_bytes(Builder *b, int64_t size, int *failed)
         *failed = TOO_LARGE;
         return NULL;
     }
-    if (b->data_length + size > b->data_room) {
+    if (!b->data || b->data_length + size > b->data_room) {
         int64_t room = 2 * b->data_room + size + 1024;
         if (resize(&b->data, room)) {
             *failed = NO_MEMORY;

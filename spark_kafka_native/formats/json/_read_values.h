@@ -256,8 +256,7 @@ static int read_binary(Builder *b, const uint8_t **place, const uint8_t *end, co
         return UNSURE;
     filled = after > p ? (after[-1] == '=') + (after[-1] == '=' && after[-2] == '=') : 0;
     size = (after - p) / 4 * 3 - filled;
-    to = append_bytes(b, size, &failed);
-    if (failed)
+    if (!(to = append_bytes(b, size, &failed)))
         return failed;
     for (; p < after; p += 4) {
         const int left = p + 4 == after ? filled : 0;

@@ -127,6 +127,7 @@ def test_it_is_not_sure_of_anything_else(reader: Reader, payload: bytes) -> None
         ],
         *[(text, pa.binary()) for text in ('"=A=="', '"AA=A"', '"aGk=aGk="', '"aG\\/="', '"=="', '"aGk-"')],
         ('{"x":{},"x":{}}', MAPS),
+        ('{"":{},"":{}}', MAPS),
         ('{"x":{},"\\u0078":{}}', MAPS),
         ('{"\\ud83d":{}}', MAPS),
         ('{"x":{}', MAPS),
