@@ -200,35 +200,52 @@ def _send_all(
     producer: Producer, arguments: argparse.Namespace, typed: Mapping[str, TypedInput], counts: _Counts
 ) -> None:
     make = _maker(arguments, typed)
-    for data in _records(arguments):
-        record = make(data)
-        if typed:
-            record = _encoded(record, typed, counts.sent + 1, data)
-        delivery = producer.send(
-            arguments.topic,
-            key=record.key,
-            value=record.value,
-            partition=record.partition,
-            timestamp_ms=record.timestamp_ms,
-            headers=record.headers,
-        )
-        counts.sent += 1
-        delivery.add_done_callback(counts.ended)
-        counts.show()
-
-
-def _encoded(record: _NewRecord, typed: Mapping[str, TypedInput], number: int, data: bytes) -> _NewRecord:
-    """``record`` with its key and value in their formats. Raises `InputError`."""
-    contents, headers = {"key": record.key, "value": record.value}, record.headers
-    for payload, one in typed.items():
-        content = contents[payload]
-        if content is None:
-            continue
+    for lines in _lines(arguments):
+        records: list[_NewRecord] = []
+        problem: InputError | None = None
         try:
-            contents[payload], headers = one.encode(content), one.headers(headers)
-        except ValueError as error:
-            raise InputError(f"line {number}: the {payload} does not fit: {error}: {data[:60]!r}") from None
-    return record._replace(key=contents["key"], value=contents["value"], headers=headers)
+            records.extend(map(make, lines))
+        except InputError as error:
+            problem = error
+        if typed:
+            records, unfit = _encoded(records, typed)
+            if unfit is not None:
+                number, line = counts.sent + len(records) + 1, lines[len(records)][:60]
+                problem = InputError(f"line {number}: the {unfit}: {line!r}")
+        for record in records:
+            delivery = producer.send(
+                arguments.topic,
+                key=record.key,
+                value=record.value,
+                partition=record.partition,
+                timestamp_ms=record.timestamp_ms,
+                headers=record.headers,
+            )
+            counts.sent += 1
+            delivery.add_done_callback(counts.ended)
+            counts.show()
+        if problem is not None:
+            raise problem
+
+
+def _encoded(
+    records: list[_NewRecord], typed: Mapping[str, TypedInput]
+) -> tuple[list[_NewRecord], str | None]:
+    """``records`` with their keys and values in their formats, up to the first with one that does not fit,
+    and why it does not."""
+    why = None
+    for payload, one in typed.items():
+        contents = [getattr(record, payload) for record in records]
+        encoded, reason = one.encode(contents)
+        if reason is not None:
+            why = f"{payload} does not fit: {reason}"
+        made = []
+        for record, content in zip(records, encoded, strict=False):
+            key, value = (content, record.value) if payload == "key" else (record.key, content)
+            headers = record.headers if content is None else one.headers(record.headers)
+            made.append(record._replace(key=key, value=value, headers=headers))
+        records = made
+    return records, why
 
 
 def _maker(arguments: argparse.Namespace, typed: Mapping[str, TypedInput]) -> Callable[[bytes], _NewRecord]:
@@ -314,13 +331,14 @@ def _json_bytes(parsed: dict[str, Any], name: str) -> bytes | None:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def _records(arguments: argparse.Namespace) -> Iterator[bytes]:
+def _lines(arguments: argparse.Namespace) -> Iterator[list[bytes]]:
+    """The records in the input, as many at once as there are without waiting."""
     delimiter = _unescaped(arguments, arguments.delimiter)
     for name in arguments.files or ["-"]:
         try:
             with _opened(name) as file:
                 if arguments.whole:
-                    yield file.read()
+                    yield [file.read()]
                 else:
                     yield from _split(file, delimiter)
         except OSError as error:
@@ -343,23 +361,22 @@ def _opened(name: str) -> Any:
     return _StandardInput() if name == "-" else open(name, "rb")
 
 
-def _split(file: BinaryIO, delimiter: bytes) -> Iterator[bytes]:
+def _split(file: BinaryIO, delimiter: bytes) -> Iterator[list[bytes]]:
     """Yield the parts between delimiters as soon as they are complete; the last needs no delimiter."""
-    if delimiter == b"\n":
-        for line in iter(lambda: file.readline(_MAX_LINE_BYTES + 1), b""):
-            if len(line) > _MAX_LINE_BYTES:
-                raise InputError(f"a line is longer than {_MAX_LINE_BYTES} bytes")
-            yield line.removesuffix(b"\n")
-        return
-    rest = b""
+    rest = bytearray()
     read = getattr(file, "read1", file.read)
     while data := read(1 << 16):
-        *parts, rest = (rest + data).split(delimiter)
+        seen = max(0, len(rest) - len(delimiter) + 1)  # a delimiter may begin in the rest
+        rest += data
+        if rest.find(delimiter, seen) >= 0:
+            *parts, last = bytes(rest).split(delimiter)
+            rest = bytearray(last)
+            yield parts
         if len(rest) > _MAX_LINE_BYTES:
-            raise InputError(f"a record is longer than {_MAX_LINE_BYTES} bytes")
-        yield from parts
+            what = "line" if delimiter == b"\n" else "record"
+            raise InputError(f"a {what} is longer than {_MAX_LINE_BYTES} bytes")
     if rest:
-        yield rest
+        yield [bytes(rest)]
 
 
 def _unescaped(arguments: argparse.Namespace, text: str) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..kafka.errors import ConfigError
@@ -191,7 +191,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class TypedInput:
-    """Encodes the keys or values that lines have, one by one."""
+    """Encodes the keys or values that lines have."""
 
     def __init__(self, given: ColumnFormat, payload: str, topic: str) -> None:
         """The schemas that ``given`` names are looked up. Raises `ConfigError`."""
@@ -219,27 +219,59 @@ class TypedInput:
             zone = {name: text for name, text in given.settings if name == "timezone"}
             self._decoder = load_format("json").decoder(read_as, zone)
 
-    def encode(self, text: bytes) -> bytes:
-        """The bytes of a record, out of JSON (or of plain text). Raises ValueError for what does not fit."""
-        import pyarrow as pa
+    def encode(self, texts: Sequence[bytes | None]) -> tuple[list[bytes | None], str | None]:
+        """The bytes of records, out of JSON (or of plain text), up to the first that does not fit; and why it
+        does not. None stays None."""
+        found: list[bytes | None] = []
+        present, reason = self._checked(texts)
+        given = [text for text in present if text is not None]
+        encoded, unfit = (given, None) if self._encoder is None else self._encoded(given)
+        left = iter(encoded)
+        for text in present:
+            one = None if text is None else next(left, None)
+            if text is not None and one is None:
+                return found, unfit
+            found.append(one)
+        return found, reason
 
-        from ..formats import EncodeError
+    def _checked(self, texts: Sequence[bytes | None]) -> tuple[list[bytes | None], str | None]:
+        """The texts as the decoder takes them, up to the first that is none, and why it is none."""
         from ..formats.json.json_text import checked_json
 
-        if self._decoder is None or self._encoder is None:
-            return _checked_text(text) if self.is_text else checked_json(text).encode()
-        if self._wrapped:  # checked alone: more members would go in with it
-            text = b'{"v":' + checked_json(text).encode() + b"}"
-        decoded = self._decoder.decode(pa.array([text], pa.binary()))
-        if decoded.bad.rows:
-            raise ValueError(decoded.bad.reasons[0].removeprefix("`v` "))
+        found: list[bytes | None] = []
+        for text in texts:
+            try:
+                if text is None or (self._encoder is not None and not self._wrapped):
+                    found.append(text)
+                elif self._wrapped:  # checked alone: more members would go in with it
+                    found.append(b'{"v":' + checked_json(text).encode() + b"}")
+                else:
+                    found.append(_checked_text(text) if self.is_text else checked_json(text).encode())
+            except ValueError as error:
+                return found, str(error)
+        return found, None
+
+    def _encoded(self, texts: Sequence[bytes]) -> tuple[list[bytes], str | None]:
+        """JSON in the format, up to the first that does not fit."""
+        import numpy as np
+
+        from ..formats import EncodeError
+        from ..formats.arrays import binaries, validity
+
+        assert self._decoder is not None
+        assert self._encoder is not None
+        decoded = self._decoder.decode(binaries(texts))
         rows = decoded.array.field(0) if self._wrapped else decoded.array
+        end, reason = len(rows), None
         if rows.null_count:
-            raise ValueError("it is empty")
-        try:
-            return bytes(self._encoder.encode(rows)[0].as_py())
-        except EncodeError as error:
-            raise ValueError(error.reason) from None
+            end, reason = int(np.argmin(validity(rows))), "it is empty"
+        if decoded.bad.rows and decoded.bad.rows[0] <= end:
+            end, reason = decoded.bad.rows[0], decoded.bad.reasons[0].removeprefix("`v` ")
+        while True:
+            try:
+                return self._encoder.encode(rows[:end]).to_pylist(), reason
+            except EncodeError as error:  # of a row before the end, and perhaps not of the first
+                end, reason = error.row, error.reason
 
     def headers(self, headers: Headers) -> Headers:
         """Those of a record with such a payload, as `with_header_ids` has them."""

@@ -1,0 +1,100 @@
+"""`produce`: lines as they come, and their keys and values in formats, many at once."""
+
+import io
+import itertools
+import json
+import random
+from typing import Any
+
+import pytest
+
+from spark_kafka_native.cli import produce
+from spark_kafka_native.cli.produce import InputError, _NewRecord
+from spark_kafka_native.cli.typed_records import TypedInput
+from spark_kafka_native.formats import ColumnFormat
+from spark_kafka_native.formats.json.json_text import JsonText
+
+ENUM = {"type": "enum", "name": "E", "symbols": ["A"]}
+AVRO = json.dumps({"type": "record", "name": "R", "fields": [{"name": "e", "type": ENUM}]})
+FORMATS = {
+    "columns": ColumnFormat("json", "id bigint"),
+    "one value": ColumnFormat("avro", '{"type": "array", "items": "int"}'),
+    "text": ColumnFormat("string"),
+    "no schema": JsonText(),
+    "avro": ColumnFormat("avro", AVRO),
+}
+TEXTS = [
+    b'{"id": 1}',
+    b'{"id": "x"}',
+    b"",
+    b"[1]",
+    b'[1,"x"]',
+    b'{"e": "A"}',
+    b'{"e": "B"}',
+    b"\xff",
+    b"1 2",
+    None,
+]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_many_at_once_are_encoded_as_each_alone(name: str) -> None:
+    drawn, one = random.Random(3), TypedInput(FORMATS[name], "value", "t")
+    alone = {text: one.encode([text]) for text in TEXTS}
+    fit = [text for text in TEXTS if alone[text][1] is None]
+    assert len(fit) >= 2
+    for _ in range(200):
+        texts = [drawn.choice(fit if drawn.random() < 0.8 else TEXTS) for _ in range(drawn.randrange(9))]
+        good = list(itertools.takewhile(lambda text: alone[text][1] is None, texts))
+        encoded, reason = one.encode(texts)
+        assert encoded == [alone[text][0][0] for text in good]
+        assert reason == (None if len(good) == len(texts) else alone[texts[len(good)]][1])
+
+
+def test_of_keys_and_values_the_first_line_that_does_not_fit_is_named() -> None:
+    typed = {name: TypedInput(FORMATS["columns"], name, "t") for name in ("key", "value")}
+    fits, bad = b'{"id":1}', b'{"id":"x"}'
+
+    def end_of(*pairs: tuple[bytes, bytes]) -> tuple[int, str]:
+        records, why = produce._encoded([_NewRecord(*pair) for pair in pairs], typed)
+        return len(records), (why or "").partition(":")[0]
+
+    assert end_of((fits, fits), (fits, fits)) == (2, "")
+    assert end_of((fits, fits), (fits, bad), (bad, fits)) == (1, "value does not fit")
+    assert end_of((fits, fits), (bad, fits), (fits, bad)) == (1, "key does not fit")
+    assert end_of((bad, bad)) == (0, "key does not fit")
+
+
+class Typing(io.RawIOBase):
+    """Standard input of a person: each read gives as much as was typed."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self.pieces = list(pieces)
+
+    def read1(self, _size: int) -> bytes:
+        return self.pieces.pop(0) if self.pieces else b""
+
+
+@pytest.mark.parametrize(
+    ("delimiter", "pieces", "found"),
+    [
+        (b"\n", [b"a\n", b"b\nc", b"d\n\n"], [[b"a"], [b"b"], [b"cd", b""]]),
+        (b"\n", [b"a"], [[b"a"]]),
+        (b"\n", [], []),
+        (b"\r\n", [b"a\r", b"\nb\r", b"c\r\n"], [[b"a"], [b"b\rc"]]),
+        (b"ab", [b"xa", b"b", b"aab", b"b"], [[b"x"], [b"a"], [b"b"]]),
+    ],
+)
+def test_lines_go_on_as_soon_as_they_are_complete(
+    delimiter: bytes, pieces: list[bytes], found: list[list[bytes]]
+) -> None:
+    lines: Any = produce._split(Typing(*pieces), delimiter)  # type: ignore[arg-type]
+    assert list(lines) == found
+
+
+def test_a_line_without_end_is_refused_after_those_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(produce, "_MAX_LINE_BYTES", 10)
+    lines = produce._split(Typing(b"a\n" + b"x" * 10, b"x"), b"\n")  # type: ignore[arg-type]
+    assert next(lines) == [b"a"]
+    with pytest.raises(InputError, match="longer than 10 bytes"):
+        next(lines)
