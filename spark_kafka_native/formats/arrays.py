@@ -47,10 +47,19 @@ def text_scalar(text: str) -> pa.Scalar:
     return strings([text])[0]
 
 
+_FLOATS: Final = {"halffloat": "f2", "float": "f4", "double": "f8"}
+
+
+def numpy_type(kind: pa.DataType) -> np.dtype[Any]:
+    """NumPy's type for numbers of ``kind``. `to_pandas_dtype` imports pandas; without it pyarrow 18 fails."""
+    name = str(kind)
+    return np.dtype(_FLOATS.get(name, name))
+
+
 def numbers(array: pa.Array) -> npt.NDArray[Any]:
     """The numbers of ``array``, without a copy; anything where it is null."""
     data = array.buffers()[1]
-    kind = np.dtype(array.type.to_pandas_dtype())
+    kind = numpy_type(array.type)
     if data is None or not len(array):
         return np.zeros(len(array), kind)
     return np.frombuffer(data, kind, len(array), array.offset * kind.itemsize)
@@ -127,7 +136,7 @@ def check_values(array: pa.Array) -> None:
 
 
 def _check_range(array: pa.Array, least: int, most: int) -> None:
-    values = np.frombuffer(array.buffers()[1], array.type.to_pandas_dtype())[array.offset :][: len(array)]
+    values = np.frombuffer(array.buffers()[1], numpy_type(array.type))[array.offset :][: len(array)]
     outside = ((values < least) | (values > most)) & validity(array)
     if outside.any():
         raise pa.ArrowInvalid("a year before 1 or after 9999")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from ..arrays import binaries, wrap
+from ..arrays import binaries, numpy_type, wrap
 from ..errors import FormatError
 from .message_types import is_map
 from .messages import ListCodec, MapCodec, MessageField, StructCodec
@@ -106,7 +106,7 @@ def _raw_value(found: FieldDescriptor) -> pa.Array:
         return binaries([value])
     if pa.types.is_boolean(kind):
         return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(bytes([value]))])
-    return wrap(np.array([value], kind.to_pandas_dtype()), kind)
+    return wrap(np.array([value], numpy_type(kind)), kind)
 
 
 def _unread(message: Descriptor, names: set[str]) -> tuple[WireField, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..arrays import hide, numbers, offsets_and_data, strings, validity, wrap
+from ..arrays import hide, numbers, numpy_type, offsets_and_data, strings, validity, wrap
 from .cells import Cells
 from .wire import WireFile
 
@@ -148,13 +148,13 @@ def _convert(values: pa.Array, kind: pa.DataType, cells: Cells) -> pa.Array:
     if values.type == kind:
         return values
     given, valid = numbers(values), validity(values)
-    limits = np.iinfo(kind.to_pandas_dtype())
+    limits = np.iinfo(numpy_type(kind))
     outside = given > limits.max if limits.max < np.iinfo(given.dtype).max else np.zeros(len(given), np.bool_)
     if limits.min > np.iinfo(given.dtype).min:
         outside = outside | (given < limits.min)
     outside &= valid
     cells.refuse(outside, f"does not fit {kind}")
-    return wrap(given.astype(kind.to_pandas_dtype()), kind, valid & ~outside)
+    return wrap(given.astype(numpy_type(kind)), kind, valid & ~outside)
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,15 @@
 """Formats by their names: ours, those of other packages, and none."""
 
+import subprocess
+import sys
 from importlib.metadata import EntryPoint
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from spark_kafka_native.formats import Decoded, FormatError, format, format_names, load_format
+from spark_kafka_native.formats.arrays import numpy_type
 from spark_kafka_native.formats.bad_records import decode_column, encode_column
 from spark_kafka_native.formats.json.json_format import JsonFormat
 
@@ -118,3 +122,43 @@ def test_a_column_of_more_than_2_gib_is_an_error_that_says_what_to_do(error: Exc
         decode_column(TooLarge(error), rows, pa.string(), "'avro' of the value")
     with pytest.raises(FormatError, match=r"2 rows .* 'avro' of the value, .*maxRecordsPerBatch"):
         encode_column(TooLarge(error), rows, "'avro' of the value")
+
+
+WITHOUT_PANDAS = """
+import sys
+
+class NoPandas:
+    def find_spec(self, name, *_):
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, NoPandas())
+import pyarrow as pa
+from spark_kafka_native.formats import ColumnFormat
+from spark_kafka_native.formats.bad_records import decode_column, encode_column
+
+fields = {"id": pa.int32(), "at": pa.timestamp("us", "UTC"), "day": pa.date32(), "text": pa.string(), "x": pa.float32()}
+kind = pa.struct(list(fields.items()))
+row = {"id": 1, "at": 10**15, "day": 19000, "text": "a", "x": 1.5}
+rows = pa.array([row, None, {**row, "at": None}], kind)
+for name in ("json", "csv", "arrow-ipc"):
+    given = ColumnFormat(name, kind)
+    payloads = encode_column(given.encoder(kind, "value", "t"), rows, name)
+    decoded = decode_column(given.decoder("value", "t")[0], payloads, kind, name)
+    assert decoded.array.equals(rows) and not decoded.bad.rows, (name, decoded)
+print("done")
+"""  # noqa: E501
+
+
+def test_formats_need_no_pandas() -> None:
+    # Where it was missing, older pyarrows raised in the middle of a read.
+    done = subprocess.run([sys.executable, "-c", WITHOUT_PANDAS], capture_output=True, text=True, check=False)
+    assert done.stdout == "done\n", done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("kind", [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)])
+def test_types_of_numpy(kind: str) -> None:
+    assert numpy_type(pa.type_for_alias(kind)) == np.dtype(kind)
+    assert numpy_type(pa.float64()) == np.dtype("float64")
+    assert numpy_type(pa.float32()) == np.dtype("float32")
+    assert numpy_type(pa.float16()) == np.dtype("float16")
