@@ -88,7 +88,7 @@ def phone_shows_all(page: Page, url: str) -> None:
     width = page.evaluate("document.documentElement.scrollWidth")
     assert width <= 390, f"the page is {width} pixels wide on a screen of 390"
     page.locator(".nav-overlay-icon:visible").first.click()
-    expect(page.locator(".sidebar-tree a.reference", has_text="Options").first).to_be_in_viewport()
+    expect(page.locator(".sidebar-tree a.reference", has_text="Read me").first).to_be_in_viewport()
     page.set_viewport_size({"width": 1280, "height": 800})
 
 
@@ -105,11 +105,12 @@ def main() -> None:
         page.route(lambda asked: not asked.startswith((url, "data:", "blob:")), lambda route: route.abort())
         search_finds(page, url, "maxPartitions", "Options")
         search_finds(page, url, "MalformedRecordError", "Troubleshooting")
-        navigation_leads(page, url, "Semantics", "means")
+        navigation_leads(page, url, "Guarantees", "Guarantees")
         navigation_leads(page, url, "API", "API")
         themes_differ(page, url)
         code_is_copied(page, url)
-        diagrams_are_drawn(page, url, "docs/DESIGN.html")
+        for path in ("index.html", "docs/streaming.html", "docs/exactly-once.html", "docs/DESIGN.html"):
+            diagrams_are_drawn(page, url, path)
         phone_shows_all(page, url)
         for built in sorted(Path(sys.argv[1]).rglob("*.html")):
             page.goto(f"{url}/{built.relative_to(sys.argv[1])}")

@@ -17,6 +17,9 @@ suppress_warnings = [
     "ref.python",  # `bytes` in a docstring is also the name of an attribute
 ]
 
+mermaid_height = "auto"
+mermaid_fullscreen = False
+
 # Notebooks are shown as they were run last (tests/notebooks runs them).
 nb_execution_mode = "off"
 myst_heading_anchors = 4

@@ -1,7 +1,8 @@
-"""Each ``##`` section of docs/client.md runs: its Python blocks, in order, as one program.
+"""The pages on the client run: each page's Python blocks, in order, as one program; on docs/client.md those
+of each ``##`` section.
 
-``localhost:9092`` in a program stands for the tests' broker. A comment in the section, as
-``<!-- topics: a, b=3 -->``, names topics that exist before it runs, with their partitions.
+``localhost:9092`` in a program stands for the tests' broker. A comment, as ``<!-- topics: a, b=3 -->``, names
+topics that exist before it runs, with their partitions.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ import pytest
 
 from spark_kafka_native.testing import EmbeddedKafka
 
-PAGE = Path(__file__).parents[2] / "docs/client.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("groups.md", "admin.md", "metrics.md", "other-clients.md", "testing.md")
+"""One program each."""
 
 
 def sections() -> dict[str, str]:
-    parts = re.split(r"^## (.+)$", PAGE.read_text(), flags=re.MULTILINE)
+    parts = re.split(r"^## (.+)$", (DOCS / "client.md").read_text(), flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
@@ -38,12 +41,12 @@ SECURED = "TLS and SASL"
 """It runs where the brokers are that have such listeners: in ``tests/broker/test_security.py``."""
 PROGRAMS = {
     title: section for title, section in sections().items() if program_of(section) and title != SECURED
-}
+} | {page: (DOCS / page).read_text() for page in PAGES}
 
 
 @pytest.mark.broker
 @pytest.mark.parametrize("title", PROGRAMS)
-def test_a_section_of_the_clients_page_runs(title: str, kafka: EmbeddedKafka, tmp_path: Path) -> None:
+def test_a_program_of_the_clients_pages_runs(title: str, kafka: EmbeddedKafka, tmp_path: Path) -> None:
     for name, partitions in topics_of(PROGRAMS[title]).items():
         kafka.create_topic(name, partitions)
     program = tmp_path / "section.py"
@@ -61,5 +64,6 @@ def test_a_section_of_the_clients_page_runs(title: str, kafka: EmbeddedKafka, tm
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-5000:]
 
 
-def test_the_page_has_its_first_sections() -> None:
+def test_the_pages_have_their_programs() -> None:
     assert list(PROGRAMS)[:2] == ["Connecting", "Producer"]
+    assert all(program_of(PROGRAMS[page]) for page in PAGES)

@@ -1,4 +1,4 @@
-"""The table of metrics in docs/client.md, out of their declarations. ``python tests/tools/metrics_table.py``
+"""The table of metrics in docs/metrics.md, out of their declarations. ``python tests/tools/metrics_table.py``
 writes it into the page."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from spark_kafka_native.kafka.observe.catalogue import ALL_METRICS
 
-PAGE = Path(__file__).parents[2] / "docs/client.md"
+PAGE = Path(__file__).parents[2] / "docs/metrics.md"
 BEGIN, END = "<!-- metrics: begin -->\n", "<!-- metrics: end -->"
 
 

@@ -1,6 +1,6 @@
 """Every metric of the client, declared once: its name, kind, unit and tags.
 
-The names are stable: dashboards are built on them. ``docs/client.md`` shows this table.
+The names are stable: dashboards are built on them. ``docs/metrics.md`` shows this table.
 """
 
 from __future__ import annotations

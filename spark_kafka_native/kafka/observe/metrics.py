@@ -187,7 +187,7 @@ class MetricKey(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class MetricsSnapshot:
-    """The values of a client's metrics at one moment. ``docs/client.md`` lists the metrics.
+    """The values of a client's metrics at one moment. ``docs/metrics.md`` lists them.
 
     ``snapshot.values`` maps each name with its tags to a number or a `Distribution`. Counters and
     distributions of one client only grow; a forked process starts at zero.

@@ -32,8 +32,9 @@ _INTRO: Final = """\
 Generated from the declarations by `python -m spark_kafka_native.spark.options`; a test compares the two.
 
 Names are case-insensitive. Options marked * are unknown to Spark's own Kafka connector; all others mean what
-they mean there, and their errors use its words. An unknown name is not an error, unless
-`unknownOptions=error` says so: a warning names it, and the nearest known one.
+they mean there, and their errors use its words. Where a row has two names, the second is the same for keys.
+An unknown name is not an error, unless `unknownOptions=error` says so: a warning names it, and the nearest
+known one.
 """
 _SECTIONS: Final = (
     ("Reading", Scope.READ | Scope.STREAM),
@@ -62,7 +63,11 @@ def write_options_page() -> str:
     """The whole page, Markdown."""
     parts = [_INTRO]
     for title, scope in _SECTIONS:
-        rows = [_write_row(option) for option in OPTIONS if _section_of(option) == scope]
+        rows = [
+            _write_row(option)
+            for option in OPTIONS
+            if _section_of(option) == scope and not _is_of_keys(option.name)
+        ]
         parts.append(
             f"## {title}\n\n| option | values | default | meaning |\n|---|---|---|---|\n"
             + "\n".join(rows)
@@ -108,10 +113,17 @@ def _section_of(option: Option) -> Scope:
     return Scope.READ | Scope.STREAM if Scope.READ in option.scope else Scope.STREAM
 
 
+def _is_of_keys(name: str) -> bool:
+    """True for an option that has the row of its twin for values."""
+    return name.startswith("key.")
+
+
 def _write_row(option: Option) -> str:
     batch_only = Scope.READ in option.scope and Scope.STREAM not in option.scope
+    of_keys = option.name.replace("value.", "key.", 1)
+    names = [option.name, *(other.name for other in OPTIONS if other.name == of_keys != option.name)]
     cells = (
-        f"`{option.name}`{'*' if option.ours else ''}",
+        ", ".join(f"`{name}`{'*' if option.ours else ''}" for name in names),
         _write_values(option),
         _write_option_default(option),
         option.sentence + (" Batch only." if batch_only else ""),

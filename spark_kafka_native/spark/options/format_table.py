@@ -26,8 +26,8 @@ FORMAT_OPTIONS: Final[tuple[Option, ...]] = (
         values="`raw`, `string`, `json`, `csv`, `avro`, `protobuf`, `arrow-ipc`, or one of another package",
         ours=True,
         sentence=(
-            "What the values are. `json`, `avro`, `protobuf`: the column `value` is a struct instead of "
-            "bytes; see [formats.md](formats.md). A read takes its type from `value.schema` or from "
+            "What the values (keys) are. `json`, `avro`, `protobuf`: the column `value` is a struct instead "
+            "of bytes; see [formats.md](formats.md). A read takes its type from `value.schema` or from "
             "`.schema(...)`; a write encodes the column that it finds."
         ),
     ),
@@ -45,8 +45,9 @@ FORMAT_OPTIONS: Final[tuple[Option, ...]] = (
         values="DDL (`id bigint, name string`), the JSON of a `StructType`, or a schema of the format",
         ours=True,
         sentence=(
-            "The fields of the values. Only these are decoded. In Avro's JSON, with `value.format=avro`: the "
-            "schema that the values were written with, or are to be written with. A write takes no other. "
+            "The fields of the values (keys). Only these are decoded. In Avro's JSON, with "
+            "`value.format=avro`: the schema that the values were written with, or are to be written with. A "
+            "write takes no other. "
             "`infer`, for JSON and CSV: `load()` finds them in the newest records."
         ),
     ),

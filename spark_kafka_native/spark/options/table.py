@@ -142,9 +142,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
         ours=True,
         sentence=(
             "When `earliest`, `latest` and times after the last record become offsets. `task`: when a task "
-            "runs, as in Spark's connector; each execution of a DataFrame sees what has arrived. `load`: "
-            "once, when the DataFrame is first executed, so that a task that Spark runs again reads the same "
-            "records. See [semantics.md](semantics.md#reading)."
+            "runs, so that each execution sees what has arrived, as in Spark's connector. `load`: once, when "
+            "the DataFrame is first executed, so that a task that runs again reads the same records. See "
+            "[reading](reading.md#when-offsets-are-bound)."
         ),
     ),
     Option(
@@ -400,11 +400,10 @@ OPTIONS: Final[tuple[Option, ...]] = (
         default="at-least-once",
         ours=True,
         sentence=(
-            "With `exactly-once` readers with `read_committed` see each row of a streaming query once, "
-            "whichever process dies: rows are written in transactions, and a micro-batch that runs again "
-            "leaves out what is committed; for deterministic queries: see "
-            "[the limits](semantics.md#exactly-once). A batch write is all or nothing with it, and has to be "
-            "[written by one task](semantics.md#all-or-nothing)."
+            "With `exactly-once` readers with `read_committed` see each row of a deterministic streaming "
+            "query once, whichever process dies: see [the limits](exactly-once.md#what-it-needs). A batch "
+            "write is all or nothing with it, and [written by one task](exactly-once.md#all-or-nothing), or "
+            "has a `writeId`."
         ),
     ),
     Option(
@@ -414,13 +413,11 @@ OPTIONS: Final[tuple[Option, ...]] = (
         values="text",
         ours=True,
         sentence=(
-            "What the transactional ids and the groups of an exactly-once write begin with; the query's id "
-            "and the number of the task follow. Keep it as long as the query lives. ACLs: Write and Describe "
-            "on these transactional ids, Read and Describe on these groups, Read and Write on the topics. "
-            "Of a batch write `-batch` follows, and the next run aborts what this one has left; without the "
-            "option each run has a name of its own. With `writeId` it is `-write/` and that name. "
-            "Also of the dead letters of a stream that reads with `mode=dlq`: the query's id, `-dlq-` and "
-            "the topic-partition follow."
+            "What the transactional ids and the groups of an exactly-once write begin with. Keep it as long "
+            "as the query lives. In a stream the query's id and the number of the task follow; in a batch "
+            "write `-batch`, and the next run aborts what this one has left (without the option each run has "
+            "a name of its own); with `writeId` `-write/` and that name; with `mode=dlq` the query's id, "
+            "`-dlq-` and the topic-partition. [ACLs](exactly-once.md#what-it-needs)."
         ),
     ),
     Option(
@@ -434,8 +431,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         sentence=(
             "How long a transaction may be open, from a task's first row to the commit of the micro-batch or "
             "of the job; at most the broker's `transaction.max.timeout.ms` (15 minutes). One that exceeds it "
-            "is aborted: its micro-batch runs again, with the same offsets, and its job fails. So limit what "
-            "a micro-batch reads."
+            "is aborted: its micro-batch runs again, with the same offsets, or its job fails."
         ),
     ),
     Option(
@@ -445,9 +441,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         ours=True,
         sentence=(
             "The name of an exactly-once batch write, which any number of tasks then write. Run it again "
-            "under the same name after a failure: it writes what is missing, and nothing twice; once it is "
-            "complete it writes nothing, and rows that differ are refused. See "
-            "[the limits](semantics.md#a-write-with-a-name)."
+            "under the same name after a failure: it writes what is missing, and nothing twice; rows that "
+            "differ are refused. See [the limits](exactly-once.md#a-write-with-a-name)."
         ),
     ),
     Option(
@@ -458,8 +453,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         sentence=(
             "A compacted topic where an exactly-once stream keeps its commit markers, instead of in groups "
             "whose offsets expire (`offsets.retention.minutes`). It must exist with "
-            "`cleanup.policy=compact`; one partition is enough, and many queries may share it. ACLs: Read, "
-            "Write and DescribeConfigs on it, and none on groups."
+            "`cleanup.policy=compact`; one partition is enough, and many queries may share it."
         ),
     ),
     Option(
