@@ -198,9 +198,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         ours=True,
         sentence=(
             "Plans only what filters on `topic`, `partition`, `offset` and the earliest `timestamp` "
-            "leave, if the session has `spark.sql.python.filterPushdown.enabled=true`. Only for a "
-            "DataFrame that is used with a single filter: Spark keeps the last pushed filters attached to "
-            "it, whatever it is used for next."
+            "leave, if the session has `spark.sql.python.filterPushdown.enabled=true`. [Only for a "
+            "DataFrame that is used with a single filter](reading.md#pushed-filters)."
         ),
     ),
     Option(
@@ -284,10 +283,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
         minimum=1,
         ours=True,
         sentence=(
-            "The approximate maximum number of bytes of keys, values and headers, uncompressed, in a "
-            "micro-batch, shared like `maxOffsetsPerTrigger`. The size of a record is estimated: the "
-            "driver reads a sample of what comes next from the partitions with the most to read. If "
-            "`maxOffsetsPerTrigger` is given too, the stricter of the two applies."
+            "The maximum number of bytes of keys, values and headers, uncompressed, in a micro-batch, by "
+            "[an estimate](streaming.md#how-much-a-batch-reads). If `maxOffsetsPerTrigger` is given too, the "
+            "stricter of the two applies."
         ),
     ),
     Option(
