@@ -23,6 +23,8 @@ INNER = {
     "TooLargeError": "inside of formats: an Arrow IPC stream that is a bad record",
     "RecursiveError": "a FormatError, about a Protobuf message that contains itself",
     "RequestError": "inside of formats.registry: it asks again, or raises a RegistryError",
+    "RefusedError": "inside of http_request: a RegistryError, or an AuthenticationError for a token endpoint",
+    "ForbiddenAddressError": "the same",
     "KafkaError": "the base of the others; nobody raises it by itself",
 }
 
