@@ -24,7 +24,7 @@ help:
 	@echo "make soak    the tests that take minutes, and those that take hours"
 	@echo "make mutants changes to the code that no test notices; MUTANTS_ARGS=--help"
 	@echo "make sanitize  the compiled kernels with gcc's sanitizers (some minutes)"
-	@echo "make matrix  the lowest versions of everything, and each PySpark and Python (half an hour)"
+	@echo "make matrix  the lowest versions of everything, and each PySpark, Python and Kafka (an hour); writes docs/compatibility.md"
 	@echo "make wheels  the sdist and the wheels of all platforms in dist/, checked and tried"
 	@echo "make docs    the documentation as a site, in build/site/html"
 	@echo "make broker  a Kafka broker in the foreground, for trying things out"
@@ -61,6 +61,7 @@ check: $(STAMP)
 # Not part of test: it downloads some gigabytes of PySpark and more.
 matrix: java
 	@bash .ci/matrix.sh .venv-matrix
+	@python3 .ci/matrix.py .venv-matrix/cells
 
 # Not part of test: a release's, and ten minutes for each Python.
 wheels: java

@@ -25,6 +25,7 @@ INSIDE = {
     "benchmarks/formats_avro.py": "spark_kafka_native.formats",
     "benchmarks/protobuf_columns.py": "spark_kafka_native.formats",
     "benchmarks/records.py": "spark_kafka_native.kafka.records",
+    "benchmarks/scale.py": "spark_kafka_native",
     "benchmarks/worker_sockets.py": "spark_kafka_native.spark.worker_tuning",
     # It times the sink's requests, one by one.
     "benchmarks/harness/exactly_once.py": "spark_kafka_native",
