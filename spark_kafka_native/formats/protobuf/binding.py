@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from ..arrays import binaries, numpy_type, wrap
 from ..errors import FormatError
+from .descriptors import is_repeated, is_required
 from .message_types import is_map
 from .messages import ListCodec, MapCodec, MessageField, StructCodec
 from .scalars import (
@@ -78,14 +79,14 @@ def _field(found: FieldDescriptor, codec: ColumnCodec, emits_defaults: bool) -> 
     default = None
     if found.has_default_value:
         default = _raw_value(found)
-    elif emits_defaults and not found.is_repeated and not found.has_presence:
+    elif emits_defaults and not is_repeated(found) and not found.has_presence:
         default = zero(RAW_TYPES[found.type])
     return MessageField(
         name=found.name,
         number=found.number,
         codec=codec,
-        is_repeated=found.is_repeated,
-        is_required=found.is_required,
+        is_repeated=is_repeated(found),
+        is_required=is_required(found),
         has_presence=found.has_presence,
         default=default,
         oneof=_oneof(found),
@@ -130,7 +131,7 @@ def _codec(found: FieldDescriptor, kind: pa.DataType, emits: bool, reads: bool, 
         entry = found.message_type.fields_by_name
         key = _element(entry["key"], kind.key_type, emits, reads, f"{path}{{}}")
         return MapCodec(kind, key, _element(entry["value"], kind.item_type, emits, reads, f"{path}{{}}"))
-    if found.is_repeated:
+    if is_repeated(found):
         if not pa.types.is_list(kind):
             raise FormatError(f"`{path}` is repeated: its type must be an array, not {kind}")
         return ListCodec(kind, _element(found, kind.value_type, emits, reads, f"{path}[]"))
@@ -168,7 +169,7 @@ def _message(message: Descriptor, kind: pa.DataType, emits: bool, reads: bool, p
 
 def _check_time(message: Descriptor) -> None:
     """A descriptor may call anything so."""
-    shape = [(one.number, one.type, one.is_repeated) for one in message.fields]
+    shape = [(one.number, one.type, is_repeated(one)) for one in message.fields]
     if shape != [(1, 3, False), (2, TYPE_INT32, False)]:
         raise FormatError(f"{message.full_name} is not Google's")
 

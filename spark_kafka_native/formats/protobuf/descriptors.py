@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..errors import FormatError
 
 if TYPE_CHECKING:
-    from google.protobuf.descriptor import Descriptor, FileDescriptor
+    from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 MAX_DESCRIPTOR_BYTES: Final = 4 * 1024 * 1024
@@ -28,6 +28,16 @@ def require_libraries() -> None:
             raise FormatError(
                 f"protobuf needs the package {name.replace('google.', '')}: {INSTALL}"
             ) from error
+
+
+def is_repeated(field: FieldDescriptor) -> bool:
+    """True for a list or a map. protobuf has this property since 6.31, and no `label` since 7."""
+    return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED)
+
+
+def is_required(field: FieldDescriptor) -> bool:
+    """True for a field that proto2 calls required; see `is_repeated`."""
+    return bool(field.is_required if hasattr(field, "is_required") else field.label == field.LABEL_REQUIRED)
 
 
 def named_descriptor(settings: Mapping[str, str]) -> Descriptor | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from ..errors import FormatError
+from .descriptors import is_repeated
 from .scalars import RAW_TYPES, TYPE_ENUM, TYPE_GROUP, TYPE_MESSAGE
 from .well_known import DURATION, TIMESTAMP, wrapped
 
@@ -103,7 +104,7 @@ class _Walk:
             key = self._element(entry["key"], seen, path)
             return None if value is None or key is None else pa.map_(key, value)
         element = self._element(one, seen, path)
-        return element if element is None or not one.is_repeated else pa.list_(element)
+        return element if element is None or not is_repeated(one) else pa.list_(element)
 
     def _element(self, one: FieldDescriptor, seen: Counter[str], path: str) -> pa.DataType | None:
         if one.type == TYPE_ENUM:

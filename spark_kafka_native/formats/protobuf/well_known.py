@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from ..arrays import hide, numbers, validity, wrap
 from .cells import Cells
+from .descriptors import is_repeated
 from .scalars import RAW_TYPES, TYPE_INT32, TYPE_INT64, TYPE_MESSAGE, ColumnCodec, is_zero
 from .wire import WireField, WireFile
 
@@ -33,7 +34,7 @@ def wrapped(message: Descriptor) -> FieldDescriptor | None:
     """The only field of a wrapper; None if ``message`` is none. A descriptor may call anything so."""
     fields = message.fields
     is_one = message.full_name in WRAPPERS and len(fields) == 1 and fields[0].number == 1
-    return fields[0] if is_one and not fields[0].is_repeated and fields[0].type in RAW_TYPES else None
+    return fields[0] if is_one and not is_repeated(fields[0]) and fields[0].type in RAW_TYPES else None
 
 
 @dataclass(frozen=True)

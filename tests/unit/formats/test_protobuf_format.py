@@ -16,7 +16,7 @@ from support.protobuf_messages import PROTO3, descriptor
 from spark_kafka_native.formats import ColumnFormat, EncodeError, FormatError, load_format
 from spark_kafka_native.formats.protobuf import protobuf_format
 from spark_kafka_native.formats.protobuf.compile import compile_proto
-from spark_kafka_native.formats.protobuf.descriptors import to_text
+from spark_kafka_native.formats.protobuf.descriptors import is_repeated, is_required, to_text
 from spark_kafka_native.formats.protobuf.message_types import TypeChoices, message_type
 from spark_kafka_native.formats.protobuf.protobuf_format import ProtobufFormat
 
@@ -442,3 +442,18 @@ def test_proto_text_that_does_not_compile() -> None:
 
 def test_it_is_found_by_its_name() -> None:
     assert isinstance(load_format("protobuf"), ProtobufFormat)
+
+
+class OldField:
+    """A field as protobuf before 6.31 describes it."""
+
+    LABEL_REQUIRED, LABEL_REPEATED = 2, 3
+
+    def __init__(self, label: int) -> None:
+        self.label = label
+
+
+def test_labels_of_older_protobufs() -> None:
+    fields: list[Any] = [OldField(label) for label in (1, 2, 3)]
+    assert [is_required(one) for one in fields] == [False, True, False]
+    assert [is_repeated(one) for one in fields] == [False, False, True]
