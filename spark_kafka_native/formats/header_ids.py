@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .arrays import binaries, boolean, strings, text_scalar, validity, wrap
+from .arrays import binaries, boolean, numbers, strings, text_scalar, validity, wrap
 from .format import Encoder, HeaderEncoder
 
 NAMES: Final = {"key": "__key_schema_id", "value": "__value_schema_id"}
@@ -30,7 +31,7 @@ def header_ids(headers: pa.Array | None, payload: str) -> pa.Array | None:
     is_id = _is_id(pairs, payload)
     if is_id.true_count == 0:
         return None
-    rows = pc.list_parent_indices(headers).filter(is_id).to_numpy()
+    rows = _parents(headers)[is_id.to_numpy(zero_copy_only=False)]
     rows, first = np.unique(rows, return_index=True)  # of several headers the first one counts
     places = np.full(len(headers), -1, np.int64)
     places[rows] = first
@@ -55,7 +56,7 @@ def with_header_ids(
             return None
         headers = pa.ListArray.from_arrays(wrap(np.zeros(len(payloads) + 1, np.int32), pa.int32()), _NO_PAIRS)
     pairs = headers.flatten()
-    parents = pc.list_parent_indices(headers).to_numpy()
+    parents = _parents(headers)
     places = np.flatnonzero(~(_is_id(pairs, payload).to_numpy(zero_copy_only=False) & present[parents]))
     if encoder.header is None and len(places) == len(pairs):
         return headers
@@ -80,6 +81,13 @@ def with_header_ids(
 _FALSE: Final = boolean(np.zeros(1, np.bool_))[0]
 _PAIR: Final = [pa.field("key", pa.string()), pa.field("value", pa.binary())]
 _NO_PAIRS: Final = pa.StructArray.from_arrays([strings([]), binaries([])], fields=_PAIR)
+
+
+def _parents(headers: pa.Array) -> npt.NDArray[np.int64]:
+    """The row of each header that `flatten` gives: not of those behind a null list, which
+    `list_parent_indices` has, too."""
+    counts = numbers(pc.list_value_length(headers)) * validity(headers)
+    return np.repeat(np.arange(len(headers)), counts)
 
 
 def _is_id(pairs: pa.Array, payload: str) -> pa.Array:

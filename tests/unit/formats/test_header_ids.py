@@ -110,3 +110,26 @@ def test_a_header_with_a_null_name_is_left_for_the_check_of_headers() -> None:
     found = with_header_ids(Marking(b"1"), "value", pa.array([b"a"], pa.binary()), headers)
     assert found is not None
     assert found.to_pylist() == [[{"key": None, "value": b"1"}, None, {"key": VALUE, "value": b"1"}]]
+
+
+def test_a_null_list_may_have_headers_behind_it() -> None:
+    pairs = pa.array(
+        [{"key": name, "value": name.encode()} for name in ("a", "hidden", VALUE, "b")],
+        HEADERS_TYPE.value_type,
+    )
+    headers = pa.ListArray.from_arrays(
+        pa.array([0, 1, 3, 4, 4], pa.int32()), pairs, mask=pa.array([False, True, False, False])
+    )
+    payloads = pa.array([b"p"] * 4, pa.binary())
+    own = {"key": VALUE, "value": b"new"}
+    a, b = {"key": "a", "value": b"a"}, {"key": "b", "value": b"b"}
+    for first in range(3):
+        found = with_header_ids(Marking(b"new"), "value", payloads[first:], headers[first:])
+        assert found is not None
+        assert found.to_pylist() == [[a, own], [own], [b, own], [own]][first:]
+    read = pa.ListArray.from_arrays(
+        pa.array([0, 2, 3, 4], pa.int32()), pairs, mask=pa.array([True, False, True])
+    )
+    ids = header_ids(read, "value")
+    assert ids is not None
+    assert ids.to_pylist() == [None, VALUE.encode(), None]
