@@ -29,7 +29,9 @@ for version in 3.11 3.12 3.13 3.14; do
     (
         cd "$here"
         .venv/bin/python -c "import spark_kafka_native as one; assert '.venv' in one.__file__, one.__file__"
-        .venv/bin/python -c "from spark_kafka_native.kafka.records.kernel import COMPILED; assert COMPILED"
+        for kernel in kafka.records._kernel formats.avro._kernel formats.json._read_kernel formats.json._write_kernel; do
+            .venv/bin/python -c "import spark_kafka_native.$kernel"
+        done
         "$folder/tools/bin/basedpyright" --pythonpath .venv/bin/python --level error tests/docs/user_program.py
         .venv/bin/python -m pytest tests/unit -n 2 --quiet "${sources[@]}"
         mkdir empty && cd empty && ../.venv/bin/pykafka demo
