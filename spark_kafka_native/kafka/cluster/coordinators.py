@@ -9,13 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from ..error_code import ErrorCode
-from ..errors import (
-    BrokerError,
-    IncompleteResponseError,
-    KafkaError,
-    NetworkError,
-    UnsupportedVersionError,
-)
+from ..errors import BrokerError, IncompleteResponseError, KafkaError, NetworkError
 from ..protocol.api.find_coordinator import FindCoordinatorRequest
 from ..protocol.message import Request, Response
 from ..runtime.deadline import Deadline
@@ -113,7 +107,7 @@ def find_coordinators(router: Router, keys: Sequence[CoordinatorKey], deadline: 
         found = [one for one in router.ask_any(request, deadline).coordinators if not one.error_code]
         if any(one.node_id not in router.snapshot.brokers for one in found):
             router.refresh((), deadline)
-    except (BrokerError, NetworkError, IncompleteResponseError, UnsupportedVersionError) as error:
+    except KafkaError as error:
         _LOG.debug("%d coordinators are looked up one by one: %s", len(missing), error)
         return
     for one in found:

@@ -430,6 +430,8 @@ class RequestPipeline:
         for waiter, pending in enumerate(left):
             if not pending.done:
                 pending.fail(error_for(waiter, death, self.address))
+        # They refer to the connection: with its buffers it would stay until a garbage collection.
+        self._left = []
         self._condition.notify_all()
         if not first:
             return
@@ -465,9 +467,10 @@ class WriteQueue:
             buffers, pending, answered = left[0]
             if not self._transport.write(buffers):
                 return False
-            left.popleft()
+            # Here until it is complete, as a response is in flight: a handler that closes has to find it.
             if not answered:
                 pending.complete(None, None)
+            left.popleft()
         return True
 
     def unanswered(self) -> list[PendingResponse[Any]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import socket
 import struct
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -282,6 +284,24 @@ def test_a_connection_prints_for_people(broker: ScriptedBroker) -> None:
     connection.close()
     assert "closed (" in repr(connection)
     assert "by this client" in repr(connection)
+
+
+def test_a_connection_that_was_closed_with_requests_in_flight_is_freed_at_once(
+    broker: ScriptedBroker,
+) -> None:
+    """With its buffers, which may be large: not with a garbage collection some time later."""
+    connection = connect(broker)
+    broker.push(MetadataRequest, Silence)
+    pending = connection.submit(METADATA)
+    connection.close()
+    assert pending.done
+    freed = weakref.ref(connection)
+    gc.disable()
+    try:
+        del connection, pending
+        assert freed() is None
+    finally:
+        gc.enable()
 
 
 def test_acks_0_is_done_at_once(broker: ScriptedBroker) -> None:

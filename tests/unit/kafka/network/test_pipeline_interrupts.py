@@ -21,6 +21,7 @@ from spark_kafka_native.kafka.errors import NetworkError, RequestTimedOutError
 from spark_kafka_native.kafka.network.connection import Connection
 from spark_kafka_native.kafka.network.transport import Transport
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
+from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 from spark_kafka_native.kafka.protocol.framing import Framing
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
@@ -240,3 +241,31 @@ def test_a_handler_that_closes_a_connection_leaves_no_request_without_an_end(
         connection.close()
         step += 1
     assert step > 20
+
+
+def test_a_handler_that_closes_a_connection_ends_a_request_that_gets_no_response(
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it has interrupted the thread that writes it (acks=0), perhaps for another one."""
+    step, came = 0, True
+    while came:
+        connection = connect(broker)
+        with monkeypatch.context() as patch:
+            patch.setattr(Transport, "write", lambda *_: False)
+            pendings = [
+                connection.post(ProduceRequest(acks=0, timeout_ms=1_000, topic_data=[])) for _ in range(2)
+            ]
+        assert [pending.done for pending in pendings] == [False, False]
+        left: list[int] = []
+
+        def close(
+            connection: Connection = connection, pendings: list[Any] = pendings, left: list[int] = left
+        ) -> None:
+            connection.close()
+            left.append(sum(not pending.done for pending in pendings))
+
+        came = run_at(step, close, connection.poll)
+        assert left == [0] * came, f"at step {step}"
+        connection.close()
+        step += 1
+    assert step > 10

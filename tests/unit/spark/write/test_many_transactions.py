@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_native.kafka.cluster.router import Router, router_for
+from spark_kafka_native.kafka.errors import AuthenticationError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.errors import TransactionFatalError
 from spark_kafka_native.kafka.producer.sending.transaction_requests import (
@@ -20,7 +21,7 @@ from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.write.driver import stream_commit
 from spark_kafka_native.spark.write.driver.many_transactions import AT_ONCE, ask_for_each
-from spark_kafka_native.spark.write.driver.stream_commit import commit_transactions
+from spark_kafka_native.spark.write.driver.stream_commit import abort_transactions, commit_transactions
 from spark_kafka_native.spark.write.write_options import ExactlyOnce, WriteOptions
 from spark_kafka_native.spark.write.write_task import KafkaCommitMessage
 from spark_kafka_native.testing import MockBroker
@@ -114,6 +115,24 @@ def test_a_coordinator_that_is_not_found_with_the_others_is_looked_up_alone(brok
     Driver(broker).commit(messages, 0)
     assert not open_names(broker)
     assert len(broker.asked("FindCoordinator")) - before == 3 + 2
+
+
+def test_a_lookup_that_fails_is_no_error_of_its_own(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An abort says of each transaction why it is still open, and raises nothing: Spark is at an error that
+    its user has to see."""
+    messages = open_transactions(broker, TASKS)
+    ask_any = Router.ask_any
+
+    def refused(router: Router, request: Any, deadline: Any) -> Any:
+        if len(getattr(request, "coordinator_keys", ())) > 1:
+            raise AuthenticationError("the password was changed")
+        return ask_any(router, request, deadline)
+
+    monkeypatch.setattr(Router, "ask_any", refused)
+    abort_transactions(messages, Driver(broker).options)
+    assert not open_names(broker)
 
 
 def test_a_replay_with_other_tasks_checks_them_side_by_side(
