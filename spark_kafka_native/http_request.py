@@ -158,7 +158,9 @@ class _Cuttable:
         self._is_cut = True
         if self._socket is not None:
             with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
+                # SSLSocket's own shutdown takes the encryption away first: what another thread sends at that
+                # moment would go out in plain text.
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
         if self._socket is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 import time
 from typing import Any
@@ -45,3 +46,16 @@ def test_a_watchdog_that_came_between_two_sockets_has_still_come(monkeypatch: py
         with pytest.raises(RequestError, match="no answer in time"):
             send(served.url, GET, None, time.monotonic() + 0.1, max_body_bytes=9)
         assert not served.asked
+
+
+def test_a_connection_that_is_cut_stays_encrypted() -> None:
+    """Its own thread may be sending: what it sends has credentials."""
+    ours, theirs = socket.socketpair()
+    context = ssl.create_default_context()
+    encrypted = context.wrap_socket(ours, server_hostname="example", do_handshake_on_connect=False)
+    with theirs, encrypted:
+        held = http_request._Cuttable()
+        held.hold(encrypted)
+        held.cut()
+        with pytest.raises(ssl.SSLError):  # ValueError of a socket that has lost its encryption
+            encrypted.write(b"secret")
