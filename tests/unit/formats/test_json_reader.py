@@ -120,7 +120,11 @@ def test_it_is_not_sure_of_anything_else(reader: Reader, payload: bytes) -> None
         ("5e-324", pa.float64()),
         ("1.00000017881393432617187499", pa.float32()),
         ("128", pa.int8()),
-        ('"\\udc00"', pa.string()),
+        ("1e-200", pa.decimal128(10, 2)),
+        *[
+            (text, pa.string())
+            for text in (r'"\udc00"', r'"\ud83d\ue000"', r'"\ud83d\ud83d"', r'"\ud83dx\udc00"')
+        ],
         *[
             (text, pa.binary())
             for text in ('"a"', '"aGk"', '"aGl="', '"aG=="', '"===="', '"a=Gk"', '"aG k"', "1")
@@ -149,12 +153,48 @@ def test_doubles_are_exact(reader: Reader) -> None:
     # Half-way between two doubles, and a little more and less.
     halves = [(2 * draw.getrandbits(52) + 2**53 + 1) << draw.randint(0, 9) for _ in range(5_000)]
     texts += [f"{half + more}" for half in halves for more in (-1, 0, 1)]
+    # The powers of ten below 1 are not exact.
+    texts += [
+        f"{half}.{more:0{digits}}" for half in halves[:500] for digits in (1, 2, 3, 4) for more in (0, 1)
+    ]
+    texts += [f"{2**52 + draw.getrandbits(51)}.5{'0' * digits}" for digits in range(4) for _ in range(500)]
+    texts += [f"{2**50 + draw.getrandbits(49)}.{draw.choice((125, 375, 625, 875))}" for _ in range(500)]
     rows, unsure = read(reader, [b'{"a":%s}' % text.encode() for text in texts], a=pa.float64())
     wrong = [
         text for text, row in zip(texts, rows, strict=True) if row and repr(row["a"]) != repr(float(text))
     ]
     assert wrong == []
     assert len(unsure) < len(texts) // 20
+
+
+def test_each_day_of_odd_years_and_none_that_does_not_exist(reader: Reader) -> None:
+    texts = [
+        f"{year:04}-{month:02}-{day:02}"
+        for year in (1, 4, 100, 400, 1600, 1899, 1900, 1968, 1969, 1970, 2000, 2023, 2024, 2100, 9999)
+        for month in range(14)
+        for day in range(33)
+    ]
+    rows, _ = read(
+        reader, [f'{{"d":"{one}","t":"{one}"}}'.encode() for one in texts], d=pa.date32(), t=UTC_MICROS
+    )
+    for text, row in zip(texts, rows, strict=True):
+        try:
+            day = dt.date.fromisoformat(text)
+        except ValueError:
+            assert row is None, text
+        else:
+            assert row == {"d": day, "t": dt.datetime.combine(day, dt.time(), dt.UTC)}
+
+
+def test_a_member_without_a_name_behind_members_that_differ(reader: Reader) -> None:
+    part = pa.struct([("x", pa.int64())])
+    before = [b'{"a":{"x":1}}', b'{"b":1}', b'{"c":1}'] * 30  # the first member is another one each time
+    rows, unsure = read(reader, [*before, b'{"a":{"x":1},"":{"a":{"x":7}}}'], a=part)
+    assert unsure == []
+    assert rows[-1] == {"a": {"x": 1}}
+    rows, unsure = read(reader, [*before, b'{"a":{"x":1},"":{"x":7}}'], **{"a": part, "": part})
+    assert unsure == []
+    assert rows[-1] == {"a": {"x": 1}, "": {"x": 7}}
 
 
 def test_members_in_any_order_and_number(reader: Reader) -> None:
