@@ -145,6 +145,24 @@ def test_confluents_deserializer_finds_the_schema_in_the_header(
     assert found.batch["value"].to_pylist() == ROWS * 2
 
 
+def test_without_the_headers_a_payload_is_not_taken_for_one_with_an_id_in_front(
+    kafka: Any, guids: GuidRegistry, topic: str
+) -> None:
+    guids.add(topic, "avro")
+    table = pa.table({"value": pa.array([{"id": 0, "note": "x"}])})  # its Avro begins with a zero
+    with Producer(kafka.bootstrap_servers) as producer:
+        producer.send_columns(table, topic, value_format=given(guids, "avro")).result(SECONDS)
+    for columns in (["value"], ["value", "headers"]):
+        with Consumer(kafka.bootstrap_servers, topic, start="earliest", columns=columns) as consumer:
+            if "headers" not in columns:
+                with pytest.raises(ConfigError, match="add 'headers' to its columns="):
+                    consumer.read_columns(SECONDS, value_format=given(guids, "avro"))
+                continue
+            found = consumer.read_columns(SECONDS, value_format=given(guids, "avro"))
+            assert found is not None
+            assert found.batch["value"].to_pylist() == [{"id": 0, "note": "x"}]
+
+
 def test_an_id_in_front_takes_a_header_of_another_payload_away(
     kafka: Any, registry: EmbeddedRegistry, topic: str
 ) -> None:

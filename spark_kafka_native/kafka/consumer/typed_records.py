@@ -95,7 +95,14 @@ class RecordTyping:
             if (payload, topic) not in self._decoders:
                 self._decoders[payload, topic] = given.decoder(payload, topic)
             decoder, kind = self._decoders[payload, topic]
-            ids = header_ids(fetched.columns.headers, payload) if isinstance(decoder, HeaderDecoder) else None
+            ids = None
+            if isinstance(decoder, HeaderDecoder):
+                if fetched.columns.headers is None:
+                    raise ConfigError(
+                        f"{payload}_format: a header may name the schema of a {payload}, and this consumer "
+                        "reads no headers: add 'headers' to its columns="
+                    )
+                ids = header_ids(fetched.columns.headers, payload)
             return decode_column(decoder, payloads, kind, f"'{given.name}' of the {payload}", ids)
 
     def _before(

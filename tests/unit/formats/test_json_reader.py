@@ -121,6 +121,9 @@ def test_it_is_not_sure_of_anything_else(reader: Reader, payload: bytes) -> None
         ("1.00000017881393432617187499", pa.float32()),
         ("128", pa.int8()),
         ("1e-200", pa.decimal128(10, 2)),
+        (f"{2**128 + 1}", pa.decimal128(38, 0)),
+        ("3.40282366920938463463374607431768211457", pa.decimal128(38, 37)),
+        (f"{2**126}", pa.decimal128(38, 2)),
         *[
             (text, pa.string())
             for text in (r'"\udc00"', r'"\ud83d\ue000"', r'"\ud83d\ud83d"', r'"\ud83dx\udc00"')
