@@ -15,7 +15,9 @@ import pytest
 from spark_kafka_native.formats import EncodeError
 from spark_kafka_native.formats.json.write import JsonEncoder, json_texts
 from spark_kafka_native.formats.json.write_kernel import (
+    POWERS,
     ArrowWriter,
+    Columns,
     CompiledWriter,
     Writer,
     choose_writer,
@@ -160,6 +162,39 @@ def test_texts_that_are_longer_than_expected() -> None:
     """Each byte takes six, which nothing has room for at first."""
     given = ["\x01" * size for size in (0, 1, 100_000, 3, 1_000_000)]
     assert texts(COMPILED, pa.array(given)) == ['"' + "\\u0001" * len(one) + '"' for one in given]
+
+
+@pytest.mark.skipif(COMPILED is None, reason="there is no C compiler")
+def test_nothing_is_written_behind_the_room_that_there_is() -> None:
+    from spark_kafka_native.formats.json import _write_kernel
+
+    odd = ["\1" * at + "x" * (20 - at) for at in range(0, 21, 4)] + [
+        "x" * at + "\1" * (9 - at) for at in range(10)
+    ]
+    columns = {
+        "s": pa.array(odd),
+        "c": pa.array([one.encode() for one in odd], pa.binary()),
+        "b": pa.array([True, False] * 8),
+        "d": pa.array([-(2.0**-1022) / 3, -1.2345678901234567e-300] * 8),
+        "l": pa.array([[None, 1], [], None, [-(2**63)]] * 4, pa.list_(pa.int64())),
+        "m": pa.array([[(True, None)], []] * 8, pa.map_(pa.bool_(), pa.date32())),
+        "t": pa.array([-(2**63), 2**63 - 1] * 8, pa.timestamp("us", "UTC")),
+        "x": pa.array([Decimal("-" + "9" * 76)] * 16, pa.decimal256(76, 0)),
+    }
+    for array in [*columns.values(), pa.StructArray.from_arrays(list(columns.values()), names=list(columns))]:
+        rows = array.slice(1)
+        whole = b"".join(one or b"" for one in ArrowWriter().write(rows).to_pylist())
+        given = Columns()
+        given.add(rows, b"")
+        source = given.finish()
+        for room in range(len(whole) + 130):
+            memory = bytearray(b"\xaa" * (room + 200))
+            ends = np.zeros(16, np.int32)
+            done = _write_kernel.write_columns(*source, POWERS, memoryview(memory)[:room], ends, 0)
+            assert memory[room:] == b"\xaa" * 200
+            assert memory[: ends[done]] == whole[: ends[done]]
+            assert done < 15 or ends[done] == len(whole) <= room
+        assert done == 15
 
 
 @pytest.mark.skipif(COMPILED is None, reason="there is no C compiler")
