@@ -122,6 +122,8 @@ def test_it_is_not_sure_of_anything_else(reader: Reader, payload: bytes) -> None
         ("128", pa.int8()),
         ("1e-200", pa.decimal128(10, 2)),
         (f"{2**128 + 1}", pa.decimal128(38, 0)),
+        ('"1x', pa.decimal128(38, 2)),
+        ('"2020-01-01T00:00:00."', UTC_MICROS),
         ("3.40282366920938463463374607431768211457", pa.decimal128(38, 37)),
         (f"{2**126}", pa.decimal128(38, 2)),
         *[

@@ -177,6 +177,7 @@ def test_nothing_is_written_behind_the_room_that_there_is() -> None:
         "b": pa.array([True, False] * 8),
         "d": pa.array([-(2.0**-1022) / 3, -1.2345678901234567e-300] * 8),
         "l": pa.array([[None, 1], [], None, [-(2**63)]] * 4, pa.list_(pa.int64())),
+        "n": pa.array([[None]] * 16, pa.list_(pa.int64())),
         "m": pa.array([[(True, None)], []] * 8, pa.map_(pa.bool_(), pa.date32())),
         "t": pa.array([-(2**63), 2**63 - 1] * 8, pa.timestamp("us", "UTC")),
         "x": pa.array([Decimal("-" + "9" * 76)] * 16, pa.decimal256(76, 0)),
