@@ -22,8 +22,11 @@ def as_plain(array: pa.Array) -> pa.Array:
 
 
 def plain_type(kind: Any) -> Any:
-    """The type that `as_plain` makes of ``kind``."""
+    """The type that `as_plain` makes of ``kind``. Raises `FormatError` for views of lists: Arrow's cast to
+    lists leaves the last offset out, and of slices it gives other elements."""
     types = pa.types
+    if types.is_list_view(kind) or types.is_large_list_view(kind):
+        raise FormatError(f"{kind} is not supported: make it a list<{kind.value_type}>")
     if types.is_dictionary(kind):
         return plain_type(kind.value_type)
     if types.is_struct(kind):

@@ -48,3 +48,11 @@ def test_a_data_frame_of_polars() -> None:
 def test_values_that_would_be_lost() -> None:
     with pytest.raises(FormatError, match=r"timestamp\[ns\] can't be taken as timestamp\[us\]"):
         as_plain(pa.array([1_001], pa.timestamp("ns")))
+
+
+@pytest.mark.parametrize("kind", [pa.list_view(pa.int8()), pa.large_list_view(pa.int8())], ids=str)
+def test_views_of_lists_which_arrow_casts_wrongly(kind: pa.DataType) -> None:
+    views = pa.array([[1, None], None, [2, 3], [4]], kind)
+    for column in (views, views[1:], pa.StructArray.from_arrays([views], names=["a"])):
+        with pytest.raises(FormatError, match="list_view<item: int8> is not supported: make it a list<int8>"):
+            as_plain(column)
