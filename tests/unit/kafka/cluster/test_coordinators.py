@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.brokers.scripted_broker import HangUp, ScriptedCluster, properties
 
-from spark_kafka_native.kafka.cluster.coordinators import send_to_coordinator
+from spark_kafka_native.kafka.cluster.coordinators import find_coordinators, send_to_coordinator
 from spark_kafka_native.kafka.cluster.router import CoordinatorKey, Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
@@ -20,6 +20,7 @@ from spark_kafka_native.kafka.protocol.api.find_coordinator import (
     FindCoordinatorResponse,
 )
 from spark_kafka_native.kafka.protocol.api.group_offsets import OffsetFetchRequest, OffsetFetchResponse
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 
 GROUP = CoordinatorKey.group("g")
 
@@ -32,21 +33,25 @@ class Cluster:
         self.coordinator: dict[tuple[int, str], int] = {(0, "g"): 2, (1, "g"): 3}
         self.asked: list[int] = []
         self.refusals: list[ErrorCode] = []
+        self.errors: dict[str, ErrorCode] = {}
+        self.unasked: list[str] = []
         for node_id, broker in brokers.brokers.items():
             broker.on(FindCoordinatorRequest, self.find)
             broker.on(OffsetFetchRequest, self.serve(node_id))
 
     def find(self, request: FindCoordinatorRequest, _version: int) -> FindCoordinatorResponse:
-        [name] = request.coordinator_keys
-        found = Coordinator(
-            key=name,
-            node_id=self.coordinator[request.key_type, name],
-            host="x",
-            port=1,
-            error_code=ErrorCode.NONE,
-            error_message=None,
-        )
-        return FindCoordinatorResponse(coordinators=[found])
+        found = [
+            Coordinator(
+                key=name,
+                node_id=self.coordinator[request.key_type, name],
+                host="x",
+                port=1,
+                error_code=self.errors.get(name, ErrorCode.NONE),
+                error_message=None,
+            )
+            for name in (*request.coordinator_keys, *self.unasked)
+        ]
+        return FindCoordinatorResponse(coordinators=found)
 
     def serve(self, node_id: int) -> Any:
         def answer(_request: OffsetFetchRequest, _version: int) -> OffsetFetchResponse:
@@ -90,6 +95,45 @@ def test_a_group_and_a_transactional_id_of_one_name_are_two(cluster: Cluster, ro
     assert cluster.send(router) == 2
     assert cluster.send(router, CoordinatorKey.transaction("g")) == 3
     assert [str(GROUP), str(CoordinatorKey.transaction("t"))] == ["group g", "transactional id t"]
+
+
+def test_many_are_looked_up_at_once_but_for_those_that_are_known(cluster: Cluster, router: Router) -> None:
+    cluster.coordinator |= {(0, name): 1 for name in "abc"}
+    keys = [CoordinatorKey.group(name) for name in "gab"]
+    find_coordinators(router, keys, router.deadline())
+    assert [router.coordinators.get(key) for key in keys] == [2, 1, 1]
+    find_coordinators(router, keys, router.deadline())
+    assert cluster.lookups == 1
+    find_coordinators(router, [*keys, CoordinatorKey.group("c")], router.deadline())
+    assert cluster.lookups == 2
+    [asked] = [
+        one.coordinator_keys
+        for broker in cluster.brokers.brokers.values()
+        for one in broker.requests(FindCoordinatorRequest)
+        if "c" in one.coordinator_keys
+    ]
+    assert asked == ["c"]
+
+
+def test_of_many_only_those_count_that_were_asked_for_and_found(cluster: Cluster, router: Router) -> None:
+    cluster.coordinator |= {(0, name): 1 for name in "ab"}
+    cluster.errors["a"] = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    cluster.unasked = ["b"]
+    keys = [CoordinatorKey.group(name) for name in "gab"]
+    find_coordinators(router, keys[:2], router.deadline())
+    assert [router.coordinators.get(key) for key in keys] == [2, None, None]
+    with pytest.raises(BrokerError, match="group a: GROUP_AUTHORIZATION_FAILED"):
+        cluster.send(router, keys[1])
+
+
+def test_the_brokers_of_many_coordinators_are_known_afterwards(cluster: Cluster, router: Router) -> None:
+    """With one request for metadata, and not with one for each of them."""
+    assert not router.snapshot.brokers
+    find_coordinators(router, [GROUP, GROUP], router.deadline())
+    assert sorted(router.snapshot.brokers) == [1, 2, 3]
+    asked = sum(len(broker.requests(MetadataRequest)) for broker in cluster.brokers.brokers.values())
+    assert cluster.send(router) == 2
+    assert sum(len(b.requests(MetadataRequest)) for b in cluster.brokers.brokers.values()) == asked == 1
 
 
 @pytest.mark.parametrize("moved", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE])

@@ -8,6 +8,7 @@ from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, IncompleteResponseError
+from spark_kafka_native.kafka.group import committed_offsets as module
 from spark_kafka_native.kafka.group.committed_offsets import (
     build_offset_commit,
     build_offset_fetch,
@@ -158,3 +159,16 @@ def test_each_part_of_a_commit_is_a_request() -> None:
             commit_offsets(router, "g", later)
         assert broker.committed("g") == {**dict.fromkeys(positions, 7), TopicPartition("t", 299): 299}
         router.close()
+
+
+def test_all_parts_of_a_commit_share_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    positions = {
+        TopicPartition("t", partition): OffsetToCommit(offset=1, metadata="m" * 4_096)
+        for partition in range(300)
+    }
+    deadlines: list[object] = []
+    monkeypatch.setattr(module, "send_to_coordinator", lambda *arguments: deadlines.append(arguments[-1]))
+    router = Router(ClientConfig(bootstrap_servers=("nowhere:9092",)))
+    commit_offsets(router, "g", positions)
+    assert len(deadlines) == 3
+    assert deadlines[0] is deadlines[1] is deadlines[2] is not None

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from support.brokers.scripted_broker import ScriptedBroker, ScriptedCluster, Silence, properties
 from support.interrupts.keyboard_interrupts import repeat_until_interrupted
-from support.interrupts.signal_steps import run_at
+from support.interrupts.signal_steps import interrupted_at, run_at
 
+from spark_kafka_native.kafka.cluster.brokers import Brokers
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import NetworkError, RequestTimedOutError
 from spark_kafka_native.kafka.network.connection import Connection
@@ -241,6 +242,26 @@ def test_a_handler_that_closes_a_connection_leaves_no_request_without_an_end(
         connection.close()
         step += 1
     assert step > 20
+
+
+def test_leaving_ends_what_an_interrupted_close_has_left(broker: ScriptedBroker) -> None:
+    """A handler leaves the connections in use before it waits for other threads, and those may wait for a
+    request on one that was closed halfway."""
+    broker.on(MetadataRequest, Silence)
+    step, came = 0, True
+    while came:
+        brokers = Brokers(ClientConfig.from_properties(properties(broker.address)))
+        connection = brokers.bootstrap(Deadline.after_ms(60_000))
+        pendings = [connection.submit(METADATA) for _ in range(3)]
+        with interrupted_at(step) as interrupts:
+            connection.close()
+        came = bool(interrupts)
+        if connection.closed:
+            brokers.leave()
+            assert [pending.done for pending in pendings] == [True] * 3, f"at step {step}"
+        brokers.close()
+        step += 1
+    assert step > 10
 
 
 def test_a_handler_that_closes_a_connection_ends_a_request_that_gets_no_response(

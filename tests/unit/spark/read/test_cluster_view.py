@@ -222,6 +222,15 @@ def test_a_pattern_takes_one_metadata_request(cluster, router):
     assert len(cluster[1].requests(MetadataRequest)) - before == 1
 
 
+@pytest.mark.parametrize("given", [{}, {"assign": '{"a":[0,1,2]}'}, {"subscribePattern": "a"}])
+def test_partitions_are_looked_for_anew_each_time(cluster, router, given):
+    """Not in metadata that are minutes old: a stream would read new partitions as much later."""
+    assert list(find_partitions(router, options_of(**given))) == [A0, A1]
+    with cluster.mock.cluster.changed:
+        cluster.mock.cluster.grow_topic("a", 3)
+    assert list(find_partitions(router, options_of(**given))) == [A0, A1, TopicPartition("a", 2)]
+
+
 def test_a_topic_that_appears_a_moment_later_is_found(cluster, router):
     attempts = []
 

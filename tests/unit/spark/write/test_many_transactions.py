@@ -180,6 +180,44 @@ def test_the_answers_come_in_order_and_of_several_errors_the_first(broker: MockB
     assert ask_for_each(router, [], str, ask, router.deadline()) == []
 
 
+class Submitted(list[str]):
+    """Names; sets `all` when they are iterated over a second time: once for their coordinators, then once to
+    ask for each."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__(names)
+        self.all = threading.Event()
+        self._times = 0
+
+    def __iter__(self) -> Iterator[str]:
+        yield from super().__iter__()
+        self._times += 1
+        if self._times == 2:
+            self.all.set()
+
+
+def test_no_more_than_so_many_are_asked_at_once(broker: MockBroker) -> None:
+    router = router_for(Driver(broker).options.client)
+    names = Submitted([f"q-{task}" for task in range(4 * AT_ONCE)])
+    lock, now, most = threading.Lock(), 0, 0
+    full = threading.Event()
+
+    def ask(_name: str) -> None:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+            if now == AT_ONCE:
+                full.set()
+        assert names.all.wait(60)
+        assert full.wait(60)
+        with lock:
+            now -= 1
+
+    ask_for_each(router, names, str, ask, router.deadline())
+    assert most == AT_ONCE
+
+
 def test_nothing_is_looked_up_for_one_transaction(broker: MockBroker) -> None:
     messages = open_transactions(broker, 1)
     before = len(broker.asked("FindCoordinator"))
