@@ -48,10 +48,11 @@ class Writer(KafkaStreamWriter):
         return super().write(rows())
     def commit(self, messages, batchId):
         if batchId == 1 and phase in ("committing", "standing"):
-            def half(transactions, end):
-                end(transactions[0])
+            end_all = stream_commit._end_all
+            def half(router, transactions, **how):
+                first = end_all(router, transactions[:1], **how)
                 wait_for_death()
-                end(transactions[1])
+                return first + end_all(router, transactions[1:], **how)
             stream_commit._end_all = half
         super().commit(messages, batchId)
         if batchId == 1 and phase == "committed":

@@ -71,14 +71,13 @@ class Writer(KafkaStreamWriter):
         from spark_kafka_native.spark.write.driver import stream_commit
 
         end_all = stream_commit._end_all
-        def dying(transactions, end):
+        def dying(router, transactions, **how):
             if commit_point == "before-end":
                 wait_for_death("before-end")
             if commit_point == "after-end":
-                for one in transactions[: max(1, len(transactions) // 2)]:
-                    end(one)
+                end_all(router, transactions[: max(1, len(transactions) // 2)], **how)
                 wait_for_death("after-end")
-            return end_all(transactions, end)
+            return end_all(router, transactions, **how)
         stream_commit._end_all = dying
         super().commit(messages, batchId)
         Events(PLAN.folder).tell("a batch is committed")

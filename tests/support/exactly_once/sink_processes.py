@@ -197,16 +197,14 @@ def run_commit(plan: Plan, job: dict[str, Any], events: Events) -> None:
     chosen = options(plan, job["timeout"])
     messages, end_all = job["messages"], stream_commit._end_all
 
-    def dying(transactions: Any, end: Any) -> Any:
+    def dying(router: Any, transactions: Any, **how: Any) -> Any:
         if job["point"] == "before-end":
             die(events, "before-end")
         if job["point"] == "after-end":
             some = random.Random(job["draw"]).sample(transactions, (len(transactions) + 1) // 2)
-            for one in some:
-                with contextlib.suppress(Exception):
-                    end(one)
+            end_all(router, some, **how)
             die(events, "after-end")
-        return end_all(transactions, end)
+        return end_all(router, transactions, **how)
 
     if job["expire"]:
         await_expiry(plan, messages)

@@ -151,7 +151,7 @@ class Sink:
     ) -> None:
         """The driver dies when it has committed these."""
 
-        def dies(_transactions: Any, _end: Any) -> Any:
+        def dies(*_transactions: Any, **_how: Any) -> Any:
             for message in ended:
                 self.end(message, commit=True)
             raise Crash
