@@ -243,7 +243,8 @@ class MembershipThread:
         """Once for each topic, at the first lookup, because joining may take long."""
         if new := unknown - self._unknown:
             _LOG.warning(
-                "No broker knows the %s (is the name right?): group %s reads nothing of it until created",
+                "No broker knows the %s (is the name right?): group %s reads nothing of it until it is "
+                "created",
                 topics_named(new), self._membership.rules.group_id,
             )  # fmt: skip
         self._unknown = unknown
