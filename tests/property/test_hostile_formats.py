@@ -92,6 +92,10 @@ def use(name: str, settings: Mapping[str, str]) -> None:
 def test_schemas_are_read_or_refused(name: str, good: str) -> None:
     use(name, {"schema": good})
 
+    half_a_pair = good.replace('"id"', r'"i\ud800d"')
+    with pytest.raises(FormatError, match="surrogates"):
+        load_format(name).resolve_read({"schema": half_a_pair})  # type: ignore[attr-defined]
+
     def check(seed: int) -> None:
         text = spoil_text(good, random.Random(seed))
         attempt(lambda: use(name, {"schema": text}), len(text), (), cpu_s=2, cap=16 << 20)
@@ -104,7 +108,7 @@ def test_ddl_is_read_or_refused() -> None:
     def check(seed: int) -> None:
         rng = random.Random(seed)
         text = spoil_text(rng.choice(DDL), rng)
-        attempt(lambda: parse_ddl(text), len(text), (FormatError,), cap=4 << 20, cpu_s=1)
+        attempt(lambda: parse_ddl(text), len(text), (FormatError,), cap=16 << 20, cpu_s=2)
 
     with watched():
         try_seeds(check, "hostile ddl", range(300), seconds=min(SECONDS, 0.5))

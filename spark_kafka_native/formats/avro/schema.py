@@ -95,9 +95,11 @@ def _load(text: str) -> Any:
     if text.strip() in PRIMITIVES:
         return text.strip()  # as Java's parser takes it
     try:
-        return json.loads(text)
+        content = json.loads(text)
+        json.dumps(content, ensure_ascii=False).encode()  # half of a surrogate pair can't be in a name
     except (ValueError, RecursionError) as error:
         raise FormatError(f"The Avro schema is no JSON: {error}") from error
+    return content
 
 
 @dataclass

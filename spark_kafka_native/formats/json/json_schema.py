@@ -36,9 +36,11 @@ def type_of_json_schema(text: str, references: Mapping[str, str] | None = None) 
 
 def _parse(text: str) -> Any:
     try:
-        return json.loads(text)
+        content = json.loads(text)
+        json.dumps(content, ensure_ascii=False).encode()  # half of a surrogate pair can't be in a name
     except (ValueError, RecursionError) as error:
         raise FormatError(f"the JSON Schema is no JSON: {str(error)[:200]}") from None
+    return content
 
 
 class _Walk:
