@@ -241,9 +241,11 @@ def _ending_token(kafka: EmbeddedKafka, folder: Path) -> Ending:
         return given
 
     def end() -> None:
+        ours = files["sasl.username"].read_text()
         with Admin(with_certificate(kafka)) as admin:
-            for one in admin.describe_delegation_tokens():
-                admin.expire_delegation_token(one)
+            # Those of other users, of other tests, are not ours to end.
+            (one,) = (one for one in admin.describe_delegation_tokens() if one.token_id == ours)
+            admin.expire_delegation_token(one)
 
     options = renew() | {name: f"file:{file}" for name, file in files.items()}
     return Ending(options=options, end=end, renew=renew, says="has expired or was revoked")
