@@ -20,7 +20,7 @@ KERNELS = {
     "spark_kafka_native.formats.json._write_kernel": "spark_kafka_native/formats/json/_write_kernel.c",
     "spark_kafka_native.formats.json._read_kernel": "spark_kafka_native/formats/json/_read_kernel.c",
 }
-FOLDERS = {"spark_kafka_native/kernel_headers", *map(dirname, KERNELS.values())}
+FOLDERS = {"spark_kafka_native/kernel_headers", "spark_kafka_native/formats", *map(dirname, KERNELS.values())}
 HEADERS = sorted(header for folder in FOLDERS for header in glob(f"{folder}/*.h"))
 REQUIRED = os.environ.get("SPARK_KAFKA_NATIVE_REQUIRE_KERNELS", "0") not in ("", "0")
 

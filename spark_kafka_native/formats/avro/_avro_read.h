@@ -6,7 +6,7 @@
 #include "../../kernel_headers/buffers.h"
 #include "../../kernel_headers/varint.h"
 #include "../_utf8.h"
-#include "_avro_builders.h"
+#include "../_builders.h"
 
 /* See program.py. */
 enum { R_NULL, R_BOOL, R_INT, R_LONG, R_FLOAT, R_DOUBLE, R_BYTES, R_FIXED, R_DECIMAL, R_DECIMAL_FIXED, R_UUID,
@@ -57,25 +57,9 @@ static int read_length(const uint8_t **p, const uint8_t *end, int64_t *length)
     return *length < 0 ? BAD_LENGTH : *length > end - *p ? BAD_END : 0;
 }
 
-static int put_integer(Builder *b, int64_t value)
+static inline int put_integer(Builder *b, int64_t value)
 {
-    if (b->width < 8 && (value < -(1LL << (8 * b->width - 1)) || value >= 1LL << (8 * b->width - 1)))
-        return BAD_RANGE;
-    if (append(b))
-        return NO_MEMORY;
-    switch (b->width) {
-    case 1:
-        ((int8_t *)b->data)[b->length - 1] = (int8_t)value;
-        return 0;
-    case 2:
-        ((int16_t *)b->data)[b->length - 1] = (int16_t)value;
-        return 0;
-    case 4:
-        ((int32_t *)b->data)[b->length - 1] = (int32_t)value;
-        return 0;
-    }
-    ((int64_t *)b->data)[b->length - 1] = value;
-    return 0;
+    return append_integer(b, value, BAD_RANGE);
 }
 
 static int put_float(Builder *b, float value)

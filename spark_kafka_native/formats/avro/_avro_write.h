@@ -5,7 +5,7 @@
 
 #include "../../kernel_headers/buffers.h"
 #include "../../kernel_headers/varint.h"
-#include "_avro_builders.h"
+#include "../_builders.h"
 
 /* See program.py. */
 enum { W_NOTHING, W_BOOL, W_INTEGER, W_RAW, W_BYTES, W_FIXED, W_DECIMAL, W_RECORD, W_ARRAY, W_MAP, W_OPTIONAL,

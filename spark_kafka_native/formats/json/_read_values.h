@@ -4,7 +4,7 @@
 #define READ_VALUES_H
 
 #include "../_utf8.h"
-#include "../avro/_avro_builders.h"
+#include "../_builders.h"
 #include "_read_double.h"
 #include "_read_scan.h"
 
@@ -51,23 +51,7 @@ static int read_value(Reading *r, int32_t at, const uint8_t **place, const uint8
 
 static inline int put_signed(Builder *b, int64_t value)
 {
-    if (b->width < 8 && (value < -(1LL << (8 * b->width - 1)) || value >= 1LL << (8 * b->width - 1)))
-        return UNSURE;
-    if (append(b))
-        return NO_MEMORY;
-    switch (b->width) {
-    case 1:
-        ((int8_t *)b->data)[b->length - 1] = (int8_t)value;
-        return 0;
-    case 2:
-        ((int16_t *)b->data)[b->length - 1] = (int16_t)value;
-        return 0;
-    case 4:
-        ((int32_t *)b->data)[b->length - 1] = (int32_t)value;
-        return 0;
-    }
-    ((int64_t *)b->data)[b->length - 1] = value;
-    return 0;
+    return append_integer(b, value, UNSURE);
 }
 
 static int read_bool(Builder *b, const uint8_t **place, const uint8_t *end)

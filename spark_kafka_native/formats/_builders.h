@@ -1,7 +1,7 @@
 /* Arrow's arrays while they grow: bytes for validity until the end, the rest in Arrow's own layouts. */
 
-#ifndef AVRO_BUILDERS_H
-#define AVRO_BUILDERS_H
+#ifndef BUILDERS_H
+#define BUILDERS_H
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* See program.py. */
+/* See avro/program.py. */
 enum { B_NULL, B_BOOL, B_FIXED, B_BYTES, B_LIST, B_STRUCT };
 
 typedef struct {
@@ -69,6 +69,28 @@ static inline int append(Builder *b)
     if (b->valid)
         b->valid[b->length] = 1;
     b->length++;
+    return 0;
+}
+
+/* An integer of the builder's width; `too_large` is returned for one that has no place in it. */
+static inline int append_integer(Builder *b, int64_t value, int too_large)
+{
+    if (b->width < 8 && (value < -(1LL << (8 * b->width - 1)) || value >= 1LL << (8 * b->width - 1)))
+        return too_large;
+    if (append(b))
+        return NO_MEMORY;
+    switch (b->width) {
+    case 1:
+        ((int8_t *)b->data)[b->length - 1] = (int8_t)value;
+        return 0;
+    case 2:
+        ((int16_t *)b->data)[b->length - 1] = (int16_t)value;
+        return 0;
+    case 4:
+        ((int32_t *)b->data)[b->length - 1] = (int32_t)value;
+        return 0;
+    }
+    ((int64_t *)b->data)[b->length - 1] = value;
     return 0;
 }
 
