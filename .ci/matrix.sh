@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Usage: matrix.sh FOLDER. The unit and property tests, and one read and one write through Spark, with the lowest allowed version
 # of everything and with each PySpark and Python that is supported. A Python that is not on this machine is left out, and said.
-# PATH or pyenv's folder may have the Pythons. Versions are resolved by uv, which can take the lowest ones. What old libraries warn
+# Versions are resolved by uv, which can take the lowest ones. What old libraries warn
 # of fails nothing here.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -16,19 +16,11 @@ rows=(
 )
 one_read_one_write="test_what_is_written_is_read or test_every_column_of_every_kind_of_record"
 
-find_python() {
-    local found
-    for found in "python$1" "$HOME/.pyenv/versions/$1".*/bin/python; do
-        command -v "$found" && return
-    done
-    return 1
-}
-
 said=()
 for row in "${rows[@]}"; do
     read -r version pyspark resolution <<<"$row"
     name="Python $version, PySpark $pyspark, $resolution"
-    if ! python=$(find_python "$version"); then
+    if ! python=$(bash .ci/find_python.sh "$version"); then
         said+=("$name: no such Python here")
         continue
     fi

@@ -20,7 +20,7 @@ case "$(uname -s)-$(uname -m)" in
     *) echo "No wheel is for this machine, so none is tried." && exit ;;
 esac
 for version in 3.11 3.12 3.13 3.14; do
-    python=$(command -v "python$version") || { echo "Python $version is not here, and was not tried."; continue; }
+    python=$(bash .ci/find_python.sh "$version") || { echo "Python $version is not here, and was not tried."; continue; }
     here=$folder/$version
     rm -rf "$here" && mkdir "$here"
     "$python" -m venv "$here/.venv"
