@@ -3,9 +3,9 @@ docs/compatibility.md.
 
 python3 .ci/matrix.py FOLDER [--cells PATTERN ...] [--table-only]
 
-FOLDER takes the environments, one wheel of the project, and outcomes.json, to which later runs add. A cell
-has a name such as 3.12-4.3-highest-4.3.0, and PATTERN is the shell's. A Python that is not here is left out:
-the table keeps saying that its cells were not run.
+FOLDER takes the environments and one wheel of the project. A cell has a name such as 3.12-4.3-highest-4.3.0,
+and PATTERN is the shell's. Cells that were never run to their end come first, then those with the oldest run.
+The rows of all other cells stay as they are, also those of a Python that is not here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HEADER = ("Python", "PySpark", "libraries", "Kafka", "batch", "stream", "exactly
 NOT_RUN, LATE = "not run", "too late"
 NO_WORKER = "Python worker failed to connect back"
 """Spark gives a worker seconds to start: on a busy machine that says nothing of the versions."""
-CELL_TIMEOUT_S = 900
+CELL_TIMEOUT_S = 3_600
 Outcomes = dict[str, dict[str, str]]
 """By the name of a cell: the outcome of each step, ``pyspark`` (the version that ran) and ``date``."""
 
@@ -80,17 +80,34 @@ def table(outcomes: Outcomes) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
+def read_table(page: str) -> Outcomes:
+    """What the table of a page says of the cells that were run; it is the only record of earlier runs."""
+    lines = page.partition(BEGIN)[2].partition(END)[0].strip().splitlines()[2:]
+    outcomes: Outcomes = {}
+    for row in ([cell.strip() for cell in line.strip("|").split("|")] for line in lines):
+        python, pyspark, libraries, kafka, *steps, date = row
+        if date:
+            cell = Cell(python, ".".join(pyspark.split(".")[:2]), libraries, kafka)
+            outcomes[cell.name] = dict(zip(STEPS, steps, strict=True)) | {"pyspark": pyspark, "date": date}
+    return outcomes
+
+
+def wanted_cells(patterns: list[str], outcomes: Outcomes) -> list[Cell]:
+    """The cells that match, in the order in which they are run."""
+    found = [one for one in all_cells() if any(fnmatch.fnmatch(one.name, each) for each in patterns)]
+
+    def known_since(cell: Cell) -> str:
+        outcome = outcomes.get(cell.name, {})
+        return "" if was_late(outcome) else outcome.get("date", "")
+
+    return sorted(found, key=known_since)
+
+
 def write_table(outcomes: Outcomes) -> None:
     """Replace the table of the page."""
     head, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, tail = rest.partition(END)
     PAGE.write_text(f"{head}{BEGIN}\n\n{table(outcomes)}\n\n{END}{tail}")
-
-
-def find_python(version: str) -> str | None:
-    """Among pyenv's, of which PATH may have shims that start nothing; else on PATH."""
-    known = Path.home() / ".pyenv" / "versions"
-    return next(map(str, known.glob(f"{version}.*/bin/python")), None) or shutil.which(f"python{version}")
 
 
 def run(*command: str | Path, **settings: Any) -> subprocess.CompletedProcess[str]:
@@ -103,17 +120,25 @@ def environment_of(cell: Cell, folder: Path) -> Path | None:
     own, uv = folder / cell.environment, folder / "tools" / "bin" / "uv"
     python = own / "bin" / "python"
     if not (own / ".made").exists():
-        base = find_python(cell.python)
-        if base is None:
+        found = subprocess.run(
+            ["bash", ROOT / ".ci" / "find_python.sh", cell.python],
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        if found.returncode:
             print(f"{cell.name}: there is no Python {cell.python} here", flush=True)
             return None
-        run(uv, "venv", "--quiet", "--clear", "--python", base, own)
+        run(uv, "venv", "--quiet", "--clear", "--python", found.stdout.strip(), own)
         pyspark = f"pyspark=={LOWEST_PYSPARK if cell.libraries == 'lowest' else cell.pyspark + '.*'}"
         how = "lowest-direct" if cell.libraries == "lowest" else "highest"
         # Of libraries with C code the lowest version is one that has wheels for this Python.
         wheels = ("--only-binary", "numpy", "--only-binary", "pyarrow")
         given = ("--requirement", ROOT / "pyproject.toml", "--extra", "testing", pyspark, "setuptools>=77")
         run(uv, "pip", "install", "--quiet", "--python", python, "--resolution", how, *wheels, *given)
+        run(
+            python, ROOT / ".ci" / "compile_workers.py"
+        )  # Spark waits 10 s for a worker: it has no time to lose
         (own / ".made").touch()
     [wheel] = (folder / "wheel").glob("*.whl")
     run(uv, "pip", "install", "--quiet", "--reinstall", "--no-deps", "--python", python, wheel)
@@ -185,18 +210,23 @@ def judge(said: str) -> str:
     return f"{LATE if NO_WORKER in said else 'FAILED'}: {said}"
 
 
+def was_late(outcome: dict[str, str]) -> bool:
+    """True if nothing is known of one of its steps, as the machine was busy."""
+    return any(one.startswith(LATE) for one in outcome.values())
+
+
 def run_cells(cells: list[Cell], folder: Path, outcomes: Outcomes) -> Iterator[str]:
-    """Run them, write each outcome down, and yield the names of those that failed."""
+    """Run them, write each outcome into the page, and yield the names of those that failed."""
     for cell in cells:
         python = environment_of(cell, folder)
         if python is None:
             continue
         ask = "import pyspark; print(pyspark.__version__)"
         version = run(python, "-c", ask, capture_output=True).stdout.strip()
-        outcome = run_cell(cell, python)
+        if was_late(outcome := run_cell(cell, python)):
+            outcome = run_cell(cell, python)
         print(f"{cell.name}: {outcome}", flush=True)
         outcomes[cell.name] = outcome | {"pyspark": version, "date": f"{datetime.now(UTC):%Y-%m-%d}"}
-        (folder / "outcomes.json").write_text(json.dumps(outcomes, indent=1))
         write_table(outcomes)
         if set(outcome.values()) != {"passed"}:
             yield cell.name
@@ -209,18 +239,16 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--cells", nargs="+", default=["*"], metavar="PATTERN")
-    parser.add_argument("--table-only", action="store_true", help="write the table from outcomes.json")
+    parser.add_argument("--table-only", action="store_true", help="only give each cell its row")
     arguments = parser.parse_args()
     folder = arguments.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    known = folder / "outcomes.json"
-    outcomes: Outcomes = json.loads(known.read_text()) if known.exists() else {}
+    outcomes = read_table(PAGE.read_text())
     if arguments.table_only:
         write_table(outcomes)
         return
-    wanted = [one for one in all_cells() if any(fnmatch.fnmatch(one.name, each) for each in arguments.cells)]
     build_wheel(folder)
-    if failed := list(run_cells(wanted, folder, outcomes)):
+    if failed := list(run_cells(wanted_cells(arguments.cells, outcomes), folder, outcomes)):
         sys.exit(f"FAILED: {', '.join(failed)}")
 
 

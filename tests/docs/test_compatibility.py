@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pyspark
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -98,3 +99,41 @@ def test_a_cell_that_ends_without_an_outcome_has_failed(matrix: ModuleType) -> N
     run = "| 3.11 | 4.1.4 | highest | 4.3.0 | passed | FAILED | passed | 2026-01-02 |"
     assert first == run
     assert second == "| 3.12 | 4.1 | highest | 4.3.0 | not run | not run | not run |  |"
+
+
+def test_a_run_keeps_the_rows_of_earlier_runs(matrix: ModuleType) -> None:
+    first, second, *_ = matrix.all_cells()
+    earlier = dict.fromkeys(matrix.STEPS, "passed") | {"pyspark": "4.1.4", "date": "2026-01-02"}
+    page = f"# A page\n\n{matrix.BEGIN}\n\n{matrix.table({second.name: earlier})}\n\n{matrix.END}\n"
+    assert matrix.read_table(page) == {second.name: earlier}
+    later = matrix.read_table(page) | {first.name: earlier | {"stream": "FAILED: x"}}
+    assert matrix.table(later).splitlines()[2:4] == [
+        "| 3.11 | 4.1.4 | highest | 4.3.0 | passed | FAILED | passed | 2026-01-02 |",
+        "| 3.12 | 4.1.4 | highest | 4.3.0 | passed | passed | passed | 2026-01-02 |",
+    ]
+
+
+def test_what_is_not_known_comes_first_and_then_the_oldest(matrix: ModuleType) -> None:
+    first, second, third, *_ = matrix.all_cells()
+    outcomes = {first.name: {"date": "2026-01-02"}, second.name: {"date": "2026-01-01"}}
+    assert matrix.wanted_cells(["3.1?-4.1-highest-*"], outcomes) == [third, second, first]
+    late = outcomes | {first.name: {"stream": "too late", "date": "2026-01-02"}}
+    assert matrix.wanted_cells(["3.1?-4.1-highest-*"], late) == [first, third, second]
+
+
+def test_a_cell_that_was_too_late_is_run_once_more(
+    matrix: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first, second, *_ = (one for one in matrix.all_cells() if one.pyspark == minor(pyspark.__version__))
+    passed = dict.fromkeys(matrix.STEPS, "passed")
+    said = [passed | {"stream": f"{matrix.LATE}: x"}, passed, passed | {"batch": "FAILED: y"}]
+    page = tmp_path / "page.md"
+    page.write_text(f"{matrix.BEGIN}{matrix.END}")
+    monkeypatch.setattr(matrix, "PAGE", page)
+    monkeypatch.setattr(matrix, "environment_of", lambda *_: Path(sys.executable))
+    monkeypatch.setattr(matrix, "run_cell", lambda *_: said.pop(0))
+    assert list(matrix.run_cells([first, second], tmp_path, {})) == [second.name]
+    assert not said
+    found = matrix.read_table(page.read_text())
+    assert [found[cell.name]["stream"] for cell in (first, second)] == ["passed", "passed"]
+    assert found[second.name]["batch"] == "FAILED"
