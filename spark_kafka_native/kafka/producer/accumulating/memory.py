@@ -148,10 +148,19 @@ class BufferMemory:
             _wake(waiter)
 
     def _full(self, size: int, records: int, wait_ms: float) -> BufferFullError:
+        """Names only the cap that is in the way: room for single records is reserved in portions, which would
+        make the other figure a riddle."""
+        if self._records + records > self.max_records:
+            lacks = "another record" if records == 1 else f"{records} more records"
+            waits = f"{self._records} records"
+            cap = f"queue.buffering.max.messages ({self.max_records})"
+        else:
+            lacks, waits = f"{size} more bytes", f"{self._bytes} bytes"
+            cap = f"buffer.memory ({self.max_bytes})"
+        longer = " or max.block.ms" if wait_ms else ""
         return BufferFullError(
-            f"no room for {records} more records of {size} bytes within {wait_ms:.0f} ms: {self._records} "
-            f"records and {self._bytes} bytes wait for the brokers; send slower, or raise buffer.memory "
-            f"({self.max_bytes}), queue.buffering.max.messages ({self.max_records}) or max.block.ms"
+            f"no room for {lacks} within {wait_ms:.0f} ms: {waits} wait for the brokers; send slower, or "
+            f"raise {cap}{longer}"
         )
 
 

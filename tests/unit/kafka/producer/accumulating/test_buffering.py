@@ -32,10 +32,23 @@ def test_a_full_buffer_blocks_and_then_raises(cluster):
         send(producer, 10)
         started = time.monotonic()
         with pytest.raises(
-            BufferFullError, match=r"10 records and \d+ bytes wait .*queue\.buffering\.max\.messages"
+            BufferFullError,
+            match=r"another record .*: 10 records wait .*queue\.buffering\.max\.messages \(10\) or max",
         ):
             send(producer, 2, start=10)
         assert 0.15 < time.monotonic() - started < 30  # and not 60 s, the default
+        cluster.delay_s = 0
+        producer.flush(60)
+
+
+def test_the_error_of_a_full_buffer_counts_no_portions(cluster):
+    cluster.delay_s = 0.3
+    memory = {"buffer_memory": 5_000_000, "block_on_buffer_full": False}
+    with producing(cluster, **memory) as producer:
+        with pytest.raises(BufferFullError) as error:
+            [producer.send("t", value=bytes(900_000)) for _ in range(10)]
+        assert " records" not in str(error.value)  # 1,024 are reserved for each
+        assert str(error.value).endswith("raise buffer.memory (5000000)")  # it does not wait for max.block.ms
         cluster.delay_s = 0
         producer.flush(60)
 
