@@ -78,6 +78,38 @@ def test_only_what_fails_while_the_machine_stands_still_is_run_again(tmp_path: P
     assert "Rescued by a second run: 0 after a failure, 2 after a stall." in ran.stdout
 
 
+GIVES_UP = """
+from conftest import made
+
+def test_spark_gives_up(fresh):
+    if fresh == 1:
+        raise RuntimeError("Python worker failed to connect back.\\n=== Streaming Query ===")
+
+def test_spark_says_something_else(fresh):
+    assert fresh != 3, "Python worker exited unexpectedly (crashed)"
+"""
+
+
+def test_what_spark_gave_up_on_in_ten_seconds_runs_again(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_some.py").write_text(GIVES_UP)
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\naddopts = -p no:randomly -p no:cacheprovider\nmarkers = timed: x\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q"],
+        cwd=tmp_path,
+        env={**os.environ, "SECOND_CHANCES": "0"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert "1 failed, 1 passed" in ran.stdout, ran.stdout + ran.stderr
+    assert "test_some.py::test_spark_gives_up ran again, as a Python process of Spark's had not" in ran.stdout
+    assert "test_spark_says_something_else ran again" not in ran.stdout
+    assert "Rescued by a second run: 0 after a failure, 1 after a stall." in ran.stdout
+
+
 RACES = """
 from conftest import made
 

@@ -6,6 +6,11 @@ a thread looks at the clock all the while. Where it came late by more than a tes
 failure, and the test runs again, with new fixtures. What fails while the clock was looked at in time has
 failed. At the end of the run it is said which tests ran again, with what they had said.
 
+Spark has such a bound of its own: a query fails if its Python process has not connected within ten seconds,
+and no setting changes that. PySpark's imports, half a second's work, come before the connection, and nothing
+of ours does. So that error says as much as a late clock of a machine that has too much to do; the clock need
+not be late meanwhile.
+
 Continuous integration gives a second chance besides (at most ``SECOND_CHANCES`` in each process): among
 thousands of tests with threads, brokers and Spark, on an unknown machine, one may have met a race of
 its own. What passes only then is a defect all the same, and is named as one. The process that hands out the
@@ -32,6 +37,7 @@ SECOND_CHANCES = int(os.environ.get("SECOND_CHANCES", "0"))
 _SECOND = pytest.StashKey[bool]()
 _RESCUED = pytest.StashKey["Rescues"]()
 _given = 0
+_GAVE_UP = "Python worker failed to connect back"
 _SAID = "ran again, as "
 _RESCUE = "rescued"
 _DEFECT = "it failed once: A DEFECT, of the test or of what it tests"
@@ -71,10 +77,11 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         failed = [report for report in reports if report.failed]
         if not failed or run == RUNS or time.monotonic() - began > SHORT_S:
             break
-        why = _excuse(item, pace.latest_s)
+        said = "\n".join(report.longreprtext for report in failed)
+        why = _excuse(item, pace.latest_s, said)
         if not why:
             break
-        again.append((f"{_SAID}{why}", "\n".join(report.longreprtext for report in failed)))
+        again.append((f"{_SAID}{why}", said))
         _forget(item)
     reports[-1].sections += again
     if again and not failed:
@@ -129,10 +136,12 @@ def _ran_again(reporter: pytest.TerminalReporter) -> Iterator[tuple[str, str, st
                     yield report.nodeid, said, failure
 
 
-def _excuse(item: pytest.Item, latest_s: float) -> str:
-    """Why ``item``, which has failed, may run again; empty if it may not."""
+def _excuse(item: pytest.Item, latest_s: float, said: str) -> str:
+    """Why ``item``, which has failed and ``said`` so, may run again; empty if it may not."""
     if latest_s >= _bears_s(item):
         return f"the machine had stood still for {latest_s:.1f} s"
+    if _GAVE_UP in said:
+        return "a Python process of Spark's had not started in the 10 s that Spark gives it"
     if item.stash.get(_SECOND, False) or _given >= SECOND_CHANCES:
         return ""
     return _give_second(item)
