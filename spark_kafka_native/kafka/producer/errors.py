@@ -135,7 +135,8 @@ class DeliveryError(KafkaError):
         what = "1 record" if self.records == 1 else f"{self.records} records"
         fate = "not written" if self.status is DeliveryStatus.NOT_PERSISTED else "possibly written"
         kept = "; kept in the spill folder" if self.spilled else ""
-        return f"{self.topic_partition}: {what} {fate}: {self.reason}{kept}"
+        where = self.topic_partition if self.topic_partition.partition >= 0 else self.topic_partition.topic
+        return f"{where}: {what} {fate}: {self.reason}{kept}"
 
 
 class RecordSkippedError(DeliveryError):

@@ -53,6 +53,14 @@ PLACES = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.parametrize("settings", [SKIP, LETTERS], ids=lambda one: one["over_limit"])
+def test_a_record_too_large_for_a_partition_is_of_none(cluster, settings):
+    with producing(cluster, **settings, **at_send(cluster)) as producer:
+        error = producer.send("t", value=LARGE).exception(60)
+    assert error.topic_partition == TopicPartition("t", -1)
+    assert str(error).startswith("t: 1 record not written: it ")
+
+
 def told(record):
     prefix = "__producer.errors."
     return {name.removeprefix(prefix): value.decode() for name, value in record.headers if prefix in name}
