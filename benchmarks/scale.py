@@ -39,7 +39,8 @@ from harness.table import print_table
 from pyspark.sql.types import StructType
 
 from spark_kafka_native.kafka.cluster.router import Router, router_for
-from spark_kafka_native.kafka.group.committed_offsets import build_offset_commit, split_commit
+from spark_kafka_native.kafka.cluster.split_commit import split_commit
+from spark_kafka_native.kafka.group.committed_offsets import build_offset_commit
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.sending.transaction_requests import OpenTransaction
 from spark_kafka_native.kafka.protocol.message import Request

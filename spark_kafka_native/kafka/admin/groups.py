@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ..cluster.coordinators import ask_coordinator, send_to_coordinator
 from ..cluster.offsets import list_bounds, list_offsets_of_each, resolve_offsets
 from ..cluster.router import CoordinatorKey
+from ..cluster.split_commit import split_commit
 from ..error_code import ErrorCode
 from ..errors import (
     BrokerError,
@@ -305,15 +306,14 @@ class GroupAdmin(AdminFamily):
         key = CoordinatorKey.group(group_id)
         names = {TopicPartition(*tp) for tp in topic_partitions}
 
-        def ask(pending: list[Any]) -> Iterable[ItemResult]:
-            response = ask_coordinator(self._router, key, _offset_delete(group_id, pending), limit)
-            if response.error_code:
-                return [ItemResult(tp, response.error_code) for tp in pending]
-            return [
-                ItemResult(TopicPartition(topic.name, one.partition_index), one.error_code)
-                for topic in response.topics
-                for one in topic.partitions
-            ]
+        def ask(pending: list[Any]) -> Iterator[ItemResult]:
+            for part in split_commit(group_id, dict.fromkeys(pending, 0)):
+                response = ask_coordinator(self._router, key, _offset_delete(group_id, part), limit)
+                if response.error_code:
+                    yield from (ItemResult(tp, response.error_code) for tp in part)
+                for topic in response.topics:
+                    for one in topic.partitions:
+                        yield ItemResult(TopicPartition(topic.name, one.partition_index), one.error_code)
 
         task = Task(f"deleting what group {group_id} has committed for", "Delete")
         self._settle(
@@ -323,7 +323,9 @@ class GroupAdmin(AdminFamily):
     def delete_groups(self, group_ids: Collection[str], timeout: Timeout = None) -> None:
         """Delete groups and their committed offsets; they must have no members (NON_EMPTY_GROUP).
 
-        Raises `BrokerError` for the first that is refused, after the others were deleted.
+        Raises `BrokerError` for the first that is refused, after the others were deleted. A group with the
+        offsets of more than some ten thousand partitions is refused with UNKNOWN_SERVER_ERROR, as its end
+        would not fit into one batch: call `delete_group_offsets` before.
         """
         limit = self._limit(timeout)
         failures: list[KafkaError] = []

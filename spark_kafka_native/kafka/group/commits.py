@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from ..cluster.coordinators import ask_coordinator
 from ..cluster.router import CoordinatorKey, Router
+from ..cluster.split_commit import split_commit
 from ..consumer.fetched_records import WorkStatus, WorkUnit
 from ..consumer.partition_reader import PartitionReader
 from ..error_code import ErrorCode
@@ -308,9 +309,27 @@ class CommitQueue:
         self.metrics.measure(metric.COMMIT_DURATION, seconds, outcome)
 
     def _commit(self, offsets: Offsets) -> None:
+        """In as many requests as it takes, one after the other: the next commit begins when none of them is
+        under way. One that is refused, as for a deleted topic, does not keep the others from being sent.
+        """
         limit = self._router.deadline()
-        client = self._router.config
         in_doubt = Deadline.after_ms(UNKNOWN_TOPIC_MS)
+        self._progress.check(offsets)
+        left = self._progress.ahead(offsets)
+        refused: list[BrokerError] = []
+        for part in list(split_commit(self._config.group_id, left)):
+            try:
+                self._commit_part(part, left, limit, in_doubt)
+            except BrokerError as error:
+                refused.append(error)
+            else:
+                for tp in part:
+                    del left[tp]
+        if refused:
+            raise refused[0]
+
+    def _commit_part(self, part: Offsets, left: Offsets, limit: Deadline, in_doubt: Deadline) -> None:
+        client = self._router.config
 
         def again(error: KafkaError) -> bool:
             if isinstance(error, BrokerError) and error.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -318,7 +337,7 @@ class CommitQueue:
             return not self._stopping and _again(error)
 
         retry(
-            lambda: self._attempt(offsets, limit),
+            lambda: self._attempt(part, left, limit),
             what=f"committing offsets in group {self._config.group_id}",
             deadline=limit,
             backoff=Backoff(first_ms=client.retry_backoff_ms, max_ms=client.retry_backoff_max_ms),
@@ -326,26 +345,23 @@ class CommitQueue:
             between=lambda error: self._router.coordinators.learn(self._key, error),
         )
 
-    def _attempt(self, offsets: Offsets, deadline: Deadline) -> None:
-        """One attempt with the current member id and generation; each checks again that the partitions are
-        still assigned.
+    def _attempt(self, part: Offsets, left: Offsets, deadline: Deadline) -> None:
+        """One attempt at one request with the current member id and generation; each checks again that the
+        partitions are still assigned. ``left`` has all offsets of the commit that are not confirmed.
         """
         # First of all: with a later generation, it might commit offsets that were checked for this one.
         identity = self._identity()
-        self._progress.check(offsets)
-        ahead = self._progress.ahead(offsets)
-        if not ahead:
-            return
+        self._progress.check(part)
         group_id = self._config.group_id
         if identity is None:
             raise CommitFailedError(
                 f"this consumer is not in group {group_id} just now (it was too slow, or not heard of, "
-                f"and its partitions may be others' by now): {_shown(ahead)} were not committed"
+                f"and its partitions may be others' by now): {_shown(left)} were not committed"
             )
-        request = build_offset_commit(group_id, ahead, identity)
+        request = build_offset_commit(group_id, part, identity)
         try:
             response = ask_coordinator(self._router, self._key, request, deadline)
-            read_offset_commit(response, group_id, ahead)
+            read_offset_commit(response, group_id, part)
         except BrokerError as error:
             if error.error_code not in _TOO_LATE:
                 raise
@@ -353,11 +369,11 @@ class CommitQueue:
                 raise _OutdatedError(str(error)) from error
             self._doubt(identity)
             raise CommitFailedError(
-                f"the group has gone on without this consumer: {_shown(ahead)} were not committed, and the "
+                f"the group has gone on without this consumer: {_shown(left)} were not committed, and the "
                 f"records before are read again by whoever has their partitions now ({error})"
             ) from error
-        spans = self._progress.spans(ahead) if self.work_units.listening else {}
-        self._progress.committed(ahead)
+        spans = self._progress.spans(part) if self.work_units.listening else {}
+        self._progress.committed(part)
         for tp, (from_offset, until_offset) in spans.items():
             self.work_units.emit(
                 WorkUnit(

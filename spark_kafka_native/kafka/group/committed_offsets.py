@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 
 from ..cluster.coordinators import send_to_coordinator
 from ..cluster.router import CoordinatorKey, Router
+from ..cluster.split_commit import split_commit
 from ..error_code import ErrorCode
 from ..errors import BrokerError, IncompleteResponseError
 from ..model import OffsetToCommit, TopicPartition
@@ -152,31 +153,6 @@ def commit_offsets(
             lambda response, some=some: read_offset_commit(response, group_id, some),  # type: ignore[misc]
             limit,
         )
-
-
-MAX_COMMIT_BYTES = 512 * 1024
-"""Of the records that one request becomes. A coordinator appends them as one batch, which must not exceed
-``max.message.bytes`` of ``__consumer_offsets`` (1 MiB by default): it would refuse all of them."""
-_RECORD_BYTES = 80
-"""Of a record there, beside the names of group and topic and the metadata: some 75."""
-
-
-def split_commit(
-    group_id: str, positions: Mapping[TopicPartition, int | OffsetToCommit]
-) -> Iterator[dict[TopicPartition, int | OffsetToCommit]]:
-    """``positions`` in parts that a coordinator can append (`MAX_COMMIT_BYTES`), in order."""
-    part: dict[TopicPartition, int | OffsetToCommit] = {}
-    used = 0
-    for tp, position in positions.items():
-        metadata = "" if isinstance(position, int) else position.metadata
-        size = _RECORD_BYTES + sum(len(text.encode()) for text in (group_id, tp.topic, metadata))
-        if part and used + size > MAX_COMMIT_BYTES:
-            yield part
-            part, used = {}, 0
-        part[tp] = position
-        used += size
-    if part:
-        yield part
 
 
 def build_offset_commit(

@@ -323,7 +323,8 @@ class GroupConsumer:
         read), or, without either, everything that was handed out.
 
         Offsets before the last commit are ignored: a commit never goes back, unless reading did, after `seek`
-        or by ``auto_offset_reset``.
+        or by ``auto_offset_reset``. Many thousands of partitions take several requests: after an error, some
+        of them may be committed.
         Raises `CommitFailedError` if a partition is not assigned to this consumer any more, or was assigned
         to another one since the record was read; `DeadlineExceededError` after ``timeout`` seconds (default:
         ``default_api_timeout_ms``).

@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 from ...cluster.coordinators import ask_coordinator, find_coordinator, retry_at_coordinator
 from ...cluster.describe_configs import describe_broker_configs
 from ...cluster.router import CoordinatorKey, Router
+from ...cluster.split_commit import split_commit
 from ...config.client_config import TransactionConfig
 from ...error_code import ErrorCode
 from ...errors import (
@@ -323,7 +324,20 @@ def commit_offsets_in(
     offsets: Mapping[TopicPartition, OffsetToCommit],
     deadline: Deadline,
 ) -> None:
-    """Write a group's offsets into the transaction: they count once it is committed."""
+    """Write a group's offsets into the transaction: they count once it is committed. Many thousands of them
+    take several requests: after an error, those of earlier ones are in the transaction; it must be aborted.
+    """
+    for part in split_commit(group.group_id, offsets):
+        _commit_part(router, transaction, group, part, deadline)
+
+
+def _commit_part(
+    router: Router,
+    transaction: OpenTransaction,
+    group: GroupMembership,
+    offsets: Mapping[TopicPartition, OffsetToCommit],
+    deadline: Deadline,
+) -> None:
     key = CoordinatorKey.group(group.group_id)
     topics: dict[str, list[TxnOffsetCommitRequestPartition]] = defaultdict(list)
     for (topic, partition), position in offsets.items():

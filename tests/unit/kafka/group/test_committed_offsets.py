@@ -16,7 +16,6 @@ from spark_kafka_native.kafka.group.committed_offsets import (
     read_all_offsets,
     read_offset_commit,
     read_offset_fetch,
-    split_commit,
 )
 from spark_kafka_native.kafka.model import OffsetToCommit, TopicPartition
 from spark_kafka_native.kafka.protocol.api.group_offsets import (
@@ -127,19 +126,6 @@ def test_each_partition_must_be_confirmed() -> None:
         read_offset_commit(
             committed(("a", 0, none), ("a", 2, ErrorCode.UNKNOWN_MEMBER_ID), ("b", 1, none)), "g", POSITIONS
         )
-
-
-def test_a_commit_is_split_where_its_records_would_not_fit_into_one_batch() -> None:
-    few = {TopicPartition("t", partition): partition for partition in range(1_000)}
-    assert list(split_commit("g", few)) == [few]
-    assert list(split_commit("g", {})) == []
-    many = {TopicPartition("t" * 40, partition): partition for partition in range(100_000)}
-    parts = list(split_commit("g" * 19, many))
-    assert len(parts) == 27
-    assert all(len(part) <= 512 * 1024 // (80 + 40 + 19) for part in parts)
-    assert [tp for part in parts for tp in part] == list(many)
-    large = OffsetToCommit(offset=1, metadata="\N{EURO SIGN}" * 300_000)
-    assert [len(part) for part in split_commit("g", {A0: 1, A1: large, B0: 2})] == [1, 1, 1]
 
 
 def test_each_part_of_a_commit_is_a_request() -> None:

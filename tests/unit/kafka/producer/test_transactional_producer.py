@@ -13,6 +13,7 @@ from support.brokers.produce_cluster import LOST_ANSWER, LOST_REQUEST, refused
 from support.brokers.scripted_broker import HangUp, Silence, properties
 from support.brokers.transaction_cluster import TransactionCluster
 
+from spark_kafka_native.kafka.cluster import split_commit
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig, TransactionConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
@@ -30,6 +31,7 @@ from spark_kafka_native.kafka.producer.errors import (
     TransactionFatalError,
     TransactionStateError,
 )
+from spark_kafka_native.kafka.producer.sending import transaction_requests
 from spark_kafka_native.kafka.producer.sending.transaction import State
 from spark_kafka_native.kafka.producer.sending.transaction_requests import end_transaction
 from spark_kafka_native.kafka.producer.transactional_producer import TransactionalProducer
@@ -43,6 +45,9 @@ from spark_kafka_native.kafka.protocol.api.transactions import (
     InitProducerIdRequest,
     InitProducerIdResponse,
     TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
 )
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
@@ -561,6 +566,110 @@ def test_offsets_that_are_refused_keep_the_transaction_from_being_committed(
             producer.commit()
         producer.abort()
     assert (seen(cluster), cluster.offsets) == ([], {})
+
+
+@pytest.fixture
+def _one_offset_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(split_commit, "MAX_COMMIT_BYTES", 1)
+
+
+@VERSIONS
+@pytest.mark.usefixtures("_one_offset_a_request")
+@pytest.mark.parametrize("fault", [None, "lost", E.COORDINATOR_LOAD_IN_PROGRESS])
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_offsets_in_several_requests_are_committed_together(
+    cluster: TransactionCluster, version: int, fault: Any, end: str
+) -> None:
+    handler = cluster.handlers[TxnOffsetCommitRequest]
+    if fault is not None:
+        second = cluster.lost(TxnOffsetCommitRequest) if fault == "lost" else _refusing(cluster, fault)
+        cluster[1].push(TxnOffsetCommitRequest, handler, second)
+    with producing(cluster, version) as producer:
+        producer.begin()
+        producer.send_offsets({TP: 1, OTHER: 2}, "g")
+        assert not cluster.offsets
+        getattr(producer, end)()
+    sent = [
+        [(topic.name, one.partition_index) for topic in request.topics for one in topic.partitions]
+        for request in cluster[1].requests(TxnOffsetCommitRequest)
+    ]
+    assert sent == [[TP], [OTHER]] + ([] if fault is None else [[OTHER]])
+    assert len(cluster[1].requests(AddOffsetsToTxnRequest)) == (1 if version == 1 else 0)
+    assert cluster.offsets == ({("g", TP): (1, ""), ("g", OTHER): (2, "")} if end == "commit" else {})
+
+
+@VERSIONS
+@pytest.mark.usefixtures("_one_offset_a_request")
+@pytest.mark.parametrize(
+    ("refusal", "error"),
+    [
+        (E.ILLEGAL_GENERATION, TransactionAbortableError),
+        (E.UNKNOWN_MEMBER_ID, TransactionAbortableError),
+        (E.UNKNOWN_SERVER_ERROR, TransactionFatalError),
+    ],
+)
+def test_offsets_of_which_a_later_request_is_refused_are_not_committed_at_all(
+    cluster: TransactionCluster, version: int, refusal: ErrorCode, error: type[KafkaError]
+) -> None:
+    """The member was replaced between the two: the partitions of the first went to another one as well."""
+    with producing(cluster, version) as producer:
+        producer.begin()
+        write(producer, *told("a"))
+        handler = cluster.handlers[TxnOffsetCommitRequest]
+        cluster[1].push(TxnOffsetCommitRequest, handler, _refusing(cluster, refusal))
+        with pytest.raises(error, match=refusal.name):
+            producer.send_offsets({TP: 1, OTHER: 2}, "g")
+        assert set(cluster.held["x"].offsets) == {("g", TP)}, "the coordinator has the first"
+        with pytest.raises(error, match=refusal.name):
+            producer.commit()
+        if error is TransactionAbortableError:
+            producer.abort()
+    with producing(cluster, version) as producer:
+        producer.initialize()  # which ends what the former one has left
+    assert (seen(cluster), cluster.offsets) == ([], {})
+
+
+@pytest.mark.usefixtures("_one_offset_a_request")
+def test_offsets_that_are_interrupted_between_two_requests_are_not_committed(
+    cluster: TransactionCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = transaction_requests.split_commit
+
+    def interrupted(*arguments: Any) -> Iterator[Any]:
+        for number, part in enumerate(whole(*arguments)):
+            if number:
+                raise KeyboardInterrupt
+            yield part
+
+    monkeypatch.setattr(transaction_requests, "split_commit", interrupted)
+    with producing(cluster) as producer:
+        producer.begin()
+        with pytest.raises(KeyboardInterrupt):
+            producer.send_offsets({TP: 1, OTHER: 2}, "g")
+        with pytest.raises(TransactionAbortableError, match="KeyboardInterrupt"):
+            producer.commit()
+        producer.abort()
+    assert cluster.ended == [("x", 1, False)]
+    assert cluster.offsets == {}
+
+
+def _refusing(cluster: TransactionCluster, refusal: ErrorCode) -> Any:
+    """A TxnOffsetCommit that is not applied."""
+
+    def refuse(request: TxnOffsetCommitRequest, _version: int) -> Any:
+        topics = [
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponsePartition(partition_index=one.partition_index, error_code=refusal)
+                    for one in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+        return TxnOffsetCommitResponse(topics=topics)
+
+    return refuse
 
 
 def test_offsets_that_the_member_can_not_commit_are_not_sent(cluster: TransactionCluster) -> None:
