@@ -1,6 +1,7 @@
 """A transactional producer against a naive model of coordinators and log, at random: requests and answers
 lost, late and doubled, batches refused, transactions that expire, zombies. Of each one all or nothing is
-seen: all if it was reported as committed, nothing if as aborted. Nothing is doubled or reordered.
+seen: all if it was reported as committed, nothing if as aborted, and offsets as records. Nothing is doubled
+or reordered.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 from typing import Any
+from unittest import mock
 
 import pytest
 from support.brokers.produce_cluster import LOST_ANSWER, LOST_REQUEST, refused
@@ -15,6 +17,7 @@ from support.brokers.scripted_broker import HangUp, properties
 from support.brokers.transaction_cluster import TransactionCluster
 from support.hooks.fresh_seeds import try_seeds
 
+from spark_kafka_native.kafka.cluster import split_commit
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig, TransactionConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import DeadlineExceededError
@@ -47,6 +50,7 @@ class World:
         self.told: dict[int, str] = {}
         """By transaction: committed, aborted or unknown."""
         self.sent: dict[int, list[int]] = {}
+        self.with_offsets: set[int] = set()
         self.log: list[str] = []
 
     def open(self) -> TransactionalProducer:
@@ -99,7 +103,8 @@ class World:
             for i in self.sent[number]:
                 producer.send("t", value=b"%d-%d" % (number, i), partition=i % 2)
             if self.rng.random() < 0.5:
-                producer.send_offsets({TPS[0]: OffsetToCommit(offset=number)}, "g")
+                producer.send_offsets(dict.fromkeys(TPS, OffsetToCommit(offset=number)), "g")
+                self.with_offsets.add(number)
             if self.rng.random() < 0.1:
                 producer.flush()
                 self.cluster.expire("x")
@@ -152,10 +157,18 @@ class World:
             if told == "aborted":
                 assert not places, f"transaction {number} was aborted and is seen; {where}"
             assert places in ([], self.sent[number]), f"transaction {number} is torn: {places}; {where}"
+        self.check_offsets(set(seen), where)
+
+    def check_offsets(self, seen: set[int], where: str) -> None:
+        """The offsets are those of the last transaction that has some and is seen."""
+        last = max(seen & self.with_offsets, default=None)
+        found = [self.cluster.offsets.get(("g", tp)) for tp in TPS]
+        assert found == [None if last is None else (last, "")] * 2, f"offsets {found}, not {last}; {where}"
 
 
 def check(seed: int) -> None:
-    with TransactionCluster() as cluster:
+    # Offsets of two partitions take two requests.
+    with mock.patch.object(split_commit, "MAX_COMMIT_BYTES", 1), TransactionCluster() as cluster:
         cluster.create("t", 2)
         world = World(seed, cluster)
         for number in range(8):

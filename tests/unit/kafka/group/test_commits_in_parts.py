@@ -217,8 +217,8 @@ def test_a_part_that_is_refused_does_not_hold_up_the_others(member: Committing) 
 
 
 def test_all_parts_share_the_time_of_the_commit(member: Committing, monkeypatch: pytest.MonkeyPatch) -> None:
-    limit = member.router.deadline(300)
-    monkeypatch.setattr(member.router, "deadline", lambda *_: limit)
+    limits = [member.router.deadline(300)]
+    monkeypatch.setattr(member.router, "deadline", lambda *_: limits.pop())
     member.during(
         2, lambda: member.group.commit_refusals.extend([ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 999)
     )
