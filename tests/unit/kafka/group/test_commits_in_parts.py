@@ -216,6 +216,16 @@ def test_a_part_that_is_refused_does_not_hold_up_the_others(member: Committing) 
     assert member.sent[3:] == [(1, A1, 2)]
 
 
+def test_of_several_parts_that_are_refused_the_first_is_named(member: Committing) -> None:
+    member.group.commit_refusals += [
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ]
+    with pytest.raises(BrokerError, match="the offset of a-0 in group g: TOPIC_AUTHORIZATION_FAILED"):
+        member.commit({A0: 1, A1: 2, A2: 3})
+    assert member.group.committed == {A2: 3}
+
+
 def test_all_parts_share_the_time_of_the_commit(member: Committing, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = [member.router.deadline(300)]
     monkeypatch.setattr(member.router, "deadline", lambda *_: limits.pop())

@@ -653,6 +653,20 @@ def test_offsets_that_are_interrupted_between_two_requests_are_not_committed(
     assert cluster.offsets == {}
 
 
+@pytest.mark.usefixtures("_one_offset_a_request")
+def test_all_requests_for_offsets_share_the_time_of_the_call(
+    cluster: TransactionCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deadlines: list[Deadline] = []
+    monkeypatch.setattr(transaction_requests, "_commit_part", lambda *given: deadlines.append(given[-1]))
+    with producing(cluster) as producer:
+        producer.begin()
+        limit = Deadline.after_ms(60_000)
+        producer.send_offsets({TP: 1, OTHER: 2}, "g", timeout=limit)
+        producer.abort()
+    assert deadlines == [limit, limit]
+
+
 def _refusing(cluster: TransactionCluster, refusal: ErrorCode) -> Any:
     """A TxnOffsetCommit that is not applied."""
 
