@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .options import add_connection_options, add_json_option, connect, wrong_usage
+from .options import add_connection_options, add_json_option, checked_values, connect, wrong_usage
 from .output import note, print_rows
 
 if TYPE_CHECKING:
@@ -51,12 +51,10 @@ def add_command(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the requested action."""
-    try:
+    with checked_values(arguments):  # an unknown operation, type or permission
         if arguments.action == "add":
             return _add(arguments)
         return _list_or_remove(arguments)
-    except ValueError as error:  # an unknown operation, type or permission
-        wrong_usage(arguments, str(error))
 
 
 def _resource(arguments: argparse.Namespace) -> tuple[str | None, str | None]:

@@ -9,14 +9,15 @@ import fnmatch
 import os
 import re
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 from ..kafka.config.client_config import ClientConfig, ConsumerConfig, configs_from
 from ..kafka.config.properties import Properties
 from ..kafka.config.properties_file import parse_properties
 from ..kafka.error_code import ErrorCode
-from ..kafka.errors import BrokerError, ConfigError
+from ..kafka.errors import BrokerError, ConfigError, KafkaError
 from ..kafka.model import TopicPartition
 from .output import note
 
@@ -283,6 +284,18 @@ def wrong_usage(arguments: argparse.Namespace, text: str) -> Never:
     """Print an error in the command line and exit with 2."""
     parser: argparse.ArgumentParser = arguments.parser
     parser.error(text)
+
+
+@contextmanager
+def checked_values(arguments: argparse.Namespace) -> Iterator[None]:
+    """A `ValueError` within is wrong usage. A `ConfigError`, which is one too, is not: it is about the
+    connection, such as a certificate that can't be read."""
+    try:
+        yield
+    except KafkaError:
+        raise
+    except ValueError as error:
+        wrong_usage(arguments, str(error))
 
 
 # --- topics -------------------------------------------------------------------------------------------------

@@ -5,7 +5,15 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from .options import add_connection_options, add_json_option, check_named_once, connect, pair, wrong_usage
+from .options import (
+    add_connection_options,
+    add_json_option,
+    check_named_once,
+    checked_values,
+    connect,
+    pair,
+    wrong_usage,
+)
 from .output import note, print_rows
 
 
@@ -48,10 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
         if not limits:
             found = admin.describe_quotas(entity)
         else:
-            try:
+            with checked_values(arguments):
                 admin.alter_quotas(entity, limits, validate_only=arguments.dry_run)
-            except ValueError as error:
-                wrong_usage(arguments, str(error))
             note("the change is possible" if arguments.dry_run else "changed")
             return 0
     rows = [

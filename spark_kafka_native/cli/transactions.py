@@ -12,6 +12,7 @@ from .options import (
     add_connection_options,
     add_json_option,
     check_options,
+    checked_values,
     connect,
     number,
     topics_matching,
@@ -135,8 +136,6 @@ def _hanging(admin: Admin, arguments: argparse.Namespace) -> int:
 
 def _abort(admin: Admin, arguments: argparse.Namespace) -> None:
     tp = TopicPartition(arguments.names[0], arguments.partition)
-    try:
+    with checked_values(arguments):  # the transaction is not open
         admin.abort_hanging(tp, arguments.start_offset)
-    except ValueError as error:  # the transaction is not open
-        wrong_usage(arguments, str(error))
     note(f"{tp}: the transaction from offset {arguments.start_offset} is aborted")

@@ -7,7 +7,15 @@ import getpass
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .options import add_connection_options, add_json_option, check_options, connect, number, wrong_usage
+from .options import (
+    add_connection_options,
+    add_json_option,
+    check_options,
+    checked_values,
+    connect,
+    number,
+    wrong_usage,
+)
 from .output import act_on_each, note, print_rows
 
 if TYPE_CHECKING:
@@ -74,16 +82,13 @@ def _set(arguments: argparse.Namespace) -> int:
         wrong_usage(arguments, "set: one user at a time, as each has a password of its own")
     (user,) = arguments.names
     password = _password(arguments)
-    with connect(arguments) as admin:
-        try:
-            admin.set_scram_user(
-                user,
-                password,
-                mechanism=arguments.mechanism or _MECHANISMS[1],
-                iterations=arguments.iterations or _ITERATIONS,
-            )
-        except ValueError as error:  # iterations, an empty password
-            wrong_usage(arguments, str(error))
+    with connect(arguments) as admin, checked_values(arguments):  # iterations, an empty password
+        admin.set_scram_user(
+            user,
+            password,
+            mechanism=arguments.mechanism or _MECHANISMS[1],
+            iterations=arguments.iterations or _ITERATIONS,
+        )
     note(f"{user}: set")
     return 0
 

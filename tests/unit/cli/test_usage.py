@@ -8,6 +8,7 @@ import errno
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
 import types
@@ -95,6 +96,27 @@ def test_wrong_usage_is_told_in_a_line_and_ends_with_2(
     assert ended.value.code == 2
     assert says in err
     assert "--help" in err or "usage" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["topics"],
+        ["acls"],
+        ["acls", "add", "--principal", "User:a", "--operation", "read", "--topic", "x"],
+        ["users", "set", "a", "--password", "env:HOME"],
+        ["quotas", "--user", "a", "--set", "producer_byte_rate=1"],
+        ["transactions", "abort", "x", "-p", "0", "--start-offset", "1"],
+    ],
+    ids=" ".join,
+)
+def test_a_certificate_that_cannot_be_read_is_no_wrong_usage(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        at = ["-b", f"127.0.0.1:{server.getsockname()[1]}", "-X", "security.protocol=SSL"]
+        assert main([*arguments, *at, "-X", "ssl.truststore.location=/nowhere.pem"]) == 1
+    assert capsys.readouterr().err.startswith("ConfigError: ssl.truststore.location: /nowhere.pem on ")
 
 
 def test_names_and_options_may_come_in_any_order() -> None:
