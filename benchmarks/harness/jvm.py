@@ -1,8 +1,7 @@
 """Spark's own connector, in a virtual environment of its own: made on first use, kept in ``.venv-jvm``.
 
 PySpark 4.2.0, because the connector's jar is not published for every newer PySpark. The jars come through
-the Ivy that PySpark ships; the token provider is that of 4.0.0, the newest published, and is never called
-here.
+the Ivy that PySpark ships.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from spark_kafka_native.testing import JarsUnavailableError, run_ivy
 FETCH_TIMEOUT_S = 240.0
 PYSPARK = "4.2.0"
 COORDINATES = (
-    ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
-    ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
+    ("org.apache.spark", "spark-sql-kafka-0-10_2.13", PYSPARK),
+    ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", PYSPARK),
     ("org.apache.kafka", "kafka-clients", "3.9.1"),
     ("org.apache.commons", "commons-pool2", "2.12.1"),
 )

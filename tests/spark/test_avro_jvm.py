@@ -16,8 +16,9 @@ from spark_kafka_native.testing.java import cache_folder, locked
 
 pytestmark = pytest.mark.spark
 
-MODULE = ("org.apache.spark", "spark-avro_2.13", "4.0.0")
-"""The newest that is published: PySpark has the code that reads and writes, and asks for this jar."""
+MODULE = ("org.apache.spark", "spark-avro_2.13", "4.1.1")
+"""The newest that Ivy resolves. It has the expressions alone: the code that reads and writes is in PySpark's
+own jar, of its version."""
 DIFFERENT = {
     "time-micros",
     "timestamp-nanos",
@@ -38,8 +39,8 @@ DIFFERENT = {
 
 @pytest.fixture(scope="session")
 def avro_jars() -> str:
-    folder = cache_folder() / "spark-avro"
-    with locked(cache_folder() / "spark-avro.lock"):
+    folder = cache_folder() / "-".join(MODULE[1:])
+    with locked(cache_folder() / f"{folder.name}.lock"):
         if not list(folder.glob("*.jar")):
             folder.mkdir(parents=True, exist_ok=True)
             wanted = ["-dependency", *MODULE, "-confs", "default", "-notransitive"]
