@@ -207,6 +207,17 @@ class PartitionReader:
             self._give_back_rows(topic_partition)
             self.buffer.seek(topic_partition, offset)
 
+    def give_back(self, topic_partition: TopicPartition, offset: int) -> bool:
+        """Hand out again what the last read returned of a partition, from ``offset`` on; False if the
+        partition was moved or removed since, which counts."""
+        self.check_process()
+        with self.lock:
+            if not self.buffer.is_at(topic_partition, self._taken_at.get(topic_partition)):
+                return False
+            self._give_back_rows(topic_partition)
+            self.buffer.seek(topic_partition, offset)
+            return True
+
     def pause(self, topic_partition: TopicPartition) -> None:
         """Hand out no records of a partition until `resume`. Fetched records are kept, up to
         ``prefetch_max_bytes`` for all paused partitions.
@@ -445,13 +456,8 @@ class PartitionReader:
             self.buffer.give_back(undelivered, self._taken_at.get(undelivered.topic_partition))
             return
         first = {record.topic_partition: record.offset for record in reversed(undelivered or [])}
-        self.check_process()
-        with self.lock:
-            for topic_partition, offset in first.items():
-                # Another thread may have moved or removed it since.
-                if self.buffer.is_at(topic_partition, self._taken_at.get(topic_partition)):
-                    self._give_back_rows(topic_partition)
-                    self.buffer.seek(topic_partition, offset)
+        for topic_partition, offset in first.items():
+            self.give_back(topic_partition, offset)
 
 
 def _offset_before(fetched: FetchedRecords, row: int) -> int:

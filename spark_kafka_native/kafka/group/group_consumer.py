@@ -242,7 +242,6 @@ class GroupConsumer:
         if isinstance(offset, OffsetAt):
             offset = self._starts.offset_of(topic_partition, offset)
         self._commits.forget([topic_partition])
-        self._taken = None
         self._starts.seek(topic_partition, offset)
 
     @closed_late
@@ -498,6 +497,7 @@ class GroupConsumer:
                         self._commits.handed_out(tp, from_offset, next_offset)
                     self._member.poll_ends()
                     return taken
+                self._taken = None  # lost with its partitions, which may come again at another offset
                 if deadline.expired or self._close_asked:
                     self._member.poll_ends()
                     return None
@@ -511,12 +511,12 @@ class GroupConsumer:
             self._give_back()
 
     def _give_back(self) -> None:
-        """Hand out again what the caller did not get, or is not done with, for example after an interrupt."""
+        """Hand out again what the caller did not get, or is not done with, for example after an interrupt.
+        Not where the caller has moved the partition itself."""
         if self._taken is None:
             return
         for tp, from_offset, _ in _spans(self._taken):
-            if tp in self._reader.partitions:
-                self._reader.seek(tp, from_offset)
+            if self._reader.give_back(tp, from_offset):
                 self._commits.progress.given_back(tp, from_offset)
 
     def _check_open(self) -> None:

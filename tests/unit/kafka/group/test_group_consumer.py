@@ -384,6 +384,49 @@ def test_a_poll_that_raised_is_handed_out_again(make: Make) -> None:
             parts_of(consumer).commits.progress.check({tp: 3})
 
 
+@pytest.mark.parametrize("closes", [True, False], ids=["closed", "given back"])
+def test_a_seek_of_one_partition_leaves_the_records_of_another_not_done(make: Make, closes: bool) -> None:
+    consumer = make(A0, B0, enable_auto_commit=False, on_revoked=lambda consumer, _: consumer.commit())
+    consumer.add_topics("b")
+    found = asked(consumer)
+    prefetch(consumer, B0, A0)
+    assert len(consumer.poll(60)) == 6
+    consumer.seek(A0, 2)
+    if closes:
+        try:
+            raise ZeroDivisionError
+        except ZeroDivisionError:
+            consumer.close()
+        assert found[-1] == {A0: 2, B0: 0}
+    else:
+        consumer._give_back()
+        # The caller's own seek counts.
+        assert (consumer.position(A0), consumer.position(B0)) == (2, 0)
+
+
+def test_what_was_lost_is_not_given_back_to_a_partition_that_came_again(make: Make) -> None:
+    """In one read: its position would overtake records that were not committed."""
+    consumer = make(A0)
+
+    def take(_: object) -> Record:
+        if not parts_of(consumer).starts.missing and consumer.position(A0) == 5:
+            lose(consumer)
+            return record(5)
+        raise ZeroDivisionError
+
+    def lost(*_: object) -> None:
+        # The group has it again before the read goes on, at the committed offset.
+        parts_of(consumer).rebalance.carry_out(Change(assigned=frozenset([A0])))
+        parts_of(consumer).starts.begin(A0, 2, 2)
+
+    parts_of(consumer).rebalance.callbacks._callbacks["lost"] = lost
+    parts_of(consumer).reader.seek(A0, 5)
+    take_instead(consumer, take)
+    with pytest.raises(ZeroDivisionError):
+        consumer.fetch_record(60)
+    assert consumer.position(A0) == 2
+
+
 def test_a_topic_that_was_removed_and_added_again_goes_on_where_it_was(make: Make) -> None:
     consumer = make(A0, B0, C0)
     consumer.subscribe(["a", "b", "c"])
