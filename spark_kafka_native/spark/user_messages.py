@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Final
 
 from ..kafka.errors import KafkaError
+from ..kernel_choice import ENVIRONMENT_VARIABLE, wants_compiled
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
 
@@ -79,9 +80,8 @@ def _warn_without_kernel() -> None:
     """On the driver only: its installation is the executors', as a rule, and a worker has no session."""
     from ..kafka.records import kernel  # late: it imports numpy
 
-    chosen = os.environ.get(kernel.ENVIRONMENT_VARIABLE, "").strip()
-    if not kernel.COMPILED and not chosen and note_once("warned-without-kernel"):
-        _LOG.warning(_NO_KERNEL, kernel.ENVIRONMENT_VARIABLE)
+    if not kernel.COMPILED and wants_compiled() and note_once("warned-without-kernel"):
+        _LOG.warning(_NO_KERNEL, ENVIRONMENT_VARIABLE)
 
 
 def _advise_sockets() -> None:

@@ -1,12 +1,10 @@
 """The kernel: the loops over payloads and rows, compiled where the build had a C compiler, else in Python.
 
-`AvroKernel` is the interface; `PythonKernel` is always there. The environment variable
-``SPARK_KAFKA_NATIVE_KERNEL=numpy`` chooses it, as for the kernel of record batches. It is slower by far.
+`AvroKernel` is the interface; `PythonKernel` is always there, and slower by far.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -14,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ...kernel_choice import wants_compiled
+from ..arrays import offsets_and_data
 from . import twin_read, twin_write
 from .program import I32, Program
-
-ENVIRONMENT_VARIABLE: Final = "SPARK_KAFKA_NATIVE_KERNEL"
 
 
 class BuiltArray(NamedTuple):
@@ -79,16 +77,12 @@ class CompiledAvroKernel:
         self, program: Program, payloads: pa.Array, prefix: bytes
     ) -> tuple[list[BuiltArray], list[tuple[int, int, int]]]:
         """As `AvroKernel.decode`."""
-        valid, offsets, data = payloads.buffers()
-        edges = (
-            np.zeros(1, np.int32)
-            if offsets is None or not len(payloads)
-            else np.frombuffer(offsets, np.int32, len(payloads) + 1, payloads.offset * 4)
-        )
+        valid = payloads.buffers()[0] if payloads.null_count else None
+        offsets, data = offsets_and_data(payloads)
         built, bad = self._decode(
             program.steps, len(program.steps), program.links, len(program.links), program.builders,
-            len(program.builders), program.constants, edges, valid if payloads.null_count else None,
-            payloads.offset, data or b"", len(payloads), prefix,
+            len(program.builders), program.constants, offsets, valid,
+            payloads.offset, data, len(payloads), prefix,
         )  # fmt: skip
         found = np.frombuffer(bad, _BAD).tolist() if bad else []
         return [BuiltArray(*one) for one in built], found
@@ -136,6 +130,4 @@ def load_compiled() -> CompiledAvroKernel | None:
 
 def choose() -> AvroKernel:
     """The kernel to use."""
-    if os.environ.get(ENVIRONMENT_VARIABLE, "").strip().lower() == "numpy":
-        return PythonKernel()
-    return load_compiled() or PythonKernel()
+    return (load_compiled() if wants_compiled() else None) or PythonKernel()

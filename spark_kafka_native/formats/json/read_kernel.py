@@ -1,20 +1,16 @@
-"""The compiled reader of JSON, where the build had a C compiler. `json_format` has its twin, `pyarrow.json`.
-
-The environment variable ``SPARK_KAFKA_NATIVE_KERNEL=numpy`` turns it off, as the writer.
-"""
+"""The compiled reader of JSON, where the build had a compiler; `json_format` has its twin, `pyarrow.json`."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ...kernel_choice import wants_compiled
+from ..arrays import offsets_and_data
 from .read_program import ReadProgram, powers_of_five
-from .write_kernel import ENVIRONMENT_VARIABLE
 
 Reader = Callable[[ReadProgram, pa.Array], tuple[pa.Array, npt.NDArray[np.int64]]]
 
@@ -32,15 +28,11 @@ def load_reader() -> Reader | None:
         return None
 
     def run(program: ReadProgram, payloads: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64]]:
-        valid, offsets, data = payloads.buffers()
-        edges: Any = (
-            np.zeros(1, np.int32)
-            if offsets is None or not len(payloads)
-            else np.frombuffer(offsets, np.int32, len(payloads) + 1, payloads.offset * 4)
-        )
+        valid = payloads.buffers()[0] if payloads.null_count else None
+        offsets, data = offsets_and_data(payloads)
         built, unsure = _read_kernel.decode(
-            program.nodes, len(program.nodes), program.names, powers_of_five(), edges,
-            valid if payloads.null_count else None, payloads.offset, data or b"", len(payloads),
+            program.nodes, len(program.nodes), program.names, powers_of_five(), offsets,
+            valid, payloads.offset, data, len(payloads),
         )  # fmt: skip
         return program.assemble(built), np.frombuffer(unsure, np.int64)
 
@@ -49,6 +41,4 @@ def load_reader() -> Reader | None:
 
 def choose_reader() -> Reader | None:
     """The reader to use, if any."""
-    if os.environ.get(ENVIRONMENT_VARIABLE, "").strip().lower() == "numpy":
-        return None
-    return load_reader()
+    return load_reader() if wants_compiled() else None

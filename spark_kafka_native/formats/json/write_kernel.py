@@ -1,13 +1,11 @@
 """The writer of JSON: `CompiledWriter` where the build had a C compiler, else `ArrowWriter`, its twin.
 
-The environment variable ``SPARK_KAFKA_NATIVE_KERNEL=numpy`` chooses the twin, as for the kernel of record
-batches. Both write the same bytes.
+Both write the same bytes.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, Final, Protocol
@@ -15,11 +13,11 @@ from typing import Any, Final, Protocol
 import numpy as np
 import pyarrow as pa
 
+from ...kernel_choice import wants_compiled
 from ..arrays import validity
 from ..errors import EncodeError
 from .twin_write import write_texts
 
-ENVIRONMENT_VARIABLE: Final = "SPARK_KAFKA_NATIVE_KERNEL"
 MAX_BYTES: Final = 2**31 - 1
 """Of a binary array, which has offsets of 32 bits."""
 
@@ -218,6 +216,4 @@ def load_compiled() -> CompiledWriter | None:
 
 def choose_writer() -> Writer:
     """The writer to use."""
-    if os.environ.get(ENVIRONMENT_VARIABLE, "").strip().lower() == "numpy":
-        return ArrowWriter()
-    return load_compiled() or ArrowWriter()
+    return (load_compiled() if wants_compiled() else None) or ArrowWriter()

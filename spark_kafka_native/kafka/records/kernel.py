@@ -2,13 +2,11 @@
 
 `Kernel` is the interface. `CompiledKernel` adds to the C extension what C does not do: it allocates, and
 reads Arrow's layouts. `numpy_kernel` is its twin: it gives the same results and refuses the same input, and
-is always available. Set the environment variable ``SPARK_KAFKA_NATIVE_KERNEL=numpy`` to use it instead of the
-compiled kernel.
+is always available. `wants_compiled` may choose it.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -16,13 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ...kernel_choice import wants_compiled
 from . import numpy_kernel
 from .buffer_pool import BUFFERS
 from .columns import HeaderLists
 from .crc32c import crc32c
 from .scan import BadRecord, ScannedRecords
-
-ENVIRONMENT_VARIABLE = "SPARK_KAFKA_NATIVE_KERNEL"
 
 I64 = npt.NDArray[np.int64]
 I32 = npt.NDArray[np.int32]
@@ -269,10 +266,7 @@ def load_compiled() -> CompiledKernel | None:
 
 
 def _choose() -> Kernel:
-    wanted = os.environ.get(ENVIRONMENT_VARIABLE, "").strip().lower()
-    if wanted == "numpy":
-        return numpy_kernel
-    return load_compiled() or numpy_kernel
+    return (load_compiled() if wants_compiled() else None) or numpy_kernel
 
 
 def _keep_freed_memory() -> None:

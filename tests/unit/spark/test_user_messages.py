@@ -6,6 +6,7 @@ import socket
 import pytest
 
 from spark_kafka_native.kafka.records import kernel
+from spark_kafka_native.kernel_choice import ENVIRONMENT_VARIABLE
 from spark_kafka_native.spark.user_messages import advise, inform, prefix_log_lines
 
 
@@ -49,19 +50,19 @@ def test_nothing_is_told_where_it_is_on_or_cannot_be(told, monkeypatch, without)
 def test_a_missing_kernel_is_told_once_in_a_session(told, monkeypatch):
     monkeypatch.setenv("PYTHON_UNIX_DOMAIN_ENABLED", "true")
     monkeypatch.setattr(kernel, "COMPILED", False)
-    monkeypatch.delenv(kernel.ENVIRONMENT_VARIABLE, raising=False)
+    monkeypatch.delenv(ENVIRONMENT_VARIABLE, raising=False)
     advise()
     advise()
     (line,) = told()
     assert "the compiled kernel is not installed" in line
-    assert f"{kernel.ENVIRONMENT_VARIABLE}=numpy hides" in line
+    assert f"{ENVIRONMENT_VARIABLE}=numpy hides" in line
 
 
 @pytest.mark.parametrize(("compiled", "chosen"), [(True, ""), (False, "numpy")])
 def test_nothing_is_told_of_a_kernel_that_is_there_or_not_wanted(told, monkeypatch, compiled, chosen):
     monkeypatch.setenv("PYTHON_UNIX_DOMAIN_ENABLED", "true")
     monkeypatch.setattr(kernel, "COMPILED", compiled)
-    monkeypatch.setenv(kernel.ENVIRONMENT_VARIABLE, chosen)
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, chosen)
     advise()
     assert told() == []
 

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from spark_kafka_native.kafka.records import kernel
+from spark_kafka_native.kernel_choice import ENVIRONMENT_VARIABLE
 
 SHOW = "from spark_kafka_native.kafka.records import kernel; print(kernel.COMPILED)"
 
@@ -24,8 +25,8 @@ def show(before: str = "", **environment: str) -> list[str]:
 
 
 def test_the_environment_turns_the_compiled_kernel_off():
-    assert show(**{kernel.ENVIRONMENT_VARIABLE: "numpy"})[0] == "False"
-    assert show(**{kernel.ENVIRONMENT_VARIABLE: ""})[0] == str(kernel.load_compiled() is not None)
+    assert show(**{ENVIRONMENT_VARIABLE: "numpy"})[0] == "False"
+    assert show(**{ENVIRONMENT_VARIABLE: ""})[0] == str(kernel.load_compiled() is not None)
 
 
 def test_a_missing_build_is_no_error():
@@ -45,7 +46,7 @@ def test_importing_brings_no_pandas_and_no_socket():
         "[decode.decode_record_set(b, fetch_offset=at) for at in (0, 3)]; print('pandas' in sys.modules)"
     )
     for choice in ("", "numpy"):
-        environment = {**os.environ, kernel.ENVIRONMENT_VARIABLE: choice}
+        environment = {**os.environ, ENVIRONMENT_VARIABLE: choice}
         out = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
         )
