@@ -18,6 +18,7 @@ from .arrays import binaries, hide, numbers, offsets_and_data, validity, wrap
 from .arrow_ipc_sizes import TooLargeError, check_sizes
 from .errors import EncodeError, FormatError
 from .format import BadRows, Decoded
+from .plain_types import as_payloads
 
 _FAMILIES: Final = (
     (pa.types.is_integer,),
@@ -71,6 +72,7 @@ class ArrowIpcDecoder:
 
     def decode(self, payloads: pa.Array) -> Decoded:
         """As `Decoder.decode`; a stream that can't be read is null."""
+        payloads = as_payloads(payloads)
         parts: list[pa.Array] = []
         lengths = np.zeros(len(payloads), np.int64)
         bad: dict[int, str] = {}

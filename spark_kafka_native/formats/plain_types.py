@@ -21,6 +21,19 @@ def as_plain(array: pa.Array) -> pa.Array:
         raise FormatError(f"a column of {array.type} can't be taken as {kind}: {error}") from error
 
 
+def as_payloads(payloads: pa.Array) -> pa.Array:
+    """``payloads`` as binary, which decoders take: other programs have large binary, views, text. Raises
+    `FormatError` for anything but an array of bytes or text."""
+    if not isinstance(payloads, pa.Array):
+        raise FormatError(f"payloads are a pyarrow.Array, not a {type(payloads).__name__}")
+    if pa.types.is_binary(payloads.type):
+        return payloads
+    plain = as_plain(payloads)
+    if not (pa.types.is_binary(plain.type) or pa.types.is_string(plain.type)):
+        raise FormatError(f"payloads are binary, not {payloads.type}")
+    return plain.cast(pa.binary())
+
+
 def plain_type(kind: Any) -> Any:
     """The type that `as_plain` makes of ``kind``. Raises `FormatError` for views of lists: Arrow's cast to
     lists leaves the last offset out, and of slices it gives other elements."""

@@ -10,6 +10,7 @@ import pyarrow as pa
 from .errors import FormatError
 from .format import BadRows, Decoded
 from .isolate import NotTogetherError, decode_isolated
+from .plain_types import as_payloads
 
 
 class StringFormat:
@@ -34,7 +35,7 @@ class StringCodec:
 
     def decode(self, payloads: pa.Array) -> Decoded:
         """As `Decoder.decode`; a payload that is not UTF-8 is bad, and null."""
-        return decode_isolated(payloads, self._read_together, self._read_one_by_one)
+        return decode_isolated(as_payloads(payloads), self._read_together, self._read_one_by_one)
 
     def encode(self, rows: pa.Array) -> pa.Array:
         """As `Encoder.encode`."""

@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 
 from ..arrays import offsets_and_data
 from ..format import BadRows, Decoded
+from ..plain_types import as_payloads
 from .fingerprint import SINGLE_OBJECT, single_object_prefix
 from .kernel import AvroKernel, BuiltArray, choose
 from .read_program import ReadColumn, compile_read
@@ -34,6 +35,7 @@ class AvroDecoder:
 
     def decode(self, payloads: pa.Array) -> Decoded:
         """As `Decoder.decode`. An empty payload is one that breaks off, unless the schema has no bytes."""
+        payloads = as_payloads(payloads)
         built, bad = self._kernel.decode(self._program, payloads, self._prefix)
         if not bad:
             return Decoded(_assemble(self._column, built))

@@ -21,6 +21,7 @@ from ..arrays import boolean, check_values, join_lines, offsets_and_data, spread
 from ..errors import FormatError
 from ..format import Decoded
 from ..isolate import NotTogetherError, decode_isolated
+from ..plain_types import as_payloads
 from ..text_values import parse_zone
 from .rows import CsvDialect, CsvRows
 from .write import CsvEncoder
@@ -81,7 +82,7 @@ class CsvDecoder:
 
     def decode(self, payloads: pa.Array) -> Decoded:
         """As `Decoder.decode`. The fields of an empty payload are null, as in ``from_csv``."""
-        return decode_isolated(payloads, self.read_together, self._rows.read)
+        return decode_isolated(as_payloads(payloads), self.read_together, self._rows.read)
 
     @cached_property
     def _rows(self) -> CsvRows:

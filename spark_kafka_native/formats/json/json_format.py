@@ -23,6 +23,7 @@ from ..arrays import boolean, check_values, join_lines, offsets_and_data, spread
 from ..errors import FormatError
 from ..format import BadRows, Decoded, Decoder, Encoder, Resolved
 from ..isolate import NotTogetherError, decode_isolated
+from ..plain_types import as_payloads
 from ..registry import (
     REGISTERED,
     FramedDecoder,
@@ -184,6 +185,7 @@ class JsonDecoder:
 
     def decode(self, payloads: pa.Array) -> Decoded:
         """As `Decoder.decode`. An empty payload, or one of white space, is null, as in ``from_json``."""
+        payloads = as_payloads(payloads)
         if self.reader is None or self._program is None:
             return self._decode_with_arrow(payloads)
         array, unsure = self.reader(self._program, payloads)

@@ -13,6 +13,7 @@ import pyarrow as pa
 from ..arrays import binaries, hide, offsets_and_data, validity
 from ..errors import EncodeError, FormatError
 from ..format import BadRows, Decoded, Decoder, Encoder, Resolved
+from ..plain_types import as_payloads
 from ..registry import RegistryDecoder, RegistryEncoder, SchemaRegistry
 from .binding import bind
 from .cells import Cells, Findings
@@ -120,7 +121,7 @@ class ProtobufDecoder:
 
     def decode(self, payloads: pa.Array) -> Decoded:
         """As `Decoder.decode`. An empty payload is a message without fields."""
-        parts = [self._decode(part) for part in _parts(payloads, self._file.width())]
+        parts = [self._decode(part) for part in _parts(as_payloads(payloads), self._file.width())]
         if len(parts) == 1:
             return parts[0][1]
         rows = tuple(start + row for start, part in parts for row in part.bad.rows)

@@ -16,6 +16,7 @@ import pyarrow as pa
 from ..arrays import wrap
 from ..errors import FormatError
 from ..format import BadRows, Decoded, Decoder, Encoder
+from ..plain_types import as_payloads
 from .errors import RegistryError, UnknownSchemaError
 from .framing import Framed, SchemaKey, split, with_prefix
 from .registered_schema import RegisteredSchema
@@ -142,6 +143,8 @@ def _decode_parts(
 ) -> Decoded:
     """``payloads`` as an array of ``kind``, each with the decoder for its schema, or bad for the reason why
     there is none."""
+    payloads = as_payloads(payloads)
+    headers = None if headers is None else as_payloads(headers)
     parts = _Parts(kind, len(payloads))
     for part in split(payloads, headers):
         if not isinstance(part, Framed):
