@@ -158,7 +158,7 @@ def build_wheel(folder: Path) -> None:
 BROKER = """
 import sys
 from spark_kafka_native.testing import EmbeddedKafka
-with EmbeddedKafka() as kafka:
+with EmbeddedKafka(startup_timeout_s=600) as kafka:
     print(kafka.bootstrap_servers, flush=True)
     sys.stdin.read()
 """
