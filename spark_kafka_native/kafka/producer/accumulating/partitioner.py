@@ -291,7 +291,8 @@ def partitioner_name(name: str) -> str:
         raise ConfigError(
             f"partitioner.class={name!r} is not a partitioner; there are {', '.join(PARTITIONERS)}, and "
             "Java's RoundRobinPartitioner and UniformStickyPartitioner by their class names (a class of your "
-            "own can't be loaded here: compute the column `partition` instead)"
+            "own can't be loaded here: give each record its `partition`, in Spark as a column; a client "
+            "also takes a function as partitioner)"
         )
     return short
 

@@ -227,3 +227,4 @@ def test_an_unknown_name_lists_what_there_is():
     with pytest.raises(ConfigError, match=r"partitioner.class='com.acme.Mine'.*murmur2, crc32") as caught:
         partitioner_name("com.acme.Mine")
     assert all(name in str(caught.value) for name in PARTITIONERS)
+    assert "also takes a function" in str(caught.value)
