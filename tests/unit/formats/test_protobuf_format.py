@@ -270,6 +270,21 @@ def test_of_two_members_of_a_oneof_the_last_one_counts_asked_for_or_not() -> Non
     assert decoded.array.to_pylist() == [None, {"parts": [{"code": None, "label": "l"}]}]
 
 
+def test_bad_payloads_write_nothing_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    """But for lengths of 2**64 - 10 or more, of which the page speaks."""
+    payloads = [
+        b"\xff",
+        b"\x0a\xff\xff\xff\xff\x07",
+        b"\x0a\xf5" + b"\xff" * 8 + b"\x01",  # 2**64 - 11
+        b"\x22" + b"\xff" * 9 + b"\x01",  # of a field that is skipped
+        b"\x0b" * 1_000,
+        b"\x0a\x01\xff",
+    ]
+    kind = pa.struct([("name", pa.string()), ("size", pa.int32())])
+    assert read(kind, PART, *payloads).bad.rows == tuple(range(len(payloads)))
+    assert capfd.readouterr().err == ""
+
+
 def test_a_wrapper_is_null_or_has_a_value() -> None:
     kind = pa.struct([("count", pa.int64()), ("note", pa.string())])
     payloads = [b"", made(EVERYTHING, count={}, note={}), made(EVERYTHING, count={"value": 3})]
