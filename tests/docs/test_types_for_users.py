@@ -22,3 +22,10 @@ def test_mypy_finds_no_error_in_a_user_program_and_the_mistake_in_another(tmp_pa
     assert mypy(program) == "Success: no issues found in 1 source file\n"
     program.write_text(PROGRAM.read_text().replace("timeout=60.0", 'timeout="soon"'))
     assert 'Argument "timeout" to "flush" of "Producer" has incompatible type "str"' in mypy(program)
+    # What it would return depends on whether there is a format.
+    program.write_text(PROGRAM.read_text().replace('value_format="json", mode', "mode"))
+    assert 'No overload variant of "read_columns" of "Consumer" matches argument type "str"' in mypy(program)
+    program.write_text(
+        PROGRAM.read_text().replace("1.0, value_format=", "1.0, value_format=None if group else ")
+    )
+    assert 'to "read" of "GroupConsumer" has incompatible type "ColumnFormat | None"' in mypy(program)
