@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from ..kafka.errors import DeadlineExceededError, KafkaError
-from ..kafka.model import HeaderKeys, OffsetAt
+from ..kafka.model import CLIENT_MODES, BadRecordMode, HeaderKeys, OffsetAt
 from .offsets import OFFSET_SPECS, OffsetResolver, OffsetSpec, parse_offset_spec
 from .options import (
     add_connection_options,
@@ -97,7 +97,7 @@ def add_command(commands: Any) -> None:
     shown.add_argument("--format", metavar="TEXT", help=FORMAT_HELP)
     group = add_format_options(parser)
     group.add_argument(
-        "--mode", choices=("failfast", "permissive", "dropmalformed"),
+        "--mode", choices=CLIENT_MODES,
         help="a record that can't be decoded: failfast (the default) ends with an error before it; "
         "permissive shows as much of it as can be read, and why not all; dropmalformed leaves it out",
     )  # fmt: skip
@@ -148,7 +148,7 @@ def _typed(arguments: argparse.Namespace) -> TypedLines | None:
         return None
     if arguments.output == "hex":
         wrong_usage(arguments, "-o hex shows bytes: leave out the formats")
-    return TypedLines(formats, arguments.mode or "failfast", warns=arguments.output != "json")
+    return TypedLines(formats, arguments.mode or BadRecordMode.FAILFAST, warns=arguments.output != "json")
 
 
 def _show_group(names: list[str], arguments: argparse.Namespace, printer: _Printer) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..kafka.errors import ConfigError
-from ..kafka.model import CORRUPT_COLUMN, ERROR_COLUMN
+from ..kafka.model import CORRUPT_COLUMN, ERROR_COLUMN, BadRecordMode
 from .options import all_properties, is_of_format, wrong_usage
 from .record_lines import ShownRecord
 
@@ -130,7 +130,7 @@ class TypedLines:
         import pyarrow as pa
 
         batch, (topic, partition) = typed.batch, typed.topic_partition
-        if self._mode == "dropmalformed":
+        if self._mode == BadRecordMode.DROPMALFORMED:
             self.left_out += typed.bad
         columns = {name: self._shown(batch[name], name) for name in ("key", "value")}
         times = batch["timestamp"].cast(pa.int64()).fill_null(-1).to_pylist()

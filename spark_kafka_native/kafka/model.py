@@ -85,6 +85,28 @@ class IsolationLevel(enum.IntEnum):
     READ_COMMITTED = 1
 
 
+class BadRecordMode(enum.StrEnum):
+    """What becomes of records with a key or a value that can't be decoded."""
+
+    FAILFAST = "failfast"
+    """The first one raises `MalformedRecordError`."""
+    PERMISSIVE = "permissive"
+    """They stay; `CORRUPT_COLUMN` and `ERROR_COLUMN` have the bytes and the reason."""
+    DROPMALFORMED = "dropmalformed"
+    """They are left out."""
+    DLQ = "dlq"
+    """They are left out, and go to a topic: in Spark's streams alone."""
+
+    @property
+    def leaves_out(self) -> bool:
+        """True if they are not among the records that the caller gets."""
+        return self in (BadRecordMode.DROPMALFORMED, BadRecordMode.DLQ)
+
+
+CLIENT_MODES: Final = tuple(one.value for one in BadRecordMode if one is not BadRecordMode.DLQ)
+"""The names of those that a consumer has without Spark."""
+
+
 class HeaderKeys(enum.Enum):
     """The type of header keys: Kafka's spec says that they are UTF-8, but no broker checks it."""
 

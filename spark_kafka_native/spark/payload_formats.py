@@ -20,7 +20,7 @@ from pyspark.errors import PySparkTypeError
 from pyspark.sql.types import StructField, StructType
 
 from ..kafka.errors import ConfigError
-from ..kafka.model import CORRUPT_COLUMN, ERROR_COLUMN
+from ..kafka.model import CORRUPT_COLUMN, ERROR_COLUMN, BadRecordMode
 from ..kafka.security.config_providers import resolve_registry
 from .options.option_values import OWN_FORMATS, OptionValues
 
@@ -264,7 +264,7 @@ class LetterOptions:
     def parse(cls, values: OptionValues) -> LetterOptions | None:
         """None with another mode. Raises `ConfigError`."""
         topic = (values.text("dlq.topic") or "").strip()
-        if values.value("mode") != "dlq":
+        if values.value("mode") != BadRecordMode.DLQ:
             if topic:
                 raise ConfigError("Option 'dlq.topic' has no effect without mode=dlq")
             return None
@@ -279,9 +279,7 @@ class ReadFormats:
 
     key: PayloadFormat | None = None
     value: PayloadFormat | None = None
-    mode: str = "failfast"
-    """``failfast``, ``permissive``, ``dropmalformed`` or ``dlq``: what becomes of a record that can't be
-    decoded."""
+    mode: BadRecordMode = BadRecordMode.FAILFAST
     letters: LetterOptions | None = None
     """With ``dlq``."""
 
@@ -291,7 +289,7 @@ class ReadFormats:
         formats = cls(
             key=PayloadFormat.parse(values, "key"),
             value=PayloadFormat.parse(values, "value"),
-            mode=values.value("mode"),
+            mode=BadRecordMode(values.value("mode")),
             letters=LetterOptions.parse(values),
         )
         if "mode" in values and not formats.any:
@@ -336,7 +334,7 @@ class ReadFormats:
                 if payload is None
                 else (payload.resolve_read() if payload.schema is None else payload).columns_ddl()
             )
-        if self.mode == "permissive":
+        if self.mode is BadRecordMode.PERMISSIVE:
             columns += [f"`{CORRUPT_COLUMN}` BINARY", f"`{ERROR_COLUMN}` STRING"]
         return ", ".join(columns)
 

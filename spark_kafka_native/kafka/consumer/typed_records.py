@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
 from ..errors import ConfigError, MalformedRecordError
-from ..model import CORRUPT_COLUMN, ERROR_COLUMN, TopicPartition
+from ..model import CLIENT_MODES, CORRUPT_COLUMN, ERROR_COLUMN, BadRecordMode, TopicPartition
 from ..security.config_providers import resolve_registry
 from .fetched_records import FetchedRecords
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 FormatLike: TypeAlias = "str | ColumnFormat"
 """The name of a format, or more about it."""
-MODES: Final = ("failfast", "permissive", "dropmalformed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +52,9 @@ class RecordTyping:
         """``formats`` by payload: ``key`` and ``value``. Raises `ConfigError`."""
         from ...formats import ColumnFormat
 
-        if mode not in MODES:
-            raise ConfigError(f"mode is {', '.join(MODES)}, not {mode!r}")
-        self._mode = mode
+        if mode not in CLIENT_MODES:
+            raise ConfigError(f"mode is {', '.join(CLIENT_MODES)}, not {mode!r}")
+        self._mode = BadRecordMode(mode)
         self._formats: dict[str, ColumnFormat] = {}
         for payload, given in formats.items():
             if given is not None:
@@ -79,7 +78,7 @@ class RecordTyping:
             decoded = self._decoded(fetched, payload, given)
             arrays[payload] = decoded.array
             bad.add(payload, decoded.bad)
-        if bad and self._mode == "failfast":
+        if bad and self._mode is BadRecordMode.FAILFAST:
             return self._before(fetched, arrays, bad)
         return self._typed(fetched, arrays, bad), None
 
@@ -123,12 +122,12 @@ class RecordTyping:
     def _typed(self, fetched: FetchedRecords, arrays: Mapping[str, Any], bad: BadRecords) -> TypedRecords:
         columns, length = fetched.columns, fetched.columns.length
         batch = replace(columns, **arrays).to_arrow(*fetched.topic_partition)
-        if self._mode == "permissive":
+        if self._mode is BadRecordMode.PERMISSIVE:
             payloads: dict[str, Any] = {"key": columns.key, "value": columns.value}
             corrupt = bad.payloads(payloads, length, pa.binary())
             batch = batch.append_column(CORRUPT_COLUMN, corrupt)
             batch = batch.append_column(ERROR_COLUMN, bad.reasons(length, pa.string()))
-        elif bad:
+        elif bad and self._mode.leaves_out:
             batch = batch.filter(bad.good(length))
         return TypedRecords(
             topic_partition=fetched.topic_partition,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from ...kafka.model import BadRecordMode
 from .option import Option, OptionType, Scope
 
 _READS: Final = Scope.READ | Scope.STREAM
@@ -248,7 +249,7 @@ FORMAT_OPTIONS: Final[tuple[Option, ...]] = (
         name="mode",
         scope=_READS,
         type=OptionType.CHOICE,
-        choices=("failfast", "permissive", "dropmalformed", "dlq"),
+        choices=tuple(one.value for one in BadRecordMode),
         default="failfast",
         ours=True,
         sentence=(

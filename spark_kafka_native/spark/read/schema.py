@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 )
 
 from ...kafka.errors import ConfigError
-from ...kafka.model import CORRUPT_COLUMN, ERROR_COLUMN
+from ...kafka.model import CORRUPT_COLUMN, ERROR_COLUMN, BadRecordMode
 from ..payload_formats import LetterOptions, PayloadFormat, ReadFormats, to_arrow_schema
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class RowSchema:
     arrow: pa.Schema
     """The schema that Spark wants, the user's spelling of names included."""
     decoded: tuple[DecodedPayload, ...] = ()
-    mode: str = "failfast"
+    mode: BadRecordMode = BadRecordMode.FAILFAST
     """The option of this name."""
     letters: LetterOptions | None = None
     """With ``mode=dlq``."""
@@ -107,7 +107,7 @@ class RowSchema:
 def _is_added(field: StructField, formats: ReadFormats) -> bool:
     """True for a column that is none of Kafka's: it is decoded, or about errors."""
     return _payload_of(field, formats) is not None or (
-        formats.mode == "permissive" and _is_about_errors(field)
+        formats.mode is BadRecordMode.PERMISSIVE and _is_about_errors(field)
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 
 from ....formats.bad_records import BadRecords
-from ....kafka.model import TopicPartition
+from ....kafka.model import BadRecordMode, TopicPartition
 from ....kafka.records.columns import RecordColumns
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class BadRecordHandler:
             room = EXAMPLES - len(self._examples)
             self._examples += [f"{tp} at offset {one.offset}: {one.reason}" for one in ones[:room]]
 
-    def log(self, mode: str) -> None:
+    def log(self, mode: BadRecordMode) -> None:
         """One warning for the task, if any record was bad."""
         if not self._counts:
             return

@@ -11,16 +11,13 @@ import pyarrow as pa
 from ....formats import Decoder, FormatError, HeaderDecoder, header_ids
 from ....formats.bad_records import BadRecords, decode_column
 from ....kafka.errors import ConfigError, MalformedRecordError
-from ....kafka.model import ERROR_COLUMN
+from ....kafka.model import ERROR_COLUMN, BadRecordMode
 from ....kafka.records.columns import RecordColumns
 from ..schema import ERROR_COLUMNS, DecodedPayload, RowSchema
 from .bad_record_handler import BadRecordHandler
 
 _OF_LETTERS: Final = ("key", "value", "headers", "timestamp_ms")
 """The fields of `RecordColumns` that a dead letter is made of."""
-
-_WITHOUT_BAD: Final = ("dropmalformed", "dlq")
-"""The modes that leave bad records out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +27,7 @@ class DecodedColumns:
     payloads: tuple[DecodedPayload, ...]
     decoders: tuple[Decoder, ...]
     """One for each."""
-    mode: str
+    mode: BadRecordMode
     about_errors: Mapping[str, pa.DataType]
     """The columns about errors that the read asks for."""
     handler: BadRecordHandler = field(default_factory=BadRecordHandler)
@@ -39,7 +36,7 @@ class DecodedColumns:
     @classmethod
     def of(cls, schema: RowSchema, handler: BadRecordHandler | None = None) -> DecodedColumns:
         """Those that ``schema`` asks for. Raises `ConfigError`."""
-        asked = set(schema.arrow.names) if schema.mode == "permissive" else set()
+        asked = set(schema.arrow.names) if schema.mode is BadRecordMode.PERMISSIVE else set()
         return cls(
             payloads=schema.decoded,
             decoders=tuple(one.format.decoder(one.kind) for one in schema.decoded),
@@ -51,7 +48,7 @@ class DecodedColumns:
     @property
     def record_fields(self) -> frozenset[str]:
         """The fields of `RecordColumns` that have to be decoded; errors name the offset."""
-        wanted = _OF_LETTERS if self.mode == "dlq" else ()
+        wanted = _OF_LETTERS if self.mode is BadRecordMode.DLQ else ()
         by_header = any(isinstance(one, HeaderDecoder) for one in self.decoders)
         return frozenset(
             [
@@ -81,13 +78,13 @@ class DecodedColumns:
                 raise ConfigError(str(error)) from error
             columns |= _columns_of(one, decoded.array)
             bad.add(payload, decoded.bad)
-        if self.mode == "failfast" and bad:
+        if bad and self.mode is BadRecordMode.FAILFAST:
             row = bad.rows[0]
             offsets: Any = records.offset
             raise MalformedRecordError(runs.at(row), int(offsets[row]), bad.reason(row))
         if bad:
             self.handler.add(records, runs, bad)
-        if self.mode in _WITHOUT_BAD and bad:
+        if bad and self.mode.leaves_out:
             return columns, bad.good(records.length)
         return columns | self._about_errors(records, bad), None
 
