@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from time import time as _now_s
 from types import TracebackType
@@ -21,8 +21,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..cluster.router import Router, check_shared
-from ..config.client_config import Bootstrap, ProducerConfig, configs_from
-from ..errors import DeadlineExceededError, KafkaError, own_copy
+from ..config.client_config import Bootstrap, ClientConfig, ProducerConfig, configs_from
+from ..errors import ConfigError, DeadlineExceededError, KafkaError, own_copy
 from ..observe import catalogue as metric
 from ..observe.events import EventStream
 from ..observe.metrics import MetricsSnapshot, Observed
@@ -99,7 +99,7 @@ class Producer:
             settings["partitioner"] = partitioner
             partitioner = None
         given = router.config if bootstrap is None and router is not None else bootstrap
-        config, self._config = configs_from(given, settings, producer or ProducerConfig)
+        config, self._config = _configs(given, settings, producer)
         check_shared(router, config)
         self._owns_router = router is None
         self._router = router or Router(config)
@@ -587,7 +587,7 @@ def producer_for(
     It does not have to be closed: all records are delivered when the process ends. Closing it closes it
     for all callers; use `Producer.flush`.
     """
-    configs = configs_from(bootstrap, settings, producer or ProducerConfig)
+    configs = _configs(bootstrap, settings, producer)
     key = (os.getpid(), name, *configs)
     with _LOCK:
         found = _SHARED.get(key)
@@ -596,6 +596,18 @@ def producer_for(
                 del _SHARED[other]
             found = _SHARED[key] = Producer(*configs)
         return found
+
+
+def _configs(
+    bootstrap: Bootstrap | None, settings: dict[str, Any], producer: ProducerConfig | None
+) -> tuple[ClientConfig, ProducerConfig]:
+    # To ignore it would write outside of transactions what belongs into one.
+    if isinstance(bootstrap, Mapping) and bootstrap.get("transactional.id"):
+        raise ConfigError(
+            "transactional.id: a Producer has no transactions, and each of its records counts at once. Use "
+            "TransactionalProducer, or leave the property out"
+        )
+    return configs_from(bootstrap, settings, producer or ProducerConfig)
 
 
 def _renew_lock() -> None:

@@ -31,6 +31,7 @@ from spark_kafka_native.kafka.producer.errors import (
     TransactionFatalError,
     TransactionStateError,
 )
+from spark_kafka_native.kafka.producer.producer import Producer, producer_for
 from spark_kafka_native.kafka.producer.sending import transaction_requests
 from spark_kafka_native.kafka.producer.sending.transaction import State
 from spark_kafka_native.kafka.producer.sending.transaction_requests import end_transaction
@@ -714,6 +715,15 @@ def test_the_transactional_id_may_stand_among_the_properties(cluster: Transactio
             write(producer, b"1")
     assert cluster.committed[TP] == [b"1"] * 3
     assert {one.transactional_id for one in cluster[1].requests(InitProducerIdRequest)} <= {"x"}
+
+
+def test_a_producer_without_transactions_refuses_a_transactional_id() -> None:
+    """It would write outside of transactions what its user expects in one."""
+    given = {"bootstrap.servers": "nowhere:1", "transactional.id": "x"}
+    with pytest.raises(ConfigError, match="Use TransactionalProducer"):
+        Producer(given)
+    with pytest.raises(ConfigError, match="Use TransactionalProducer"):
+        producer_for(given)
 
 
 def test_two_transactional_ids_are_refused() -> None:
