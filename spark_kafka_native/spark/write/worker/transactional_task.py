@@ -121,8 +121,9 @@ class BatchTask:
             f"partition {self.partition} of {self.what} has {digest.rows} rows (hash "
             f"{digest.hash:016x}), and {marker.rows} (hash {marker.hash:016x}) were committed before the "
             "restart: the query makes other rows of the same input (rand(), current_timestamp(), a changed "
-            "query, another number of partitions: where a shuffle has no given one, Spark chooses it by the "
-            "number of cores, see spark.sql.adaptive.streaming.stateless.enabled), or, with "
+            "query; a newer schema in the registry: value.schemaVersion can name the one before; another "
+            "number of partitions: where a shuffle has no given one, Spark chooses it by the number of "
+            "cores, see spark.sql.adaptive.streaming.stateless.enabled), or, with "
             "failOnDataLoss=false, input was deleted meanwhile. Run it as it was; only deterministic queries "
             "can be written exactly once"
         )
@@ -201,8 +202,7 @@ def _write(
     began_s = time.time()
     producer.begin()
     for batch in batches:
-        digest.add(writing.columns.select(batch))
-        writing.write(batch)
+        digest.add(writing.write(batch))
     writing.finish()
     written = producer.stats()
     if digest.rows:
@@ -277,8 +277,9 @@ class ResumableTask:
             f"partition {self.partition} of the DataFrame has {digest.rows} rows (hash "
             f"{digest.hash:016x}), and an earlier run with writeId={self.write_id} has committed "
             f"{marker.rows} (hash {marker.hash:016x}) of it. Run it with the same input and number of "
-            "partitions as then (rand(), current_timestamp() or a source that has changed make other rows); "
-            "if it is another write, give it another writeId"
+            "partitions as then (rand(), current_timestamp(), a source that has changed make other rows, and "
+            "so does a newer schema in the registry: value.schemaVersion can name the one of then); if it is "
+            "another write, give it another writeId"
         )
 
 
@@ -372,6 +373,8 @@ class RowDigest:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Rows of columns as `RowColumns.select` picks them."""
+        if not batch.num_rows:
+            return
         hashes = np.zeros(batch.num_rows, np.uint64)
         for name in sorted(batch.schema.names):
             salt = np.uint64(zlib.crc32(name.encode()))

@@ -62,10 +62,11 @@ class WriteTask:
         self._under_way: deque[tuple[int, ColumnsDelivery]] = deque()
         self._ready_topics: set[str] = set() if options.topic is None else {options.topic}
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Take one Arrow batch in; fails for what failed before, too."""
+    def write(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Take one Arrow batch in; fails for what failed before, too. Returns its rows as records have them,
+        encoded: a second time costs as much, and need not give the same bytes."""
         if not batch.num_rows:
-            return
+            return batch
         try:
             rows = self.columns.select(batch)
             if self._options.topic is None:
@@ -79,6 +80,7 @@ class WriteTask:
         self._under_way.append((self._rows, delivery))
         self._rows += batch.num_rows
         self._check_under_way()
+        return rows
 
     def finish(self) -> None:
         """Wait for everything that is under way; fails where the producer leaves some of it open."""

@@ -130,6 +130,22 @@ def test_rows_are_seen_when_the_driver_has_committed_them(sink: Sink) -> None:
     assert (sink.seen(), sink.open()) == (values_in(0), [])
 
 
+def test_rows_are_encoded_once(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hash in the marker is that of the bytes that are written."""
+    select, taken = RowColumns.select, []
+
+    def counted(columns: RowColumns, batch: pa.RecordBatch) -> pa.RecordBatch:
+        taken.append(batch.num_rows)
+        return select(columns, batch)
+
+    monkeypatch.setattr(RowColumns, "select", counted)
+    messages = sink.run_tasks(0)
+    assert taken == [2, 2]
+    sink.commit(messages, 0)
+    assert [one.skipped for one in sink.run_tasks(0)] == [2, 2]
+    assert taken == [2] * 4
+
+
 def refuse_commit(broker: MockBroker, name: str) -> None:
     """The coordinator refuses the next commit of a transactional id."""
     broker.on(
