@@ -71,6 +71,8 @@ def _ask_leaders(
         try:
             told.append(_others(_ask_broker(router, node_id, expected, deadline), expected))
         except (BrokerError, NetworkError) as error:
+            if deadline.expired:
+                raise  # for want of time: the leader may be the one that disagrees
             failure = error
     if not told:
         raise failure or NetworkError("the metadata name no brokers")

@@ -4,7 +4,7 @@ from dataclasses import replace
 from uuid import uuid4
 
 import pytest
-from support.brokers.scripted_broker import ScriptedCluster, properties
+from support.brokers.scripted_broker import ScriptedCluster, Silence, properties
 
 from spark_kafka_native.kafka.cluster import recreated_topics as topic_ids
 from spark_kafka_native.kafka.cluster.recreated_topics import find_recreated
@@ -37,14 +37,14 @@ def asked(cluster):
     return sum(len(broker.requests(MetadataRequest)) for broker in cluster.brokers.values())
 
 
-def lag(cluster, node_id, topic_id, answers=1_000_000):
+def lag(cluster, node_id, topic_id, answers=1_000_000, then=None):
     """That broker still gives ``topic_id`` for the topic t, this number of times."""
     left = iter(range(answers))
 
     def answer(request, version):
         response = cluster.metadata(request, version)
         if next(left, None) is None:
-            return response
+            return response if then is None else then
         topics = [
             replace(topic, topic_id=topic_id) if topic.name == "t" else topic for topic in response.topics
         ]
@@ -89,6 +89,14 @@ def test_a_leader_that_lags_behind_is_asked_until_it_does_not(cluster, router, n
 def test_leaders_that_never_agree_are_no_answer(cluster, router):
     expected = dict(cluster.topic_ids)
     lag(cluster, 3, uuid4())
+    with pytest.raises(DeadlineExceededError, match="the brokers disagree about the ids of t, u"):
+        find_recreated(router, expected, refresh=True)
+
+
+def test_a_leader_that_disagreed_and_answers_no_more_is_not_passed_over(cluster, router):
+    """The time runs out while it is asked again: that is no consent."""
+    expected = dict(cluster.topic_ids)
+    lag(cluster, 3, uuid4(), answers=2, then=Silence)
     with pytest.raises(DeadlineExceededError, match="the brokers disagree about the ids of t, u"):
         find_recreated(router, expected, refresh=True)
 
