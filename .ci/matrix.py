@@ -136,9 +136,8 @@ def environment_of(cell: Cell, folder: Path) -> Path | None:
         wheels = ("--only-binary", "numpy", "--only-binary", "pyarrow")
         given = ("--requirement", ROOT / "pyproject.toml", "--extra", "testing", pyspark, "setuptools>=77")
         run(uv, "pip", "install", "--quiet", "--python", python, "--resolution", how, *wheels, *given)
-        run(
-            python, ROOT / ".ci" / "compile_workers.py"
-        )  # Spark waits 10 s for a worker: it has no time to lose
+        # Spark waits 10 s for a worker, which must not spend them on compiling PySpark.
+        run(python, ROOT / ".ci" / "compile_workers.py")
         (own / ".made").touch()
     [wheel] = (folder / "wheel").glob("*.whl")
     run(uv, "pip", "install", "--quiet", "--reinstall", "--no-deps", "--python", python, wheel)

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Usage: matrix.sh FOLDER. The unit and property tests, and one read and one write through Spark, with the lowest allowed version
 # of everything and with each PySpark and Python that is supported. A Python that is not on this machine is left out, and said.
-# Versions are resolved by uv, which can take the lowest ones. What old libraries warn
-# of fails nothing here.
+# Versions are resolved by uv, which can take the lowest ones. What old libraries warn of fails nothing here.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=$(mkdir -p "$1" && cd "$1" && pwd)
