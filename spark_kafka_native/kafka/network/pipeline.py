@@ -69,7 +69,9 @@ class RequestPipeline:
         self._death: KafkaError | None = None
         self._left: list[PendingResponse[Any]] = []
         """The requests without a response when the connection died."""
-        self._condition = LocklessCondition()
+        self._waiting_to_read = LocklessCondition()
+        """The threads that wait for a response, which another one may read."""
+        self._waiting_to_write = LocklessCondition()
         self._throttle = Throttle(transport.address)
         self._used_at = time.monotonic()
         self.request_timeout_ms = request_timeout_ms
@@ -156,7 +158,9 @@ class RequestPipeline:
         """Read until ``pending`` is done; False if ``deadline`` passed first."""
         # The requests of a dead connection are done, or are about to be.
         self._read(
-            lambda me: self._condition.wait_for(lambda: pending.done or self._become_reader(me), deadline),
+            lambda me: self._waiting_to_read.wait_for(
+                lambda: pending.done or self._become_reader(me), deadline, awaited=pending
+            ),
             lambda: self._read_until(pending, deadline),
         )
         return pending.done
@@ -260,7 +264,7 @@ class RequestPipeline:
         # is a writer with a signal handler that closed the connection and may itself be waiting for this
         # thread.
         def take_role(me: _Role) -> bool:
-            self._condition.wait_for(lambda: self._become_writer(me) or self._death is not None, None)
+            self._waiting_to_write.wait_for(lambda: self._become_writer(me) or self._death is not None, None)
             return self._writer is me
 
         self._write(take_role, write)
@@ -279,7 +283,8 @@ class RequestPipeline:
         finally:
             if self._writer is me:
                 self._writer = None
-                self._role_ended()
+                self._waiting_to_write.notify_all()
+                self._close_if_dead_and_unused()
 
     def _read(self, take_role: Callable[[_Role], bool], read: Callable[[], object]) -> None:
         me = _Role()
@@ -291,9 +296,15 @@ class RequestPipeline:
                 self._die_of_interrupt(error)
             raise
         finally:
-            if self._reader is me:
+            mine = self._reader is me
+            if mine:
                 self._reader = None
-                self._role_ended()
+            # Also without the role: this thread may have been notified to take it, and found its response
+            # complete. The last one that waits reads for all that wait longer, until the role changes again.
+            if self._reader is None:
+                self._waiting_to_read.notify_last()
+            if mine:
+                self._close_if_dead_and_unused()
 
     def _read_arrived(self) -> None:
         while self._read_frame():
@@ -319,15 +330,12 @@ class RequestPipeline:
             NetworkError(f"{self.address}: the connection was closed, as writing to it ended in {error!r}")
         )
 
-    def _role_ended(self) -> None:
-        self._condition.notify_all()
-        if self._death is not None:
-            self._close_if_unused()
-
-    def _close_if_unused(self) -> None:
-        """Close the socket unless a thread uses it: no thread may poll a closed descriptor, because another
-        connection may get its number.
+    def _close_if_dead_and_unused(self) -> None:
+        """Close the socket of a dead connection unless a thread uses it: no thread may poll a closed
+        descriptor, because another connection may get its number.
         """
+        if self._death is None:
+            return
         with self.lock:
             unused = self._reader is None and self._writer is None
         if unused:
@@ -385,7 +393,7 @@ class RequestPipeline:
             pending.complete(response, frame)
             if self._in_flight and self._in_flight[0] is pending:
                 self._in_flight.popleft()
-        self._condition.notify_all()
+        self._waiting_to_read.notify(pending)
         self._note_response(pending, size, throttle_time_ms)
         return True
 
@@ -396,6 +404,10 @@ class RequestPipeline:
         metrics.measure(metric.REQUEST_DURATION, time.monotonic() - pending.sent_at, pending.api)
         if throttle_time_ms > 0:
             metrics.measure(metric.THROTTLE_DURATION, throttle_time_ms / 1000)
+
+    def _notify_all(self) -> None:
+        self._waiting_to_read.notify_all()
+        self._waiting_to_write.notify_all()
 
     def _raise_if_unusable(self) -> None:
         """Called with the lock held."""
@@ -425,14 +437,14 @@ class RequestPipeline:
             self._unwritten.clear()
         # All of this once more at a later call: the first one may have been interrupted anywhere.
         self._transport.shut()
-        self._close_if_unused()
-        self._condition.notify_all()
+        self._close_if_dead_and_unused()
+        self._notify_all()
         for waiter, pending in enumerate(left):
             if not pending.done:
                 pending.fail(error_for(waiter, death, self.address))
         # They refer to the connection: with its buffers it would stay until a garbage collection.
         self._left = []
-        self._condition.notify_all()
+        self._notify_all()
         if not first:
             return
         if not expected and self.metrics is not None:

@@ -418,7 +418,9 @@ class Waiters(LocklessCondition):
                 "the producer was made in another process (before a fork); make one in this process"
             )
 
-    def wait_for(self, predicate: Callable[[], bool], deadline: Deadline | None) -> bool:
+    def wait_for(
+        self, predicate: Callable[[], bool], deadline: Deadline | None, awaited: object = None
+    ) -> bool:
         """Wait until ``predicate`` is true; False if ``deadline`` passed first. Raises as `check_process`."""
 
         def look() -> bool:
@@ -427,4 +429,4 @@ class Waiters(LocklessCondition):
             self.check_process()
             return False
 
-        return super().wait_for(look, deadline)
+        return super().wait_for(look, deadline, awaited)

@@ -26,13 +26,13 @@ others."""
 
 
 class LocklessCondition:
-    """As `threading.Condition`, without a lock: the predicate synchronizes itself. Any thread may use it.
+    """Like `threading.Condition`, without a lock: the predicate synchronizes itself. Any thread may use it.
 
     No lock is held while waiting, and none is taken again afterwards, so an interrupt leaves nothing locked.
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[threading.Lock] = deque()
+        self._waiting: deque[tuple[threading.Lock, object]] = deque()
 
     @property
     def waiting(self) -> int:
@@ -43,14 +43,33 @@ class LocklessCondition:
         """Make every waiting thread check its predicate again."""
         with contextlib.suppress(IndexError):
             while self._waiting:
-                self._waiting.popleft().release()
+                self._waiting.popleft()[0].release()
 
-    def wait_for(self, predicate: Callable[[], bool], deadline: Deadline | None) -> bool:
-        """Wait until ``predicate`` is true; False if ``deadline`` passed first."""
+    def notify_last(self) -> None:
+        """Make the thread that began to wait last check its predicate again."""
+        with contextlib.suppress(IndexError):
+            if self._waiting:
+                self._waiting.pop()[0].release()
+
+    def notify(self, awaited: object) -> None:
+        """Make the threads that wait for ``awaited`` check their predicates again."""
+        for waiter in list(self._waiting):
+            if waiter[1] is awaited:
+                with contextlib.suppress(ValueError):  # another thread has notified it
+                    self._waiting.remove(waiter)
+                    waiter[0].release()
+
+    def wait_for(
+        self, predicate: Callable[[], bool], deadline: Deadline | None, awaited: object = None
+    ) -> bool:
+        """Wait until ``predicate`` is true; False if ``deadline`` passed first. `notify` finds this thread
+        by ``awaited``.
+        """
         while not predicate():
             notified = threading.Lock()
             notified.acquire()
-            self._waiting.append(notified)
+            waiter = (notified, awaited)
+            self._waiting.append(waiter)
             try:
                 if predicate():  # it may have become true before this thread was in the queue
                     return True
@@ -60,7 +79,7 @@ class LocklessCondition:
                 notified.acquire(timeout=min(MAX_WAIT_S, left_s))
             finally:
                 with contextlib.suppress(ValueError):
-                    self._waiting.remove(notified)
+                    self._waiting.remove(waiter)
         return True
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import pytest
 from support.brokers.scripted_broker import frame
+from support.waiting import eventually
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import (
@@ -17,11 +19,14 @@ from spark_kafka_native.kafka.errors import (
     ProtocolError,
     RequestTimedOutError,
 )
+from spark_kafka_native.kafka.network import pipeline
 from spark_kafka_native.kafka.network.connection import Connection
 from spark_kafka_native.kafka.network.handshake import Negotiated, SessionLifetime
 from spark_kafka_native.kafka.network.transport import READ, WRITE
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
+from spark_kafka_native.kafka.runtime import waiting
 from spark_kafka_native.kafka.runtime.deadline import Deadline
+from spark_kafka_native.kafka.runtime.waiting import LocklessCondition
 
 REQUEST = MetadataRequest(topics=[])
 VERSION = 9
@@ -284,6 +289,106 @@ class TestWriting:
         connection.poll()
         assert int.from_bytes(stream.written[0][6:8], "big") == 4
         assert connection.waits_for == READ
+
+
+def in_thread(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+class SeenCondition(LocklessCondition):
+    """Shows the threads that wait, and how often the predicates of all threads were checked."""
+
+    made: ClassVar[list[SeenCondition]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.checks = 0
+        self.made.append(self)
+
+    def wait_for(
+        self, predicate: Callable[[], bool], deadline: Deadline | None, awaited: object = None
+    ) -> bool:
+        def counted() -> bool:
+            self.checks += 1
+            return predicate()
+
+        return super().wait_for(counted, deadline, awaited)
+
+
+class TestManyThreads:
+    @pytest.fixture(autouse=True)
+    def seen(self, monkeypatch: pytest.MonkeyPatch) -> list[SeenCondition]:
+        """The conditions of the connections. A wake-up that is lost is made good by no nap."""
+        monkeypatch.setattr(waiting, "MAX_WAIT_S", 3600.0)
+        monkeypatch.setattr(pipeline, "LocklessCondition", SeenCondition)
+        monkeypatch.setattr(SeenCondition, "made", [])
+        return SeenCondition.made
+
+    def test_a_response_wakes_only_the_thread_that_waits_for_it(
+        self, stream: Stream, seen: list[SeenCondition]
+    ) -> None:
+        connection, threads, each = connect(stream), 32, 4
+        begin, returned, left = threading.Barrier(threads), list[int](), list[int]()
+
+        def ask(thread: int) -> None:
+            begin.wait(60)
+            for _ in range(each):
+                connection.send(REQUEST, 60_000)
+                returned.append(thread)
+            left.append(thread)
+
+        def answer(number: int) -> int:
+            """When the threads of earlier responses have them, and all others wait."""
+            eventually(lambda: len(returned) == number, seconds=30)
+            eventually(lambda: sum(one.waiting for one in seen) == threads - len(left) - 1)
+            return stream.answer(number)()
+
+        # The oldest request is answered first.
+        stream.waits = [partial(answer, number) for number in range(threads * each)]
+        asking = [in_thread(partial(ask, number)) for number in range(threads)]
+        for one in asking:
+            one.join(60)
+        assert not stream.waits
+        # One to write, two before it waits, one when it is to read, one when the response is there.
+        assert sum(one.checks for one in seen) <= 5 * threads * each
+
+    def test_a_thread_that_is_to_read_but_has_its_response_leaves_that_to_the_next(
+        self, stream: Stream, seen: list[SeenCondition]
+    ) -> None:
+        connection, go = connect(stream), threading.Event()
+
+        def answer_first() -> int:
+            assert go.wait(60)
+            return stream.answer(0)()
+
+        stream.waits = [answer_first, stream.answer(1)]
+        first, second = connection.submit(REQUEST), connection.submit(REQUEST)
+
+        reader = in_thread(lambda: connection.wait_for(first, later()))
+        eventually(lambda: len(stream.waited) == 1)
+        sleeper = in_thread(lambda: connection.wait_for(second, later()))
+        eventually(lambda: any(one.waiting for one in seen))
+
+        class Completed:
+            """Complete at the second look: its thread is in the queue then, and was notified to read."""
+
+            looks = 0
+
+            @property
+            def done(self) -> bool:
+                self.looks += 1
+                if self.looks == 2:
+                    go.set()
+                    reader.join(60)
+                return self.looks > 1
+
+        completed: Any = Completed()
+        assert connection.wait_for(completed, later())
+        sleeper.join(60)
+        assert not sleeper.is_alive()
+        assert second.done
 
 
 class TestHangUps:

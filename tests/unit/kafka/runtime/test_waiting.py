@@ -6,8 +6,10 @@ import threading
 from typing import Any
 
 import pytest
+from support.waiting import eventually
 
 from spark_kafka_native.kafka.errors import NetworkError
+from spark_kafka_native.kafka.runtime import waiting
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.kafka.runtime.waiting import DeadlineLock, LocklessCondition, is_held, released
 
@@ -79,6 +81,37 @@ def test_an_interrupt_leaves_the_lock_to_others(monkeypatch: pytest.MonkeyPatch,
     others: list[int] = []
     in_thread(lambda: others.append(lock.run(lambda: 1, Deadline.after_ms(0), "working"))).join(60)
     assert others == [1]
+
+
+def test_a_notification_finds_the_threads_that_wait_for_something_or_the_last_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(waiting, "MAX_WAIT_S", 3600.0)
+    condition, awaited = LocklessCondition(), ["a", "b", "a", "c"]
+    ready, done = [False] * 4, list[int]()
+    threads = []
+
+    def wait(number: int) -> None:
+        assert condition.wait_for(lambda: ready[number], Deadline.after_ms(SOON), awaited[number])
+        done.append(number)
+
+    for number in range(4):
+        threads.append(in_thread(lambda number=number: wait(number)))
+        eventually(lambda number=number: condition.waiting == number + 1)
+    ready[:] = [True] * 4
+    condition.notify("no such")
+    assert condition.waiting == 4
+    condition.notify("a")
+    eventually(lambda: sorted(done) == [0, 2])
+    assert condition.waiting == 2
+    condition.notify_last()
+    eventually(lambda: done[2:] == [3])
+    assert condition.waiting == 1
+    condition.notify_last()
+    condition.notify_last()  # none is left
+    for thread in threads:
+        thread.join(60)
+    assert done[2:] == [3, 1]
 
 
 def test_a_lock_is_held_by_its_own_thread_only() -> None:
