@@ -20,10 +20,10 @@ from support.hooks.reruns import pytest_configure, pytest_runtest_protocol, pyte
 made = []
 
 def stand_still():
-    # A process of another session goes on, and makes this one go on.
-    code = "import os, signal, sys, time; time.sleep(0.5); os.kill(int(sys.argv[1]), signal.SIGCONT)"
-    subprocess.Popen([sys.executable, "-c", code, str(os.getpid())], start_new_session=True)
-    os.kill(os.getpid(), signal.SIGSTOP)
+    # A process of another session goes on, and makes those of this one go on.
+    code = "import os, signal, sys, time; time.sleep(0.5); os.killpg(int(sys.argv[1]), signal.SIGCONT)"
+    subprocess.Popen([sys.executable, "-c", code, str(os.getpgid(0))], start_new_session=True)
+    os.killpg(0, signal.SIGSTOP)
 
 @pytest.fixture(scope="module")
 def brittle():
@@ -62,15 +62,29 @@ def test_how_often():
 """
 
 
-def test_only_what_fails_while_the_machine_stands_still_is_run_again(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text(CONFTEST)
-    (tmp_path / "test_some.py").write_text(TESTS)
-    (tmp_path / "pytest.ini").write_text(
+def run_pytest(
+    folder: Path, tests: str, *options: str, chances: str = "0"
+) -> subprocess.CompletedProcess[str]:
+    """In a session of its own, which may be stopped."""
+    (folder / "conftest.py").write_text(CONFTEST)
+    if tests:
+        (folder / "test_some.py").write_text(tests)
+    (folder / "pytest.ini").write_text(
         "[pytest]\naddopts = -p no:randomly -p no:cacheprovider\nmarkers = timed: x\n"
     )
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q"], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *options],
+        cwd=folder,
+        env={**os.environ, "SECOND_CHANCES": chances},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        start_new_session=True,
     )
+
+
+def test_only_what_fails_while_the_machine_stands_still_is_run_again(tmp_path: Path) -> None:
+    ran = run_pytest(tmp_path, TESTS)
     assert "1 failed, 3 passed" in ran.stdout, ran.stdout + ran.stderr
     assert "test_some.py::test_in_vain_at_first ran again, as the machine had stood still for" in ran.stdout
     assert "it was the first time" in ran.stdout
@@ -91,19 +105,7 @@ def test_spark_says_something_else(fresh):
 
 
 def test_what_spark_gave_up_on_in_ten_seconds_runs_again(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text(CONFTEST)
-    (tmp_path / "test_some.py").write_text(GIVES_UP)
-    (tmp_path / "pytest.ini").write_text(
-        "[pytest]\naddopts = -p no:randomly -p no:cacheprovider\nmarkers = timed: x\n"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q"],
-        cwd=tmp_path,
-        env={**os.environ, "SECOND_CHANCES": "0"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    ran = run_pytest(tmp_path, GIVES_UP)
     assert "1 failed, 1 passed" in ran.stdout, ran.stdout + ran.stderr
     assert "test_some.py::test_spark_gives_up ran again, as a Python process of Spark's had not" in ran.stdout
     assert "test_spark_says_something_else ran again" not in ran.stdout
@@ -130,19 +132,7 @@ def test_one_too_many():
 
 @pytest.mark.parametrize(("chances", "passed"), [("0", 0), ("2", 1), ("3", 2)])
 def test_second_chances_are_few_and_named(tmp_path: Path, chances: str, passed: int) -> None:
-    (tmp_path / "conftest.py").write_text(CONFTEST)
-    (tmp_path / "test_some.py").write_text(RACES)
-    (tmp_path / "pytest.ini").write_text(
-        "[pytest]\naddopts = -p no:randomly -p no:cacheprovider\nmarkers = timed: x\n"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q"],
-        cwd=tmp_path,
-        env={**os.environ, "SECOND_CHANCES": chances},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    ran = run_pytest(tmp_path, RACES, chances=chances)
     assert f"{3 - passed} failed" in ran.stdout, ran.stdout + ran.stderr
     said = "test_some.py::test_the_first ran again, as it failed once: A DEFECT"
     assert (said in ran.stdout) == (passed > 0)
@@ -151,19 +141,10 @@ def test_second_chances_are_few_and_named(tmp_path: Path, chances: str, passed: 
 @pytest.mark.parametrize(("rescued", "code"), [(2, 0), (3, 1)])
 def test_more_rescues_than_second_chances_fail_the_run(tmp_path: Path, rescued: int, code: int) -> None:
     """Counted over all processes, each of which gives its own."""
-    (tmp_path / "conftest.py").write_text(CONFTEST)
     once = "ran = []\ndef test_{0}():\n    ran.append(1)\n    assert len(ran) == 2\n"
     for number in range(rescued):
         (tmp_path / f"test_{number}.py").write_text(once.format(number))
-    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:randomly -p no:cacheprovider\n")
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n", "3", "--dist", "loadfile"],
-        cwd=tmp_path,
-        env={**os.environ, "SECOND_CHANCES": "2"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    ran = run_pytest(tmp_path, "", "-n", "3", "--dist", "loadfile", chances="2")
     assert f"{rescued} passed" in ran.stdout, ran.stdout + ran.stderr
     assert f"Rescued by a second run: {rescued} after a failure, 0 after a stall." in ran.stdout
     assert ("More than 2 after a failure fail the run." in ran.stdout) == (rescued > 2)
@@ -172,8 +153,27 @@ def test_more_rescues_than_second_chances_fail_the_run(tmp_path: Path, rescued: 
 
 def test_the_clock_is_looked_at_all_the_while() -> None:
     pace = Pace()
+    pace.latest_s()
     time.sleep(0.2)
+    late_s = pace.latest_s()
     pace.close()
-    late_s = pace.latest_s
-    assert not pace._thread.is_alive()
     assert 0 <= late_s < STOOD_STILL_S  # or the machine has stood still, and this is run again
+
+
+STARVES = """
+import os, signal, subprocess, sys
+
+def test_alone(fresh):
+    if fresh == 1:
+        code = "import os, signal, sys, time; time.sleep(1); os.kill(int(sys.argv[1]), signal.SIGCONT)"
+        subprocess.Popen([sys.executable, "-c", code, str(os.getpid())])
+        os.kill(os.getpid(), signal.SIGSTOP)
+    assert fresh == 2, "it was the first time"
+"""
+
+
+def test_a_process_that_stands_still_alone_is_not_excused(tmp_path: Path) -> None:
+    """As where its threads starve each other: the clock is in another process."""
+    ran = run_pytest(tmp_path, STARVES)
+    assert "1 failed" in ran.stdout, ran.stdout + ran.stderr
+    assert "ran again" not in ran.stdout

@@ -2,9 +2,10 @@
 
 Tests wait for conditions, with deadlines of minutes. But some are about time itself (a session that ends, a
 request that is late), and no bound on time holds on a machine that stops for seconds, as virtual ones do. So
-a thread looks at the clock all the while. Where it came late by more than a test bears, nothing is known of a
-failure, and the test runs again, with new fixtures. What fails while the clock was looked at in time has
-failed. At the end of the run it is said which tests ran again, with what they had said.
+a process looks at the clock all the while (a thread here would be late, too, where the client's threads
+are). Where it came late by more than a test bears, nothing is known of a failure, and the test runs
+again, with new fixtures. What fails while the clock was looked at in time has failed. At the end of the run
+it is said which tests ran again, with what they had said.
 
 Spark has such a bound of its own: a query fails if its Python process has not connected within ten seconds,
 and no setting changes that. PySpark's imports, half a second's work, come before the connection, and nothing
@@ -19,10 +20,13 @@ tests counts the rescues of all processes; more than ``SECOND_CHANCES`` fail the
 
 from __future__ import annotations
 
+import atexit
 import os
-import threading
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 from _pytest.runner import runtestprotocol
@@ -43,26 +47,43 @@ _RESCUE = "rescued"
 _DEFECT = "it failed once: A DEFECT, of the test or of what it tests"
 
 
+LOOK = f"""
+import select, sys, time
+latest_s = 0.0
+while True:
+    began = time.monotonic()
+    asked, _, _ = select.select([sys.stdin], [], [], {LOOK_S})
+    latest_s = max(latest_s, time.monotonic() - began - {LOOK_S})
+    if asked:
+        if not sys.stdin.readline():
+            break
+        print(latest_s, flush=True)
+        latest_s = 0.0
+"""
+
+
 class Pace:
-    """How late its thread came at most, in seconds."""
+    """A process that looks at the clock. It ends with this one."""
 
     def __init__(self) -> None:
-        self.latest_s = 0.0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="pace", daemon=True)
-        self._thread.start()
+        command = [sys.executable, "-I", "-S", "-c", LOOK]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        atexit.register(self.close)
+
+    def latest_s(self) -> float:
+        """How late it came at most since the last call, in seconds."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return float(self._process.stdout.readline())
 
     def close(self) -> None:
-        self._over.set()
-        self._thread.join()
+        self._process.kill()
+        self._process.communicate()
 
-    def _look(self) -> None:
-        while True:
-            began = time.monotonic()
-            over = self._over.wait(LOOK_S)
-            self.latest_s = max(self.latest_s, time.monotonic() - began - LOOK_S)
-            if over:
-                return
+
+_pace = cache(Pace)
 
 
 @pytest.hookimpl
@@ -70,15 +91,16 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     again: list[tuple[str, str]] = []
     for run in range(1, RUNS + 1):
-        pace = Pace()
+        pace = _pace()
+        pace.latest_s()
         began = time.monotonic()
         reports = runtestprotocol(item, log=False, nextitem=nextitem)
-        pace.close()
+        latest_s = pace.latest_s()
         failed = [report for report in reports if report.failed]
         if not failed or run == RUNS or time.monotonic() - began > SHORT_S:
             break
         said = "\n".join(report.longreprtext for report in failed)
-        why = _excuse(item, pace.latest_s, said)
+        why = _excuse(item, latest_s, said)
         if not why:
             break
         again.append((f"{_SAID}{why}", said))
