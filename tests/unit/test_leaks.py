@@ -1,10 +1,12 @@
-"""A test fails for the threads that it leaves behind, and only for those."""
+"""A test fails for the threads and the sockets that it leaves behind, and only for those."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 CONFTEST = f"""
 import sys
@@ -46,15 +48,55 @@ def test_the_end():
 """
 
 
-def test_threads_that_are_left_behind_fail_their_test(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text(CONFTEST)
-    (tmp_path / "test_some.py").write_text(TESTS)
-    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:randomly -p no:cacheprovider\n")
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q"], cwd=tmp_path, capture_output=True, text=True, timeout=300
+def run_pytest(folder: Path, tests: str) -> subprocess.CompletedProcess[str]:
+    (folder / "conftest.py").write_text(CONFTEST)
+    (folder / "test_some.py").write_text(tests)
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = -p no:randomly -p no:cacheprovider\n")
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q"], cwd=folder, capture_output=True, text=True, timeout=300
     )
+
+
+def test_threads_that_are_left_behind_fail_their_test(tmp_path: Path) -> None:
+    ran = run_pytest(tmp_path, TESTS)
     assert "6 passed, 2 errors" in ran.stdout, ran.stdout + ran.stderr
     assert "ERROR test_some.py::test_of_a_mock_broker" in ran.stdout
     assert "the test left threads behind: mock-broker-1" in ran.stdout
     assert "ERROR test_some.py::test_that_keeps_the_interpreter" in ran.stdout
     assert "the test left threads behind: mine" in ran.stdout
+
+
+SOCKETS = """
+import socket, threading
+from spark_kafka_native.kafka.cluster.router import router_for
+from spark_kafka_native.kafka.config.client_config import ClientConfig
+from spark_kafka_native.testing import MockBroker
+
+left = []
+
+def test_that_leaves_one():
+    left.append(socket.socket())
+
+def test_that_inherits_it():
+    assert left
+
+def test_that_drops_one_in_a_cycle():
+    cycle = [socket.socket()]
+    cycle.append(cycle)
+
+def test_that_closes_one_late():
+    threading.Timer(0.1, socket.socket().close).start()
+
+def test_of_a_router_that_stays_warm():
+    with MockBroker() as broker:
+        config = ClientConfig.from_properties({"bootstrap.servers": broker.bootstrap_servers})
+        router_for(config).metadata()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the system does not show descriptors")
+def test_a_socket_that_is_left_open_fails_its_test(tmp_path: Path) -> None:
+    ran = run_pytest(tmp_path, SOCKETS)
+    assert "5 passed, 1 error" in ran.stdout, ran.stdout + ran.stderr
+    assert "ERROR test_some.py::test_that_leaves_one" in ran.stdout
+    assert "the test left sockets open: socket:[" in ran.stdout

@@ -1,19 +1,29 @@
-"""pytest hook of the whole suite: a test that leaves a mock broker or a thread of its own behind fails.
+"""pytest hook of the whole suite: a test that leaves a mock broker, a thread or a socket behind fails.
 
 The threads before the fixtures of a test are compared with those after them. Some threads of the client end
 with what they wait for (a name lookup, a connection attempt), and routers stay open for the whole process on
 purpose. So only these count: threads of mock brokers, which `close` joins, and threads that would keep the
 interpreter from ending (not daemons). Files that are left open fail their test as well, by `ResourceWarning`
 (pyproject.toml).
+
+Sockets are compared the same way, where the system shows them (Linux). Those of the routers that a process
+keeps warm are closed first. One that only a garbage collection would close is not left behind: tests drop
+connections that they have made, with the tracebacks of the errors that they expect.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import os
 import threading
 import time
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
+
+from spark_kafka_native.kafka.cluster import router
 
 GRACE_S = 5.0
 """A thread may be on its way out when its test ends."""
@@ -22,6 +32,7 @@ GRACE_S = 5.0
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
     item.stash[_BEFORE] = set(threading.enumerate())
+    item.stash[_SOCKETS_BEFORE] = _open_sockets()
     return (yield)
 
 
@@ -32,10 +43,13 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
     if before is not None and not _has_wide_fixtures(item):
         left = _left_behind(before)
         assert not left, f"the test left threads behind: {', '.join(sorted(left))}"
+        left = _left_open(item.stash[_SOCKETS_BEFORE])
+        assert not left, f"the test left sockets open: {', '.join(sorted(left))}"
     return result
 
 
 _BEFORE = pytest.StashKey[set[threading.Thread]]()
+_SOCKETS_BEFORE = pytest.StashKey[set[str]]()
 
 
 def _has_wide_fixtures(item: pytest.Item) -> bool:
@@ -60,3 +74,26 @@ def _left_behind(before: set[threading.Thread]) -> list[str]:
 
 def _counts(thread: threading.Thread) -> bool:
     return thread.name.startswith("mock-broker-") or not thread.daemon
+
+
+def _open_sockets() -> set[str]:
+    """Names of this process's sockets, such as ``socket:[4711]``; none where the system shows none."""
+    found = set()
+    for descriptor in Path("/proc/self/fd").iterdir() if _SHOWS_DESCRIPTORS else ():
+        with contextlib.suppress(OSError):  # closed meanwhile, as that of the folder itself
+            found.add(os.readlink(descriptor))
+    return {name for name in found if name.startswith("socket:")}
+
+
+_SHOWS_DESCRIPTORS = Path("/proc/self/fd").is_dir()
+
+
+def _left_open(before: set[str]) -> list[str]:
+    until = time.monotonic() + GRACE_S
+    while found := _open_sockets() - before:
+        router._warm.clear()
+        gc.collect()
+        if time.monotonic() > until:
+            return list(found & _open_sockets())
+        time.sleep(0.01)
+    return []

@@ -81,9 +81,11 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def router(cluster: Cluster) -> Router:
+def router(cluster: Cluster) -> Iterator[Router]:
     settings = properties(cluster.brokers[1].address, default_api_timeout_ms=3_000)
-    return Router(ClientConfig.from_properties(settings))
+    made = Router(ClientConfig.from_properties(settings))
+    yield made
+    made.close()
 
 
 def test_a_coordinator_is_looked_up_once(cluster: Cluster, router: Router) -> None:

@@ -72,6 +72,13 @@ def dead_address() -> str:
     return f"127.0.0.1:{_dead[-1].getsockname()[1]}"
 
 
+@pytest.fixture(autouse=True)
+def dead_ports() -> Iterator[None]:
+    yield
+    while _dead:
+        _dead.pop().close()
+
+
 def test_bootstrap_takes_whoever_answers(cluster: ScriptedCluster) -> None:
     router = Router(config(f"{dead_address()},{cluster[2].address},{dead_address()}"))
     assert set(router.metadata().brokers) == {1, 2, 3}
