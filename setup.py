@@ -29,7 +29,10 @@ class KernelWheel(bdist_wheel):
     def run(self) -> None:
         if not self.skip_build:
             # What an earlier build left there would be in the wheel: modules that are gone, an old kernel.
-            shutil.rmtree(self.get_finalized_command("build").build_base, ignore_errors=True)
+            # The rest of build/ is not a wheel's: the documentation as a site is there, too.
+            build = self.get_finalized_command("build")
+            for folder in (build.build_lib, build.build_temp, self.bdist_dir):
+                shutil.rmtree(folder, ignore_errors=True)
             self.run_command("build")
         build_ext = self.get_finalized_command("build_ext")
         if not any(map(os.path.exists, build_ext.get_outputs())):

@@ -7,6 +7,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -24,18 +26,44 @@ def modules_of_a_wheel(project: Path) -> set[str]:
         return {name for name in archive.namelist() if name.startswith("spark_kafka_native/")}
 
 
-def test_a_wheel_has_nothing_of_an_earlier_build(tmp_path: Path) -> None:
+@pytest.fixture
+def small_package(tmp_path: Path) -> Path:
+    """A project with our build, and almost nothing to build."""
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     package = tmp_path / "spark_kafka_native"
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "version.py").write_bytes((ROOT / "spark_kafka_native" / "version.py").read_bytes())
+    return package
+
+
+def test_a_wheel_has_nothing_of_an_earlier_build(small_package: Path) -> None:
+    project = small_package.parent
     kept = {"spark_kafka_native/__init__.py", "spark_kafka_native/version.py"}
-    (package / "gone.py").write_text("")
-    assert modules_of_a_wheel(tmp_path) == kept | {"spark_kafka_native/gone.py"}
-    (package / "gone.py").unlink()
-    assert modules_of_a_wheel(tmp_path) == kept
+    (small_package / "gone.py").write_text("")
+    assert modules_of_a_wheel(project) == kept | {"spark_kafka_native/gone.py"}
+    (small_package / "gone.py").unlink()
+    assert modules_of_a_wheel(project) == kept
+
+
+def test_a_wheel_has_nothing_of_an_interrupted_build(small_package: Path) -> None:
+    project = small_package.parent
+    modules_of_a_wheel(project)
+    (installed,) = (project / "build").glob("bdist.*")
+    left = installed / "wheel" / "spark_kafka_native" / "gone.py"
+    left.parent.mkdir(parents=True, exist_ok=True)
+    left.write_text("")
+    assert "spark_kafka_native/gone.py" not in modules_of_a_wheel(project)
+
+
+def test_a_wheel_leaves_the_built_documentation_alone(small_package: Path) -> None:
+    project = small_package.parent
+    page = project / "build" / "site" / "html" / "index.html"
+    page.parent.mkdir(parents=True)
+    page.write_text("")
+    modules_of_a_wheel(project)
+    assert page.exists()
 
 
 def test_client_and_mock_broker_need_no_crcmod() -> None:
