@@ -29,7 +29,7 @@ BEGIN, END = "<!-- table: .ci/matrix.py -->", "<!-- end of table -->"
 PYTHONS = ("3.11", "3.12", "3.13")
 PYSPARKS = ("4.1", "4.2", "4.3")
 LOWEST_PYSPARK = "4.1.0"
-KAFKAS = ("3.9.2", "4.0.1", "4.1.1", "4.3.0")
+KAFKAS = ("2.8.2", "3.3.2", "3.9.2", "4.0.1", "4.1.1", "4.3.0")
 NEWEST_KAFKA = KAFKAS[-1]
 STEPS = ("batch", "stream", "exactly_once")
 HEADER = ("Python", "PySpark", "libraries", "Kafka", "batch", "stream", "exactly once", "date")
@@ -137,7 +137,7 @@ def environment_of(cell: Cell, folder: Path) -> Path | None:
         given = ("--requirement", ROOT / "pyproject.toml", "--extra", "testing", pyspark, "setuptools>=77")
         run(uv, "pip", "install", "--quiet", "--python", python, "--resolution", how, *wheels, *given)
         # Spark waits 10 s for a worker, which must not spend them on compiling PySpark.
-        run(python, ROOT / ".ci" / "compile_workers.py")
+        run(python, "-W", "ignore", ROOT / ".ci" / "compile_workers.py")
         (own / ".made").touch()
     [wheel] = (folder / "wheel").glob("*.whl")
     run(uv, "pip", "install", "--quiet", "--reinstall", "--no-deps", "--python", python, wheel)
@@ -154,21 +154,12 @@ def build_wheel(folder: Path) -> None:
     run(tools / "bin" / "uv", "build", "--quiet", "--wheel", "--out-dir", wheels, ROOT)
 
 
-BROKER = """
-import sys
-from spark_kafka_native.testing import EmbeddedKafka
-with EmbeddedKafka(startup_timeout_s=600) as kafka:
-    print(kafka.bootstrap_servers, flush=True)
-    sys.stdin.read()
-"""
-
-
 def run_cell(cell: Cell, python: Path) -> dict[str, str]:
     """Its outcome; a broker of its own runs as long as the cell."""
     environ = os.environ | {"SPARK_KAFKA_NATIVE_KAFKA_VERSION": cell.kafka}
     elsewhere = python.parents[1]  # so that the sources are not imported in place of the wheel
     broker = subprocess.Popen(
-        [python, "-c", BROKER],
+        [python, ROOT / ".ci" / "matrix_broker.py"],
         env=environ,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -28,7 +28,7 @@ for version in 3.11 3.12 3.13 3.14; do
     git ls-files -z --cached --others --exclude-standard | grep -zv '^spark_kafka_native/' | xargs -0 tar c | tar x -C "$here"
     (
         cd "$here"
-        .venv/bin/python -c "import spark_kafka_native as one; assert '.venv' in one.__file__, one.__file__"
+        .venv/bin/python -c "import spark_kafka_native as one; assert '/.venv/' in one.__file__, one.__file__"
         for kernel in kafka.records._kernel formats.avro._kernel formats.json._read_kernel formats.json._write_kernel; do
             .venv/bin/python -c "import spark_kafka_native.$kernel"
         done

@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 from .errors import JarsUnavailableError, JavaUnavailableError
 
 KAFKA_VERSION_VARIABLE: Final = "SPARK_KAFKA_NATIVE_KAFKA_VERSION"
-"""May name another release than ours, from 3.9 on: for the compatibility table."""
+"""May name another release than ours, from 3.3 on: for the compatibility table."""
 KAFKA_VERSION = os.environ.get(KAFKA_VERSION_VARIABLE) or "4.3.0"
 MINIMUM_JAVA = 17  # Kafka 4 brokers (KIP-1013) and Spark 4 both ask for it
 CACHE_VARIABLE = "SPARK_KAFKA_NATIVE_CACHE"

@@ -19,7 +19,11 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["
 
 @pytest.fixture(scope="module")
 def matrix() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("matrix_script", ROOT / ".ci" / "matrix.py")
+    return script("matrix")
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"{name}_script", ROOT / ".ci" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -137,3 +141,17 @@ def test_a_cell_that_was_too_late_is_run_once_more(
     found = matrix.read_table(page.read_text())
     assert [found[cell.name]["stream"] for cell in (first, second)] == ["passed", "passed"]
     assert found[second.name]["batch"] == "FAILED"
+
+
+def test_a_release_without_a_finished_kraft_has_a_zookeeper(
+    matrix: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brokers = script("matrix_broker")
+
+    def kind(release: str) -> str:
+        monkeypatch.setattr(brokers, "KAFKA_VERSION", release)
+        return type(brokers.broker()).__name__
+
+    found = {release: kind(release) for release in matrix.KAFKAS}
+    assert found.pop("2.8.2") == "ZookeeperKafka"
+    assert set(found.values()) == {"EmbeddedKafka"}
