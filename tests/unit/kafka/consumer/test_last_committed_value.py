@@ -71,14 +71,14 @@ def look(monkeypatch: pytest.MonkeyPatch) -> Any:
         def retry(self, attempt: Any, **_named: Any) -> Any:
             return attempt()
 
-    def run(log: Log, key: bytes = b"mine") -> bytes | None:
+    def run(log: Log, key: bytes = b"mine", until: int | None = None) -> bytes | None:
         bounds = {WHERE: LogBounds(log.begin, log.end)}
         monkeypatch.setattr(module, "list_bounds", lambda *_arguments, **_named: bounds)
         monkeypatch.setattr(
             module, "ask_leader", lambda _router, _where, position, *_rest: log.answer(position)
         )
         router: Router = Stub()  # type: ignore[assignment]
-        return last_committed_value(router, WHERE, key, Deadline.after_ms(60_000))
+        return last_committed_value(router, WHERE, key, Deadline.after_ms(60_000), until=until)
 
     return run
 
@@ -123,3 +123,17 @@ def test_markers_of_producers_that_never_wrote_the_key_are_not_even_read(look: A
     log.write(2, (b"other", b"2"))
     log.add(control(log.end, 2, 1, key=b"?"))
     assert look(log) == b"1"
+
+
+@pytest.mark.parametrize("seed", range(10))  # a fetch may bring more than it was asked for
+def test_what_comes_from_an_offset_on_does_not_count(look: Any, seed: int) -> None:
+    log = Log(random.Random(seed))
+    log.write(1, (b"mine", b"1"))
+    log.finish(1, commit=True)
+    until = log.end
+    log.write(2, (b"mine", b"2"))
+    log.finish(2, commit=True)
+    log.write(3, (b"mine", b"open"))
+    assert look(log, until=until) == b"1"
+    with pytest.raises(UndecidedError):
+        look(log, until=log.end)

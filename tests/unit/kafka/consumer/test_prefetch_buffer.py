@@ -120,6 +120,31 @@ def test_room_that_is_made_wakes_the_one_who_fetches(shared: PrefetchBuffer) -> 
     assert not shared.full
 
 
+def test_hidden_offsets_count_as_handed_out_with_the_records_before_them(shared: PrefetchBuffer) -> None:
+    shared.put(wanted(shared), 0, records(0, 5))
+    shared.put(wanted(shared), 0, records(5, 7))
+    shared.skip(wanted(shared), 0, 9)
+    reached = [shared.position(TP)]
+    while shared.take() is not None:
+        reached.append(shared.position(TP))
+    shared.skip(wanted(shared), 0, 12)  # nothing waits before them
+    assert [*reached, shared.position(TP)] == [0, 5, 9, 12]
+
+
+def test_offsets_that_were_hidden_before_a_move_say_nothing_about_the_new_place(
+    shared: PrefetchBuffer,
+) -> None:
+    before = wanted(shared)
+    shared.seek(TP, 50)
+    shared.skip(before, 0, 9)
+    assert shared.position(TP) == 50
+    shared.remove(TP)
+    shared.skip(before, 1, 60)
+    shared.add(TP, 7, None)
+    shared.skip(before, 1, 60)
+    assert shared.position(TP) == 7
+
+
 def test_what_is_given_back_ends_where_the_partition_had_been_moved_behind_it(shared: PrefetchBuffer) -> None:
     shared.put(wanted(shared), 0, records(0, 5))
     taken = shared.take()

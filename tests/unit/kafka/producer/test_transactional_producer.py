@@ -569,6 +569,27 @@ def test_offsets_that_are_refused_keep_the_transaction_from_being_committed(
     assert (seen(cluster), cluster.offsets) == ([], {})
 
 
+@VERSIONS
+def test_offsets_say_which_member_of_which_generation_sends_them(
+    cluster: TransactionCluster, version: int
+) -> None:
+    """By these the coordinator fences a member that was replaced (KIP-447)."""
+    member = GroupMembership(group_id="g", generation_id=4, member_id="me", group_instance_id="mine")
+    with producing(cluster, version) as producer:
+        producer.begin()
+        producer.send_offsets({TP: OffsetToCommit(offset=5, leader_epoch=3, metadata="m")}, member)
+        producer.abort()
+    (sent,) = cluster[1].requests(TxnOffsetCommitRequest)
+    assert (sent.group_id, sent.generation_id, sent.member_id, sent.group_instance_id) == (
+        "g",
+        4,
+        "me",
+        "mine",
+    )
+    (one,) = sent.topics[0].partitions
+    assert (one.committed_offset, one.committed_leader_epoch, one.committed_metadata) == (5, 3, "m")
+
+
 @pytest.fixture
 def _one_offset_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(split_commit, "MAX_COMMIT_BYTES", 1)

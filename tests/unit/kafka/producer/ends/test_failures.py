@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from support.producer.sending_batches import TP, SendingHalf, batch, spilled
 
+from spark_kafka_native.kafka.config.client_config import ProducerConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, NetworkError, SecurityError
 from spark_kafka_native.kafka.producer.accumulating.batch import ProducerIdentity
@@ -119,6 +120,19 @@ def test_what_comes_behind_one_of_the_folder_does_not_overtake_it(failing, tmp_p
         (one.order, True, one.records) for one in (first, second, late)
     ]
     assert failing.kept(tmp_path) == [data]
+
+
+def test_the_first_batch_of_the_folder_expires_and_the_time_of_the_others_begins_with_their_turn(failing):
+    (first, _), (second, _) = spilled(1, (7, 0, 0)), spilled(2, (7, 0, 1))
+    for one in failing.add(first, second):
+        one.sending.since = 0.0
+    timeout_s = ProducerConfig().delivery_timeout_ms / 1000
+    failing.failures.expire(timeout_s - 1)
+    assert (failing.told, first.sending.since, second.sending.since) == ([], 0, timeout_s - 1)
+    failing.failures.expire(timeout_s)
+    assert [order for order, _ in failing.told] == [1, 2]
+    assert failing.told[0][1].startswith("not delivered within delivery.timeout.ms=")
+    assert failing.told[1][1] == OVERTAKING
 
 
 def test_a_batch_refused_for_its_content_takes_nobody_along(failing, tmp_path):

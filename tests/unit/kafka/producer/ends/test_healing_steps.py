@@ -70,6 +70,19 @@ def test_the_first_is_tried_and_then_all_others_follow_in_order(world):
     assert [one.sending.since for one in world.partition.waiting] == [3, 3, 3]
 
 
+def test_a_try_keeps_the_numbers_and_has_all_attempts_before_it(world):
+    (one,) = world.add(1)
+    sending = one.sending
+    sending.identity, sending.base_sequence = ProducerIdentity(7, 3), 40
+    sending.attempts, sending.indefinite, sending.last_error = 9, True, LOST
+    world.fail(one)
+    world.turn(0)
+    assert world.turn(1.3) == [(1,)]
+    again = world.partition.waiting[0].sending
+    assert (again.identity, again.base_sequence, again.indefinite) == ((7, 3), 40, True)
+    assert (again.attempts, again.last_error) == (0, None)
+
+
 def test_what_is_refused_again_is_tried_at_growing_intervals(world):
     world.fail(*world.add(1, 2))
     world.turn(0)

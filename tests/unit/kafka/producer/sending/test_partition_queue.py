@@ -593,6 +593,11 @@ class TestTopics:
             assert partition.answer(one, E.UNKNOWN_TOPIC_OR_PARTITION, now=now) == verdict
         assert list(partition.waiting) == [one]  # to be given up
 
+    def test_one_that_is_denied_at_both_ends_of_a_long_time_is_gone(self, partition: Partition) -> None:
+        """A moment of 0 is one like any other."""
+        assert not partition.denied(E.UNKNOWN_TOPIC_ID, 0)
+        assert partition.denied(E.UNKNOWN_TOPIC_ID, 31)
+
     @pytest.mark.parametrize("between", [E.NOT_LEADER_OR_FOLLOWER, E.NOT_ENOUGH_REPLICAS])
     def test_any_other_word_starts_the_clock_again(self, partition: Partition, between: ErrorCode) -> None:
         assert not partition.denied(E.UNKNOWN_TOPIC_ID, 0)
