@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support.forked_child import holds_in_forked_child
 
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.delivery import (
@@ -11,7 +12,7 @@ from spark_kafka_native.kafka.producer.delivery import (
     Outcome,
     Waiters,
 )
-from spark_kafka_native.kafka.producer.errors import DeliveryError, DeliveryStatus
+from spark_kafka_native.kafka.producer.errors import DeliveryError, DeliveryStatus, ProducerClosedError
 
 A, B = TopicPartition("t", 0), TopicPartition("u", 1)
 
@@ -140,3 +141,16 @@ def test_a_record_is_found_without_a_look_at_each_partitions_records():
     assert [one.topic_partition.partition for one in found] == [row % partitions for row in range(length)]
     assert len(callbacks) == length // 2
     assert len(looked) <= partitions
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_can_register_no_callback():
+    """Nothing ends there any more: one that awaits a delivery would hang."""
+    own = block(1)
+
+    def is_refused():
+        with pytest.raises(ProducerClosedError, match="another process"):
+            Delivery(own, 0).add_done_callback(lambda _: None)
+        return True
+
+    assert holds_in_forked_child(is_refused)

@@ -15,7 +15,7 @@ from support.producer.producing import buffered
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.producer.accumulating import open_batches
+from spark_kafka_native.kafka.producer.accumulating import open_batches, topic_buffer
 from spark_kafka_native.kafka.producer.producer import Producer
 
 # One in a destructor.
@@ -126,6 +126,26 @@ def test_rows_that_were_on_the_move_are_where_they_were(cluster, monkeypatch, wh
     assert cluster.values(PARTITIONS[0]) == [b"0", b"1", b"2", b"single 0", b"single 1", b"single 2"]
     assert buffered(producer) == (0, 0)
     producer.close()
+
+
+def test_rows_that_are_put_back_have_waited_as_long_as_before(cluster, monkeypatch):
+    """Else their linger would never be over."""
+    producer = open_producer(cluster, linger_ms=30_000)
+    producer.send("t", value=b"0", partition=0)
+    buffer = producer._buffers["t"]
+    since = buffer.waiting_since
+
+    def interrupt(*_):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(topic_buffer.TopicBuffer, "_commit", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        buffer.close_waiting(lambda _rows: True, 0.0)
+    producer.send("t", value=b"1", partition=0)
+    assert buffer.waiting_since == since
+    producer.close()
+    assert cluster.values(PARTITIONS[0]) == [b"0", b"1"]
 
 
 def test_a_record_that_fills_the_batch_is_not_taken_twice(cluster, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
@@ -81,6 +82,20 @@ def test_a_try_keeps_the_numbers_and_has_all_attempts_before_it(world):
     again = world.partition.waiting[0].sending
     assert (again.identity, again.base_sequence, again.indefinite) == ((7, 3), 40, True)
     assert (again.attempts, again.last_error) == (0, None)
+
+
+def test_what_is_sent_under_other_numbers_is_kept_as_possibly_persisted(world, tmp_path):
+    """It is written to the folder before it is sent: from then on it may be in the log."""
+    world.fail(*world.add(1))
+    world.turn(0)
+    world.turn(1.3)
+    again = world.partition.waiting[0]
+    assert (again.sending.indefinite, again.spilled.possibly_persisted) == (False, False)
+    world.half.spilling.replace(again, [again])
+    assert again.spilled.possibly_persisted
+    world.folder.close()
+    with closing(SpillFolder(str(tmp_path))) as reopened:
+        assert [entry.possibly_persisted for entry in reopened.entries] == [True]
 
 
 def test_what_is_refused_again_is_tried_at_growing_intervals(world):

@@ -240,6 +240,18 @@ def test_the_partitions_of_a_topic_share_its_backoff(monkeypatch, code, most):
     assert 20 < len(refreshing.asked) < most
 
 
+@pytest.mark.parametrize(
+    ("told", "gone"), [(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, True), (ErrorCode.NONE, False)]
+)
+def test_metadata_without_the_topic_are_no_news_of_it(monkeypatch, told, gone):
+    refreshing = Refreshing(monkeypatch, told)
+    queue = refreshing.half.queues.add(batch(1))
+    assert not queue.denied(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0.0)
+    refreshing.want("t")
+    refreshing.answer()
+    assert queue.denied(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 31.0) is gone
+
+
 def test_a_topic_that_is_in_its_backoff_is_asked_about_when_that_is_over(monkeypatch):
     refreshing = Refreshing(monkeypatch)
     refreshing.want("t")

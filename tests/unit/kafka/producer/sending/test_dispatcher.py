@@ -147,6 +147,36 @@ class OneBroker:
         broker.in_flight.append(batches)
 
 
+@pytest.mark.parametrize(
+    ("code", "given_up_at"),
+    [
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 31.0),
+        (ErrorCode.UNKNOWN_TOPIC_ID, 31.0),
+        (ErrorCode.LEADER_NOT_AVAILABLE, None),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0.0),
+        (ErrorCode.INVALID_TOPIC_EXCEPTION, 0.0),
+    ],
+)
+def test_when_the_records_of_a_topic_with_an_error_are_given_up(code, given_up_at):
+    """A broker that starts up may deny a topic for a while."""
+    half, one, asked = SendingHalf(), OneBroker(), []
+    one.topics.metadata.topics["t"] = SimpleNamespace(error_code=code, partitions={})
+    waiting = [batch(1), batch(2)]
+    for each in waiting:
+        half.queues.add(each)
+    lookups = SimpleNamespace(refresh=asked.append)
+    dispatcher = Dispatcher(one.topics, half.queues, one.connections, lookups, half.spilling, half.timer)
+    for now in (0.0, 29.0, 31.0):
+        given_up = dispatcher.send(now)
+        if now == given_up_at:
+            assert [(each.batches, each.retriable) for each in given_up] == [(waiting, False)]
+            assert given_up[0].cause.error_code is code
+            return
+        assert given_up == []
+        assert asked.pop() == "t"
+    assert given_up_at is None
+
+
 def test_a_spilled_batch_that_is_unreadable_is_given_up_once_and_holds_up_no_other_partition(tmp_path):
     half, one = SendingHalf(), OneBroker()
     half.queues.producer_id.received(ProducerIdentity(7, 0))

@@ -2,26 +2,44 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
+from uuid import UUID
 
 import pytest
 from support.brokers.produce_cluster import ProduceCluster
 from support.brokers.scripted_broker import properties
+from support.producer.sending_batches import batch
 
 from spark_kafka_native.kafka.cluster.metadata import NO_TOPIC_ID
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
-from spark_kafka_native.kafka.errors import NetworkError
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import NetworkError, UnsupportedVersionError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.producer.sending.produce_requests import (
     LAST_VERSION_BY_NAME,
+    LAST_VERSION_OF_TRANSACTIONS_1,
+    InFlightRequest,
     ProduceConnections,
+    choose_version,
     error_words,
 )
 from spark_kafka_native.kafka.producer.stats import StatsRecorder
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
-from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
+from spark_kafka_native.kafka.protocol.api.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
 
 TP = TopicPartition("t", 0)
+T_ID = UUID(int=5)
+
+
+def speaking(last_version):
+    """A connection to a broker that knows Produce up to ``last_version``."""
+    version_of = lambda _request, at_most=99: min(last_version, at_most)  # noqa: E731
+    return SimpleNamespace(version_of=version_of, address="h:1")
 
 
 class NeverAnswering:
@@ -127,6 +145,45 @@ def test_what_an_answer_does_not_mention_is_sent_again_and_written_once(cluster)
         producer.send("t", value=b"once").result(60)
         assert producer.stats().retries == 1
     assert cluster.values(TP) == [b"once"]
+
+
+@pytest.mark.parametrize("by_id", [False, True])
+def test_of_a_partition_that_an_answer_names_twice_the_first_entry_counts(by_id):
+    told = [
+        PartitionProduceResponse(index=0, error_code=ErrorCode.NONE, base_offset=7),
+        PartitionProduceResponse(index=0, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, base_offset=-1),
+    ]
+    topics = [TopicProduceResponse(name="t", topic_id=T_ID, partition_responses=[one]) for one in told]
+    sent = batch(1)
+    request = InFlightRequest(pending=None, batches=[sent], by_id=by_id, topic_ids={"t": T_ID}, sent_at=0.0)
+    for responses in (topics, [replace(topics[0], partition_responses=told)]):
+        assert request.match(ProduceResponse(responses=responses)) == {sent: told[0]}
+
+
+@pytest.mark.parametrize(
+    ("with_ids", "transaction_version", "expected"),
+    [
+        ("tu", None, 13),
+        ("t", None, LAST_VERSION_BY_NAME),
+        ("", None, LAST_VERSION_BY_NAME),
+        ("tu", 2, 13),
+        ("u", 2, LAST_VERSION_BY_NAME),
+        ("tu", 1, LAST_VERSION_OF_TRANSACTIONS_1),
+    ],
+)
+def test_topics_are_named_by_id_where_all_of_a_request_have_one(with_ids, transaction_version, expected):
+    first, second = batch(1), batch(2)
+    second.topic_partition = TopicPartition("u", 0)
+    version = choose_version(
+        speaking(13), [first, second], dict.fromkeys(with_ids, T_ID), transaction_version
+    )
+    assert version == expected
+
+
+def test_a_broker_that_adds_no_partition_to_a_transaction_is_refused_by_version_2():
+    with pytest.raises(UnsupportedVersionError, match="Begin the transaction again"):
+        choose_version(speaking(LAST_VERSION_OF_TRANSACTIONS_1), [batch(1)], {}, 2)
+    assert choose_version(speaking(LAST_VERSION_OF_TRANSACTIONS_1), [batch(1)], {}) == 11
 
 
 def test_the_brokers_words_and_the_first_records_that_it_names_are_told():

@@ -4,18 +4,20 @@ import contextlib
 import threading
 import time
 from collections import deque
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 from support.brokers.produce_cluster import ProduceCluster
 from support.brokers.scripted_broker import properties
 from support.interrupts.held_lock import held_by_another_thread
+from support.producer.sending_batches import SendingHalf, batch
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.errors import DeadlineExceededError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.producer import Producer
-from spark_kafka_native.kafka.producer.sending.sender import Sender
+from spark_kafka_native.kafka.producer.sending.sender import Linger, Sender
 
 TP = TopicPartition("t", 0)
 
@@ -205,3 +207,28 @@ def test_a_caller_closes_once_what_the_sender_asked_for(producer):
     producer.send("t", value=b"more")
     assert len(own) == 2
     wait_until(delivery.done)
+
+
+@pytest.mark.parametrize(
+    ("waits", "spilling", "closed"),
+    [(False, False, True), (True, False, False), (True, True, True), (False, True, True)],
+)
+def test_what_has_lingered_is_closed_unless_a_batch_before_it_is_to_be_sent(waits, spilling, closed):
+    """Where that batch is in the spill folder, these records have to go there too, and not stay in memory."""
+    half, found = SendingHalf(), []
+    queue = half.queues.of(TP)
+    if waits:
+        half.queues.add(batch(1))
+    if spilling:
+        queue.spilled()
+    rows = SimpleNamespace(topic_partition=TP, opened_at=10.0)
+
+    def close_waiting(due, now, _reason):
+        found.append(due(rows))
+        return now
+
+    buffer = SimpleNamespace(topic="t", waiting_since=10.0, close_waiting=close_waiting)
+    topics, memory = SimpleNamespace(all=lambda: [buffer]), SimpleNamespace(waiting=False)
+    config = ProducerConfig(linger_ms=5)
+    Linger(config, topics, half.queues, memory, None, half.timer).close_due(11.0, closing=False)
+    assert found == [closed]
