@@ -255,3 +255,29 @@ def test_what_the_caller_has_moved_or_removed_is_not_given_back(shared: Prefetch
     shared.add(TP, 70, None)
     shared.give_back(taken, place)
     assert (shared.position(TP), len(wanted(shared).waiting)) == (70, 0)
+
+
+def test_all_that_waits_comes_in_order_after_a_pause(shared: PrefetchBuffer) -> None:
+    for first in (0, 5, 10):
+        shared.put(wanted(shared), 0, records(first, first + 5))
+    waits = shared.nbytes
+    shared.pause(TP)
+    assert (shared.take(), shared.nbytes) == (None, 0)
+    for _ in range(2):
+        shared.resume(TP)
+        assert shared.nbytes == waits
+    assert [taken.from_offset for taken in iter(shared.take, None)] == [0, 5, 10]
+    assert shared.nbytes == 0
+
+
+def test_after_a_pause_that_freed_memory_it_goes_on_behind_what_was_handed_out(
+    shared: PrefetchBuffer,
+) -> None:
+    for first in (0, 100, 200):
+        shared.put(wanted(shared), 0, records(first, first + 100))
+    shared.take()
+    shared.pause(TP)
+    assert not wanted(shared).waiting
+    shared.resume(TP)
+    assert shared.wish(wanted(shared)) == (100, 1, 0, True)
+    assert shared.position(TP) == 100
