@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
-from spark_kafka_native.kafka.cluster.metadata import ClusterMetadata, Partition, Topic, leader_changes
+from uuid import UUID
+
+import pytest
+
+from spark_kafka_native.kafka.cluster.metadata import (
+    NO_TOPIC_ID,
+    ClusterMetadata,
+    Partition,
+    Topic,
+    leader_changes,
+)
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import Broker
-from spark_kafka_native.kafka.protocol.api.metadata import MetadataResponse, MetadataResponseBroker
+from spark_kafka_native.kafka.protocol.api.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+ONE, OTHER = UUID(int=1), UUID(int=2)
 
 
 def metadata(**leaders: tuple[int | None, ...]) -> ClusterMetadata:
@@ -47,3 +64,36 @@ def test_an_answer_without_brokers_forgets_none_and_one_with_some_replaces_all()
     assert known.brokers == {node: Broker(node_id=node, host="h", port=node, rack=None) for node in (1, 2)}
     assert known.updated(answer(), None).brokers == known.brokers
     assert set(known.updated(answer(2, 3), None).brokers) == {2, 3}
+
+
+@pytest.mark.parametrize(
+    ("topic_id", "epoch", "believed"),
+    [
+        (ONE, 6, True),
+        (ONE, 5, True),
+        (ONE, 4, False),
+        (ONE, -1, True),  # a broker that knows no epochs
+        (OTHER, 0, True),  # the topic was created again
+        (NO_TOPIC_ID, 4, True),
+    ],
+)
+def test_a_leader_of_an_older_epoch_of_the_same_topic_is_not_believed(
+    topic_id: UUID, epoch: int, believed: bool
+) -> None:
+    def answer(topic_id: UUID, leader: int, epoch: int) -> MetadataResponse:
+        partition = MetadataResponsePartition(
+            error_code=ErrorCode.NONE,
+            partition_index=0,
+            leader_id=leader,
+            leader_epoch=epoch,
+            replica_nodes=[],
+            isr_nodes=[],
+        )
+        topic = MetadataResponseTopic(
+            error_code=ErrorCode.NONE, name="t", topic_id=topic_id, partitions=[partition]
+        )
+        return MetadataResponse(brokers=[], cluster_id="c", controller_id=1, topics=[topic])
+
+    known = ClusterMetadata().updated(answer(ONE, 1, 5), None)
+    partition = known.updated(answer(topic_id, 2, epoch), ["t"]).topics["t"].partitions[0]
+    assert (partition.leader, partition.leader_epoch) == ((2, epoch) if believed else (1, 5))

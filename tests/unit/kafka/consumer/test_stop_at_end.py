@@ -51,6 +51,21 @@ def test_nothing_is_at_the_end_at_once(cluster: ScriptedCluster) -> None:
         assert not consumer.at_end
 
 
+@pytest.mark.timeout(60)
+def test_with_read_committed_the_end_is_before_an_open_transaction(cluster: ScriptedCluster) -> None:
+    log = cluster.logs[A1]
+    for value in (b"3", b"open"):
+        log.append([value])
+    log.last_stable_offset = 1
+    for level, expected in (("read_committed", [b"3"]), ("read_uncommitted", [b"3", b"open"])):
+        with Consumer(
+            cluster.bootstrap_servers, "a", partitions=[1], stop_at_end=True, isolation_level=level
+        ) as consumer:
+            assert [record.value for record in consumer] == expected
+            assert consumer.at_end
+            assert consumer.lag() == {A1: 0}
+
+
 def test_in_asyncio_too(cluster: ScriptedCluster) -> None:
     async def read() -> list[bytes | None]:
         async with AsyncConsumer(

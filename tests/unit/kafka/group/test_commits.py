@@ -244,6 +244,19 @@ def test_a_commit_does_not_go_back_behind_the_last_one(group: ScriptedGroup) -> 
     assert group.committed == {A0: 0, A1: 0}
 
 
+def test_the_furthest_of_the_records_is_committed_in_any_order(group: ScriptedGroup) -> None:
+    with GroupConsumer(group.cluster.bootstrap_servers, "a", "g", enable_auto_commit=False) as consumer:
+        found = [consumer.fetch_record(WITHIN_S) for _ in range(3)]
+        first, second, last = [record for record in found if record is not None]
+        consumer.commit(second, first)
+        assert group.committed == {A0: 2}
+        consumer.commit(last, first, offsets={A0: 2, A1: 0})
+        assert group.committed == {A0: 3, A1: 0}
+        consumer.seek(A0, 3)
+        consumer.commit(first, offsets={A0: 3})
+    assert group.committed == {A0: 3, A1: 0}
+
+
 @pytest.mark.parametrize(
     "code",
     [

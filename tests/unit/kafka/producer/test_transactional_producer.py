@@ -442,6 +442,22 @@ def test_closing_aborts_what_is_open(cluster: TransactionCluster) -> None:
     assert seen(cluster) == []
 
 
+def test_closing_aborts_what_a_commit_could_not_deliver_in_time(cluster: TransactionCluster) -> None:
+    """Else readers would wait for it until the transaction's timeout."""
+    with producing(cluster) as producer:
+        producer.begin()
+        write(producer, *told("a"))
+        producer.flush()
+        cluster[1].on(ProduceRequest, lambda _request, _version: Silence)
+        write(producer, b"late")
+        with pytest.raises(DeadlineExceededError):
+            producer.commit(0.1)
+        assert producer.state is State.FLUSHING
+        cluster[1].on(ProduceRequest, cluster.handlers[ProduceRequest])
+    assert cluster.ended == [("x", 1, False)]
+    assert seen(cluster) == []
+
+
 def test_the_value_comes_second(cluster: TransactionCluster) -> None:
     with producing(cluster) as producer, producer.transaction():
         producer.send("t", b"one", key=b"k", partition=0)
