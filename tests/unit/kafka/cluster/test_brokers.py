@@ -17,6 +17,7 @@ from spark_kafka_native.kafka.model import Broker
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 SOON = 60_000.0
+PLACES = [("one", 9092), ("two", 9092), ("two", 9093)]
 
 
 class Opened:
@@ -89,6 +90,29 @@ def test_refused_credentials_are_shown_to_one_canonical_name_only(monkeypatch: p
     with pytest.raises(AuthenticationError):
         brokers.bootstrap(Deadline.after_ms(SOON))
     assert opening.opened == ["one:9092"]
+
+
+def test_refused_credentials_are_shown_to_one_bootstrap_server_only() -> None:
+    """The account might be locked."""
+    opening = Opening(one=AuthenticationError("no"), two=AuthenticationError("no"))
+    brokers = Brokers(ClientConfig(bootstrap_servers=("one:9092", "two:9092")), opening)
+    with pytest.raises(AuthenticationError, match=r"^no$"):
+        brokers.bootstrap(Deadline.after_ms(SOON))
+    assert len(opening.opened) == 1
+
+
+def test_a_broker_with_another_address_is_connected_to_there() -> None:
+    """Where it was before there may be a broker of another cluster."""
+    opening = Opening()
+    brokers = Brokers(ClientConfig(bootstrap_servers=("one:9092",)), opening)
+    here, moved, other_port = (Broker(node_id=1, host=h, port=p) for h, p in PLACES)
+    first = brokers.connection(here, Deadline.after_ms(SOON))
+    assert brokers.connection(here, Deadline.after_ms(SOON)) is first
+    for place in (moved, other_port):
+        assert brokers.ready(place) is None
+        assert brokers.connection(place, Deadline.after_ms(SOON)).address == f"{place.host}:{place.port}"
+        assert brokers.ready(place) is opening.made[-1]
+    assert [one.closed for one in opening.made] == [True, True, False]
 
 
 def test_names_stay_as_they_are_by_default(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,9 +71,18 @@ def test_a_certificate_of_an_unknown_authority_is_refused(listen: Any, folder: P
         greet(listen(server(trustme.CA())), folder)
 
 
-def test_a_given_truststore_replaces_the_systems(listen: Any, authority: trustme.CA, folder: Path) -> None:
+def test_a_given_truststore_replaces_the_systems(
+    listen: Any, authority: trustme.CA, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(SecurityError, match="not trusted"):
         greet(listen(server(authority)), folder, ssl_truststore_location=None)
+    public = trustme.CA()
+    public.cert_pem.write_to_path(tmp_path / "system.pem")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "system.pem"))
+    monkeypatch.setattr(tls, "_build", tls._build.__wrapped__)  # it remembers contexts
+    greet(listen(server(public)), folder, ssl_truststore_location=None)
+    with pytest.raises(SecurityError, match="not trusted"):
+        greet(listen(server(public)), folder)
 
 
 def test_a_self_signed_certificate_is_refused(listen: Any, folder: Path, tmp_path: Path) -> None:
