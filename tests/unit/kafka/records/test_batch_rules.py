@@ -21,6 +21,7 @@ from spark_kafka_native.kafka.records.batch import (
     read_batch_headers,
 )
 from spark_kafka_native.kafka.records.columns import RecordColumns
+from spark_kafka_native.kafka.records.compression import Codec, compress
 from spark_kafka_native.kafka.records.crc32c import crc32c
 from spark_kafka_native.kafka.records.decode import decode_record_set
 from spark_kafka_native.kafka.records.encode import encode_record_batch
@@ -119,6 +120,15 @@ def test_of_a_wrong_checksum_and_a_wrong_header_the_first_is_told(count):
 def test_what_a_broker_may_well_send_is_not_refused_by_its_header(count, changed):
     data = record_set(count, count - 1, **changed)
     check_batches(data, read_batch_headers(data), check_crcs=True)
+
+
+@pytest.mark.parametrize("count", [3, 2**31 - 1])
+def test_a_compressed_batch_has_no_more_records_than_its_bytes_can_hold(count):
+    """Room for as many as it says would be made before they are read."""
+    body = bytes(compress(Codec.GZIP, record(0, None) + record(1, None)))
+    assert decode_record_set(batch(body=body, count=2, attributes=1), fetch_offset=0).columns.length == 2
+    with pytest.raises(CorruptRecordError, match=f"a batch of {count} records in 14 decompressed bytes"):
+        decode_record_set(batch(body=body, count=count, attributes=1), fetch_offset=0)
 
 
 def test_a_walk_ends_at_the_first_batch_that_is_not_wanted():

@@ -101,6 +101,14 @@ def test_the_cap_is_exact(codec, framed, size):
         decompress(codec, packed, size - 1)
 
 
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_frames_one_after_the_other_share_the_cap(codec):
+    frame = xerial(bytes(1_000)) if codec is Codec.SNAPPY else bytes(compress(codec, bytes(1_000)))
+    assert len(decompress(codec, frame * 5, 5_000)) == 5_000
+    with pytest.raises(CompressionError, match="more than the 4999 bytes allowed"):
+        decompress(codec, frame * 5, 4_999)
+
+
 @pytest.mark.parametrize("sample", ["short", "text", "mixed"])
 @pytest.mark.parametrize("codec", COMPRESSED)
 def test_damage_is_an_error_of_ours(codec, sample):
