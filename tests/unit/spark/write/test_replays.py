@@ -80,6 +80,22 @@ def test_rows_of_which_nothing_is_committed_are_written(
     assert markers.added == [marker_of(BATCH)]
 
 
+def test_the_marker_is_looked_for_once_no_earlier_attempt_can_be_committed_any_more(
+    cluster: TransactionCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it could be, between the two, and these rows would be written beside it."""
+    markers = Remembered(None, None)
+    fenced, look = [], markers.last
+
+    def last(name: str, where: TopicPartition | None) -> CommitMarker | None:
+        fenced.append(name in cluster.held)
+        return look(name, where)
+
+    monkeypatch.setattr(markers, "last", last)
+    write(cluster, monkeypatch, markers)
+    assert fenced == [True, True]
+
+
 def test_rows_that_are_committed_are_skipped(
     cluster: TransactionCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

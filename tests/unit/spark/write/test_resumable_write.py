@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,6 +34,7 @@ def begin(
     *,
     open_: list[str] | None = None,
     committed: tuple[int, ...] = (),
+    needs_place: bool = True,
 ) -> tuple[list[str], ResumableWrite]:
     """The transactional ids that are fenced, and the run. ``open_``: None where no broker lists them."""
     fenced: list[str] = []
@@ -51,7 +53,7 @@ def begin(
             raise UnsupportedVersionError("ListTransactions: the broker is too old")
         return [SimpleNamespace(transactional_id=name) for name in open_]
 
-    markers = SimpleNamespace(check=lambda: None, last=last, needs_place=True)
+    markers = SimpleNamespace(check=lambda: None, last=last, needs_place=needs_place)
     patch.setattr(resumable_write, "find_version", lambda *_: 2)
     patch.setattr(many_transactions, "find_coordinators", lambda *_: None)
     patch.setattr(resumable_write, "find_markers", lambda *_: markers)
@@ -73,6 +75,16 @@ def test_all_tasks_of_an_intent_that_is_not_complete_are_fenced(monkeypatch: pyt
     fenced, run = begin(monkeypatch, INTENT, committed=(1,))
     assert fenced == [JOB, *tasks]
     assert run.void is None
+
+
+@pytest.mark.parametrize(("needs_place", "void"), [(True, None), (False, 4)])
+def test_an_intent_is_not_void_where_a_marker_may_be_pending_at_an_unknown_place(
+    monkeypatch: pytest.MonkeyPatch, needs_place: bool, void: int | None
+) -> None:
+    """Rows that say their topic: a marker of a task that has just been committed may not be seen yet."""
+    fenced, run = begin(monkeypatch, replace(INTENT, topic=""), needs_place=needs_place)
+    assert fenced == [JOB, *(f"{JOB}/{task}" for task in range(3))]
+    assert run.void == void
 
 
 def test_tasks_of_a_write_that_is_complete_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
