@@ -7,14 +7,12 @@ of both, for the caller's thread: explicit commits, automatic commits, and offse
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
 
 from ..cluster.coordinators import ask_coordinator
@@ -34,6 +32,7 @@ from ..runtime.waiting import LocklessCondition
 from .committed_offsets import build_offset_commit, read_offset_commit
 from .group_config import GroupConfig
 from .membership import Identity
+from .pending_commit import PendingCommit, Then
 
 _LOG = logging.getLogger("spark_kafka_native.group")
 
@@ -202,12 +201,6 @@ class Progress:
                     partition.committed = offset
 
 
-@dataclass(frozen=True, slots=True)
-class _Commit:
-    offsets: dict[TopicPartition, int]
-    done: Future[None]
-
-
 class CommitQueue:
     """Sends commits one request at a time, in the order in which they were submitted, so that none goes back.
 
@@ -236,28 +229,32 @@ class CommitQueue:
         """Counts the commits."""
         self.work_units: EventSource[WorkUnit] = EventSource()
         """Emits an event for each partition that was committed."""
-        self._waiting: deque[_Commit] = deque()
-        self._last: Future[None] | None = None
+        self._waiting: deque[PendingCommit] = deque()
+        self._last: PendingCommit | None = None
         self._condition = LocklessCondition()
         self._stopping = False
         self.thread: threading.Thread | None = None
-        self._starting = threading.Lock()
+        """The one that sends."""
+        self._unclaimed = [True]
+        """Empty once `thread` sends. Not the caller, but the thread itself says so: an interrupt may end the
+        start of a thread."""
 
-    def submit(self, offsets: Offsets) -> Future[None]:
-        """Commit ``offsets`` in the background; the future completes with the outcome."""
-        commit = _Commit(dict(offsets), Future())
-        commit.done.set_running_or_notify_cancel()
+    def submit(self, offsets: Offsets, then: Then | None = None) -> PendingCommit:
+        """Commit ``offsets`` in the background; the future completes with the outcome, after ``then``."""
+        commit = PendingCommit(dict(offsets), then)
         if not offsets:
-            commit.done.set_result(None)
-            return commit.done
-        self._last = commit.done
+            commit.end(None)
+            return commit
+        self._last = commit
         self._waiting.append(commit)
-        with self._starting:
-            if self.thread is None:
-                self.thread = threading.Thread(target=self._work, name="kafka-group-commits", daemon=True)
-                self.thread.start()
+        self._start()
         self._condition.notify_all()
-        return commit.done
+        return commit
+
+    def _start(self) -> None:
+        """Start a thread that sends the waiting commits, unless there is one. Of several, the first one stays."""
+        if self._unclaimed and self._waiting:
+            threading.Thread(target=self._work, name="kafka-group-commits", daemon=True).start()
 
     def settle_deadline(self) -> Deadline:
         """The limit of a wait for commits that a rebalance or a seek must not overtake: half of the max poll
@@ -269,9 +266,10 @@ class CommitQueue:
 
     def drain(self, deadline: Deadline) -> None:
         """Wait until every submitted commit has ended, or until ``deadline``."""
+        self._start()  # an interrupt may have kept `submit` from it
         last = self._last
         if last is not None:
-            concurrent.futures.wait([last], deadline.remaining_ms / 1000)
+            last.wait(deadline)
 
     def abandon(self) -> None:
         """End the thread once every submitted commit has ended."""
@@ -285,6 +283,11 @@ class CommitQueue:
             self.thread.join(1.0)
 
     def _work(self) -> None:
+        try:
+            self._unclaimed.pop()
+        except IndexError:
+            return
+        self.thread = threading.current_thread()
         while True:
             self._condition.wait_for(lambda: bool(self._waiting) or self._stopping, None)
             if self._stopping and not self._waiting:
@@ -298,10 +301,7 @@ class CommitQueue:
             except BaseException as error:  # noqa: BLE001 - the waiting thread must hear of a bug
                 failure = KafkaError(f"committing failed: {error!r}")
             self._count(failure, time.monotonic() - began)
-            if failure is None:
-                commit.done.set_result(None)
-            else:
-                commit.done.set_exception(failure)
+            commit.end(failure)
 
     def _count(self, failure: KafkaError | None, seconds: float) -> None:
         outcome = "committed" if failure is None else error_tag(failure)
@@ -501,7 +501,7 @@ class Commits:
             with contextlib.suppress(KafkaError, TimeoutError):
                 done.result(deadline.remaining_ms / 1000)
 
-    def _submit(self, *, all_done: bool) -> Future[None] | None:
+    def _submit(self, *, all_done: bool) -> PendingCommit | None:
         read = self._reader.partitions.keys() - self._reader.recreated
         offsets = {tp: offset for tp, offset in self._starts.items() if tp in read}
         offsets |= self.reached(self._touched & read)
@@ -511,12 +511,10 @@ class Commits:
         if not wanted:
             return None
         self._asked.update(wanted)
-        done = self.queue.submit(wanted)
-        done.add_done_callback(self._ended)
-        return done
+        return self.queue.submit(wanted, self._ended)
 
-    def _ended(self, done: Future[None]) -> None:
-        if (error := done.exception()) is not None:
+    def _ended(self, error: KafkaError | None) -> None:
+        if error is not None:
             self._asked = {}  # the next commit contains it again
             _LOG.warning("committing what was read failed: %s", error)
 

@@ -59,13 +59,19 @@ def run_at(step: int, handler: Callable[[], object], call: Callable[[], object])
 
 
 @contextlib.contextmanager
-def interrupted_at(step: int) -> Iterator[list[bool]]:
-    """A KeyboardInterrupt at that step of our own functions (0 is the first); says whether it came so far."""
+def interrupted_at(step: int, *, below: bool = False) -> Iterator[list[bool]]:
+    """A KeyboardInterrupt at that step of our own functions (0 is the first); says whether it came so far.
+
+    ``below``: or of what they call, such as the standard library's.
+    """
     left, came = step, list[bool]()
+
+    def counts(file: str) -> bool:
+        return file not in (__file__, contextlib.__file__) if below else "spark_kafka_native" in file
 
     def look(frame: FrameType, event: str, _what: object) -> None:
         nonlocal left
-        if came or not is_step(frame, event) or "spark_kafka_native" not in frame.f_code.co_filename:
+        if came or not is_step(frame, event) or not counts(frame.f_code.co_filename):
             return
         if left == 0:
             came.append(True)

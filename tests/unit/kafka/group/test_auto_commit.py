@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -11,20 +10,21 @@ import pytest
 from spark_kafka_native.kafka.errors import CommitFailedError, DeadlineExceededError, KafkaError
 from spark_kafka_native.kafka.group.commits import Commits, Progress
 from spark_kafka_native.kafka.group.group_config import GroupConfig
+from spark_kafka_native.kafka.group.pending_commit import PendingCommit, Then
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
 
-class Answer(Future[None]):
+class Answer(PendingCommit):
     """Of a commit; knows whether it was waited for."""
 
     waited = False
 
-    def result(self, timeout: float | None = None) -> None:
+    def wait(self, deadline: Deadline | None) -> bool:  # noqa: ARG002 - it has ended
         self.waited = True
-        return super().result(0.0 if timeout is None else min(timeout, 0.0))
+        return super().wait(Deadline.after_ms(0))
 
 
 class World:
@@ -48,13 +48,10 @@ class World:
     def position(self, topic_partition: TopicPartition) -> int:
         return self.positions[topic_partition]
 
-    def submit(self, offsets: Mapping[TopicPartition, int]) -> Answer:
-        answer = Answer()
-        self.asked.append((dict(offsets), answer))
-        if self.failure is not None:
-            answer.set_exception(self.failure)
-        else:
-            answer.set_result(None)
+    def submit(self, offsets: Mapping[TopicPartition, int], then: Then | None = None) -> Answer:
+        answer = Answer(dict(offsets), then)
+        self.asked.append((answer.offsets, answer))
+        answer.end(self.failure)
         return answer
 
     def hand_out(self, topic_partition: TopicPartition, from_offset: int, until_offset: int) -> None:

@@ -28,8 +28,10 @@ from spark_kafka_native.kafka.consumer.fetched_records import FetchedRecords
 from spark_kafka_native.kafka.errors import CommitFailedError, ConsumerClosedError, KafkaError
 from spark_kafka_native.kafka.group import rebalance
 from spark_kafka_native.kafka.group.classic_membership import ClassicMembership, MemberState
+from spark_kafka_native.kafka.group.commits import Offsets
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.group.membership import Change
+from spark_kafka_native.kafka.group.pending_commit import PendingCommit, Then
 from spark_kafka_native.kafka.group.rebalance import RebalanceCallbacks
 from spark_kafka_native.kafka.model import Record, TopicPartition
 from spark_kafka_native.kafka.records.columns import RecordColumns
@@ -122,13 +124,13 @@ def asked(consumer: GroupConsumer) -> list[dict[TopicPartition, int]]:
     """The offsets that are committed from now on, at once."""
     found: list[dict[TopicPartition, int]] = []
 
-    def submit(offsets: dict[TopicPartition, int]) -> Future[None]:
+    def submit(offsets: Offsets, then: Then | None = None) -> PendingCommit:
         found.append(dict(offsets))
-        done: Future[None] = Future()
-        done.set_result(None)
-        return done
+        commit = PendingCommit(dict(offsets), then)
+        commit.end(None)
+        return commit
 
-    parts_of(consumer).commits.queue.submit = submit  # type: ignore[assignment,method-assign]
+    parts_of(consumer).commits.queue.submit = submit  # type: ignore[method-assign]
     return found
 
 
@@ -272,7 +274,7 @@ def test_a_forked_child_hears_that_the_consumer_is_the_parents(make: Make) -> No
     consumer = make(A0, auto_commit_interval_ms=0)
     asked(consumer)
     hand_out(consumer, 0)
-    parts_of(consumer).commits.queue.submit = lambda _: Future()  # type: ignore[assignment,method-assign]
+    parts_of(consumer).commits.queue.submit = lambda *_: PendingCommit({})  # type: ignore[method-assign]
 
     def is_refused() -> bool:
         for call in (consumer.read, consumer.commit, lambda: next(consumer)):
