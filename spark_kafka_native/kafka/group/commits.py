@@ -252,7 +252,7 @@ class CommitQueue:
         return commit
 
     def _start(self) -> None:
-        """Start a thread that sends the waiting commits, unless there is one. Of several, the first one stays."""
+        """Start a thread that sends the waiting commits, unless there is one. Of several the first stays."""
         if self._unclaimed and self._waiting:
             threading.Thread(target=self._work, name="kafka-group-commits", daemon=True).start()
 

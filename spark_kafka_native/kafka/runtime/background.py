@@ -119,11 +119,15 @@ class Background:
         if self._own is not None:
             self._own.clear()  # first: work that ends later is seen, or ends the next wait
         while self._ended:
-            ended, outcome = self._ended.popleft()
+            ended, outcome = self._ended[0]
             # Work that was interrupted as it was started may have lost its key: no caller waits for it.
-            if self._under_way.get(ended.key) is not ended:
+            is_wanted = self._under_way.get(ended.key) is ended
+            # First: an interrupt from here on loses the outcome, and the work can be started again.
+            if is_wanted:
+                del self._under_way[ended.key]
+            self._ended.popleft()
+            if not is_wanted:
                 continue
-            del self._under_way[ended.key]
             if isinstance(outcome, BaseException) and not isinstance(outcome, KafkaError):
                 raise outcome
             ended.then(outcome)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import select
 import threading
 import time
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.forked_child import holds_in_forked_child
+from support.interrupts.signal_steps import interrupted_at
 
 from spark_kafka_native.kafka.errors import NetworkError
 from spark_kafka_native.kafka.runtime.background import SHARED_WAIT_MS, Background
@@ -223,3 +225,25 @@ def test_a_forked_child_has_nothing_under_way_and_calls_nothing_off(background: 
     gate.set()
     settled(background, "one")
     assert told == [True]
+
+
+def test_an_outcome_that_an_interrupt_of_settle_loses_can_be_asked_for_again() -> None:
+    """At each step: otherwise its key would be under way for ever, and nothing would be done under it."""
+    for step in itertools.count():
+        background, told = Background("kafka-fetch"), list[str]()
+        background.start("one", lambda: "first", told.append)
+        until = time.monotonic() + 60
+        while not background._ended:
+            assert time.monotonic() < until
+            time.sleep(0.001)
+        with interrupted_at(step) as came:
+            background.settle()
+        settled(background, "one")
+        if not told:
+            background.start("one", lambda: "second", told.append)
+            settled(background, "one")
+        background.close()
+        assert told in (["first"], ["second"])
+        if not came:
+            break
+    assert step > 3
