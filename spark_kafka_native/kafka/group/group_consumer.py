@@ -451,6 +451,7 @@ class GroupConsumer:
                 self._reader.close()
                 self._member.stop(deadline)
             finally:  # also after an interrupt: a second `close` does nothing
+                self._member.abandon()
                 self._commits.queue.stop()
                 self._router.end(ConsumerClosedError("the consumer is closed"))
 

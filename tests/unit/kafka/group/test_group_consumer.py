@@ -535,26 +535,33 @@ def test_an_interrupt_as_decoded_records_are_returned_takes_nothing_from_the_cal
     assert consumer.position(A0) == 0
 
 
-def test_an_interrupt_of_close_leaves_no_thread_and_no_connection(make: Make) -> None:
+@pytest.mark.parametrize("of_reader", [False, True], ids=["member", "reader"])
+def test_an_interrupt_of_close_leaves_no_thread_and_no_connection(make: Make, of_reader: bool) -> None:
+    """Where it waits for one of its threads."""
     consumer = make(A0)
     parts_of(consumer).commits.progress.committed({A0: 0})
     consumer.commit(offsets={A0: 0})  # nothing to do, but its thread is there
     parts = parts_of(consumer)
     member, queue = parts.member, parts.commits.queue
-    join = member.thread.join
+    join, close = member.thread.join, parts.reader.close
 
-    def interrupted(timeout: float) -> None:
+    def interrupted(*_: object) -> None:
+        if of_reader:
+            close()
         member.thread.join = join  # type: ignore[method-assign]
         raise KeyboardInterrupt
 
-    member.thread.join = interrupted  # type: ignore[method-assign,assignment]
+    if of_reader:
+        parts.reader.close = interrupted  # type: ignore[method-assign]
+    else:
+        member.thread.join = interrupted  # type: ignore[method-assign,assignment]
     parts.commits.commit_now = lambda *_, **__: None  # type: ignore[method-assign]
     queue.drain = lambda _: None  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         consumer.close()
     for thread in (member.thread, queue.thread):
         assert thread is not None
-        thread.join(120)
+        thread.join(30)
         assert not thread.is_alive()
 
 
