@@ -49,12 +49,15 @@ def __getattr__(name: str) -> Any:
 
 
 def register(spark: Any) -> None:
-    """Make ``format("pykafka")`` known to ``spark`` (a SparkSession, classic or Connect).
+    """Make ``format("pykafka")`` known to ``spark`` (a SparkSession, classic or Connect), and to this thread.
 
     Needed where the package comes as a zip (``--py-files``); an installed package is found by Spark itself.
+    Also needed in each thread, but the main one, that begins with a write: there Spark looks for a Python
+    source in the thread's active session, and it has none yet.
     """
     source = __getattr__("KafkaDataSource")  # first, as an older PySpark has no spark.dataSource either
     spark.dataSource.register(source)
+    spark.createDataFrame([], "value binary")  # runs nothing, and makes `spark` the thread's active session
 
 
 def _check_pyspark() -> None:

@@ -2,6 +2,7 @@
 written."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import confluent_kafka
@@ -9,6 +10,8 @@ import pytest
 from chispa import assert_df_equality
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
+
+import spark_kafka_native
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -41,6 +44,22 @@ def refusal(call):
     with pytest.raises(Exception) as caught:  # Spark's own, of any class
         call()
     return str(caught.value)
+
+
+def test_a_thread_that_begins_with_a_write_registers_the_source(spark, kafka, topic, save, load):
+    """Spark looks for Python sources in the active session of the thread; `register` is to make it one."""
+    kafka.create_topic(topic)
+    frame = spark.range(1).selectExpr("'x' AS value")
+
+    def write():
+        spark_kafka_native.register(spark)
+        save(frame, topic)
+
+    with ThreadPoolExecutor(1) as thread:
+        assert "[DATA_SOURCE_NOT_FOUND]" in refusal(thread.submit(save, frame, topic).result)
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(write).result()
+    assert [bytes(row.value) for row in load(topic).collect()] == [b"x"]
 
 
 def test_what_is_written_is_read(spark, kafka, topic, save, load):

@@ -18,5 +18,6 @@ def test_an_older_pyspark_is_told_which_one_it_takes(monkeypatch, version):
 
 def test_the_class_is_registered():
     registered = []
-    spark_kafka_native.register(SimpleNamespace(dataSource=SimpleNamespace(register=registered.append)))
+    source = SimpleNamespace(register=registered.append)
+    spark_kafka_native.register(SimpleNamespace(dataSource=source, createDataFrame=lambda *_: None))
     assert registered == [KafkaDataSource]
