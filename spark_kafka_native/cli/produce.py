@@ -19,6 +19,7 @@ from .output import columns_of, counted, note, on_terminal, print_json, show_pro
 from .typed_records import TypedInput, add_format_options, given_formats
 
 if TYPE_CHECKING:
+    from ..kafka.config.client_config import ClientConfig, ProducerConfig
     from ..kafka.producer.producer import Producer
 
 _MAX_LINE_BYTES = 256 * 1024 * 1024
@@ -118,6 +119,8 @@ def run(arguments: argparse.Namespace) -> int:
             problem = str(error)
         except KafkaError as error:  # this record can't be sent; the records before it are
             problem = f"record {counts.sent + 1} and what follows was not sent: {error}"
+        if not counts.sent and not problem:
+            problem = _find_problem(client, config, arguments.topic)
         counts.show(over=True)
         producer.close()
     except BaseException:
@@ -126,6 +129,26 @@ def run(arguments: argparse.Namespace) -> int:
         note(f"Ended early: {counts.confirmed} of {sent} confirmed.")
         raise
     return _report(arguments, counts, problem)
+
+
+def _find_problem(client: ClientConfig, config: ProducerConfig, topic: str) -> str:
+    """Why records could not be written to ``topic``; empty if they could be. Without a record no broker was
+    asked: a wrong name of a topic, or of a cluster, would pass for a success."""
+    from ..kafka.cluster.router import Router
+
+    router = Router(client)
+    try:
+        if config.allow_auto_create_topics:  # it may be missing: a record creates it
+            router.metadata((topic,))
+        else:
+            router.retry(
+                lambda: router.metadata((topic,)).topic(topic), what=f"asking for {topic}", topics=(topic,)
+            )
+    except KafkaError as error:
+        return str(error)
+    finally:
+        router.close()
+    return ""
 
 
 def _check_usage(arguments: argparse.Namespace) -> None:
@@ -288,7 +311,7 @@ def record_from_json(
             texts["key"] if "key" in texts else _json_bytes(parsed, "key"),
             texts["value"] if "value" in texts else _json_bytes(parsed, "value"),
             arguments.partition,
-            arguments.timestamp if timestamp_ms is None else int(timestamp_ms),
+            arguments.timestamp if timestamp_ms is None else _json_number(timestamp_ms),
             own + headers,
         )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
@@ -320,6 +343,13 @@ def _check_members(given: Any, what: str) -> None:
         raise ValueError(f'the {what} has no "value" (null for none) and no "value_base64"')
     if both := [name for name in ("key", "value") if {name, f"{name}_base64"} <= given.keys()]:
         raise ValueError(f'"{both[0]}" and "{both[0]}_base64" contradict each other')
+
+
+def _json_number(given: Any) -> int:
+    """A whole number; a text, such as a date's year, or a truth value would pass for one."""
+    if type(given) is not int:
+        raise ValueError(f"timestamp_ms is a whole number, not {json.dumps(given)[:60]}")
+    return given
 
 
 def _json_bytes(parsed: dict[str, Any], name: str) -> bytes | None:

@@ -12,7 +12,6 @@ from .options import (
     add_connection_options,
     add_json_option,
     check_options,
-    checked_values,
     connect,
     number,
     topics_matching,
@@ -134,8 +133,14 @@ def _hanging(admin: Admin, arguments: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _abort(admin: Admin, arguments: argparse.Namespace) -> None:
+def _abort(admin: Admin, arguments: argparse.Namespace) -> int:
     tp = TopicPartition(arguments.names[0], arguments.partition)
-    with checked_values(arguments):  # the transaction is not open
+    try:
         admin.abort_hanging(tp, arguments.start_offset)
+    except KafkaError:
+        raise
+    except ValueError as error:  # the transaction is not open
+        note(f"error: {error}")
+        return 1
     note(f"{tp}: the transaction from offset {arguments.start_offset} is aborted")
+    return 0

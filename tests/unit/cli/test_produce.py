@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from spark_kafka_native.cli import produce
+from spark_kafka_native.cli.main import main
 from spark_kafka_native.cli.produce import InputError, _NewRecord
 from spark_kafka_native.cli.typed_records import TypedInput
 from spark_kafka_native.formats import ColumnFormat
 from spark_kafka_native.formats.json.json_text import JsonText
+from spark_kafka_native.testing import MockBroker
 
 ENUM = {"type": "enum", "name": "E", "symbols": ["A"]}
 AVRO = json.dumps({"type": "record", "name": "R", "fields": [{"name": "e", "type": ENUM}]})
@@ -98,3 +100,45 @@ def test_a_line_without_end_is_refused_after_those_before_it(monkeypatch: pytest
     assert next(lines) == [b"a"]
     with pytest.raises(InputError, match="longer than 10 bytes"):
         next(lines)
+
+
+def produced(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], data: bytes, *arguments: str
+) -> tuple[int, str]:
+    """The exit code, and standard error."""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+    code = main(["produce", *arguments])
+    return code, capsys.readouterr().err
+
+
+def test_nothing_to_write_is_a_success_only_where_something_could_be_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A script with a misspelt name would go on day after day as long as its input is empty."""
+    with MockBroker() as broker:
+        broker.create_topic("orders")
+        servers = ("-b", broker.bootstrap_servers)
+        assert produced(monkeypatch, capsys, b"", "orders", *servers) == (0, "0 records are in orders.\n")
+        code, err = produced(monkeypatch, capsys, b"", "order", *servers)
+        assert (code, "error: topic order: UNKNOWN_TOPIC_OR_PARTITION" in err) == (1, True)
+        code, err = produced(
+            monkeypatch, capsys, b"", "order", "-X", "allow.auto.create.topics=true", *servers
+        )
+        assert (code, err) == (0, "0 records are in order.\n")
+    code, err = produced(monkeypatch, capsys, b"", "orders", "--timeout", "1", *servers)
+    assert (code, "127.0.0.1" in err) == (1, True)
+
+
+@pytest.mark.parametrize("wrong", ['"2024"', "true", "1.5"])
+def test_a_timestamp_that_is_no_whole_number_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wrong: str
+) -> None:
+    """As another one it would be written without a word: the text as two seconds after 1970 began."""
+    with MockBroker() as broker:
+        broker.create_topic("orders")
+        lines = f'{{"value": "a", "timestamp_ms": 5}}\n{{"value": "b", "timestamp_ms": {wrong}}}\n'
+        code, err = produced(
+            monkeypatch, capsys, lines.encode(), "orders", "--input", "json", "-b", broker.bootstrap_servers
+        )
+        assert (code, f"timestamp_ms is a whole number, not {wrong}" in err) == (1, True)
+        assert "1 record is in orders." in err
