@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TextIO
@@ -57,6 +58,20 @@ def write_bytes(data: bytes) -> None:
     while left:
         left = left[sys.stdout.buffer.write(left) :]
     sys.stdout.buffer.flush()
+
+
+def check_reader() -> None:
+    """Raise `BrokenPipeError` if standard output is a pipe that its reader has closed: a command that waits
+    for records, and writes nothing meanwhile, would not notice."""
+    if not hasattr(select, "poll"):
+        return
+    found: list[tuple[int, int]] = []
+    with contextlib.suppress(OSError, ValueError):  # it is closed, or no descriptor
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        found = poll.poll(0)
+    if any(events & select.POLLERR for _, events in found):
+        raise BrokenPipeError
 
 
 def print_json(value: Any) -> None:

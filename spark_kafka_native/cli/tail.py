@@ -20,7 +20,7 @@ from .options import (
     topics_matching,
     wrong_usage,
 )
-from .output import counted, note, on_terminal, write_bytes
+from .output import check_reader, counted, note, on_terminal, write_bytes
 from .record_lines import (
     FORMAT_HELP,
     RENDERS,
@@ -47,6 +47,8 @@ _FIRST_FETCH_BYTES = 256 * 1024
 _REFRESH_MS = 10_000
 """The interval between looks for new partitions and late ones: a person waits for a record that was just
 written, and one request in this time is little to a broker."""
+_LOOK_MS = 1_000
+"""How often a wait for records checks if the output still has a reader, as in ``tail -f | grep -m1``."""
 _LATE_MS = 1_000
 """The limit for a partition that does not answer: the records of the others wait for it."""
 
@@ -258,15 +260,18 @@ class _Printer:
                     return
 
     def print_next(self, consumer: GroupConsumer) -> None:
-        """Print the next records of a group's member, and commit those."""
-        taken: FetchedRecords | TypedRecords
+        """Print the next records of a group's member, and commit those; none if they are late."""
+        taken: FetchedRecords | TypedRecords | None
+        records: Iterator[ShownRecord] = iter(())
         if self.typed is None:
-            fetched = consumer.read()
-            assert fetched is not None  # without a timeout
-            taken, records = fetched, shown_records(fetched)
+            taken = fetched = consumer.read(_LOOK_MS / 1000)
+            records = records if fetched is None else shown_records(fetched)
         else:
-            taken = self.typed.read(consumer)
-            records = self.typed.records(taken)
+            taken = typed = self.typed.read(consumer, _LOOK_MS / 1000)
+            records = records if typed is None else self.typed.records(typed)
+        if taken is None:
+            check_reader()
+            return
         next_offset = self.print(records, taken.next_offset)
         consumer.commit(offsets={taken.topic_partition: next_offset})
 
@@ -333,9 +338,11 @@ class Following:
         every_ms = min(_REFRESH_MS, self._router.config.metadata_max_age_ms)
         due = Deadline.after_ms(every_ms)
         while True:
-            found = self._run.next(due)
+            found = self._run.next(due.within_ms(_LOOK_MS))
             if found is not None:
                 yield found
+            else:
+                check_reader()
             if due.expired:
                 self._add_late()
                 if self._growing:

@@ -114,16 +114,13 @@ class TypedLines:
             typed, rest = self._typing.decode(rest)
             yield typed
 
-    def read(self, consumer: GroupConsumer) -> TypedRecords:
-        """The next records of a group's member."""
+    def read(self, consumer: GroupConsumer, timeout: float) -> TypedRecords | None:
+        """The next records of a group's member; None after ``timeout`` seconds."""
         key, value = self._formats.get("key"), self._formats.get("value")
-        typed = None
         if value is not None:
-            typed = consumer.read(value_format=value, key_format=key, mode=self._mode)
-        elif key is not None:
-            typed = consumer.read(key_format=key, mode=self._mode)
-        assert typed is not None  # without a timeout, and one of them is given
-        return typed
+            return consumer.read(timeout, value_format=value, key_format=key, mode=self._mode)
+        assert key is not None  # one of them is given
+        return consumer.read(timeout, key_format=key, mode=self._mode)
 
     def records(self, typed: TypedRecords) -> Iterator[ShownRecord]:
         """The records of ``typed``."""

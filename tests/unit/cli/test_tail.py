@@ -16,6 +16,7 @@ from spark_kafka_native.cli.main import main
 from spark_kafka_native.kafka.cluster import offsets
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
+from spark_kafka_native.testing import MockBroker
 
 UNNEEDED = (
     "spark_kafka_native.kafka.config.producer_config",
@@ -100,3 +101,33 @@ def test_following_begins_with_the_rest_once_it_has_a_leader(
     finally:
         timer.cancel()
     assert capfdbinary.readouterr().out == b"0\n1\n"
+
+
+@pytest.mark.parametrize(
+    "how", [["-f", "-n", "1"], ["-g", "g"], ["-g", "g", "--value-format", "string"]], ids=["f", "g", "typed"]
+)
+def test_it_ends_when_nobody_reads_it_any_more(how: list[str]) -> None:
+    """Though no further record comes, as in ``tail -f | grep -m1``."""
+    with MockBroker() as broker:
+        broker.create_topic("t")
+        broker.append("t", ["one"])
+        command = [
+            sys.executable,
+            "-m",
+            "spark_kafka_native",
+            "tail",
+            "t",
+            *how,
+            "-b",
+            broker.bootstrap_servers,
+        ]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+            assert running.stdout is not None
+            try:
+                assert running.stdout.readline() == b"one\n"
+                running.stdout.close()
+                assert running.wait(60) == 0
+                assert running.stderr is not None
+                assert running.stderr.read() == b""
+            finally:
+                running.kill()
