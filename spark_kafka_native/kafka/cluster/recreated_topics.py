@@ -39,10 +39,11 @@ def find_recreated(
         return {}
     deadline = router.deadline()
     verdicts: list[dict[str, UUID]] = []
+    answered: set[int] = set()
 
     def ask() -> dict[str, UUID]:
         router.refresh(expected, deadline)
-        told = _ask_leaders(router, expected, at, deadline)
+        told = _ask_leaders(router, expected, at, answered, deadline)
         if any(one != told[0] for one in told):
             verdicts.clear()
             raise IncompleteResponseError(f"the brokers disagree about the ids of {', '.join(expected)}")
@@ -60,19 +61,25 @@ def find_recreated(
 
 
 def _ask_leaders(
-    router: Router, expected: Mapping[str, UUID], at: Collection[TopicPartition], deadline: Deadline
+    router: Router,
+    expected: Mapping[str, UUID],
+    at: Collection[TopicPartition],
+    answered: set[int],
+    deadline: Deadline,
 ) -> list[dict[str, UUID]]:
     """For each leader, the topics with another id by its response; a leader that cannot be asked is skipped
-    if another answers.
+    if another answers, but not one of those that have ``answered`` before: it may be the one that disagrees.
     """
     failure: KafkaError | None = None
     told: list[dict[str, UUID]] = []
     for node_id in _leaders(router.snapshot, expected, at):
         try:
             told.append(_others(_ask_broker(router, node_id, expected, deadline), expected))
+            answered.add(node_id)
         except (BrokerError, NetworkError) as error:
-            if deadline.expired:
-                raise  # for want of time: the leader may be the one that disagrees
+            # Without time, the same. One that is down leads no longer once another one is elected.
+            if deadline.expired or node_id in answered:
+                raise
             failure = error
     if not told:
         raise failure or NetworkError("the metadata name no brokers")

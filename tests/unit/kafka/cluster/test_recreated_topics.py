@@ -4,7 +4,7 @@ from dataclasses import replace
 from uuid import uuid4
 
 import pytest
-from support.brokers.scripted_broker import ScriptedCluster, Silence, properties
+from support.brokers.scripted_broker import HangUp, ScriptedCluster, Silence, properties
 
 from spark_kafka_native.kafka.cluster import recreated_topics as topic_ids
 from spark_kafka_native.kafka.cluster.recreated_topics import find_recreated
@@ -98,6 +98,19 @@ def test_a_leader_that_disagreed_and_answers_no_more_is_not_passed_over(cluster,
     expected = dict(cluster.topic_ids)
     lag(cluster, 3, uuid4(), answers=2, then=Silence)
     with pytest.raises(DeadlineExceededError, match="the brokers disagree about the ids of t, u"):
+        find_recreated(router, expected, refresh=True)
+
+
+@pytest.mark.parametrize("answers_with", ["the expected id", "another id"])
+def test_a_leader_that_disagreed_and_goes_down_is_not_passed_over(cluster, router, answers_with):
+    """Not in the seconds until another broker leads its partitions, whichever of them lags behind."""
+    expected = {"t": cluster.topic_ids["t"]}
+    if answers_with == "the expected id":
+        cluster.topic_ids["t"] = uuid4()
+        lag(cluster, 3, expected["t"], answers=2, then=HangUp)
+    else:
+        lag(cluster, 3, uuid4(), answers=2, then=HangUp)
+    with pytest.raises(DeadlineExceededError, match="asking for the ids of t"):
         find_recreated(router, expected, refresh=True)
 
 
