@@ -79,7 +79,7 @@ def test_a_group_consumer_commits_what_is_done_and_no_more(broker):
             broker.bootstrap_servers, "t", group, fetch_max_wait_ms=20, auto_offset_reset="earliest"
         )
 
-    steps = None
+    steps, missed = None, 0
     for number in range(25):
         consumer, done, last = open_consumer(f"g{number}"), [], []
         consumer.poll(30, 1)  # it has joined
@@ -87,18 +87,24 @@ def test_a_group_consumer_commits_what_is_done_and_no_more(broker):
             steps = steps_of(lambda consumer=consumer, done=done: work(consumer, done))
             consumer.close()
             continue
+        ran = True
         with contextlib.suppress(ConsumerClosedError):
-            run_at(
+            ran = run_at(
                 number * steps // 25,
                 consumer.close,
                 lambda consumer=consumer, done=done: work(consumer, done),
             )
+        if not ran:  # it has fewer steps where it need not wait for the commit
+            consumer.close()
+            missed += 1
+            continue
         with pytest.raises(ConsumerClosedError):
             consumer.poll(0)
         with open_consumer(f"g{number}") as after:
             last = after.poll(30, 1)
         # Nothing is skipped, and a group that did not see the close would let it wait.
         assert last[0].offset <= (done[-1] + 1 if done else 1)
+    assert missed <= 5
 
 
 @pytest.mark.parametrize("shape", ["two arguments", "any arguments", "a method"])
