@@ -140,9 +140,18 @@ class ProducerConfig(Properties):
         """True if batches carry a producer id and sequence numbers (KIP-98). Brokers remember five batches
         per producer and partition.
         """
+        return self.why_not_idempotent is None
+
+    @property
+    def why_not_idempotent(self) -> str | None:
+        """The setting that keeps batches from being `idempotent`; None if they are."""
         if self.enable_idempotence is not None:
-            return self.enable_idempotence
-        return self.acks is Acks.ALL and self.max_in_flight <= 5 and self.retries > 0
+            return None if self.enable_idempotence else "enable.idempotence=false"
+        if self.acks is not Acks.ALL:
+            return f"acks={self.acks.value}"
+        if self.max_in_flight > 5:
+            return f"max.in.flight.requests.per.connection={self.max_in_flight} is over 5"
+        return "retries=0" if self.retries < 1 else None
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, Any], **values: Any) -> Self:

@@ -67,9 +67,10 @@ class TransactionalProducer(Producer):
     ) -> None:
         wanted = _transaction(transaction, bootstrap, settings)
         config, how, transaction = configs_from(bootstrap, settings, producer or ProducerConfig, wanted)
-        if not how.idempotent:
+        if (why := how.why_not_idempotent) is not None:
             raise ConfigError(
-                "a transactional producer needs acks=all, retries and enable.idempotence (the defaults)"
+                "a transactional producer needs acks=all, retries and enable.idempotence (the defaults): "
+                f"{why}"
             )
         if how.spill_dir is not None:
             raise ConfigError("spill.dir makes no sense in transactions: what is not written is aborted")

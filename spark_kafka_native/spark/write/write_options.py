@@ -114,9 +114,10 @@ class ExactlyOnce:
 
 def _check_producer(producer: ProducerConfig) -> None:
     """Raise `ConfigError` for what can't be had in transactions."""
-    if not producer.idempotent:
+    if (why := producer.why_not_idempotent) is not None:
         raise ConfigError(
-            f"{_ONCE} needs kafka.acks=all, kafka.retries and kafka.enable.idempotence (the defaults)"
+            f"{_ONCE} needs kafka.acks=all, kafka.retries and kafka.enable.idempotence (the defaults): "
+            f"kafka.{why}"
         )
     if producer.over_limit != "fail":
         raise ConfigError(

@@ -23,7 +23,7 @@ from spark_kafka_native.kafka.errors import (
     KafkaError,
     UnsupportedVersionError,
 )
-from spark_kafka_native.kafka.model import GroupMembership, OffsetToCommit, TopicPartition
+from spark_kafka_native.kafka.model import Acks, GroupMembership, OffsetToCommit, TopicPartition
 from spark_kafka_native.kafka.producer.errors import (
     ProducerClosedError,
     RecordError,
@@ -530,7 +530,13 @@ def test_misuse_is_refused(cluster: TransactionCluster) -> None:
     settings = ClientConfig.from_properties(properties(cluster.bootstrap_servers))
     with pytest.raises(ConfigError, match=r"transactional\.id"):
         TransactionConfig(transactional_id="")
-    for config, words in [({"enable_idempotence": False}, "idempotence"), ({"spill_dir": "x"}, "spill")]:
+    for config, words in [
+        ({"enable_idempotence": False}, ": enable.idempotence=false"),
+        ({"acks": Acks.LEADER}, ": acks=1"),
+        ({"retries": 0}, ": retries=0"),
+        ({"max_in_flight": 6}, ": max.in.flight.requests.per.connection=6 is over 5"),
+        ({"spill_dir": "x"}, "spill"),
+    ]:
         with pytest.raises(ConfigError, match=words):
             TransactionalProducer(settings, TransactionConfig(transactional_id="x"), ProducerConfig(**config))  # type: ignore[arg-type]
     with producing(cluster) as producer:

@@ -84,6 +84,7 @@ def test_exactly_once_has_its_own_names_and_ten_minutes() -> None:
         ),
         ({"deliveryGuarantee": "exactly-once", "kafka__acks": "1"}, r"needs kafka\.acks=all"),
         ({"deliveryGuarantee": "exactly-once", "kafka__enable__idempotence": "false"}, "needs kafka"),
+        ({"deliveryGuarantee": "exactly-once", "kafka__retries": "0"}, "kafka.retries=0"),
         (
             {"deliveryGuarantee": "exactly-once", "kafka__over__limit": "skip"},
             "can't be had with kafka.over.limit=skip",
