@@ -245,12 +245,18 @@ class TransactionAdmin(AdminFamily):
         limit = self._limit(timeout)
         tp = TopicPartition(*topic_partition)
 
+        is_asked = False
+
         def attempt() -> None:
+            nonlocal is_asked
             producers = self.describe_producers([tp], limit)[tp]
             found = [one for one in producers if one.transaction_start_offset == start_offset]
             if not found:
+                if is_asked:
+                    return  # by the request before, of which the response was lost
                 raise ValueError(f"no transaction is open in {tp} that begins at offset {start_offset}")
             node_id = self._router.leader(tp).node_id
+            is_asked = True
             response = self._router.send_to(node_id, _abort(tp, found[0]), limit)
             for marker in response.markers:
                 for topic in marker.topics:

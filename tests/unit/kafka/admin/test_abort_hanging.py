@@ -1,0 +1,51 @@
+"""A hanging transaction that is aborted, though the response to that is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.brokers.scripted_broker import HangUp, ScriptedCluster
+
+from spark_kafka_native.kafka.admin.admin import Admin
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.protocol.api.transaction_admin import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+    WriteTxnMarkersRequest,
+)
+
+A0 = TopicPartition("a", 0)
+
+
+def test_an_abort_with_a_lost_response_is_found_to_be_done() -> None:
+    """The second attempt finds no transaction: that was the first one's work."""
+    open_ = [
+        ProducerState(
+            producer_id=7, producer_epoch=0, last_timestamp=0, coordinator_epoch=0, current_txn_start_offset=1
+        )
+    ]
+
+    def producers(_request: Any, _version: int) -> DescribeProducersResponse:
+        there = PartitionResponse(partition_index=0, error_code=ErrorCode.NONE, active_producers=list(open_))
+        return DescribeProducersResponse(
+            throttle_time_ms=0, topics=[TopicResponse(name="a", partitions=[there])]
+        )
+
+    def abort(*_: Any) -> type[HangUp]:
+        open_.clear()
+        return HangUp
+
+    with ScriptedCluster(1) as cluster:
+        cluster.create("a")
+        cluster[1].on(DescribeProducersRequest, producers)
+        cluster[1].on(WriteTxnMarkersRequest, abort)
+        with Admin(cluster.bootstrap_servers, retry_backoff_ms=5) as admin:
+            admin.abort_hanging(A0, 1)
+            assert len(cluster[1].requests(WriteTxnMarkersRequest)) == 1
+            with pytest.raises(ValueError, match="no transaction is open in a-0 that begins at offset 1"):
+                admin.abort_hanging(A0, 1)
