@@ -1,0 +1,68 @@
+"""Which dead letters an attempt of a task writes, on a broker with transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from spark_kafka_native.kafka.cluster.router import router_for
+from spark_kafka_native.kafka.config.client_config import ClientConfig
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.records.columns import RecordColumns, build_binary, build_headers
+from spark_kafka_native.spark.read.offset_range import At, OffsetRange
+from spark_kafka_native.spark.read.worker.bad_record_handler import UndecodedRecord
+from spark_kafka_native.spark.read.worker.dead_letters import DeadLetters
+from spark_kafka_native.testing import MockBroker
+
+SOURCE = TopicPartition("s", 0)
+
+
+@pytest.fixture
+def broker() -> Iterator[MockBroker]:
+    with MockBroker() as running:
+        for name in ("s", "letters"):
+            running.create_topic(name)
+        yield running
+
+
+def send(broker: MockBroker, *offsets: int, until: int = 100, topic_id: str = "1") -> None:
+    """One attempt, to which the records at ``offsets`` are bad."""
+    client = ClientConfig.from_properties({"bootstrap.servers": broker.bootstrap_servers})
+    planned = OffsetRange(topic="s", partition=0, start=At(0), end=At(until), topic_id=topic_id)
+    letters = DeadLetters(
+        router=router_for(client),
+        client=client,
+        topic="letters",
+        name="pykafka-q-dlq",
+        query_id="q",
+        ranges={SOURCE: planned},
+    )
+    bad = [
+        UndecodedRecord(row=row, offset=offset, stages=("value",), reason="why")
+        for row, offset in enumerate(offsets)
+    ]
+    places, values = np.array(offsets, np.int64), build_binary([b"%d" % offset for offset in offsets])
+    headers = build_headers([[] for _ in offsets])
+    records = RecordColumns(
+        length=len(offsets), offset=places, timestamp_ms=places, key=values, value=values, headers=headers
+    )
+    letters.send(SOURCE, bad, records)
+
+
+def seen(broker: MockBroker) -> list[bytes | None]:
+    return [record.value for record in broker.records("letters", committed=True)]
+
+
+def test_another_attempt_at_the_same_range_writes_only_those_that_are_missing(broker: MockBroker) -> None:
+    for offsets in ((3, 5), (3, 5, 8), (8,), (9,)):
+        send(broker, *offsets)
+    assert seen(broker) == [b"3", b"5", b"8", b"9"]
+
+
+def test_letters_of_another_range_or_topic_are_others(broker: MockBroker) -> None:
+    send(broker, 50)
+    send(broker, 3, topic_id="2")  # the topic was created again
+    send(broker, 2, until=20, topic_id="2")  # a checkpoint was rolled back
+    assert seen(broker) == [b"50", b"3", b"2"]
