@@ -137,6 +137,8 @@ class StatsRecorder:
         """Everything so far."""
         metrics = self.metrics
         with metrics.lock:
+            # A signal handler of this thread may deliver meanwhile: all figures are of one copy.
+            rows = {where: tuple(row) for where, row in list(self._partitions.items())}
             partitions = {
                 where: PartitionStats(
                     records=records,
@@ -144,12 +146,12 @@ class StatsRecorder:
                     first_offset=first if first >= 0 else None,
                     last_offset=last if last >= 0 else None,
                 )
-                for where, (records, size, first, last, _) in list(self._partitions.items())
+                for where, (records, size, first, last, _) in rows.items()
             }
             return ProducerStats(
-                records=self.delivered_records,
-                bytes=sum(row[1] for row in self._partitions.values()),
-                batches=sum(row[4] for row in self._partitions.values()),
+                records=sum(row[0] for row in rows.values()),
+                bytes=sum(row[1] for row in rows.values()),
+                batches=sum(row[4] for row in rows.values()),
                 requests=metrics.total(metric.PRODUCE_REQUESTS),
                 retries=metrics.total(metric.PRODUCE_RETRIES),
                 splits=metrics.total(metric.SPLITS),

@@ -1,5 +1,7 @@
 """What a producer says it has done."""
 
+from support.interrupts.signal_steps import run_at, steps_of
+
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.errors import DeliveryError, DeliveryStatus
 from spark_kafka_native.kafka.producer.stats import StatsRecorder
@@ -39,3 +41,22 @@ def test_failures_are_counted_by_batch_and_by_record():
     told = stats.snapshot(0, 0)
     assert (told.errors, told.failed_records, told.requests, told.retries) == (2, 7, 1, 2)
     assert "second" in told.last_error
+
+
+def test_a_signal_handler_may_deliver_to_another_partition_at_any_step():
+    def recorder():
+        stats = StatsRecorder()
+        stats.delivered(TP, 1, 10, 0)
+        return stats
+
+    first = recorder()
+    steps = steps_of(lambda: first.snapshot(0, 0))
+    assert steps > 10
+    for step in range(steps):
+        stats = recorder()
+        deliver = lambda stats=stats: stats.delivered(TopicPartition("t", 1), 1, 10, 0)  # noqa: E731
+        told = []
+        assert run_at(step, deliver, lambda stats=stats, told=told: told.append(stats.snapshot(0, 0)))
+        parts = told[0].partitions.values()
+        assert (told[0].records, told[0].bytes) == (len(parts), 10 * len(parts)), step
+        assert stats.snapshot(0, 0).records == 2
