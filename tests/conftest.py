@@ -9,6 +9,7 @@ from support.hooks import hang_watchdog, reruns
 from support.hooks.file_order import pytest_collection_modifyitems  # noqa: F401
 from support.hooks.fresh_seeds import pytest_report_header, run_seed  # noqa: F401
 from support.hooks.hang_watchdog import pytest_unconfigure  # noqa: F401
+from support.hooks.interrupts import hear_interrupts
 from support.hooks.leaks import pytest_runtest_setup, pytest_runtest_teardown  # noqa: F401
 from support.hooks.reruns import pytest_runtest_protocol, pytest_terminal_summary  # noqa: F401
 from support.hooks.spark_jvm import options
@@ -18,6 +19,7 @@ from spark_kafka_native.testing.fixtures import *  # noqa: F403
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    hear_interrupts()
     hang_watchdog.pytest_configure(config)
     reruns.pytest_configure(config)
 

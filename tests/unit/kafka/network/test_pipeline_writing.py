@@ -145,7 +145,7 @@ def test_submit_waits_until_posted_requests_are_written_and_gives_up_in_time(clu
 @pytest.mark.parametrize("how", ["submit", "post"])
 def test_large_requests_and_large_responses_do_not_block_each_other(cluster: DeafBroker, how: str) -> None:
     # The broker reads a request only after it has sent the previous response.
-    connection = cluster.connect()
+    connection = cluster.connect(request_timeout_ms=60_000)
     many = MetadataRequest(topics=[MetadataRequestTopic(name="x" * 200) for _ in range(5_000)])
     pendings = [getattr(connection, how)(many) for _ in range(4)]
     assert [len(pending.result(60_000).topics) for pending in pendings] == [5_000] * 4
