@@ -25,10 +25,12 @@ for version in 3.11 3.12 3.13 3.14; do
     rm -rf "$here" && mkdir "$here"
     "$python" -m venv "$here/.venv"
     "$here/.venv/bin/pip" --disable-pip-version-check --quiet install "$(echo "$root"/dist/*-"$ours".whl)[dev]"
-    git ls-files -z --cached --others --exclude-standard | grep -zv '^spark_kafka_native/' | xargs -0 tar c | tar x -C "$here"
+    git ls-files -z --cached --others --exclude-standard | grep -zEv '^(pyspark|spark)_kafka_native/' | xargs -0 tar c | tar x -C "$here"
     (
         cd "$here"
-        .venv/bin/python -c "import spark_kafka_native as one; assert '/.venv/' in one.__file__, one.__file__"
+        for package in spark_kafka_native pyspark_kafka_native; do
+            .venv/bin/python -c "import $package as one; assert '/.venv/' in one.__file__, one.__file__"
+        done
         for kernel in kafka.records._kernel formats.avro._kernel formats.json._read_kernel formats.json._write_kernel; do
             .venv/bin/python -c "import spark_kafka_native.$kernel"
         done
