@@ -4,10 +4,8 @@ import threading
 import time
 
 import pytest
+from support.brokers.in_sync import await_in_sync
 from support.consumer.reading import wait_until
-
-from spark_kafka_native.kafka.cluster.router import Router
-from spark_kafka_native.kafka.config.client_config import ClientConfig
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -87,22 +85,8 @@ def killed_in_turn(kafka_cluster, until):
         time.sleep(1)
         kafka_cluster.restart(node_id)
         killed += 1
-        kafka_cluster_is_whole(kafka_cluster)
+        await_in_sync(kafka_cluster)  # or the next kill would be the second
     return killed
-
-
-def kafka_cluster_is_whole(kafka_cluster):
-    """Wait until each partition has three replicas in sync again, or the next kill would be the second."""
-    router = Router(ClientConfig(bootstrap_servers=tuple(kafka_cluster.bootstrap_servers.split(","))))
-
-    def whole():
-        topics = router.metadata(None, refresh=True).topics.values()
-        return all(len(one.isr_nodes) == 3 for topic in topics for one in topic.partitions.values())
-
-    try:
-        wait_until("all replicas are in sync", whole, seconds=240)
-    finally:
-        router.close()
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(15, marks=pytest.mark.soak)])

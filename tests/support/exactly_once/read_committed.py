@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import confluent_kafka
 
 
-def read_committed(
+def read_messages(
     bootstrap_servers: str, topic: str, partitions: int, *, timeout_s: float
-) -> dict[int, list[bytes]]:
-    """The values of each partition, up to where librdkafka says that it ends."""
+) -> dict[int, list[Any]]:
+    """The messages of each partition, from its first one up to where librdkafka says that it ends."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -20,8 +21,9 @@ def read_committed(
             "log_level": 0,
         }
     )
-    consumer.assign([confluent_kafka.TopicPartition(topic, p, 0) for p in range(partitions)])
-    found: dict[int, list[bytes]] = {p: [] for p in range(partitions)}
+    first = confluent_kafka.OFFSET_BEGINNING
+    consumer.assign([confluent_kafka.TopicPartition(topic, p, first) for p in range(partitions)])
+    found: dict[int, list[Any]] = {p: [] for p in range(partitions)}
     ends, deadline = set(), time.monotonic() + timeout_s
     while len(ends) < partitions:
         assert time.monotonic() < deadline
@@ -30,6 +32,14 @@ def read_committed(
                 assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
                 ends.add(message.partition())
             else:
-                found[message.partition()].append(message.value())
+                found[message.partition()].append(message)
     consumer.close()
     return found
+
+
+def read_committed(
+    bootstrap_servers: str, topic: str, partitions: int, *, timeout_s: float
+) -> dict[int, list[bytes]]:
+    """The values of each partition."""
+    found = read_messages(bootstrap_servers, topic, partitions, timeout_s=timeout_s)
+    return {partition: [message.value() for message in messages] for partition, messages in found.items()}
