@@ -72,6 +72,11 @@ def _check(kind: pa.DataType) -> None:
             raise FormatError(f"CSV can't hold the type {field.type} of `{field.name}`")
 
 
+_ARROW_OVERFLOWS: Final = int(pa.__version__.split(".")[0]) < 20
+"""Until PyArrow 20 `pyarrow.csv` writes into foreign memory where a line has far more values than expected
+(https://github.com/apache/arrow/issues/45497): other payloads became zeros."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CsvDecoder:
     """Decodes lines into one struct type."""
@@ -82,6 +87,8 @@ class CsvDecoder:
 
     def decode(self, payloads: pa.Array) -> Decoded:
         """As `Decoder.decode`. The fields of an empty payload are null, as in ``from_csv``."""
+        if _ARROW_OVERFLOWS:
+            return self._rows.read(as_payloads(payloads))
         return decode_isolated(as_payloads(payloads), self.read_together, self._rows.read)
 
     @cached_property

@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_kafka_native.formats import EncodeError, FormatError
+from spark_kafka_native.formats.csv import csv_format
 from spark_kafka_native.formats.csv.csv_format import CsvFormat
 from spark_kafka_native.formats.csv.rows import CsvRows
 from spark_kafka_native.formats.isolate import NotTogetherError
@@ -183,6 +184,15 @@ def test_lines_of_another_length_are_bad_and_keep_what_fits() -> None:
 def test_a_line_of_many_values_costs_no_more_than_the_schema_asks_for() -> None:
     _, bad = decode(TWO, b"," * 5_000_000)
     assert bad == {0: "the line has more values, and the schema 2"}
+
+
+def test_an_arrow_that_writes_into_foreign_memory_reads_no_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(csv_format, "_ARROW_OVERFLOWS", True)
+    monkeypatch.setattr(csv_format.CsvDecoder, "read_together", None)
+    rows, bad = decode(TWO, b"x,1", b"x,y,z", None, b"z,2")
+    assert rows[0] == {"a": "x", "b": 1}
+    assert rows[2:] == [None, {"a": "z", "b": 2}]
+    assert bad.keys() == {1}
 
 
 def test_the_zone_of_timestamps_that_name_none() -> None:
