@@ -284,6 +284,8 @@ class TransactionalProducer(Producer):
         """Abort the open transaction, and end. One that was detached, or that may be committing, stays as it
         is. Harmless when closed."""
         super().close(timeout=None if timeout is None else self._deadline(timeout))
+        if self._owns_router and not self._sender.running and not self._waiters.forked:
+            self._close_router()  # again: a commit may have connected after the sender had failed
 
     def _end_open_work(self, timeout: Timeout) -> None:
         if self._transaction.state in (State.OPEN, State.FLUSHING, State.ABORTABLE, State.ABORTING):
