@@ -6,6 +6,7 @@ The Spark session runs on this machine and leaves no process and no file behind.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import signal
 import subprocess
@@ -328,6 +329,8 @@ def _build(folder: Path, cores: int, settings: dict[str, str]) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PySpark warns about versions of pandas
         on_interrupt = signal.getsignal(signal.SIGINT)
+        # Py4J logs each interrupted call with its traceback, through the root logger.
+        logging.getLogger().addFilter(lambda record: record.msg != "KeyboardInterrupt while sending command.")
         session = builder.getOrCreate()
         signal.signal(signal.SIGINT, on_interrupt)  # PySpark has replaced the handler
         return session

@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from types import FrameType
@@ -179,8 +180,15 @@ def _leave_the_pipe() -> None:
 # --- signals ------------------------------------------------------------------------------------------------
 
 
-class Stopped(BaseException):
-    """A signal asked this process to end. Not an `Exception`, so that no handler of errors catches it."""
+_AGAIN_S = 0.01
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asked this process to end. Not an `Exception`, so that no handler of errors catches it.
+
+    A `KeyboardInterrupt`, because Py4J drops the connection of an interrupted call only on that: else
+    stopping Spark waits until the call has ended, a write of hours for example.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -191,18 +199,36 @@ class Stopped(BaseException):
 def stopping_on_signals() -> Iterator[None]:
     """Raise `Stopped` in the main thread on SIGINT, SIGTERM and SIGHUP.
 
-    Only once: a second signal is ignored, because it would interrupt the clean-up.
+    Only once: a second signal is ignored, because it would interrupt the clean-up. Python drops what a
+    destructor or a callback of a weak reference raises; then the signal is sent again.
     """
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    again: list[threading.Timer] = []
 
     def stop(number: int, _frame: FrameType | None) -> None:
         for each in numbers:
             signal.signal(each, signal.SIG_IGN)
         raise Stopped(number)
 
+    def dropped(unraisable: sys.UnraisableHookArgs) -> None:
+        if not isinstance(unraisable.exc_value, Stopped):
+            hook_before(unraisable)
+            return
+        number = unraisable.exc_value.signal
+        signal.signal(number, stop)
+        # Later: an exception in this hook would be dropped, too.
+        timer = threading.Timer(_AGAIN_S, signal.pthread_kill, (threading.main_thread().ident, number))
+        timer.daemon = True
+        timer.start()
+        again.append(timer)
+
     before = {number: signal.signal(number, stop) for number in numbers}
+    hook_before, sys.unraisablehook = sys.unraisablehook, dropped
     try:
         yield
     finally:
+        for timer in again:
+            timer.cancel()
+        sys.unraisablehook = hook_before
         for number, old in before.items():
             signal.signal(number, old)

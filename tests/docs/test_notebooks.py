@@ -1,5 +1,6 @@
 """The notebooks run top to bottom, as they are, and their committed outputs hold no error."""
 
+import asyncio
 from pathlib import Path
 
 import nbformat
@@ -20,7 +21,8 @@ def test_there_are_notebooks() -> None:
 def test_a_notebook_runs_top_to_bottom(path: Path, tmp_path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
 
-    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    client = NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}})
+    asyncio.run(client.async_execute())  # execute() would leave its event loop open
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

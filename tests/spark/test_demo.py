@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from spark_kafka_native.kafka import Cluster
+
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
 
@@ -91,15 +93,20 @@ def test_every_record_comes_back_and_nothing_is_left(short_folder, start_demo):
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak), signal.SIGKILL]
 )
 def test_nothing_is_left_when_stopped_in_the_middle(short_folder, start_demo, number):
-    demo = start_demo("--records", "50000000")  # hours: however slow we are, it is in the middle
-    while "Spark starts" not in (line := demo.process.stdout.readline()):
+    demo = start_demo("--records", "300000000")  # minutes: however slow we are, it is in the middle
+    addresses = ""
+    while "warming up" not in (line := demo.process.stdout.readline()):
         assert line, demo.complained()
-    while len(left_behind(short_folder)) < 6:  # two folders; demo, broker, Spark and two guards
-        assert demo.process.poll() is None, demo.complained()
-        time.sleep(0.05)
+        addresses = line.rpartition(" ")[2].strip() if "Kafka" in line else addresses
+    with Cluster.connect(addresses) as cluster:
+        while not cluster.offsets("demo", 0).end:
+            assert demo.process.poll() is None, demo.complained()
+            time.sleep(0.05)
+    assert len(left_behind(short_folder)) >= 6  # two folders; demo, broker, Spark and two guards
     demo.process.send_signal(number)
-    code = demo.process.wait(240)
+    code = demo.process.wait(120)  # not until all is written
     assert code == (-number if number == signal.SIGKILL else 128 + number)
+    assert "Traceback" not in demo.complained()
     deadline = time.monotonic() + 120
     while left := left_behind(short_folder):
         # After a SIGKILL no process waits for the rest to end; else it has ended before the demo does.

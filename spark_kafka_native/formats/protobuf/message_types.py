@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -47,8 +48,12 @@ class TypeChoices:
             if _flag(settings, name, False):
                 raise FormatError(f"{name} is not supported: {instead}")
         depth = settings.get("recursive.fields.max.depth", "-1").strip()
-        if depth != "-1" and (not depth.isdecimal() or not 1 <= int(depth) <= MAX_DEPTH_ALLOWED):
-            raise FormatError(f"recursive.fields.max.depth must be 1 to {MAX_DEPTH_ALLOWED}, not '{depth}'")
+        if depth != "-1" and (
+            not re.fullmatch("[0-9]{1,4}", depth) or not 1 <= int(depth) <= MAX_DEPTH_ALLOWED
+        ):
+            raise FormatError(
+                f"recursive.fields.max.depth must be 1 to {MAX_DEPTH_ALLOWED}, not '{depth[:100]}'"
+            )
         return cls(
             enums_as_ints=_flag(settings, "enums.as.ints", False),
             upcasts_unsigned=_flag(settings, "upcast.unsigned.ints", True),

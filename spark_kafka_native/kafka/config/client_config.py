@@ -239,9 +239,9 @@ def split_address(address: str) -> tuple[str, int]:
         host = host[1:-1]
     elif ":" in host:
         raise ConfigError(f"bootstrap.servers: {address!r} looks like IPv6; write it as [{host}]:{port}")
-    if not host or not colon or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+    if not host or not colon or not re.fullmatch("0*[0-9]{1,5}", port) or not 0 < int(port[-5:]) < 65536:
         raise ConfigError(f"bootstrap.servers: {address!r} is not host:port")
-    return host, int(port)
+    return host, int(port[-5:])
 
 
 JAVA_ONLY = frozenset(

@@ -89,9 +89,11 @@ _SHOWS_DESCRIPTORS = Path("/proc/self/fd").is_dir()
 
 
 def _left_open(before: set[str]) -> list[str]:
+    if _open_sockets() <= before:
+        return []
+    router._warm.clear()
     until = time.monotonic() + GRACE_S
     while found := _open_sockets() - before:
-        router._warm.clear()
         gc.collect()
         if time.monotonic() > until:
             return list(found & _open_sockets())

@@ -2,6 +2,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -60,6 +61,38 @@ def test_signals_end_with_blocks(number):
     assert raised.value.signal == number
     assert cleaned == [True]
     assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_a_destructor_is_not_lost(number):
+    hook = sys.unraisablehook
+
+    class Signalled:
+        def __del__(self):
+            signal.raise_signal(number)
+
+    def work():
+        with stopping_on_signals():
+            for _ in range(2):  # the second one comes while the first is about to be sent again
+                Signalled()  # Python drops what a destructor raises
+            threading.Event().wait(60)
+
+    with pytest.raises(Stopped) as raised:
+        work()
+    assert raised.value.signal == number
+    assert sys.unraisablehook is hook
+
+
+def test_other_errors_of_destructors_are_shown(monkeypatch):
+    class Broken:
+        def __del__(self):
+            raise ValueError("broken")
+
+    shown = []
+    monkeypatch.setattr(sys, "unraisablehook", shown.append)
+    with stopping_on_signals():
+        Broken()
+    assert [str(one.exc_value) for one in shown] == ["broken"]
 
 
 def test_a_step_tells_how_it_ended(capsys):

@@ -168,7 +168,7 @@ def test_recursive_messages_need_a_depth() -> None:
     assert read(kind, NODE, payload).array.to_pylist() == [
         {"value": 1, "next": {"value": 2}, "children": [{"value": None}, {"value": 4}]}
     ]
-    for depth in ("0", "11", "-2", "x"):
+    for depth in ("0", "11", "-2", "x", "9" * 5000):
         with pytest.raises(FormatError, match="must be 1 to 10"):
             type_of(NODE, recursive_fields_max_depth=depth)
 

@@ -8,6 +8,7 @@ Any thread may open topics. Opening many costs as many requests as opening one.
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
@@ -288,7 +289,7 @@ def read_max_message_bytes(router: Router, topics: Collection[str], deadline: De
     limits = {}
     for topic in topics:
         value = configs.get(topic, {}).get(_LIMIT) or ""
-        if value.isascii() and value.isdigit() and int(value) >= _MIN_LIMIT:
+        if re.fullmatch("[0-9]{1,10}", value) and int(value) >= _MIN_LIMIT:
             limits[topic] = int(value)
     return limits
 

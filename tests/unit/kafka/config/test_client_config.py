@@ -84,6 +84,7 @@ def test_defaults_are_javas() -> None:
         ("bootstrap.servers", "a", "'a' is not host:port"),
         ("bootstrap.servers", "a:1,b:x", "'b:x' is not host:port"),
         ("bootstrap.servers", "a:65536", "is not host:port"),
+        ("bootstrap.servers", "a:1" + "9" * 5000, "is not host:port"),
         ("bootstrap.servers", "::1:9092", r"write it as \[::1\]:9092"),
     ],
 )
