@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.inner_pytest import run_pytest
 
 CONFTEST = f"""
 import sys
@@ -48,17 +47,8 @@ def test_the_end():
 """
 
 
-def run_pytest(folder: Path, tests: str) -> subprocess.CompletedProcess[str]:
-    (folder / "conftest.py").write_text(CONFTEST)
-    (folder / "test_some.py").write_text(tests)
-    (folder / "pytest.ini").write_text("[pytest]\naddopts = -p no:randomly -p no:cacheprovider\n")
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q"], cwd=folder, capture_output=True, text=True, timeout=300
-    )
-
-
 def test_threads_that_are_left_behind_fail_their_test(tmp_path: Path) -> None:
-    ran = run_pytest(tmp_path, TESTS)
+    ran = run_pytest(tmp_path, CONFTEST, TESTS)
     assert "6 passed, 2 errors" in ran.stdout, ran.stdout + ran.stderr
     assert "ERROR test_some.py::test_of_a_mock_broker" in ran.stdout
     assert "the test left threads behind: mock-broker-1" in ran.stdout
@@ -96,7 +86,7 @@ def test_of_a_router_that_stays_warm():
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the system does not show descriptors")
 def test_a_socket_that_is_left_open_fails_its_test(tmp_path: Path) -> None:
-    ran = run_pytest(tmp_path, SOCKETS)
+    ran = run_pytest(tmp_path, CONFTEST, SOCKETS)
     assert "5 passed, 1 error" in ran.stdout, ran.stdout + ran.stderr
     assert "ERROR test_some.py::test_that_leaves_one" in ran.stdout
     assert "the test left sockets open: socket:[" in ran.stdout

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from support.hooks.reruns import STOOD_STILL_S, Pace
+from support.inner_pytest import run_pytest
 
 CONFTEST = f"""
 import os, signal, subprocess, sys
@@ -62,29 +60,8 @@ def test_how_often():
 """
 
 
-def run_pytest(
-    folder: Path, tests: str, *options: str, chances: str = "0"
-) -> subprocess.CompletedProcess[str]:
-    """In a session of its own, which may be stopped."""
-    (folder / "conftest.py").write_text(CONFTEST)
-    if tests:
-        (folder / "test_some.py").write_text(tests)
-    (folder / "pytest.ini").write_text(
-        "[pytest]\naddopts = -p no:randomly -p no:cacheprovider\nmarkers = timed: x\n"
-    )
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *options],
-        cwd=folder,
-        env={**os.environ, "SECOND_CHANCES": chances},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        start_new_session=True,
-    )
-
-
 def test_only_what_fails_while_the_machine_stands_still_is_run_again(tmp_path: Path) -> None:
-    ran = run_pytest(tmp_path, TESTS)
+    ran = run_pytest(tmp_path, CONFTEST, TESTS)
     assert "1 failed, 3 passed" in ran.stdout, ran.stdout + ran.stderr
     assert "test_some.py::test_in_vain_at_first ran again, as the machine had stood still for" in ran.stdout
     assert "it was the first time" in ran.stdout
@@ -105,7 +82,7 @@ def test_spark_says_something_else(fresh):
 
 
 def test_what_spark_gave_up_on_in_ten_seconds_runs_again(tmp_path: Path) -> None:
-    ran = run_pytest(tmp_path, GIVES_UP)
+    ran = run_pytest(tmp_path, CONFTEST, GIVES_UP)
     assert "1 failed, 1 passed" in ran.stdout, ran.stdout + ran.stderr
     assert "test_some.py::test_spark_gives_up ran again, as a Python process of Spark's had not" in ran.stdout
     assert "test_spark_says_something_else ran again" not in ran.stdout
@@ -132,7 +109,7 @@ def test_one_too_many():
 
 @pytest.mark.parametrize(("chances", "passed"), [("0", 0), ("2", 1), ("3", 2)])
 def test_second_chances_are_few_and_named(tmp_path: Path, chances: str, passed: int) -> None:
-    ran = run_pytest(tmp_path, RACES, chances=chances)
+    ran = run_pytest(tmp_path, CONFTEST, RACES, chances=chances)
     assert f"{3 - passed} failed" in ran.stdout, ran.stdout + ran.stderr
     said = "test_some.py::test_the_first ran again, as it failed once: A DEFECT"
     assert (said in ran.stdout) == (passed > 0)
@@ -144,7 +121,7 @@ def test_more_rescues_than_second_chances_fail_the_run(tmp_path: Path, rescued: 
     once = "ran = []\ndef test_{0}():\n    ran.append(1)\n    assert len(ran) == 2\n"
     for number in range(rescued):
         (tmp_path / f"test_{number}.py").write_text(once.format(number))
-    ran = run_pytest(tmp_path, "", "-n", "3", "--dist", "loadfile", chances="2")
+    ran = run_pytest(tmp_path, CONFTEST, "", "-n", "3", "--dist", "loadfile", chances="2")
     assert f"{rescued} passed" in ran.stdout, ran.stdout + ran.stderr
     assert f"Rescued by a second run: {rescued} after a failure, 0 after a stall." in ran.stdout
     assert ("More than 2 after a failure fail the run." in ran.stdout) == (rescued > 2)
@@ -174,6 +151,6 @@ def test_alone(fresh):
 
 def test_a_process_that_stands_still_alone_is_not_excused(tmp_path: Path) -> None:
     """As where its threads starve each other: the clock is in another process."""
-    ran = run_pytest(tmp_path, STARVES)
+    ran = run_pytest(tmp_path, CONFTEST, STARVES)
     assert "1 failed" in ran.stdout, ran.stdout + ran.stderr
     assert "ran again" not in ran.stdout
