@@ -329,8 +329,9 @@ def _build(folder: Path, cores: int, settings: dict[str, str]) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PySpark warns about versions of pandas
         on_interrupt = signal.getsignal(signal.SIGINT)
-        # Py4J logs each interrupted call with its traceback, through the root logger.
+        # Py4J logs an interrupted call with its traceback, through the root logger and its own.
         logging.getLogger().addFilter(lambda record: record.msg != "KeyboardInterrupt while sending command.")
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)
         session = builder.getOrCreate()
         signal.signal(signal.SIGINT, on_interrupt)  # PySpark has replaced the handler
         return session

@@ -341,7 +341,10 @@ def test_interrupts_lose_no_record(
     rounds = 0
     while len(found) < 3_990:
         assert time.monotonic() < until, len(found)
-        repeat_until_interrupted(0.002 + chance.random() * 0.02, read)
+        # Once records come, thousands are read in some milliseconds.
+        repeat_until_interrupted(
+            chance.uniform(0.001, 0.004) if found else chance.uniform(0.002, 0.022), read
+        )
         rounds += 1
         if box[0] is not None and (not found or found[-1] is not box[0]):
             found.append(box[0])

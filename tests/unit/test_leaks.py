@@ -12,7 +12,7 @@ import sys
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from support.hooks import leaks
 from support.hooks.leaks import pytest_runtest_setup, pytest_runtest_teardown
-leaks.GRACE_S = 0.5
+leaks.GRACE_S = leaks.SOCKETS_GRACE_S = 0.5
 """
 TESTS = """
 import threading, time

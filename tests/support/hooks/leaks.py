@@ -27,6 +27,8 @@ from spark_kafka_native.kafka.cluster import router
 
 GRACE_S = 5.0
 """A thread may be on its way out when its test ends."""
+SOCKETS_GRACE_S = 30.0
+"""A thread of an earlier test may try to connect meanwhile, until its attempt times out."""
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -92,10 +94,17 @@ def _left_open(before: set[str]) -> list[str]:
     if _open_sockets() <= before:
         return []
     router._warm.clear()
-    until = time.monotonic() + GRACE_S
+    until = time.monotonic() + SOCKETS_GRACE_S
     while found := _open_sockets() - before:
         gc.collect()
         if time.monotonic() > until:
-            return list(found & _open_sockets())
+            return [f"{name} {_ends_of(name)}" for name in found & _open_sockets()]
         time.sleep(0.01)
     return []
+
+
+def _ends_of(name: str) -> str:
+    """The addresses and the state of a TCP socket, as the kernel writes them."""
+    inode = name.removeprefix("socket:[").removesuffix("]")
+    lines = Path("/proc/self/net/tcp").read_text().splitlines()[1:]
+    return next((" ".join(words[1:4]) for line in lines if (words := line.split())[9] == inode), "(no TCP)")

@@ -4,12 +4,15 @@ CPython runs handlers where a function begins, after a call of a C function, aft
 and where a loop begins anew. `sys.setprofile` hears of the first three.
 """
 
+import _weakrefset
 import contextlib
 import dis
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+_DROPPING = (weakref.__file__, _weakrefset.__file__)
 _CALL_WITH_STAR = dis.opmap["CALL_FUNCTION_EX"]
 
 
@@ -62,16 +65,28 @@ def run_at(step: int, handler: Callable[[], object], call: Callable[[], object])
 def interrupted_at(step: int, *, below: bool = False) -> Iterator[list[bool]]:
     """A KeyboardInterrupt at that step of our own functions (0 is the first); says whether it came so far.
 
-    ``below``: or of what they call, such as the standard library's.
+    ``below``: or of what they call, such as the standard library's. Not where Python drops what is raised.
     """
     left, came = step, list[bool]()
 
     def counts(file: str) -> bool:
         return file not in (__file__, contextlib.__file__) if below else "spark_kafka_native" in file
 
+    def drops(frame: FrameType | None) -> bool:
+        """True in destructors and callbacks of weak references."""
+        while (
+            frame is not None
+            and frame.f_code.co_filename not in _DROPPING
+            and frame.f_code.co_name != "__del__"
+        ):
+            frame = frame.f_back
+        return frame is not None
+
     def look(frame: FrameType, event: str, _what: object) -> None:
         nonlocal left
         if came or not is_step(frame, event) or not counts(frame.f_code.co_filename):
+            return
+        if below and drops(frame):
             return
         if left == 0:
             came.append(True)
