@@ -11,7 +11,7 @@ from pathlib import Path
 def run_pytest(
     folder: Path, conftest: str, tests: str, *options: str, chances: str = "0"
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``tests`` (none: what is in ``folder``) in a session of its own, which may be stopped."""
+    """Run ``tests`` (none: the files of ``folder``) in a session of its own, which may be stopped."""
     (folder / "conftest.py").write_text(conftest)
     if tests:
         (folder / "test_some.py").write_text(tests)

@@ -45,11 +45,15 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
     if before is not None and not _has_wide_fixtures(item):
         left = _left_behind(before)
         assert not left, f"the test left threads behind: {', '.join(sorted(left))}"
+        if item.path.name in _COLLECT_NOTHING:
+            return result
         left = _left_open(item.stash[_SOCKETS_BEFORE])
         assert not left, f"the test left sockets open: {', '.join(sorted(left))}"
     return result
 
 
+_COLLECT_NOTHING = frozenset(("test_worker_tuning.py",))
+"""Its tests freeze and replace the garbage collector; a socket of an earlier test stayed open twice then."""
 _BEFORE = pytest.StashKey[set[threading.Thread]]()
 _SOCKETS_BEFORE = pytest.StashKey[set[str]]()
 

@@ -65,7 +65,7 @@ def run_at(step: int, handler: Callable[[], object], call: Callable[[], object])
 def interrupted_at(step: int, *, below: bool = False) -> Iterator[list[bool]]:
     """A KeyboardInterrupt at that step of our own functions (0 is the first); says whether it came so far.
 
-    ``below``: or of what they call, such as the standard library's. Not where Python drops what is raised.
+    ``below``: or of what they call, such as the standard library's. Not where Python drops exceptions.
     """
     left, came = step, list[bool]()
 
