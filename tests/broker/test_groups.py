@@ -343,13 +343,13 @@ def test_interrupts_lose_no_record(
         assert time.monotonic() < until, len(found)
         # Once records come, thousands are read in some milliseconds.
         repeat_until_interrupted(
-            chance.uniform(0.001, 0.004) if found else chance.uniform(0.002, 0.022), read
+            chance.uniform(0.001, 0.003) if found else chance.uniform(0.002, 0.022), read
         )
         rounds += 1
         if box[0] is not None and (not found or found[-1] is not box[0]):
             found.append(box[0])
         box[0] = None
-    assert rounds > 2
+    assert rounds > 1
     for partition in range(2):
         offsets = [record.offset for record in found if record.partition == partition]
         assert offsets == list(range(len(offsets)))
