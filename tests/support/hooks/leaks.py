@@ -45,15 +45,17 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
     if before is not None and not _has_wide_fixtures(item):
         left = _left_behind(before)
         assert not left, f"the test left threads behind: {', '.join(sorted(left))}"
-        if item.path.name in _COLLECT_NOTHING:
+        if item.path.name in _NOT_ASKED:
             return result
         left = _left_open(item.stash[_SOCKETS_BEFORE])
         assert not left, f"the test left sockets open: {', '.join(sorted(left))}"
     return result
 
 
-_COLLECT_NOTHING = frozenset(("test_worker_tuning.py",))
-"""Its tests freeze and replace the garbage collector; a socket of an earlier test stayed open twice then."""
+_NOT_ASKED = frozenset(("test_worker_tuning.py",))
+"""Files with tests that may leave sockets. In two of three full runs, a connection to this machine stayed
+open after one of these tests. The cause is unknown: alone, or after others, the tests leave none.
+"""
 _BEFORE = pytest.StashKey[set[threading.Thread]]()
 _SOCKETS_BEFORE = pytest.StashKey[set[str]]()
 
@@ -83,7 +85,7 @@ def _counts(thread: threading.Thread) -> bool:
 
 
 def _open_sockets() -> set[str]:
-    """Names of this process's sockets, such as ``socket:[4711]``; none where the system shows none."""
+    """This process's sockets, such as ``socket:[4711]``; none where the system shows none."""
     found = set()
     for descriptor in Path("/proc/self/fd").iterdir() if _SHOWS_DESCRIPTORS else ():
         with contextlib.suppress(OSError):  # closed meanwhile, as that of the folder itself
@@ -94,21 +96,19 @@ def _open_sockets() -> set[str]:
 _SHOWS_DESCRIPTORS = Path("/proc/self/fd").is_dir()
 
 
-def _left_open(before: set[str]) -> list[str]:
-    if _open_sockets() <= before:
-        return []
-    router._warm.clear()
-    until = time.monotonic() + SOCKETS_GRACE_S
-    while found := _open_sockets() - before:
-        gc.collect()
-        if time.monotonic() > until:
-            return [f"{name} {_ends_of(name)}" for name in found & _open_sockets()]
-        time.sleep(0.01)
-    return []
-
-
 def _ends_of(name: str) -> str:
     """The addresses and the state of a TCP socket, as the kernel writes them."""
     inode = name.removeprefix("socket:[").removesuffix("]")
     lines = Path("/proc/self/net/tcp").read_text().splitlines()[1:]
     return next((" ".join(words[1:4]) for line in lines if (words := line.split())[9] == inode), "(no TCP)")
+
+
+def _left_open(before: set[str]) -> list[str]:
+    until = time.monotonic() + SOCKETS_GRACE_S
+    while found := _open_sockets() - before:
+        router._warm.clear()
+        gc.collect()
+        if time.monotonic() > until:
+            return [f"{name} {_ends_of(name)}" for name in found & _open_sockets()]
+        time.sleep(0.01)
+    return []
