@@ -266,6 +266,8 @@ def hasty() -> Iterator[EmbeddedKafka]:
             kerberos=True,
             delegation__token__expiry__time__ms=SHORT_MS,
             delegation__token__max__lifetime__ms=SHORT_MS * 5 // 4,
+            # Brokers pass the creation of a token on to the controller, and wait as long for a paused one.
+            controller__socket__timeout__ms=3_000,
         ) as running,
         in_spark(running.kdc, ticket_lifetime="5s"),
     ):
@@ -287,7 +289,7 @@ def test_each_broker_knows_a_token_that_was_waited_for_and_a_paused_one_holds_no
             deadline = Deadline.after_ms(60_000)
             Connection.open(config.bootstrap_servers[0], config=config, deadline=deadline).close()
 
-    with Admin(given) as admin:
+    with Admin(given | {"request.timeout.ms": "5000"}) as admin:
         for _ in range(3):
             made = admin.create_delegation_token()
             admin.await_delegation_token(made)
