@@ -186,7 +186,6 @@ def _join_pieces(task: list[PlannedRange]) -> tuple[PlannedRange, ...]:
         if (
             last is not None
             and last.shipped.topic_partition == planned.shipped.topic_partition
-            and last.until_offset == planned.from_offset
             and fixed_offset(last.shipped.end) == fixed_offset(planned.shipped.start) is not None
         ):
             joined[-1] = PlannedRange(

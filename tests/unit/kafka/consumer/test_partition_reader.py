@@ -353,6 +353,9 @@ def test_a_record_written_between_two_look_ups_is_not_skipped(cluster: ScriptedC
     assert resolve_offsets(router, {tp: OffsetAt.timestamp(soon_there)}) == {tp: 20}
     assert seen == [-1, soon_there]
     seen.clear()
+    assert resolve_offsets(router, {tp: OffsetAt.MAX_TIMESTAMP}) == {tp: 20}  # of an empty log
+    assert seen == [-1, -3]
+    seen.clear()
     with Consumer(topic="orders", router=router, start="latest") as consumer:
         assert consumer.position() == 20
     assert seen == [-1]

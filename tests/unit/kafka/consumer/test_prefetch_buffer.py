@@ -10,7 +10,7 @@ import pytest
 
 from spark_kafka_native.kafka.consumer.fetched_records import FetchedRecords
 from spark_kafka_native.kafka.consumer.prefetch_buffer import BufferedPartition, PrefetchBuffer
-from spark_kafka_native.kafka.errors import DeadlineExceededError
+from spark_kafka_native.kafka.errors import DeadlineExceededError, TopicRecreatedError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.records.columns import RecordColumns
 
@@ -268,6 +268,21 @@ def test_all_that_waits_comes_in_order_after_a_pause(shared: PrefetchBuffer) -> 
         assert shared.nbytes == waits
     assert [taken.from_offset for taken in iter(shared.take, None)] == [0, 5, 10]
     assert shared.nbytes == 0
+
+
+def test_a_pause_that_would_free_memory_leaves_an_error_and_what_comes_before_it(
+    shared: PrefetchBuffer,
+) -> None:
+    """Else offsets of the former topic could be committed until it is found to be gone once more."""
+    for first in (0, 100, 200):
+        shared.put(wanted(shared), 0, records(first, first + 100))
+    shared.broke(wanted(shared), 0, TopicRecreatedError("orders", "former", "present"))
+    shared.pause(TP)
+    assert shared.recreated() == {TP}
+    shared.resume(TP)
+    assert [taken.from_offset for taken in iter(shared.take, None)] == [0, 100, 200]
+    with pytest.raises(TopicRecreatedError):
+        shared.check(again=False)
 
 
 def test_after_a_pause_that_freed_memory_it_goes_on_behind_what_was_handed_out(

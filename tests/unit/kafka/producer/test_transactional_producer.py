@@ -201,6 +201,23 @@ def test_a_request_whose_answer_is_lost_late_or_doubled_changes_nothing(
     assert cluster.offsets == {("g", TP): (2, "c")}
 
 
+@VERSIONS
+def test_offsets_that_an_answer_leaves_out_are_sent_again(cluster: TransactionCluster, version: int) -> None:
+    def half(request: TxnOffsetCommitRequest, version: int) -> TxnOffsetCommitResponse:
+        topics = [replace(topic, partitions=topic.partitions[:1]) for topic in request.topics]
+        told: TxnOffsetCommitResponse = cluster.handlers[TxnOffsetCommitRequest](
+            replace(request, topics=topics), version
+        )
+        return told
+
+    with producing(cluster, version) as producer:
+        producer.begin()
+        cluster[1].push(TxnOffsetCommitRequest, half)
+        producer.send_offsets({TP: OffsetToCommit(offset=3), OTHER: OffsetToCommit(offset=4)}, "g")
+        producer.commit()
+    assert cluster.offsets == {("g", TP): (3, ""), ("g", OTHER): (4, "")}
+
+
 @contextmanager
 def _same(producer: TransactionalProducer) -> Iterator[TransactionalProducer]:
     yield producer

@@ -35,6 +35,12 @@ def test_a_recreated_topic_with_fewer_partitions_has_lost_the_others():
     ]
 
 
+def test_a_first_batch_begins_where_its_end_says_also_if_the_topic_is_another_by_now():
+    start = at({T0: 0}, NEW, start={T0: 0})
+    span = MicroBatch.between(start, at({T0: 9}, OLD, start={T0: 5}))
+    assert (span.begin, span.former, span.added) == ({T0: 5}, {}, [])
+
+
 def test_a_new_partition_that_has_lost_one_record_has_lost_one():
     span = MicroBatch.between(at({T0: 5}), at({T0: 5, T1: 9}))
     assert conditions(span.losses_of_added({T1: 0})) == []

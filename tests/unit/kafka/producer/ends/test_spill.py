@@ -21,7 +21,7 @@ from spark_kafka_native.kafka.config.client_config import ClientConfig, Producer
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import ConfigError, DeadlineExceededError
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.producer.errors import DeliveryStatus
+from spark_kafka_native.kafka.producer.errors import BufferFullError, DeliveryStatus
 from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.producer.spill_folder import NewEntry, SpillError, SpillFolder
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
@@ -274,6 +274,25 @@ def test_the_next_producer_sends_first_what_the_last_could_not(cluster, tmp_path
     second.close()
     assert cluster.values(TP) == numbers(0, 25)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["owner.lock"]
+
+
+def test_replayed_records_leave_room_for_no_more_than_is_configured(cluster, tmp_path):
+    first = open_producer(cluster, tmp_path)
+    first.send("t", value=b"0", partition=0).result(60)
+    cluster[1].stop()
+    for value in numbers(1, 20):
+        first.send("t", value=value, partition=0)
+    first.close(0.5)
+    cluster[1].start()
+    second = open_producer(cluster, tmp_path, max_buffered_records=3, max_block_ms=50)
+    second.flush(60)
+    assert cluster.values(TP) == numbers(0, 20)
+    cluster[1].stop()
+    for value in numbers(20, 23):
+        second.send("t", value=value, partition=0)
+    with pytest.raises(BufferFullError):
+        second.send("t", value=b"23", partition=0)
+    second.close(0.5)
 
 
 def test_what_was_possibly_written_is_recognised(cluster, tmp_path):

@@ -1,6 +1,7 @@
 """Answers that are cut off, late, wrong or final."""
 
 import time
+from dataclasses import replace
 
 import pytest
 from support.brokers.produce_cluster import (
@@ -52,6 +53,23 @@ def test_a_permanent_refusal_fails_at_once_and_the_rest_goes_on(cluster, code):
         assert back.records.value.to_pylist() == [b"1"]
         assert producer.undelivered() == []
     assert cluster.values(TP) == [b"0", *[b"%d" % i for i in range(2, 11)]]
+
+
+def test_the_offset_that_comes_with_a_duplicate_is_not_taken_for_its_own(cluster):
+    def duplicate(request, version):
+        told = cluster.producer(1)(request, version)
+        for topic in told.responses:
+            topic.partition_responses[:] = [
+                replace(part, error_code=ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
+                for part in topic.partition_responses
+            ]
+        return told
+
+    with producing(cluster) as producer:
+        cluster[1].push(ProduceRequest, duplicate)
+        (delivery,) = send(producer, 1)
+        assert (delivery.result(60).offset, delivery.status) == (None, DeliveryStatus.PERSISTED)
+    assert len(cluster.batches(TP)) == 1
 
 
 def test_acks_0_expects_nothing(cluster):

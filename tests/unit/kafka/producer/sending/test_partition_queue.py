@@ -605,6 +605,15 @@ class TestTopics:
         assert not partition.denied(E.UNKNOWN_TOPIC_ID, 31)
         assert partition.denied(E.UNKNOWN_TOPIC_ID, 62)
 
+    def test_a_delivery_starts_the_clock_again(self, partition: Partition) -> None:
+        first, second = fill(partition, 1, 2)
+        assert partition.ask() is first
+        assert partition.answer(first, E.UNKNOWN_TOPIC_OR_PARTITION, now=0) == REFRESH
+        assert partition.ask(now=10) is first
+        assert partition.answer(first, now=10) == DELIVERED
+        assert partition.ask(now=20) is second
+        assert partition.answer(second, E.UNKNOWN_TOPIC_OR_PARTITION, now=40) == REFRESH
+
     def test_metadata_that_know_it_count_unless_its_leader_denied_it_since(
         self, partition: Partition
     ) -> None:
