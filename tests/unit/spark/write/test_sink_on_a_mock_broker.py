@@ -442,6 +442,23 @@ def test_an_intent_of_another_run_that_the_first_look_missed_stops_the_commit(
     assert (nightly.seen(), nightly.open()) == (values_of(0, 0), [])
 
 
+def test_an_intent_that_is_gone_when_the_next_one_is_written_stops_the_commit(
+    nightly: Sink, broker: MockBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = [values_of(0, 0), values_of(0, 1)]
+    run, messages = nightly.named(parts)
+    refuse_commit(broker, "jobs-write/nightly/0")
+    with pytest.raises(WriteCommitFailedError):
+        commit_resumable(run, messages, nightly.options)
+    run, messages = nightly.named(parts)
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupMarkers, "add", lambda *_: None)
+        with pytest.raises(WriteCommitFailedError, match=r"was said to be Commit.*, and it is None"):
+            commit_resumable(run, messages, nightly.options)
+    abort_resumable(run, messages, nightly.options)
+    assert (nightly.seen(), nightly.open()) == (values_of(0, 1), [])
+
+
 def test_a_write_that_is_begun_is_not_completed_with_other_rows(nightly: Sink, broker: MockBroker) -> None:
     run, messages = nightly.named([values_of(0, 0), values_of(0, 1)])
     refuse_commit(broker, "jobs-write/nightly/0")
