@@ -10,7 +10,7 @@ from support.hooks.file_order import pytest_collection_modifyitems  # noqa: F401
 from support.hooks.fresh_seeds import pytest_report_header, run_seed  # noqa: F401
 from support.hooks.hang_watchdog import pytest_unconfigure  # noqa: F401
 from support.hooks.interrupts import hear_interrupts
-from support.hooks.leaks import pytest_runtest_setup, pytest_runtest_teardown  # noqa: F401
+from support.hooks.leaks import pytest_runtest_call, pytest_runtest_setup, pytest_runtest_teardown  # noqa: F401
 from support.hooks.reruns import pytest_runtest_protocol, pytest_terminal_summary  # noqa: F401
 from support.hooks.spark_jvm import options
 

@@ -38,7 +38,7 @@ from support.hooks.fresh_seeds import try_seeds
 from support.waiting import eventually
 
 from spark_kafka_native.kafka.admin import Admin
-from spark_kafka_native.kafka.errors import BrokerError
+from spark_kafka_native.kafka.errors import BrokerError, DeadlineExceededError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.testing import EmbeddedKafka
 
@@ -218,8 +218,9 @@ class Round:
 
     def retention(self) -> None:
         index, before = self.rng.randrange(PARTITIONS), self.rng.randrange(RECORDS)
-        with Admin(self.kafka.bootstrap_servers) as admin:
-            admin.delete_records({TopicPartition(self.job.source, index): before})
+        # The leader deletes at once, and answers when each living replica has followed, which may be late.
+        with Admin(self.kafka.bootstrap_servers) as admin, contextlib.suppress(DeadlineExceededError):
+            admin.delete_records({TopicPartition(self.job.source, index): before}, timeout=20)
         self.deleted[index] = before
 
     def recreate(self) -> None:

@@ -11,7 +11,7 @@ CONFTEST = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from support.hooks import leaks
-from support.hooks.leaks import pytest_runtest_setup, pytest_runtest_teardown
+from support.hooks.leaks import pytest_runtest_call, pytest_runtest_setup, pytest_runtest_teardown
 leaks.GRACE_S = leaks.SOCKETS_GRACE_S = 0.5
 """
 TESTS = """
@@ -70,6 +70,10 @@ def test_that_leaves_one():
 def test_that_inherits_it():
     assert left
 
+def test_that_fails():
+    kept = socket.socket()
+    assert not left
+
 def test_that_drops_one_in_a_cycle():
     cycle = [socket.socket()]
     cycle.append(cycle)
@@ -87,6 +91,6 @@ def test_of_a_router_that_stays_warm():
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the system does not show descriptors")
 def test_a_socket_that_is_left_open_fails_its_test(tmp_path: Path) -> None:
     ran = run_pytest(tmp_path, CONFTEST, SOCKETS)
-    assert "5 passed, 1 error" in ran.stdout, ran.stdout + ran.stderr
+    assert "1 failed, 5 passed, 1 error" in ran.stdout, ran.stdout + ran.stderr
     assert "ERROR test_some.py::test_that_leaves_one" in ran.stdout
     assert "the test left sockets open: socket:[" in ran.stdout

@@ -11,6 +11,7 @@ from ..cluster import offsets
 from ..cluster.coordinators import send_to_coordinator
 from ..cluster.fan_out import ask_each_broker, ask_each_partition
 from ..cluster.router import CoordinatorKey
+from ..error_code import ErrorCode
 from ..errors import BrokerError, IncompleteResponseError, KafkaError, PartialAnswerError
 from ..model import TopicPartition
 from ..network.connection import Connection
@@ -231,7 +232,15 @@ class TransactionAdmin(AdminFamily):
     ) -> list[HangingTransaction]:
         known = self.list_transactions(limit, producer_ids={one.producer.producer_id for one in open_ones})
         ids = {one.producer_id: one.transactional_id for one in known}
-        told = self.describe_transactions(list(ids.values()), limit)
+        told: dict[str, TransactionDescription] = {}
+        for name in ids.values():
+            try:
+                told |= self.describe_transactions([name], limit)
+            except BrokerError as error:
+                if (
+                    error.error_code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+                ):  # expired since it was listed
+                    raise
         return [one for one in open_ones if not _is_known(one, ids, told)]
 
     def abort_hanging(

@@ -119,7 +119,7 @@ class SpillFolder:
                     kept.append(_read_meta(parts[1], self._writing_path, number, start, len(entry.data)))
                     at += _write_all(stream, parts)
                 os.fsync(stream.fileno())
-            except OSError:
+            except BaseException:  # a lack of memory, too
                 self._take_back(stream)
                 raise
             self._end = at

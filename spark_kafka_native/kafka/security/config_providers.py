@@ -43,10 +43,13 @@ def read_file(name: str, path: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         # Non-blocking: opening a pipe would wait for a writer. O_NOFOLLOW: the real path has no links, unless
         # one was created since.
         descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
-        with open(descriptor, "rb") as file:
+        try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode) or real.startswith(_OF_PROCESSES):
                 raise ConfigError(f"{where} is not a regular file")
-            content = file.read(max_bytes + 1)
+            with open(descriptor, "rb", closefd=False) as file:
+                content = file.read(max_bytes + 1)
+        finally:
+            os.close(descriptor)
     except (OSError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise

@@ -8,7 +8,8 @@ interpreter from ending (not daemons). Files that are left open fail their test 
 
 Sockets are compared the same way, where the system shows them (Linux). Those of the routers that a process
 keeps warm are closed first. One that only a garbage collection would close is not left behind: tests drop
-connections that they have made, with the tracebacks of the errors that they expect.
+connections that they have made, with the tracebacks of the errors that they expect. A test that fails is not
+asked: its traceback is kept, and with it what the test had open.
 """
 
 from __future__ import annotations
@@ -36,6 +37,15 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
     item.stash[_BEFORE] = set(threading.enumerate())
     item.stash[_SOCKETS_BEFORE] = _open_sockets()
     return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    try:
+        return (yield)
+    except BaseException:
+        del item.stash[_BEFORE]
+        raise
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

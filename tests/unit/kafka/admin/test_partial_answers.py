@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from support.brokers.scripted_broker import ScriptedCluster
@@ -16,14 +17,23 @@ from spark_kafka_native.kafka.cluster import offsets
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, DeadlineExceededError, PartialAnswerError
 from spark_kafka_native.kafka.model import OffsetToCommit, TopicPartition
+from spark_kafka_native.kafka.protocol.api.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
 from spark_kafka_native.kafka.protocol.api.transaction_admin import (
     DescribeProducersRequest,
     DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    ListedTransaction,
     ListTransactionsRequest,
     ListTransactionsResponse,
     PartitionResponse,
     ProducerState,
     TopicResponse,
+    TransactionState,
 )
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -95,6 +105,49 @@ def test_hanging_transactions_are_told_of_those_that_answer(admin: Admin, cluste
     assert [one.producer_id for one in raised.value.found[A0]] == [7]
     cluster.logs[A1].leader = 1
     assert [one.topic_partition for one in admin.hanging_transactions(["a"])] == [A0, A1]
+
+
+def test_a_transaction_whose_id_expires_while_it_is_looked_for_hangs(
+    admin: Admin, cluster: ScriptedCluster
+) -> None:
+    cluster.logs[A1].leader = 1
+    listed = ListedTransaction(transactional_id="x", producer_id=7, transaction_state="Ongoing")
+    cluster[1].on(
+        ListTransactionsRequest,
+        lambda *_: ListTransactionsResponse(
+            throttle_time_ms=0,
+            error_code=ErrorCode.NONE,
+            unknown_state_filters=[],
+            transaction_states=[listed],
+        ),
+    )
+    coordinator = Coordinator(
+        key="x",
+        node_id=1,
+        host=cluster[1].host,
+        port=cluster[1].port,
+        error_code=ErrorCode.NONE,
+        error_message=None,
+    )
+    cluster[1].on(FindCoordinatorRequest, lambda *_: FindCoordinatorResponse(coordinators=[coordinator]))
+    state = TransactionState(
+        error_code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+        transactional_id="x",
+        transaction_state="",
+        transaction_timeout_ms=0,
+        transaction_start_time_ms=0,
+        producer_id=7,
+        producer_epoch=0,
+        topics=[],
+    )
+    gone = DescribeTransactionsResponse(throttle_time_ms=0, transaction_states=[state])
+    cluster[1].on(DescribeTransactionsRequest, lambda *_: gone)
+    assert [one.topic_partition for one in admin.hanging_transactions(["a"])] == [A0, A1]
+    state = replace(state, error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    refused = DescribeTransactionsResponse(throttle_time_ms=0, transaction_states=[state])
+    cluster[1].on(DescribeTransactionsRequest, lambda *_: refused)
+    with pytest.raises(BrokerError, match="AUTHORIZATION"):
+        admin.hanging_transactions(["a"])
 
 
 def test_a_single_partition_is_waited_for(cluster: ScriptedCluster) -> None:

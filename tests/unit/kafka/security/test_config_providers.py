@@ -86,6 +86,15 @@ def test_relative_names_are_found_in_the_folders_of_shipped_files(
             read_file("x", name)
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the system does not show descriptors")
+def test_a_folder_in_place_of_a_file_costs_no_descriptor(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        with pytest.raises(ConfigError):
+            read_file("x", str(tmp_path))
+    assert len(os.listdir("/proc/self/fd")) < before + 10
+
+
 def test_unreadable_files_are_named_with_the_host(tmp_path: Path) -> None:
     host = socket.gethostname()
     with pytest.raises(ConfigError, match=rf"x: /no/such on {host} can't be read \(No such file"):

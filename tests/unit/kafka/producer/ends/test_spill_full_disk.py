@@ -18,6 +18,7 @@ from support.brokers.scripted_broker import properties
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.producer import spill_folder
 from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.producer.spill_folder import NewEntry, SpillError, SpillFolder
 
@@ -106,6 +107,27 @@ def test_a_file_that_can_not_be_cut_is_not_written_to_any_more(tmp_path, full_at
     folder.close()
     again = SpillFolder(str(tmp_path))
     assert [one.reason for one in again.entries] == ["why 0", "why 2"]
+    again.close()
+
+
+def test_an_entry_that_memory_does_not_suffice_for_stands_in_front_of_no_other(tmp_path, monkeypatch):
+    folder = SpillFolder(str(tmp_path))
+    folder.keep([entry(0)])
+    encode = spill_folder._encode
+
+    def fail(one):
+        if one.reason == "why 2":
+            raise MemoryError
+        return encode(one)
+
+    monkeypatch.setattr(spill_folder, "_encode", fail)
+    with pytest.raises(MemoryError):
+        folder.keep([entry(1), entry(2)])
+    (kept,) = folder.keep([entry(3)])
+    assert bytes(kept.read()) == entry(3).data
+    folder.close()
+    again = SpillFolder(str(tmp_path))
+    assert [one.reason for one in again.entries] == ["why 0", "why 3"]
     again.close()
 
 
