@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from ..cluster.coordinators import ask_coordinator
 from ..cluster.router import CoordinatorKey, Router
@@ -37,6 +38,8 @@ from .pending_commit import PendingCommit, Then
 _LOG = logging.getLogger("spark_kafka_native.group")
 
 Offsets = Mapping[TopicPartition, int]
+Places = Mapping[TopicPartition, object]
+"""Those of `Progress.places`."""
 
 UNKNOWN_TOPIC_MS = 3_000
 """After this time, a topic that the coordinator does not know counts as deleted: later commits are waiting.
@@ -190,14 +193,22 @@ class Progress:
                     found[topic_partition] = (min(begin, offset), offset)
             return found
 
-    def committed(self, offsets: Offsets) -> None:
-        """The coordinator has committed them. A commit that was in flight during a seek is ignored: it says
-        nothing about the offsets after the seek.
+    def places(self, offsets: Offsets) -> Places:
+        """What `committed` takes: for each partition, another object after it was moved."""
+        with self._lock:
+            return {topic_partition: self._partitions.get(topic_partition) for topic_partition in offsets}
+
+    def committed(self, offsets: Offsets, places: Places) -> None:
+        """The coordinator has committed them; they had these `places` when that was asked for. It says
+        nothing about a partition that was moved meanwhile, or of which records were given back: commits may
+        go back there.
         """
         with self._lock:
             for topic_partition, offset in offsets.items():
                 partition = self._partitions.get(topic_partition)
-                if partition is not None and partition.start <= offset <= partition.handed_out:
+                if partition is None or partition is not places[topic_partition]:
+                    continue
+                if offset <= partition.handed_out:
                     partition.committed = offset
 
 
@@ -229,7 +240,7 @@ class CommitQueue:
         """Counts the commits."""
         self.work_units: EventSource[WorkUnit] = EventSource()
         """Emits an event for each partition that was committed."""
-        self._waiting: deque[PendingCommit] = deque()
+        self._waiting: deque[tuple[PendingCommit, Places]] = deque()
         self._last: PendingCommit | None = None
         self._condition = LocklessCondition()
         self._stopping = False
@@ -241,15 +252,22 @@ class CommitQueue:
 
     def submit(self, offsets: Offsets, then: Then | None = None) -> PendingCommit:
         """Commit ``offsets`` in the background; the future completes with the outcome, after ``then``."""
-        commit = PendingCommit(dict(offsets), then)
+        commit = PendingCommit(dict(offsets), then, partial(self.raise_if_callback, "waiting for a commit"))
         if not offsets:
             commit.end(None)
             return commit
+        waiting = commit, self._progress.places(offsets)
+        # No call in between: `drain` waits for the last one, which has to be among those that are sent.
         self._last = commit
-        self._waiting.append(commit)
+        self._waiting.append(waiting)
         self._start()
         self._condition.notify_all()
         return commit
+
+    def raise_if_callback(self, what: str) -> None:
+        """Raise `RuntimeError` in a callback of a commit."""
+        if threading.current_thread() is self.thread:
+            raise RuntimeError(f"{what} in a callback of a commit would wait for the thread that it runs in")
 
     def _start(self) -> None:
         """Start a thread that sends the waiting commits, unless there is one. Of several the first stays."""
@@ -292,10 +310,10 @@ class CommitQueue:
             self._condition.wait_for(lambda: bool(self._waiting) or self._stopping, None)
             if self._stopping and not self._waiting:
                 return
-            commit = self._waiting.popleft()
+            commit, places = self._waiting.popleft()
             began, failure = time.monotonic(), None
             try:
-                self._commit(commit.offsets)
+                self._commit(commit.offsets, places)
             except KafkaError as error:
                 failure = error
             except BaseException as error:  # noqa: BLE001 - the waiting thread must hear of a bug
@@ -308,7 +326,7 @@ class CommitQueue:
         self.metrics.count(metric.COMMITS, 1, outcome)
         self.metrics.measure(metric.COMMIT_DURATION, seconds, outcome)
 
-    def _commit(self, offsets: Offsets) -> None:
+    def _commit(self, offsets: Offsets, places: Places) -> None:
         """In as many requests as it takes, one after the other: the next commit begins when none of them is
         under way. One that is refused, as for a deleted topic, does not keep the others from being sent.
         """
@@ -320,6 +338,7 @@ class CommitQueue:
         for part in list(split_commit(self._config.group_id, left)):
             try:
                 self._commit_part(part, left, limit, in_doubt)
+                self._progress.committed(part, places)
             except BrokerError as error:
                 refused.append(error)
             else:
@@ -373,7 +392,6 @@ class CommitQueue:
                 f"records before are read again by whoever has their partitions now ({error})"
             ) from error
         spans = self._progress.spans(part) if self.work_units.listening else {}
-        self._progress.committed(part)
         for tp, (from_offset, until_offset) in spans.items():
             self.work_units.emit(
                 WorkUnit(
@@ -510,8 +528,12 @@ class Commits:
         wanted = {tp: offset for tp, offset in offsets.items() if offset > self._asked.get(tp, -1)}
         if not wanted:
             return None
-        self._asked.update(wanted)
-        return self.queue.submit(wanted, self._ended)
+        try:
+            self._asked.update(wanted)
+            return self.queue.submit(wanted, self._ended)
+        except BaseException:  # an interrupt
+            self._asked = {}
+            raise
 
     def _ended(self, error: KafkaError | None) -> None:
         if error is not None:

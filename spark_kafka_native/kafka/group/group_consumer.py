@@ -252,9 +252,10 @@ class GroupConsumer:
         Nothing that was read before is handed out any more. The next read asks for the committed offsets; it
         waits for transactions that are still ending, and first follows a rebalance: `position` is None until
         then. Where nothing is committed, reading continues where it began with this assignment, or with the
-        last `seek`. Commits in flight are waited for.
+        last `seek`. Commits in flight are waited for; raises `RuntimeError` in a callback of one.
         """
         self._check_open()
+        self._commits.queue.raise_if_callback("seek_to_committed()")
         partitions = self.assignment
         self._starts.add(partitions)  # first: wherever an interrupt comes, the next read goes back
         self._commits.queue.drain(self._commits.queue.settle_deadline())
@@ -328,6 +329,7 @@ class GroupConsumer:
         to another one since the record was read; `DeadlineExceededError` after ``timeout`` seconds (default:
         ``default_api_timeout_ms``).
         """
+        self._commits.queue.raise_if_callback("commit()")
         done = self.commit_async(*records, offsets=offsets)
         limit_ms = self._router.config.default_api_timeout_ms
         try:
@@ -343,7 +345,11 @@ class GroupConsumer:
     def commit_async(
         self, *records: Record, offsets: Mapping[TopicPartition, int] | None = None
     ) -> Future[None]:
-        """As `commit`, in the background: the future completes with the outcome. Commits keep their order."""
+        """As `commit`, in the background: the future completes with the outcome. Commits keep their order.
+
+        The thread that sends commits calls the future's callbacks, which may not wait for it: `commit`,
+        `close` and `seek_to_committed` raise `RuntimeError` there.
+        """
         self._check_open()
         return self._commits.queue.submit(self._commits.wanted(records, offsets))
 
@@ -424,8 +430,9 @@ class GroupConsumer:
         While an exception propagates (``finally: consumer.close()``), the records that were handed out last
         count as not done, and are read again. The same applies if a signal handler closes the consumer. A
         handler that interrupts a call of the consumer closes it at the end of that call, and a read raises
-        `ConsumerClosedError`.
+        `ConsumerClosedError`. Raises `RuntimeError` in a callback of `commit_async`.
         """
+        self._commits.queue.raise_if_callback("close()")
         if threading.get_ident() in self._callers and not self._rebalance.callbacks.running:
             self._close_asked = True
         else:

@@ -32,7 +32,7 @@ def test_a_commit_never_goes_back_unless_after_a_seek() -> None:
     progress.begin(A0, 0, None)
     progress.handed_out(A0, 0, 20)
     assert progress.ahead({A0: 0}) == {A0: 0}
-    progress.committed({A0: 12})
+    progress.committed({A0: 12}, progress.places({A0: 12}))
     assert progress.ahead({A0: 12}) == progress.ahead({A0: 3}) == {}
     assert progress.ahead({A0: 13}) == {A0: 13}
     progress.sought(A0, 3)
@@ -46,9 +46,10 @@ def test_a_commit_from_before_a_seek_says_nothing_of_what_comes_after() -> None:
     progress = Progress()
     progress.begin(A0, 0, None)
     progress.handed_out(A0, 0, 50)
+    places = progress.places({A0: 50})
     progress.sought(A0, 10)
-    progress.committed({A0: 50})  # it was on its way
-    progress.handed_out(A0, 10, 12)
+    progress.handed_out(A0, 10, 50)
+    progress.committed({A0: 50}, places)  # it was on its way
     assert progress.ahead({A0: 12}) == {A0: 12}
 
 
@@ -67,10 +68,13 @@ def test_what_is_given_back_is_no_reset() -> None:
     progress = Progress()
     progress.begin(A0, 5, 5)
     progress.handed_out(A0, 5, 9)
-    progress.committed({A0: 7})
+    places = progress.places({A0: 7})
+    progress.committed({A0: 7}, places)
     progress.given_back(A0, 8)
+    progress.committed({A0: 9}, places)  # it was on its way
     assert not progress.handed_out(A0, 8, 9)
     assert progress.ahead({A0: 7}) == {}
+    assert progress.ahead({A0: 8}) == {A0: 8}
 
 
 def test_an_aborted_transaction_forgets_what_was_dropped() -> None:

@@ -1,0 +1,154 @@
+"""Callbacks of commits, which the thread that sends all of them calls, and commits that a seek overtakes."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from support.brokers.scripted_broker import ScriptedCluster
+from support.brokers.scripted_group import ScriptedGroup
+from support.group.committing import WITHIN_S, Committing
+from support.group.parts import parts_of
+from support.interrupts.signal_steps import interrupted_at
+
+from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
+from spark_kafka_native.kafka.group.pending_commit import PendingCommit
+from spark_kafka_native.kafka.model import Record, TopicPartition
+from spark_kafka_native.kafka.protocol.api.group_offsets import OffsetCommitRequest
+
+A0 = TopicPartition("a", 0)
+
+
+@pytest.fixture
+def group() -> Iterator[ScriptedGroup]:
+    with ScriptedCluster(1) as cluster:
+        cluster.create("a", partitions=3)
+        cluster.logs[A0].append([b"one", b"two", b"three"])
+        yield ScriptedGroup(cluster, [A0])
+
+
+@pytest.fixture
+def gate(group: ScriptedGroup) -> threading.Event:
+    """The first commit is answered once it is set."""
+    opened = threading.Event()
+
+    def late(request: OffsetCommitRequest, version: int) -> Any:
+        assert opened.wait(WITHIN_S)
+        return group.commit(request, version)
+
+    group.cluster[1].push(OffsetCommitRequest, late)
+    return opened
+
+
+def read_all(consumer: GroupConsumer) -> list[Record]:
+    found = [record for _ in range(3) if (record := consumer.fetch_record(WITHIN_S)) is not None]
+    assert [record.offset for record in found] == [0, 1, 2]
+    return found
+
+
+def test_no_callback_ends_the_thread_that_sends_or_keeps_others_from_being_called(
+    group: ScriptedGroup, gate: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    member, called = Committing(group), list[int]()
+    first = member.queue.submit({A0: 1})
+    first.add_done_callback(lambda _: 1 // 0)
+    first.add_done_callback(lambda _: sys.exit(3))
+    first.add_done_callback(lambda _: called.append(1))
+    gate.set()
+    second = member.queue.submit({A0: 2})
+    second.result(WITHIN_S)
+    assert called == [1]
+    assert caplog.text.count("a callback of a commit") == 2
+    second.add_done_callback(lambda _: called.append(2))
+    assert called == [1, 2]
+    with pytest.raises(SystemExit):  # in this thread, as it comes from a callback called by this one
+        second.add_done_callback(lambda _: sys.exit(3))
+    member.queue.stop()
+    member.router.close()
+    assert [offset for *_, offset in member.sent] == [1, 2]
+
+
+def test_an_interrupt_at_any_step_of_adding_a_callback_holds_up_no_commit(group: ScriptedGroup) -> None:
+    for step in itertools.count():
+        commit = PendingCommit({A0: 1})
+        with interrupted_at(step, below=True) as came:
+            commit.add_done_callback(lambda _: None)
+        ending = threading.Thread(target=commit.end, args=(None,), daemon=True)
+        ending.start()
+        ending.join(WITHIN_S)
+        assert not ending.is_alive()
+        if not came:
+            break
+    assert step > 1
+
+
+@pytest.mark.parametrize("what", ["commit", "result", "close", "seek_to_committed"])
+def test_a_callback_that_would_wait_for_its_own_thread_fails_at_once(
+    group: ScriptedGroup, gate: threading.Event, what: str
+) -> None:
+    refused = list[Exception]()
+    with GroupConsumer(group.cluster.bootstrap_servers, "a", "g", enable_auto_commit=False) as consumer:
+        records = read_all(consumer)
+
+        def wait(_: Future[None]) -> None:
+            try:
+                match what:
+                    case "commit":
+                        consumer.commit(records[1])
+                    case "result":
+                        consumer.commit_async(records[1]).result()
+                    case "close":
+                        consumer.close()
+                    case _:
+                        consumer.seek_to_committed()
+            except RuntimeError as error:
+                refused.append(error)
+
+        asked = consumer.commit_async(records[0])
+        asked.add_done_callback(wait)
+        gate.set()
+        consumer.commit(records[2])
+        assert consumer.assignment
+    assert "would wait for the thread that it runs in" in str(refused[0])
+    assert group.committed == {A0: 3}
+
+
+def test_a_commit_that_a_seek_overtakes_does_not_stand_for_later_ones(
+    group: ScriptedGroup, gate: threading.Event
+) -> None:
+    """Else nothing would be sent for the record after the seek, and the ones behind it would not be read
+    again.
+    """
+    with GroupConsumer(group.cluster.bootstrap_servers, "a", "g", enable_auto_commit=False) as consumer:
+        read_all(consumer)
+        asked = [consumer.commit_async() for _ in range(2)]  # one is on its way, one waits
+        consumer.seek(A0, 0)
+        again = read_all(consumer)
+        gate.set()
+        for commit in asked:
+            commit.result(WITHIN_S)
+        assert group.committed == {A0: 3}
+        consumer.commit(again[0])
+        assert group.committed == {A0: 1}
+
+
+def test_an_interrupt_at_any_step_of_an_automatic_commit_leaves_it_to_the_next(group: ScriptedGroup) -> None:
+    for step in itertools.count():
+        group.committed.clear()
+        servers = group.cluster.bootstrap_servers
+        with GroupConsumer(servers, "a", "g", auto_commit_interval_ms=600_000) as consumer:
+            read_all(consumer)
+            consumer.fetch_record(0)
+            commits = parts_of(consumer).commits
+            commits.due = 0.0
+            with interrupted_at(step) as came:
+                commits.caller_is_back()
+        assert group.committed == {A0: 3}, step
+        if not came:
+            break
+    assert step > 10
