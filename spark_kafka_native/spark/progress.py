@@ -250,9 +250,10 @@ def read_progress(progress: Mapping[str, Any]) -> ReadProgress:
     sizes: list[float] = []
     for source in ours:
         ends, end_sizes = _parse(source.get("latestOffset"))
-        latest |= ends
         sizes += end_sizes
-        # Two sources may read the same partition: the one that is behind counts.
+        # Two sources may read the same partition: the one behind counts, and the later look at the log.
+        for tp, offset in ends.items():
+            latest[tp] = max(offset, latest.get(tp, offset))
         for tp, offset in _parse(source.get("endOffset"))[0].items():
             position[tp] = min(offset, position.get(tp, offset))
     moment = datetime.fromisoformat(str(progress.get("timestamp", "1970-01-01T00:00:00Z")))

@@ -14,6 +14,9 @@ from ..errors import EncodeError
 from ..json.write import scalar_texts
 from .rows import CsvDialect
 
+_IN_NO_SCALAR = frozenset(("", ",", ";", "|", "\t", '"', "'"))
+"""Usual separators and quotes that no number, date, time or Base64 has: those need no look for them."""
+
 
 @dataclass(frozen=True)
 class CsvEncoder:
@@ -37,6 +40,8 @@ class CsvEncoder:
         else:
             # Of JSON's texts only those of dates, timestamps and odd numbers have quotes.
             texts = pc.utf8_trim(scalar_texts(column), '"')
+            if not {self.dialect.sep, self.dialect.quote} <= _IN_NO_SCALAR:
+                texts = self._quoted(texts)
         return texts.fill_null(text_scalar(self.dialect.null_value)) if column.null_count else texts
 
     def _quoted(self, texts: pa.Array) -> pa.Array:

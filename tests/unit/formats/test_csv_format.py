@@ -228,7 +228,7 @@ TEXT = st.text(st.sampled_from(list("ab,;\"'\\\n\r \té0")), max_size=6)
 @settings(max_examples=400, deadline=None)
 @given(
     st.lists(st.none() | st.tuples(st.none() | TEXT, st.none() | st.integers(-5, 5)), min_size=1, max_size=6),
-    st.sampled_from([{}, RFC, {"nullvalue": "NA"}, {"sep": ";"}, {"nullvalue": "NA", **RFC}]),
+    st.sampled_from([{}, RFC, {"nullvalue": "NA"}, {"sep": ";"}, {"sep": "-"}, {"nullvalue": "NA", **RFC}]),
 )
 def test_rows_that_are_written_are_read(rows: list[Any], options: dict[str, str]) -> None:
     given = [None if row is None else {"a": row[0], "b": row[1]} for row in rows]
@@ -253,6 +253,26 @@ def test_what_is_written() -> None:
     }  # fmt: skip
     written = CsvFormat().encoder(kind, {}).encode(pa.array([row, None, {}], kind)).to_pylist()
     assert written == [b'"a,b",Infinity,true,2020-01-02,2020-01-01T00:00:00.000000Z,1.5', None, b",,,,,"]
+
+
+@pytest.mark.parametrize("options", [{"sep": one} for one in "-:.0T "] + [{"quote": "1"}], ids=str)
+def test_numbers_and_times_are_quoted_where_they_have_the_separator(options: dict[str, str]) -> None:
+    kind = pa.struct(
+        [
+            ("f", pa.float64()), ("b", pa.bool_()), ("d", pa.date32()), ("t", pa.timestamp("us", "UTC")),
+            ("x", pa.decimal128(4, 1)), ("i", pa.int64()),
+        ]
+    )  # fmt: skip
+    row = {
+        "f": -10.5, "b": True, "d": dt.date(2020, 1, 2), "x": Decimal("-1.5"), "i": -10,
+        "t": dt.datetime(2020, 1, 1, tzinfo=dt.UTC),
+    }  # fmt: skip
+    rows = [row, dict.fromkeys(row), row]
+    payloads = CsvFormat().encoder(kind, options).encode(pa.array(rows, kind))
+    decoded = CsvFormat().decoder(kind, options).decode(payloads)
+    assert (decoded.array.to_pylist(), decoded.bad.rows) == (rows, ())
+    with pytest.raises(EncodeError, match="row 0: a text has a separator or a line break"):
+        CsvFormat().encoder(kind, {"sep": "-", "quote": ""}).encode(pa.array(rows, kind))
 
 
 def test_a_text_that_needs_quotes_where_there_are_none() -> None:

@@ -103,8 +103,12 @@ class WriteSummary:
     def _write(target: Path, text: str) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(f".{target.name}.{os.getpid()}")
-        part.write_text(text, encoding="utf-8")
-        part.replace(target)
+        try:
+            part.write_text(text, encoding="utf-8")
+            part.replace(target)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
 
 
 def _merge(known: PartitionRow | None, row: PartitionRow) -> PartitionRow:
