@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -123,7 +123,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         # Before Spark logs the batch: a restart would plan it again, whichever pattern it has.
         self._check_circle(end)
         # Spark asks for what follows the last batch that it has committed, also when all is quiet.
-        self._commit_to_group(start, is_idle=end is start)
+        self._commit_to_group(start, end, is_idle=end is start)
         return end
 
     @HideTracebacks()
@@ -170,11 +170,12 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
                 "without it"
             )
 
-    def _commit_to_group(self, completed: Json, *, is_idle: bool = False) -> None:
+    def _commit_to_group(self, completed: Json, end: Json | None = None, *, is_idle: bool = False) -> None:
         if self._offset_committer is not None:
             from .driver.micro_batch import StreamOffset
 
-            self._offset_committer.completed(StreamOffset.from_json(completed), is_idle=is_idle)
+            now = StreamOffset.from_json(completed if end is None else end).topic_ids
+            self._offset_committer.completed(StreamOffset.from_json(completed), now, is_idle=is_idle)
 
     def __getstate__(self) -> dict[str, Any]:
         # The options were for planning; the task is all that a worker needs.
@@ -249,17 +250,23 @@ class OffsetCommitter:
         self._not_before = float("-inf")
         self._has_failed = False
 
-    def completed(self, offset: StreamOffset, *, is_idle: bool = False) -> None:
-        """Batches up to ``offset`` are completed, and Spark has written that down. ``is_idle``: there is no
-        next batch for now, so that this may be the last chance. Never raises a `KafkaError`."""
+    def completed(self, offset: StreamOffset, topic_ids: Mapping[str, str], *, is_idle: bool = False) -> None:
+        """Batches up to ``offset`` are completed, and Spark has written that down. ``topic_ids`` are those of
+        now: positions in a former topic are not committed in the one that has its name. ``is_idle``: there is
+        no next batch for now, so that this may be the last chance. Never raises a `KafkaError`."""
         now = self._clock()
-        if offset.is_initial or (offset.positions == self._told and now < self._repeat_at):
+        positions = {
+            tp: position
+            for tp, position in offset.positions.items()
+            if not offset.is_other_topic(tp.topic, topic_ids.get(tp.topic))
+        }
+        if offset.is_initial or not positions or (positions == self._told and now < self._repeat_at):
             return
         if now < self._not_before and (self._has_failed or not is_idle):
             return
         try:
             # All of them: an offset that is not committed again expires, also of a partition that is quiet.
-            self._commit(offset.positions)
+            self._commit(positions)
         except KafkaError as error:
             self._has_failed = True
             self._not_before = self._clock() + PAUSE_S
@@ -271,5 +278,5 @@ class OffsetCommitter:
             return
         self._has_failed = False
         self._not_before = now + INTERVAL_S
-        self._told = offset.positions
+        self._told = positions
         self._repeat_at = now + REPEAT_S

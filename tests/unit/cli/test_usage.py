@@ -328,6 +328,7 @@ def test_records_for_people() -> None:
     assert record_lines.text_line(RECORD._replace(timestamp_ms=2**62)).startswith(b"t-1@2  @4611686")
     shown = json.loads(record_lines.json_line(RECORD._replace(timestamp_ms=-1)))
     assert (shown["timestamp_ms"], shown["key_base64"], shown["value"]) == (None, "/w==", None)
+    assert json.loads(record_lines.json_line(RECORD._replace(timestamp_ms=0)))["timestamp_ms"] == 0
     assert b"  null" in record_lines.hex_line(RECORD)
     assert record_lines.hex_line(RECORD._replace(value=bytes(range(32, 50)))).count(b"\n") == 3
 

@@ -134,6 +134,7 @@ def test_a_payload_without_anything_is_null(payload: bytes | None) -> None:
         (b'{"a":"x"}', pa.float64(), None, '`a` is not a number: "x"'),
         (b'{"a":"true"}', pa.bool_(), None, '`a` is not a boolean: "true"'),
         (b'{"a":"hi!"}', pa.binary(), None, '`a` is not Base64: "hi!"'),
+        (b'{"a":"aG!k="}', pa.binary(), None, '`a` is not Base64: "aG!k="'),
         (b'{"a":"2020-02-30"}', pa.date32(), None, '`a` is not a date: "2020-02-30"'),
         (b'{"a":20200101}', pa.date32(), None, "`a` is not a date: 20200101"),
         (b'{"a":123456789}', pa.decimal128(4, 2), None, "`a` is not a decimal(4,2): 123456789"),

@@ -113,6 +113,7 @@ def test_another_subject_of_a_providers_token_is_another_user(
         jwt(sub="alice"),
         jwt(sub="bob"),
         jwt(sub="alice", exp=4e9),
+        jwt(sub="alice", iss="others"),
         "opaque",
         "e30.bm8.x",
         "opaque",
@@ -120,7 +121,7 @@ def test_another_subject_of_a_providers_token_is_another_user(
     ):
         monkeypatch.setattr(tokens, "current_token", lambda *_, text=text: Secret(text))
         found.append(shared_login(client(given), parsed(given), ask=False).login.token_id)
-    assert found == ["t1", "t2", "t1", "t3", "t4", "t3", "t5"]
+    assert found == ["t1", "t2", "t1", "t3", "t4", "t5", "t4", "t6"]
 
 
 def test_a_revoked_or_suspected_token_is_not_shared_any_more(cluster: Cluster, session: Path) -> None:

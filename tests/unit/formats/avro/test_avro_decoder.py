@@ -85,6 +85,8 @@ AT = dt.datetime(1969, 12, 31, 23, 59, 59, 999000, dt.UTC)
         ),
         (record(("a", "int"), ("b", "int")), record({"name": "c", "type": "int", "aliases": ["b"]}), None,
          b"\x02\x04", {"c": 2}),
+        (record(("b", "int"), ("c", "int")), record({"name": "c", "type": "int", "aliases": ["b"]}), None,
+         b"\x02\x04", {"c": 2}),
         (record(("a", "int")), record(("a", "int"), {"name": "s", "type": "string", "default": "x"}), None,
          b"\x02", {"a": 1, "s": "x"}),
         (record(("a", "int")), record(("a", "int"), ("n", ["null", "int"])), None, b"\x02",

@@ -12,6 +12,8 @@ import pytest
 
 from spark_kafka_native.kafka.cluster import retry_policy
 from spark_kafka_native.kafka.cluster.router import Leader
+from spark_kafka_native.kafka.config.client_config import ConsumerConfig
+from spark_kafka_native.kafka.consumer.fetch_requests import build_fetch
 from spark_kafka_native.kafka.consumer.fetch_responses import (
     FetchRules,
     ResponseFacts,
@@ -107,6 +109,14 @@ def test_records_move_what_is_asked_for_next_not_the_position() -> None:
     assert one.progress.waited_s(99.0) == 1.0
     deliver(one, 15)
     assert (one.position.offset, one.position.fetch_offset, one.progress.waited_s(99.0)) == (15, 15, 0.0)
+
+
+@pytest.mark.parametrize(("version", "epoch"), [(11, -1), (12, 4), (13, 4)])
+def test_the_epoch_of_the_last_batch_goes_to_brokers_that_compare_it(version: int, epoch: int) -> None:
+    one = state()
+    apply_response(one, data(records=batch(10, 5)), ANSWER, RULES)
+    (topic,) = build_fetch([one], ConsumerConfig(), "", 1_000, version).topics
+    assert [part.last_fetched_epoch for part in topic.partitions] == [epoch]
 
 
 def test_half_a_batch_asks_for_twice_as_much_until_there_is_no_more() -> None:

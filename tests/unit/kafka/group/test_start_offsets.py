@@ -74,6 +74,15 @@ def test_a_partition_without_a_leader_holds_up_no_other(
             assert values(consumer, 3) == [b"2", b"3", b"4"]
 
 
+@pytest.mark.parametrize("policy", ["latest", "by_duration:PT1H"])
+def test_a_start_that_is_later_for_the_next_member_is_committed(group: ScriptedGroup, policy: str) -> None:
+    """Else that one skips the records written until it comes. The scripted logs have no record so late."""
+    servers = group.cluster.bootstrap_servers
+    with GroupConsumer(servers, "a", "g", auto_offset_reset=policy, **QUICK) as consumer:
+        wait_until("begun", lambda: begun(consumer) == {A0: 2, A1: 2})
+    assert group.committed == {A0: 2, A1: 2}
+
+
 @pytest.mark.parametrize("silent", [True, False])
 def test_a_leader_that_does_not_answer_holds_up_no_other(
     group: ScriptedGroup, silent: bool, monkeypatch: pytest.MonkeyPatch

@@ -218,6 +218,21 @@ def test_offsets_that_an_answer_leaves_out_are_sent_again(cluster: TransactionCl
     assert cluster.offsets == {("g", TP): (3, ""), ("g", OTHER): (4, "")}
 
 
+@VERSIONS
+def test_a_block_that_ends_in_a_commit_without_time_is_aborted(
+    cluster: TransactionCluster, version: int
+) -> None:
+    cluster.script(TP, *[refused(E.NOT_ENOUGH_REPLICAS)] * 100_000)
+    with producing(cluster, version, max_block_ms=1_000) as producer:
+        with pytest.raises(DeadlineExceededError), producer.transaction():
+            producer.send("t", value=b"1", partition=0)
+        assert producer.state is State.READY
+        cluster.scripts[TP].clear()
+        with producer.transaction():
+            producer.send("t", value=b"2", partition=0)
+    assert seen(cluster) == [b"2"]
+
+
 @contextmanager
 def _same(producer: TransactionalProducer) -> Iterator[TransactionalProducer]:
     yield producer

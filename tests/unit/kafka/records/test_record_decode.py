@@ -31,6 +31,13 @@ def offsets(decoded: DecodedRecordSet) -> list[int]:
     return decoded.columns.offset.tolist()
 
 
+def test_records_with_lengths_that_begin_with_the_same_byte():
+    """A length has two bytes here, and those of both sizes differ in the second one only."""
+    wanted = [b"x" * 200] * 40 + [b"y" * 264] * 20 + [b"z" * 200] * 3
+    data = batch([record(number, value) for number, value in enumerate(wanted)])
+    assert values(decode_record_set(data, fetch_offset=0)) == wanted
+
+
 def test_every_column():
     headers = [(b"a", b"1"), (b"a", None), (b"\xc3\xbc", b"")]
     data = batch(

@@ -212,8 +212,9 @@ def test_http_is_for_this_machine_and_only_if_asked_for(
     assert not plain.asked
     monkeypatch.setenv(oidc.ALLOW_HTTP, "true")
     assert plain.fetch() == ("abc", 300.0)
-    with pytest.raises(ConfigError, match=r"http sends the client secret in clear to example.org"):
-        plain.fetch(url="http://example.org/token")
+    for host in ("example.org", "localhost.example.org", "127.0.0.1.example.org"):
+        with pytest.raises(ConfigError, match=rf"http sends the client secret in clear to {host}"):
+            plain.fetch(url=f"http://{host}/token")
     plain.close()
 
 

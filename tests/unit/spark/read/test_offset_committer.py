@@ -27,7 +27,7 @@ class Group:
         self.told.append(positions[T0])
 
     def completed(self, offset, **how):
-        self.commits.completed(StreamOffset(positions={T0: offset}), **how)
+        self.commits.completed(StreamOffset(positions={T0: offset}), {}, **how)
 
 
 def test_each_completed_batch_once_and_not_more_often_than_useful():
@@ -45,10 +45,20 @@ def test_each_completed_batch_once_and_not_more_often_than_useful():
 
 def test_a_start_is_no_completed_batch():
     group = Group()
-    group.commits.completed(StreamOffset(positions={T0: 5}, start={T0: 5}), is_idle=True)
+    group.commits.completed(StreamOffset(positions={T0: 5}, start={T0: 5}), {}, is_idle=True)
     assert group.told == []
-    group.commits.completed(StreamOffset(positions={T0: 6}, start={T0: 5}))
+    group.commits.completed(StreamOffset(positions={T0: 6}, start={T0: 5}), {})
     assert group.told == [6]
+
+
+def test_positions_in_a_former_topic_are_not_committed_in_the_one_that_has_its_name():
+    group, former, now = Group(), "a" * 32, "b" * 32
+    read = StreamOffset(positions={T0: 5}, topic_ids={"t": former})
+    group.commits.completed(read, {"t": now}, is_idle=True)
+    assert group.attempts == 0
+    group.commits.completed(read, {"t": former}, is_idle=True)
+    group.commits.completed(StreamOffset(positions={T0: 6}, topic_ids={"t": now}), {"t": now}, is_idle=True)
+    assert group.told == [5, 6]
 
 
 def test_a_commit_that_fails_is_a_warning_and_not_repeated_at_once(caplog):

@@ -48,7 +48,7 @@ class Commits:
     def __init__(self):
         self.told = []
 
-    def completed(self, at, *, is_idle=False):
+    def completed(self, at, _topic_ids, *, is_idle=False):
         self.told.append((at.positions[T0], is_idle))
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from spark_kafka_native.kafka.cluster.router import Router, router_for
 from spark_kafka_native.kafka.errors import ConfigError, DeadlineExceededError, KafkaError
+from spark_kafka_native.kafka.group.committed_offsets import commit_offsets
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.sending.transaction_requests import OpenTransaction
 from spark_kafka_native.kafka.runtime.deadline import Deadline
@@ -296,6 +297,13 @@ def test_the_first_marker_of_a_task_is_waited_for_where_it_is(sink: Sink) -> Non
     sink.run_task(0, 0)
     markers = GroupMarkers(sink.router)
     assert markers.last("pykafka-q-0", None) is None
+    with pytest.raises(DeadlineExceededError):
+        markers.last("pykafka-q-0", T0, sink.router.deadline(300))
+    # The same of a place where it has none, if it has another one elsewhere.
+    elsewhere = CommitMarker(batch_id=0, rows=1, hash=1).offset()
+    sink.broker.create_topic("u")
+    commit_offsets(sink.router, "pykafka-q-0", {TopicPartition("u", 0): elsewhere})
+    assert markers.last("pykafka-q-0", None) is not None
     with pytest.raises(DeadlineExceededError):
         markers.last("pykafka-q-0", T0, sink.router.deadline(300))
 

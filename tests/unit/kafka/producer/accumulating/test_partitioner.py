@@ -37,6 +37,14 @@ def test_murmur2_drops_the_sign_bit_as_java_does():
     assert chosen.tolist() == [(-973932308 & 0x7FFFFFFF) % 7]
 
 
+@pytest.mark.parametrize("name", ["murmur2", "crc32"])
+def test_a_key_keeps_its_partition_while_others_have_no_leader(name):
+    some = Targets(topic="t", count=7, available=np.array([0, 3], np.int32))
+    partitioner, column = build_partitioner(name, 100), pa.array(keys(100))
+    chosen = partitioner.assign(column, ones(100), some).tolist()
+    assert chosen == partitioner.assign(column, ones(100), Targets.all("t", 7)).tolist()
+
+
 def test_crc32_is_rubys_and_librdkafkas():
     some = keys(100)
     chosen = build_partitioner("crc32", 100).assign(pa.array(some), ones(100), Targets.all("t", 7))

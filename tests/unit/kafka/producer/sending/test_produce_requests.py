@@ -81,6 +81,20 @@ def test_the_clock_of_a_request_starts_when_the_one_before_is_answered(sent_at, 
     assert due == [now if late else max(sent_at, last_answer_at) + 10]
 
 
+def test_a_partition_keeps_its_connection_when_brokers_join_or_leave():
+    router = SimpleNamespace(
+        config=SimpleNamespace(request_timeout_ms=10_000), snapshot=SimpleNamespace(brokers={1: 0, 2: 0})
+    )
+    timer = SimpleNamespace(by=lambda _when: None)
+    config = ProducerConfig(connections_per_broker=3)
+    connections = ProduceConnections(router, config, StatsRecorder(), timer, None)
+    before = [connections.of(1, partition) for partition in range(12)]
+    assert len(set(map(id, before))) == 3
+    for brokers in ({1: 0}, {1: 0, 2: 0, 3: 0, 4: 0, 5: 0}):
+        router.snapshot = SimpleNamespace(brokers=brokers)
+        assert all(connections.of(1, partition) is one for partition, one in enumerate(before))
+
+
 class Lost:
     """A request without an answer."""
 
