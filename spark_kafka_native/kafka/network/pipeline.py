@@ -38,6 +38,8 @@ R = TypeVar("R", bound=Response)
 _LOG = logging.getLogger("spark_kafka_native.network")
 _THROTTLED_LOG = LogThrottle(_LOG)
 
+READER_LOOK_MS = 50
+"""How soon a writer that waits while another thread reads finds that it does so no more."""
 MAX_MUTED_MS = 60_000
 """The maximum throttle time that is respected: a corrupt or hostile broker must not mute this client for
 days."""
@@ -166,7 +168,11 @@ class RequestPipeline:
         return pending.done
 
     def give_up(self, pending: PendingResponse[Any], waited_ms: float) -> None:
-        """Close the connection because ``pending`` is overdue: its late response must match nothing."""
+        """Close the connection because ``pending`` is overdue: its late response must match nothing. Unless
+        another thread has just read that.
+        """
+        if pending.done:
+            return
         message = f"{pending.what}: no answer in {waited_ms:.0f} ms; the connection was closed"
         if self.metrics is not None:
             self.metrics.count(metric.TIMEOUTS, 1, pending.api)
@@ -311,11 +317,13 @@ class RequestPipeline:
             pass
 
     def _wait_to_write(self, deadline: Deadline) -> None:
-        # A broker that cannot send its responses reads no requests: read while waiting to write.
-        also = 0 if self._reader is not None else READ
-        waits_for = self._transport.write_waits_for | also
-        ready = 0 if deadline.expired else self._transport.wait(waits_for, deadline)
-        if not ready:
+        # A broker that cannot send its responses reads no requests: read while waiting to write, from the
+        # moment on at which no other thread does.
+        reads = self._reader is None
+        waits_for = self._transport.write_waits_for | (READ if reads else 0)
+        until = deadline if reads else deadline.within_ms(READER_LOOK_MS)
+        ready = 0 if deadline.expired else self._transport.wait(waits_for, until)
+        if not ready and deadline.expired:
             raise RequestTimedOutError(
                 f"{self.address}: nothing could be written for {self.request_timeout_ms} ms"
             )

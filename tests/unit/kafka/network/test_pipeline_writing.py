@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -149,6 +150,49 @@ def test_large_requests_and_large_responses_do_not_block_each_other(cluster: Dea
     many = MetadataRequest(topics=[MetadataRequestTopic(name="x" * 200) for _ in range(5_000)])
     pendings = [getattr(connection, how)(many) for _ in range(4)]
     assert [len(pending.result(60_000).topics) for pending in pendings] == [5_000] * 4
+
+
+def test_a_writer_reads_once_the_thread_that_read_has_its_response(cluster: DeafBroker) -> None:
+    """The broker can't send the large response before anyone reads it, nor read the large request before."""
+    connection = cluster.connect(request_timeout_ms=10_000)
+    cluster.hears.clear()
+    many = MetadataRequest(topics=[MetadataRequestTopic(name="x" * 200) for _ in range(20_000)])
+    cluster[1].push(
+        MetadataRequest, cluster.wait_and_describe, lambda _, version: cluster.metadata(many, version)
+    )
+    first, _second = connection.post(METADATA), connection.post(METADATA)
+    reading = threading.Thread(target=first.result, args=(60_000,))
+    reading.start()
+    await_step(reading, "_read_until")
+    writing = threading.Thread(target=connection.submit, args=(large(size=8 << 20),))
+    writing.start()
+    await_step(writing, "_wait_to_write")
+    cluster.hears.set()
+    reading.join(60)
+    writing.join(60)
+    assert not connection.closed
+    assert not connection.has_unwritten
+
+
+def await_step(thread: threading.Thread, name: str) -> None:
+    """Wait until it is in the function of that name, and waits there."""
+    until = Deadline.after_ms(60_000)
+    while not until.expired:
+        frame = sys._current_frames().get(thread.ident or 0)
+        while frame is not None and frame.f_code.co_name != name:
+            frame = frame.f_back
+        if frame is not None:
+            time.sleep(0.1)
+            return
+        time.sleep(0.01)
+
+
+def test_a_response_that_another_thread_has_just_read_leaves_the_connection_open(cluster: DeafBroker) -> None:
+    connection = cluster.connect()
+    pending = connection.post(METADATA)
+    pending.result(60_000)
+    connection.give_up(pending, 1.0)
+    assert not connection.closed
 
 
 def test_an_interrupt_between_writing_and_noting_it_closes_the_connection(
