@@ -227,7 +227,7 @@ class Round:
         with Admin(self.kafka.bootstrap_servers) as admin:
             admin.delete_topics([self.job.source])
         self.kafka.create_topic(self.job.source, PARTITIONS)
-        count = self.rng.choice((MORE, RECORDS))  # shorter than what was read, or not: only its id tells
+        count = self.rng.choice((MORE, RECORDS))  # as long as the former topic: only the id differs
         write_source(self.job, 1, range(PARTITIONS), count)
         if self.job.kind == "copy":
             for index in range(PARTITIONS):
