@@ -33,7 +33,7 @@ def offsets(decoded: DecodedRecordSet) -> list[int]:
 
 def test_records_with_lengths_that_begin_with_the_same_byte():
     """A length has two bytes here, and those of both sizes differ in the second one only."""
-    wanted = [b"x" * 200] * 40 + [b"y" * 264] * 20 + [b"z" * 200] * 3
+    wanted = [b"x" * 200] * 400 + [b"y" * 264] * 200 + [b"z" * 200] * 3
     data = batch([record(number, value) for number, value in enumerate(wanted)])
     assert values(decode_record_set(data, fetch_offset=0)) == wanted
 
