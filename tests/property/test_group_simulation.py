@@ -425,7 +425,7 @@ class Actor:
                 before = self.world.committed.get(tp, 0)
                 assert offset >= before, f"the commit of {tp} goes back from {before} to {offset}"
                 self.world.committed[tp] = offset
-            self.progress.committed(offsets)
+            self.progress.committed(offsets, self.progress.places(offsets))
 
     @property
     def reads(self) -> set[TopicPartition]:

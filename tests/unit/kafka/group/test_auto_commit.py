@@ -194,7 +194,7 @@ def test_a_position_that_went_back_takes_the_commits_back() -> None:
     world.progress.begin(A0, 0, None)
     world.hand_out(A0, 0, 30)
     assert world.back() == {A0: 30}
-    world.progress.committed({A0: 30})
+    world.progress.committed({A0: 30}, world.progress.places({A0: 30}))
     world.positions[A0] = 10
     assert world.back() == {A0: 10}
     assert world.progress.ahead({A0: 10}) == {A0: 10}

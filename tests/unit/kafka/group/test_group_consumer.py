@@ -120,6 +120,12 @@ def places(found: list[Record | None]) -> list[tuple[str, int] | None]:
     return [None if one is None else (one.topic, one.offset) for one in found]
 
 
+def committed(consumer: GroupConsumer, offsets: Offsets) -> None:
+    """As if the coordinator had stored them."""
+    progress = parts_of(consumer).commits.progress
+    progress.committed(offsets, progress.places(offsets))
+
+
 def asked(consumer: GroupConsumer) -> list[dict[TopicPartition, int]]:
     """The offsets that are committed from now on, at once."""
     found: list[dict[TopicPartition, int]] = []
@@ -330,7 +336,7 @@ def test_what_was_told_or_committed_or_sought_may_be_taken_away(make: Make) -> N
     gone, back = Change(revoked=frozenset([A0])), Change(assigned=frozenset([A0]))
     for settle in (
         lambda: consumer.offsets_to_commit(record(0)),
-        lambda: parts_of(consumer).commits.progress.committed({A0: 1}),
+        lambda: committed(consumer, {A0: 1}),
         lambda: consumer.seek(A0, 0),  # after an aborted transaction
     ):
         hand_out(consumer, 0)
@@ -539,7 +545,7 @@ def test_an_interrupt_as_decoded_records_are_returned_takes_nothing_from_the_cal
 def test_an_interrupt_of_close_leaves_no_thread_and_no_connection(make: Make, of_reader: bool) -> None:
     """Where it waits for one of its threads."""
     consumer = make(A0)
-    parts_of(consumer).commits.progress.committed({A0: 0})
+    committed(consumer, {A0: 0})
     consumer.commit(offsets={A0: 0})  # nothing to do, but its thread is there
     parts = parts_of(consumer)
     member, queue = parts.member, parts.commits.queue
@@ -579,7 +585,7 @@ def test_what_is_lost_while_it_is_taken_is_not_handed_out(make: Make) -> None:
 def test_what_an_interrupt_took_back_can_not_be_committed(make: Make) -> None:
     consumer = make(A0)
     hand_out(consumer, 0)
-    parts_of(consumer).commits.progress.committed({A0: 1})
+    committed(consumer, {A0: 1})
     hand_out(consumer, 1)
     consumer._give_back()
     with pytest.raises(CommitFailedError, match="only offsets 0 to 1 were read"):
