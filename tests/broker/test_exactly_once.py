@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from support.exactly_once.transactional_sink import BATCHES, PARTITIONS, ROWS, TASKS, Sink, complaints, read
 
+from spark_kafka_native.kafka import Admin
 from spark_kafka_native.kafka.cluster.router import router_for
 from spark_kafka_native.kafka.config.client_config import TransactionConfig
 from spark_kafka_native.kafka.errors import ConfigError, DeadlineExceededError
@@ -269,6 +270,35 @@ def test_a_marker_that_is_not_told_at_first_is_found(
     else:
         assert sink.run_task(0, 0).skipped == ROWS
     assert not complaints(read(kafka, target), 1)
+
+
+@pytest.mark.parametrize("deleted", ["first", "last"])
+def test_a_marker_outlives_one_of_the_topics_that_were_written_to(
+    kafka: Any, target: str, deleted: str
+) -> None:
+    """Kafka deletes the committed offsets of a topic together with it."""
+    sink = Sink(kafka, target)
+    sink.columns = RowColumns(names=("partition", "value", "topic"), topic=None)
+    sink.options = replace(sink.options, topic=None)
+    topics = [f"{target}-{name}" for name in ("first", "last")]
+    for topic in topics:
+        kafka.create_topic(topic, PARTITIONS)
+    rows = [
+        one.append_column("topic", pa.array([topics[i % 2] for i in range(one.num_rows)], pa.string()))
+        for one in sink.rows(0, 0)
+    ]
+    message = sink.run_task(0, 0, rows)
+    assert message.transaction is not None
+    sink.commit([message], 0)
+
+    gone, router = f"{target}-{deleted}", router_for(sink.options.client)
+    with Admin(kafka.bootstrap_servers) as admin:
+        admin.delete_topics([gone])
+    until = time.monotonic() + 120
+    while {tp.topic for tp in all_committed_offsets(router, message.transaction.transactional_id)} & {gone}:
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    assert sink.run_task(0, 0, rows).skipped == message.records
 
 
 @pytest.mark.parametrize("first", [0, 1])

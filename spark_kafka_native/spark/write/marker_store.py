@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from ...kafka.cluster.router import Router
@@ -147,10 +147,14 @@ class Markers(Protocol):
         `find_offsets`."""
 
     def add(
-        self, producer: TransactionalProducer, name: str, marker: CommitMarker, where: TopicPartition
+        self,
+        producer: TransactionalProducer,
+        name: str,
+        marker: CommitMarker,
+        where: Collection[TopicPartition],
     ) -> CommitMarker | None:
-        """Put it into the open transaction. ``where`` is a partition that the task has written to, or one of
-        the same topic.
+        """Put it into the open transaction. ``where`` has a partition of each topic that keeps it: Kafka
+        deletes the offsets of a group together with their topic.
 
         Returns the last one that was committed, as the broker says that has taken this one in: `last` may
         have been answered by one that was deposed and did not know it yet."""
@@ -185,10 +189,14 @@ class GroupMarkers:
         return CommitMarker.newest(find_offsets(self._router, name, where, deadline), name)
 
     def add(
-        self, producer: TransactionalProducer, name: str, marker: CommitMarker, where: TopicPartition
+        self,
+        producer: TransactionalProducer,
+        name: str,
+        marker: CommitMarker,
+        where: Collection[TopicPartition],
     ) -> CommitMarker | None:
         """As `Markers.add`."""
-        producer.send_offsets({where: marker.offset()}, name)
+        producer.send_offsets(dict.fromkeys(where, marker.offset()), name)
         return CommitMarker.newest(decided_offsets(self._router, name), name)
 
     def take_intents(self, job: str, timeout_ms: int, deadline: Deadline) -> Intents:
@@ -271,7 +279,7 @@ class MarkerTopic:
         producer: TransactionalProducer,
         name: str,
         marker: CommitMarker,
-        where: TopicPartition,  # noqa: ARG002
+        where: Collection[TopicPartition],  # noqa: ARG002
     ) -> CommitMarker | None:
         """As `Markers.add`."""
         value = {"batch": marker.batch_id} | marker.to_json()

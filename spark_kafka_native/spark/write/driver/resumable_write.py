@@ -215,7 +215,7 @@ class _Intent:
     def _write(self, job: str, intent: CommitMarker, deadline: Deadline) -> None:
         assert self._where is not None
         self._producer.begin(timeout=deadline)
-        now = self._markers.add(self._producer, job, intent, self._where)
+        now = self._markers.add(self._producer, job, intent, [self._where])
         if now != self._last:  # the transaction is aborted with the producer
             raise TransactionAbortableError(
                 f"the last intent was said to be {self._last}, and it is {now}: a broker answered that was "

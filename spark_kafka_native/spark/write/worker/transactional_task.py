@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 
 U64 = npt.NDArray[np.uint64]
 
+MARKED_TOPICS: Final = 100
+"""The most topics that keep a task's marker. With one, its deletion would take the marker along, and the rows
+of the other topics would be written again; ten thousand are more than a coordinator stores at once."""
+
 _ADAPTIVE: Final = ("spark.sql.adaptive.enabled", "spark.sql.adaptive.streaming.stateless.enabled")
 
 _ADAPTIVE_SINCE: Final = (4, 2)
@@ -207,11 +211,12 @@ def _write(
     written = producer.stats()
     if digest.rows:
         marker = CommitMarker(batch_id=task.batch_id, rows=digest.rows, hash=digest.hash)
-        # Any partition there is: one of a topic that was written to exists for sure.
-        where = TopicPartition(min(tp.topic for tp in written.partitions), 0)
+        # Partitions that exist for sure: of topics that were written to.
+        topics = sorted({tp.topic for tp in written.partitions})[:MARKED_TOPICS]
+        where = [TopicPartition(topic, 0) for topic in topics]
         name = task.name(once.transactional_id_prefix)
         if writing.columns.topic is None and markers.needs_place:
-            check_uncommitted(markers.last(name, where), task, name)
+            check_uncommitted(markers.last(name, where[0]), task, name)
         check_uncommitted(markers.add(producer, name, marker, where), task, name)
     job = task.job(once.transactional_id_prefix)
     message = KafkaCommitMessage.of(written, producer.detach(), job, digest.hash)

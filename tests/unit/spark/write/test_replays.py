@@ -40,14 +40,16 @@ class Remembered:
         self.looks = list(looks)
         self.taken_in = taken_in
         self.added: list[CommitMarker] = []
+        self.places: list[TopicPartition] = []
 
     def check(self) -> None: ...
 
     def last(self, _name: str, _where: TopicPartition | None) -> CommitMarker | None:
         return self.looks.pop(0)
 
-    def add(self, _producer: Any, _name: str, marker: CommitMarker, _where: Any) -> CommitMarker | None:
+    def add(self, _producer: Any, _name: str, marker: CommitMarker, where: Any) -> CommitMarker | None:
         self.added.append(marker)
+        self.places.extend(where)
         return self.taken_in
 
 
@@ -58,7 +60,9 @@ def cluster() -> Iterator[TransactionCluster]:
         yield running
 
 
-def write(cluster: TransactionCluster, patch: pytest.MonkeyPatch, markers: Remembered) -> KafkaCommitMessage:
+def write(
+    cluster: TransactionCluster, patch: pytest.MonkeyPatch, markers: Remembered, rows: pa.RecordBatch = ROWS
+) -> KafkaCommitMessage:
     client = {f"kafka.{name}": value for name, value in properties(cluster.bootstrap_servers).items()}
     quick = {"kafka.retry.backoff.ms": "5", "kafka.linger.ms": "0", "deliveryGuarantee": "exactly-once"}
     options = WriteOptions.parse(OptionValues.parse(client | quick, Scope.WRITE))
@@ -66,7 +70,7 @@ def write(cluster: TransactionCluster, patch: pytest.MonkeyPatch, markers: Remem
     patch.setattr(transactional_task, "find_markers", lambda *_: markers)
     columns = RowColumns(names=("value", "topic"), topic=None)
     task = BatchTask(query_id="q", batch_id=BATCH, partition=0)
-    return write_once(iter([ROWS]), columns, options, options.exactly_once, task)
+    return write_once(iter([rows]), columns, options, options.exactly_once, task)
 
 
 @pytest.mark.parametrize("before", [None, marker_of(BATCH - 1)])
@@ -78,6 +82,19 @@ def test_rows_of_which_nothing_is_committed_are_written(
     assert (message.records, message.skipped) == (2, 0)
     assert message.transaction is not None
     assert markers.added == [marker_of(BATCH)]
+
+
+@pytest.mark.parametrize("most", [100, 2])
+def test_each_topic_keeps_the_marker_up_to_a_number_of_them(
+    cluster: TransactionCluster, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    topics = ["t", "c", "a", "b"]
+    for topic in topics[1:]:
+        cluster.create(topic)
+    monkeypatch.setattr(transactional_task, "MARKED_TOPICS", most)
+    markers = Remembered(None, None)
+    write(cluster, monkeypatch, markers, pa.record_batch({"value": [b"1"] * 4, "topic": topics}))
+    assert markers.places == [TopicPartition(topic, 0) for topic in sorted(topics)[:most]]
 
 
 def test_the_marker_is_looked_for_once_no_earlier_attempt_can_be_committed_any_more(
