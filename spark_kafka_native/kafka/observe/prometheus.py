@@ -86,6 +86,8 @@ class _Exported:
     labels: _Labels
     by_partition: bool
     last: MetricsSnapshot | None = None
+    is_current: bool = True
+    """False if the client failed in the last scrape: ``last`` is older, and only its counters are shown."""
 
 
 class _Collector:
@@ -129,16 +131,16 @@ class _Collector:
             if not any(other is one for other in self._clients):
                 return  # a scrape by a signal handler, amid this one, has done it
             self._clients = [other for other in self._clients if other is not one]
+            one.is_current = False
             for (metric, tags), value in _values_of(one):
-                if metric.kind is not Kind.GAUGE:
-                    key = (one.labels, metric, tags)
-                    self._ended[key] = added(self._ended[key], value) if key in self._ended else value
+                key = (one.labels, metric, tags)
+                self._ended[key] = added(self._ended[key], value) if key in self._ended else value
             return
         try:
-            one.last = client.metrics()
+            one.last, one.is_current = client.metrics(), True
         except Exception:  # noqa: BLE001 - it would take the metrics of all others along
-            one.last = None
-            _LOG.exception("the metrics of %r are left out of this scrape", client)
+            one.is_current = False
+            _LOG.exception("the gauges of %r are left out of this scrape", client)
 
     def _family(self, metric: Metric, series: Mapping[_Labels, Value]) -> Any:
         """A label that only some of the values have is empty in the others: for Prometheus that is none."""
@@ -160,8 +162,9 @@ class _Collector:
 
 
 def _values_of(one: _Exported) -> Iterator[tuple[tuple[Metric, _Labels], Value]]:
-    """The last values of a client, partitions summed if that is wanted. A counter without tags that has not
-    counted yet is 0: ``increase`` in Prometheus misses the first error of one that begins at 1.
+    """The last values of a client, partitions summed if that is wanted; without gauges if they are old. A
+    counter without tags that has not counted yet is 0: ``increase`` in Prometheus misses the first error of
+    one that begins at 1.
     """
     if one.last is None:
         return
@@ -170,6 +173,8 @@ def _values_of(one: _Exported) -> Iterator[tuple[tuple[Metric, _Labels], Value]]
         if metric.kind is Kind.COUNTER and not metric.tags and _wing(metric.name) in wings:
             yield (metric, ()), 0
     for key, value in one.last:
+        if one.last.kinds[key.name].kind is Kind.GAUGE and not one.is_current:
+            continue
         tags = tuple(
             (name, _clean(text)) for name, text in key.tags if one.by_partition or name != _PARTITION
         )

@@ -401,6 +401,18 @@ def held_up(world: World) -> tuple[FetchRun, Held]:
     return start_in(world, background=held), held
 
 
+def test_a_new_partition_does_not_hide_that_the_leader_of_another_is_stale(world: World) -> None:
+    """The metadata at hand name the leader that has just refused."""
+    world.connected |= {1, 2}
+    run = start_in(world, ONE)
+    run.next(Deadline.after_ms(0))
+    run.state(ONE).broker.lose_leader()
+    run.add(TWO, 0, 20)
+    world.looked_up.clear()
+    run.next(Deadline.after_ms(0))
+    assert world.looked_up == ["anew"]
+
+
 def test_bounds_are_not_told_to_a_partition_that_was_moved_meanwhile(world: World) -> None:
     run, held = held_up(world)
     run.add(ONE, 99, 120)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import shutil
 import subprocess
 import sys
@@ -165,9 +166,32 @@ def test_a_client_that_fails_takes_no_other_along(
         raise RuntimeError("no")
 
     bad.metrics = metrics  # type: ignore[method-assign]
-    assert scraped(registry)[key("kafka_consumer_lag", topic="t", app="good")] == 2
-    assert key("kafka_consumer_lag", topic="t", app="bad") not in scraped(registry)  # rather than old ones
+    found = scraped(registry)
+    assert found[key("kafka_consumer_lag", topic="t", app="good")] == 2
+    assert key("kafka_consumer_lag", topic="t", app="bad") not in found  # rather than an old one
     assert "left out of this scrape" in caplog.text
+
+
+def test_what_a_client_had_counted_before_it_failed_stays(
+    registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A counter that is gone and comes back would be one that has begun anew."""
+    client = Client()
+    client.registry.count(catalogue.REQUESTS, 2, "Fetch")
+    export_to_prometheus(client, registry)
+    requests = key("kafka_client_requests_total", api="Fetch")
+    assert scraped(registry)[requests] == 2
+
+    def metrics() -> Any:
+        raise RuntimeError("no")
+
+    client.metrics = metrics  # type: ignore[method-assign]
+    with caplog.at_level(logging.CRITICAL + 1, "spark_kafka_native.telemetry"):  # a traceback would keep it
+        assert scraped(registry)[requests] == 2
+    del client
+    gc.collect()
+    for _ in range(2):
+        assert scraped(registry)[requests] == 2
 
 
 def test_a_scrape_amid_a_scrape_does_not_wait_for_it(registry: CollectorRegistry) -> None:
