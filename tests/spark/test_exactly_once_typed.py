@@ -180,15 +180,24 @@ def letters_of(kafka: EmbeddedKafka, topic: str) -> list[bytes]:
     return sorted(one[2] for one in records_of(kafka, f"{topic}-letters"))
 
 
-def batches_committed(kafka: EmbeddedKafka, checkpoint: Path) -> list[int]:
-    """The last one that each of the two tasks has committed, in ascending order."""
+def await_committed(kafka: EmbeddedKafka, checkpoint: Path, wanted: list[int]) -> None:
+    """The last micro-batches that the two tasks have committed, in ascending order, are those ``wanted``. A
+    transaction that a task has left open is not waited for, but a coordinator writes the outcome of one after
+    it has answered."""
+    from support.waiting import eventually
+
     query_id = json.loads((checkpoint / "metadata").read_text())["id"]
     router = Router(ClientConfig(bootstrap_servers=(kafka.bootstrap_servers,)))
+    names = [f"pykafka-{query_id}-{task}" for task in range(2)]
+
+    def found() -> list[int]:
+        each = [all_committed_offsets(router, name, stable=False).values() for name in names]
+        return sorted(max((one.offset for one in offsets), default=-1) for offsets in each)
+
     try:
-        found = [all_committed_offsets(router, f"pykafka-{query_id}-{task}") for task in range(2)]
+        eventually(lambda: found() == wanted, "the commits")
     finally:
         router.close()
-    return sorted(max((one.offset for one in offsets.values()), default=-1) for offsets in found)
 
 
 def bad(records: int) -> list[bytes]:
@@ -208,7 +217,7 @@ def test_a_batch_that_runs_again_has_its_bytes_headers_and_letters_once(
     spark.dataSource.register(source_of(writer))
     with pytest.raises(Exception, match=r"(?s)crash|EOF|died|reset|exited"):
         run(f"dying-{writer.__name__}")
-    assert batches_committed(kafka, tmp_path / "checkpoint") == committed
+    await_committed(kafka, tmp_path / "checkpoint", committed)
     assert letters_of(kafka, topic) == bad(2 * PER_BATCH)  # before the rows of the batch
     run()
     run.plain()
@@ -232,7 +241,7 @@ def test_a_new_version_of_the_schema_stops_a_batch_that_is_half_committed(
     spark.dataSource.register(source_of(CommittingWriter))
     with pytest.raises(Exception, match=r"(?s)crash|EOF|died|reset|exited"):
         run("dying-CommittingWriter")
-    assert batches_committed(kafka, tmp_path / "checkpoint") == [0, 1]
+    await_committed(kafka, tmp_path / "checkpoint", [0, 1])
     registry[0].guids.append(uuid.uuid4())
     with pytest.raises(Exception, match=r"were committed before the restart.*value\.schemaVersion"):
         run()

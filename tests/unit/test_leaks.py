@@ -57,7 +57,7 @@ def test_threads_that_are_left_behind_fail_their_test(tmp_path: Path) -> None:
 
 
 SOCKETS = """
-import socket, threading
+import socket, subprocess, sys, threading
 from spark_kafka_native.kafka.cluster.router import router_for
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.testing import MockBroker
@@ -81,6 +81,18 @@ def test_that_drops_one_in_a_cycle():
 def test_that_closes_one_late():
     threading.Timer(0.1, socket.socket().close).start()
 
+def test_whose_peer_is_another_process():
+    serve = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1]); input()"
+    how = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    beside = subprocess.Popen([sys.executable, "-u", "-c", serve], **how)
+    left.append(beside)
+    left.append(socket.create_connection(("127.0.0.1", int(beside.stdout.readline()))))
+
+def test_that_connects_to_itself():
+    server = socket.create_server(("127.0.0.1", 0))
+    left.append(socket.create_connection(server.getsockname()))
+    left.append(server)
+
 def test_of_a_router_that_stays_warm():
     with MockBroker() as broker:
         config = ClientConfig.from_properties({"bootstrap.servers": broker.bootstrap_servers})
@@ -91,6 +103,7 @@ def test_of_a_router_that_stays_warm():
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the system does not show descriptors")
 def test_a_socket_that_is_left_open_fails_its_test(tmp_path: Path) -> None:
     ran = run_pytest(tmp_path, CONFTEST, SOCKETS)
-    assert "1 failed, 5 passed, 1 error" in ran.stdout, ran.stdout + ran.stderr
+    assert "1 failed, 7 passed, 2 errors" in ran.stdout, ran.stdout + ran.stderr
     assert "ERROR test_some.py::test_that_leaves_one" in ran.stdout
+    assert "ERROR test_some.py::test_that_connects_to_itself" in ran.stdout
     assert "the test left sockets open: socket:[" in ran.stdout
