@@ -108,6 +108,7 @@ class Round:
             partitions=PARTITIONS,
             once=kind.endswith("once"),
             strict="retention" not in self.faults,
+            packed=self.rng.random() < 0.5,
         )
         source, sink = self.job.source, self.job.sink
         self.topics = {"read": [source], "write": [sink], "copy": [source, sink]}[what]
@@ -355,7 +356,11 @@ class Round:
         for name, places in wanted.items():
             first = list(dict.fromkeys(found[name]))
             missing, strange = places - set(first), set(first) - places
-            missing -= {(0, number) for number in range(self.deleted[name[0]])}
+            # A reader loses what lies between its position and the first record that is left, nothing before.
+            until = self.deleted[name[0]]
+            below = sorted(place for place in missing if place < (0, until))
+            if below == [(0, number) for number in range(until - len(below), until)]:
+                missing -= set(below)
             # The end of the former topic, but a strict read fails, or has all of it.
             if "recreate" in self.faults and not (self.job.kind == "read" and self.job.strict):
                 last = max((number for generation, number in first if generation == 0), default=-1)

@@ -40,7 +40,8 @@ _CLIENT = {
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """``kind``: read, write or copy (a stream). ``records``: in each partition of the source, or in each task
-    of a write. ``once``: exactly once. ``strict``: a loss of data is an error."""
+    of a write. ``once``: exactly once. ``strict``: a loss of data is an error. ``packed``: one task reads all
+    partitions."""
 
     kind: str
     folder: str
@@ -52,6 +53,7 @@ class Job:
     partitions: int
     once: bool = False
     strict: bool = True
+    packed: bool = False
 
     def save(self) -> Path:
         path = Path(self.folder, "job.json")
@@ -63,7 +65,8 @@ class Job:
 
     def read_options(self) -> dict[str, str]:
         lenient = {"failOnDataLoss": str(self.strict).lower(), "kafkaConsumer.pollTimeoutMs": "300000"}
-        return self.options() | lenient | {"subscribe": self.source}
+        packing = {"maxPartitions": "1"} if self.packed else {}
+        return self.options() | lenient | packing | {"subscribe": self.source}
 
     def write_options(self) -> dict[str, str]:
         guarantee = "exactly-once" if self.once else "at-least-once"
