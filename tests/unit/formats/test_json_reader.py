@@ -13,7 +13,7 @@ import pytest
 
 from spark_kafka_native.formats.json.json_format import JsonDecoder
 from spark_kafka_native.formats.json.read_kernel import Reader, choose_reader, load_reader
-from spark_kafka_native.formats.json.read_program import compile_read, powers_of_five
+from spark_kafka_native.formats.json.read_program import LEAST_POWER, compile_read, powers_of_five
 
 pytestmark = pytest.mark.skipif(load_reader() is None, reason="there is no C compiler")
 
@@ -242,6 +242,12 @@ def test_the_environment_turns_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 STRUCT, INTEGER, LIST = 9, 1, 8
+
+
+def test_the_powers_of_five_that_fit_are_exact() -> None:
+    for power in range(55):
+        high, low = (int(word) for word in powers_of_five()[power - LEAST_POWER])
+        assert high << 64 | low == 5**power << (128 - (5**power).bit_length())
 
 
 @pytest.mark.parametrize(

@@ -369,10 +369,13 @@ def test_answers_of_ones_own(broker: MockBroker) -> None:
 
 
 def test_an_api_that_only_the_script_knows(broker: MockBroker) -> None:
-    broker.on("DescribeLogDirs").reply({"results": [{"log_dir": "/data", "topics": []}]})
+    full = {"log_dir": "/full", "topics": [], "total_bytes": 9, "usable_bytes": 0}
+    of_old = {"log_dir": "/data", "topics": [], "total_bytes": -1, "usable_bytes": -1}
+    broker.on("DescribeLogDirs").reply({"results": [full, of_old]})
 
     with Admin(broker.bootstrap_servers) as admin:
-        assert [one.path for one in admin.describe_log_dirs()] == ["/data"]
+        found = [(one.path, one.total_bytes, one.usable_bytes) for one in admin.describe_log_dirs()]
+    assert found == [("/full", 9, 0), ("/data", None, None)]
 
 
 def test_an_api_that_is_not_known_ends_the_connection(

@@ -71,6 +71,12 @@ def test_unknown_names_are_warned_of_refused_or_passed_over(scope):
         judged(scope, unknownOptions="perhaps")
 
 
+def test_of_the_options_only_those_of_the_registry_may_be_for_keys_or_values_alone():
+    assert judged(value__format="json", value__registry__url="http://r", key__registry__url="http://s") == ()
+    [line] = judged(value__format="json", value__failOnDataLoss="false")
+    assert line.startswith("Unknown option 'value.failOnDataLoss' is ignored")
+
+
 def test_what_is_known_and_has_no_effect_is_said_unless_it_is_refused():
     known = {"kafka__ssl__engine__factory__class": "C", "maxOffsetsPerTrigger": "1"}
     said = judged(**known)

@@ -95,6 +95,25 @@ def test_tasks_of_a_write_that_is_complete_are_left_alone(monkeypatch: pytest.Mo
         assert run.void is None
 
 
+@pytest.mark.parametrize(
+    ("before", "committed", "line"),
+    [
+        (replace(INTENT, is_complete=True), (), "was completed by an earlier run: its 9 rows"),
+        (INTENT, (1,), "committed 3 of its 9 rows in 1 of its 3 tasks"),
+        (INTENT, (), None),
+        (None, (), None),
+    ],
+)
+def test_a_user_hears_what_an_earlier_run_has_committed(
+    monkeypatch: pytest.MonkeyPatch, before: CommitMarker | None, committed: tuple[int, ...], line: str | None
+) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(resumable_write, "inform", lines.append)
+    begin(monkeypatch, before, committed=committed)
+    assert len(lines) == (line is not None)
+    assert line is None or line in lines[0]
+
+
 def test_what_is_open_of_the_write_is_ended_and_nothing_of_other_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -4,6 +4,7 @@ import os
 import threading
 import time
 
+import pyarrow as pa
 import pytest
 from support.brokers.produce_cluster import (
     NO_ANSWER_NOT_APPLIED,
@@ -100,6 +101,16 @@ def test_flush_has_a_deadline_and_close_gives_up_what_is_left(cluster):
     assert "closed before" in str(errors[0])
     with pytest.raises(ProducerClosedError):
         producer.send("t", value=b"x")
+
+
+def test_rows_that_keep_coming_do_not_put_off_those_that_linger(cluster):
+    rows = pa.record_batch({"value": [b"x"], "partition": pa.array([0], pa.int32())})
+    with producing(cluster, linger_ms=300, batch_records=1_000_000, batch_size=1_000_000) as producer:
+        until = time.monotonic() + 60
+        while not cluster.values(TP):
+            assert time.monotonic() < until
+            producer.send_columns(rows, "t")
+            time.sleep(0.02)
 
 
 def test_close_delivers_what_lingers(cluster):
