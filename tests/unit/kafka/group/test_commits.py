@@ -294,6 +294,12 @@ def test_what_is_asked_for_before_the_end_is_committed(group: ScriptedGroup) -> 
     assert group.committed == {A0: 2}
 
 
+def test_a_commit_of_nothing_is_done_at_once(group: ScriptedGroup) -> None:
+    with GroupConsumer(group.cluster.bootstrap_servers, "a", "g", enable_auto_commit=False) as consumer:
+        consumer.commit_async(offsets={}).result(WITHIN_S)
+    assert group.committed == {}
+
+
 def test_a_seek_before_reading_begins_moves_the_group_with_the_next_commit(group: ScriptedGroup) -> None:
     group.committed[A0] = 2
 

@@ -109,6 +109,7 @@ def test_an_option_of_another_place_is_told():
         ("minPartitions", "0", "minPartitions must be positive"),
         ("maxRecordsPerPartition", "-1", "maxrecordsperpartition must be positive"),
         ("minPartitions", "3000000000", "must be between"),
+        ("maxOffsetsPerTrigger", "9223372036854775808", "must be between .* and 9223372036854775807"),
         ("startingOffsetsByTimestampStrategy", "first", "No value found for 'first'"),
         ("maxTriggerDelay", "soon", "is a duration such as"),
         ("fetchOffset.numRetries", "-1", "must be between 0 and"),

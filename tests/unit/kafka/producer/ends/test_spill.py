@@ -137,7 +137,16 @@ def test_a_second_damaged_file_of_the_same_number_is_kept_beside_the_first(tmp_p
 
 @pytest.mark.parametrize(
     "change",
-    [{"topic": 7}, {"partition": "0"}, {"records": None}, {"place": 7}, {"place": ["a"]}, {"topic_id": "x"}],
+    [
+        {"topic": 7},
+        {"partition": "0"},
+        {"records": None},
+        {"place": 7},
+        {"place": ["a"]},
+        {"topic_id": "x"},
+        ["topic"],
+        None,
+    ],
     ids=str,
 )
 def test_a_batch_that_is_described_as_none_can_be_is_set_aside(tmp_path, change):
@@ -145,7 +154,11 @@ def test_a_batch_that_is_described_as_none_can_be_is_set_aside(tmp_path, change)
     folder.keep([entry(0), entry(1)])
     folder.close()
     (file,) = tmp_path.glob("*.batches")
-    changed = described_otherwise(file.read_bytes(), lambda meta: json.dumps(json.loads(meta) | change))
+
+    def otherwise(meta):
+        return json.dumps(json.loads(meta) | change if isinstance(change, dict) else change)
+
+    changed = described_otherwise(file.read_bytes(), otherwise)
     file.write_bytes(changed)
     again = SpillFolder(str(tmp_path))
     assert [one.reason for one in again.entries] == ["why 1"]
