@@ -61,6 +61,15 @@ def check(assigned: Assignments, members: Collection[SubscribedMember], counts: 
     assert set(assigned) == set(topics)
 
 
+def test_static_members_come_first() -> None:
+    """Else a member that joins, of whatever name, would move their partitions."""
+    static = SubscribedMember(member_id="b", group_instance_id="z", topics=frozenset("a"))
+    dynamic = SubscribedMember(member_id="a", topics=frozenset("a"))
+    for assignor in (RangeAssignor(), RoundRobinAssignor()):
+        found = assignor.assign([dynamic, static], {"a": 2})
+        assert found == {"b": [TopicPartition("a", 0)], "a": [TopicPartition("a", 1)]}
+
+
 def settled(
     assignor: Assignor, members: Collection[SubscribedMember], counts: Mapping[str, int]
 ) -> Iterator[Assignments]:

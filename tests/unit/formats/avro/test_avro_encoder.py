@@ -36,6 +36,7 @@ def encode(kernel: AvroKernel, rows: pa.Array, schema: Any) -> list[bytes | None
     return encoder.encode(rows).to_pylist()
 
 
+TIME = {"type": "long", "logicalType": "time-micros"}
 MICROS = {"type": "long", "logicalType": "timestamp-micros"}
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
 
@@ -55,6 +56,7 @@ def decimal(precision: int, scale: int, size: int | None = None) -> dict[str, An
         ([7], pa.int32(), "long", [b"\x0e"]),
         ([1.0], pa.float32(), "double", [b"\0\0\0\0\0\0\xf0\x3f"]),
         ([True, False], pa.bool_(), "boolean", [b"\x01", b"\x00"]),
+        ([1], pa.time64("us"), TIME, [b"\x02"]),
         (["a"], pa.string(), "string", [b"\x02a"]),
         (["a"], pa.large_string(), "string", [b"\x02a"]),
         (["a"], pa.string(), "bytes", [b"\x02a"]),
@@ -124,6 +126,7 @@ def test_a_row_that_the_schema_does_not_have_is_named(
         (pa.struct([("x", pa.int32())]), record(), "has no field `x`"),
         (pa.struct([]), record(("a", "int")), "`a` without a default"),
         (pa.timestamp("us"), MICROS, "can't be written as long"),
+        (pa.time64("us"), MICROS, "can't be written as long"),
         (pa.timestamp("us", "UTC"), "long", "can't be written as long"),
         (pa.decimal128(10, 2), decimal(5, 2), "can't be written as bytes"),
         (pa.decimal128(5, 3), decimal(5, 2), "can't be written as bytes"),

@@ -90,6 +90,7 @@ def ranges(planner, start, end):
 def test_batches_follow_one_another():
     logs = Logs({T0: 5}, {T0: 9})
     planner = planner_of(logs)
+    assert planner.report() is None
     first = planner.initial()
     end = planner.latest(first, limited=False)
     assert ranges(planner, first, end) == [("t", 0, 5, 9, OLD)]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafka_native.spark.write.driver.write_summary import WriteSummary
+from spark_kafka_native.spark.write.write_task import KafkaCommitMessage
 
 
 def test_a_summary_that_can_not_be_put_in_its_place_leaves_nothing_behind(
@@ -19,3 +20,13 @@ def test_a_summary_that_can_not_be_put_in_its_place_leaves_nothing_behind(
     WriteSummary.of([]).save(str(tmp_path / "summary.json"))
     assert "could not be written" in caplog.text
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_partition_of_several_tasks_is_added_up() -> None:
+    rows = (("t", 0, 3, 30, 7, 9), ("t", 0, 2, 21, 4, 12), ("t", 0, 1, 10, -1, -1), ("t", 1, 1, 5, -1, -1))
+    messages = [
+        KafkaCommitMessage(records=0, bytes=0, batches=0, retries=0, partitions=(row,)) for row in rows
+    ]
+    found = WriteSummary.of([*messages, None])
+    assert found.partitions == (("t", 0, 6, 61, 4, 12), ("t", 1, 1, 5, -1, -1))
+    assert found.tasks == 4
