@@ -40,6 +40,8 @@ COMPACTED = {
     "delete.retention.ms": "100",
     "max.compaction.lag.ms": "100",
 }
+OPEN_MS = 900_000
+"""The longest that a broker allows: an abort by timeout between two reads would tell them apart."""
 NAMES = ["h", "", "ü", "a" * 40]
 
 
@@ -165,7 +167,8 @@ class History:
 
     def leave_open(self) -> None:
         """A transaction that stays open until the end: it holds the last stable offset."""
-        producer = TransactionalProducer(self.servers, f"{self.topic}-open-{len(self.open)}")
+        name = f"{self.topic}-open-{len(self.open)}"
+        producer = TransactionalProducer(self.servers, name, transaction_timeout_ms=OPEN_MS)
         self.open.append(producer)
         self._begin(producer)
 
