@@ -22,11 +22,17 @@ from spark_kafka_native.kafka.protocol.api.transaction_admin import (
 A0 = TopicPartition("a", 0)
 
 
-def test_an_abort_with_a_lost_response_is_found_to_be_done() -> None:
-    """The second attempt finds no transaction: that was the first one's work."""
+@pytest.mark.parametrize(("known", "sent"), [(-1, 0), (5, 5)])
+def test_an_abort_with_a_lost_response_is_found_to_be_done(known: int, sent: int) -> None:
+    """The second attempt finds no transaction: that was the first one's work. The marker has the epoch of the
+    coordinator, if there was one: an older one would be refused."""
     open_ = [
         ProducerState(
-            producer_id=7, producer_epoch=0, last_timestamp=0, coordinator_epoch=0, current_txn_start_offset=1
+            producer_id=7,
+            producer_epoch=3,
+            last_timestamp=0,
+            coordinator_epoch=known,
+            current_txn_start_offset=1,
         )
     ]
 
@@ -46,6 +52,9 @@ def test_an_abort_with_a_lost_response_is_found_to_be_done() -> None:
         cluster[1].on(WriteTxnMarkersRequest, abort)
         with Admin(cluster.bootstrap_servers, retry_backoff_ms=5) as admin:
             admin.abort_hanging(A0, 1)
-            assert len(cluster[1].requests(WriteTxnMarkersRequest)) == 1
+            [request] = cluster[1].requests(WriteTxnMarkersRequest)
+            [marker] = request.markers
+            assert (marker.producer_id, marker.producer_epoch, marker.coordinator_epoch) == (7, 3, sent)
+            assert not marker.transaction_result
             with pytest.raises(ValueError, match="no transaction is open in a-0 that begins at offset 1"):
                 admin.abort_hanging(A0, 1)
