@@ -62,7 +62,7 @@ def check(assigned: Assignments, members: Collection[SubscribedMember], counts: 
 
 
 def test_static_members_come_first() -> None:
-    """Else a member that joins, of whatever name, would move their partitions."""
+    """Else a member that joins would move their partitions, by its name."""
     static = SubscribedMember(member_id="b", group_instance_id="z", topics=frozenset("a"))
     dynamic = SubscribedMember(member_id="a", topics=frozenset("a"))
     for assignor in (RangeAssignor(), RoundRobinAssignor()):

@@ -1,4 +1,4 @@
-"""Users of SCRAM: what is refused before any broker is asked."""
+"""Users of SCRAM: settings that are refused before any broker is asked."""
 
 from __future__ import annotations
 
