@@ -58,7 +58,7 @@ class Cluster:
         check_shared(router, client)
         made = cls(router or Router(client), consumer, owns_router=router is None)
         try:
-            made._metadata(timeout)
+            made._metadata(made._deadline(timeout))
         except BaseException:
             made.close()
             raise
@@ -91,18 +91,18 @@ class Cluster:
         """The id that the cluster got when it was formatted. It never changes, so it is asked for only if no
         metadata was received yet.
         """
-        return self._router.snapshot.cluster_id or self._metadata(None).cluster_id
+        return self._router.snapshot.cluster_id or self._metadata(self._deadline(None)).cluster_id
 
     def brokers(self, timeout: float | None = None) -> tuple[Broker, ...]:
         """The brokers that are up, by node id."""
-        found = self._metadata(timeout).brokers
+        found = self._metadata(self._deadline(timeout)).brokers
         return tuple(found[node_id] for node_id in sorted(found))
 
     def controller(self, timeout: float | None = None) -> Broker | None:
         """The controller by the metadata: with KRaft any broker, which forwards requests to the
         controller.
         """
-        metadata = self._metadata(timeout)
+        metadata = self._metadata(self._deadline(timeout))
         return None if metadata.controller_id is None else metadata.brokers.get(metadata.controller_id)
 
     def topics(self, *, internal: bool = False, timeout: float | None = None) -> tuple[str, ...]:
@@ -148,15 +148,14 @@ class Cluster:
 
     def connection(self, node_id: int, timeout: float | None = None) -> Connection:
         """A live connection to a broker of the cluster, shared with the other calls of this object."""
-        self._metadata(timeout)
-        return self._router.connection(node_id, self._deadline(timeout))
+        return self._connection(node_id, self._deadline(timeout))
 
     def send(self, request: Request[R], node_id: int | None = None, timeout: float | None = None) -> R:
         """Send a request of your own to one broker, or to any, and return its response."""
         limit = self._deadline(timeout)
         if node_id is None:
             return self._router.send_any(request, limit)
-        return self.connection(node_id, timeout).send(request, deadline=limit)
+        return self._connection(node_id, limit).send(request, deadline=limit)
 
     def list_offset(
         self, topic: str, partition: int, when: When = OffsetAt.LATEST, timeout: float | None = None
@@ -197,9 +196,13 @@ class Cluster:
         tp = TopicPartition(topic, partition)
         return fetch_once(self._router, tp, offset, self._config, self._deadline(timeout))
 
-    def _metadata(self, timeout: float | None) -> ClusterMetadata:
+    def _connection(self, node_id: int, limit: Deadline) -> Connection:
+        self._metadata(limit)
+        return self._router.connection(node_id, limit)
+
+    def _metadata(self, limit: Deadline) -> ClusterMetadata:
         """The known metadata of the brokers, requested again if they are old."""
-        limit, age_s = self._deadline(timeout), time.monotonic() - self._asked_at
+        age_s = time.monotonic() - self._asked_at
         if age_s * 1000 < self._router.config.metadata_max_age_ms:
             return self._router.metadata((), deadline=limit)
         found = self._router.metadata((), refresh=True, deadline=limit)

@@ -162,7 +162,8 @@ class TopicAdmin(AdminFamily):
         def attempt() -> None:
             by_node: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
             refused: list[BrokerError] = []
-            for tp, leader in self._router.leaders(tp for tp in before if tp not in first).items():
+            pending = [tp for tp in before if tp not in first]
+            for tp, leader in self._router.leaders(pending, limit).items():
                 by_node[leader.node_id][tp] = before[tp]
             for node_id, offsets in by_node.items():
                 response = self._router.send_to(node_id, _delete_records(offsets, limit), limit)

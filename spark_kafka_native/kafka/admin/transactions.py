@@ -264,7 +264,7 @@ class TransactionAdmin(AdminFamily):
                 if is_asked:
                     return  # by the request before, of which the response was lost
                 raise ValueError(f"no transaction is open in {tp} that begins at offset {start_offset}")
-            node_id = self._router.leader(tp).node_id
+            node_id = self._router.leader(tp, limit).node_id
             is_asked = True
             response = self._router.send_to(node_id, _abort(tp, found[0]), limit)
             for marker in response.markers:

@@ -135,12 +135,14 @@ class Router:
         """
         return _leader(self.metadata((topic_partition.topic,), deadline=deadline), topic_partition)
 
-    def leaders(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Leader]:
+    def leaders(
+        self, topic_partitions: Iterable[TopicPartition], deadline: Deadline | None = None
+    ) -> dict[TopicPartition, Leader]:
         """The leaders of several partitions, with one metadata request for all that are unknown. Raises the
         error of the first partition that has none.
         """
         wanted = list(topic_partitions)
-        metadata = self.metadata({tp.topic for tp in wanted})
+        metadata = self.metadata({tp.topic for tp in wanted}, deadline=deadline)
         return {tp: _leader(metadata, tp) for tp in wanted}
 
     def known_leaders(

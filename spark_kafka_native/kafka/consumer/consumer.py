@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Self, overload
 
 from ..cluster.metadata import Topic
@@ -90,6 +92,7 @@ class Consumer:
         self._router = router or Router(client)
         if columns is not None and (unknown := set(columns) - ALL_COLUMNS):
             raise ValueError(f"no such columns: {sorted(unknown)}; there are {sorted(ALL_COLUMNS)}")
+        self._missing: dict[TopicPartition, _Missing] = {}
         try:
             found = self._find_partitions(partitions)
             self._ends = self._resolve(dict.fromkeys(found, OffsetAt.LATEST)) if stop_at_end else None
@@ -98,6 +101,7 @@ class Consumer:
             self._close_router()
             raise
         self._known = set(found)
+        self._lock = threading.RLock()  # a signal handler may seek or pause
         wanted = None if columns is None else frozenset(columns)
         self._all_partitions = partitions is None
         watch = _watch(weakref.WeakMethod(self._add_new)) if partitions is None or self._missing else None
@@ -209,8 +213,9 @@ class Consumer:
 
     @property
     def paused(self) -> tuple[TopicPartition, ...]:
-        """The partitions that are paused."""
-        return tuple(sorted(tp for tp, paused in self._reader.partitions.items() if paused))
+        """The partitions that are paused, also those that cannot be read yet."""
+        missing = [tp for tp, one in self._missing.items() if one.paused]
+        return tuple(sorted([*missing, *(tp for tp, paused in self._reader.partitions.items() if paused)]))
 
     def seek(
         self, place: OffsetLike, partition: int | TopicPartition | None = None, *, whence: Whence = "offset"
@@ -222,16 +227,19 @@ class Consumer:
         log's ends: ``seek(-10, whence="end")`` is ten offsets before the end. Raises as making a `Consumer`
         does.
         """
-        chosen = self._chosen(partition)
         if whence == "offset":
             at = offset_or_at(place)
+            if partition is None:
+                self._reader.check_process()  # before the lock, which the other process may hold
+                with self._lock:
+                    self._missing = {tp: replace(one, place=at) for tp, one in self._missing.items()}
+            chosen = self._chosen(partition)
             offsets = self._resolve(dict.fromkeys(chosen, at))
         else:
+            chosen = (*self.partitions, *self._missing) if partition is None else self._chosen(partition)
             offsets = self._resolve_relative(place, chosen, whence)
         for topic_partition, offset in offsets.items():
-            if self._missing.pop(topic_partition, None) is not None:
-                self._reader.add(topic_partition, offset)
-            else:
+            if not self._begin(topic_partition, offset):
                 self._reader.seek(topic_partition, offset)
 
     def position(self, partition: int | TopicPartition | None = None) -> int:
@@ -245,20 +253,30 @@ class Consumer:
         offset), for one partition or (None) all, also those that cannot be read yet; asks the leaders.
         """
         # Without them, a caller that reads until there is no lag would miss their records.
-        missing = dict(self._missing) if partition is None else {}
+        missing = {tp: one.place for tp, one in self._missing.items()} if partition is None else {}
         begins = self._resolve(missing) | {tp: self._reader.position(tp) for tp in self._chosen(partition)}
         ends = self._resolve(dict.fromkeys(begins, OffsetAt.LATEST))
         return {tp: max(0, end - begins[tp]) for tp, end in ends.items()}
 
     def pause(self, partition: int | TopicPartition | None = None) -> None:
         """Hand out nothing of one partition, or (None) of all, until `resume`; fetched records are kept."""
-        for topic_partition in self._chosen(partition):
+        for topic_partition in self._pausing(partition, True):
             self._reader.pause(topic_partition)
 
     def resume(self, partition: int | TopicPartition | None = None) -> None:
         """Continue with partitions that were paused."""
-        for topic_partition in self._chosen(partition):
+        for topic_partition in self._pausing(partition, False):
             self._reader.resume(topic_partition)
+
+    def _pausing(self, partition: int | TopicPartition | None, paused: bool) -> list[TopicPartition]:
+        """Note it for those of the partitions that cannot be read yet; returns the others."""
+        self._reader.check_process()  # before the lock, which the other process may hold
+        with self._lock:
+            chosen = {*self.partitions, *self._missing} if partition is None else {self._one(partition)}
+            begun = sorted(chosen - self._missing.keys())
+            for topic_partition in chosen & self._missing.keys():
+                self._missing[topic_partition] = replace(self._missing[topic_partition], paused=paused)
+        return begun
 
     def metrics(self) -> MetricsSnapshot:
         """The metrics so far; `MetricsSnapshot.since` returns the difference to an earlier snapshot. A shared
@@ -310,7 +328,7 @@ class Consumer:
         asked = {tp: place for tp, place in places.items() if isinstance(place, OffsetAt)}
         level, limit = self._config.isolation_level, self._router.deadline()
         found, failed = resolve_offsets_of_each(self._router, asked, level, limit)
-        self._missing = {tp: asked[tp] for tp in failed}
+        self._missing = {tp: _Missing(asked[tp]) for tp in failed}
         for topic_partition, error in failed.items():
             if not is_retriable(error):
                 raise error
@@ -360,14 +378,36 @@ class Consumer:
         # One attempt: a thread of the reader waits for it, and there will be another one.
         limit = self._router.deadline(self._router.config.request_timeout_ms)
         known = self._router.refresh(self.topics, limit).topics
-        missing = dict(self._missing)
+        missing = {tp: one.place for tp, one in self._missing.items()}
+        asked = {tp: place for tp, place in missing.items() if isinstance(place, OffsetAt)}
         level = self._config.isolation_level
-        for topic_partition, offset in try_resolve_offsets(self._router, missing, level, limit)[0].items():
-            if self._missing.pop(topic_partition, None) is not None:  # `seek` may have been first
-                self._reader.add(topic_partition, offset)
+        found, _ = try_resolve_offsets(self._router, asked, level, limit)
+        sought = {tp: place for tp, place in missing.items() if isinstance(place, int)}
+        for topic_partition, offset in (sought | found).items():
+            self._begin(topic_partition, offset, missing[topic_partition])
         if self._all_partitions:
             self._add_unknown(known, limit)
         return bool(self._missing)
+
+    def _begin(
+        self, topic_partition: TopicPartition, offset: int, place: int | OffsetAt | None = None
+    ) -> bool:
+        """Begin to read a partition that was missing; False if it is not (any more), or `seek` has moved it
+        from ``place`` meanwhile.
+        """
+        self._reader.check_process()
+        with self._lock:
+            one = self._missing.get(topic_partition)
+            if one is None or place not in (None, one.place):
+                return False
+            # An interrupt may end this between the calls, and the next one completes it.
+            added = topic_partition not in self._reader.partitions
+            if added:
+                self._reader.add(topic_partition, offset)
+            if one.paused:
+                self._reader.pause(topic_partition)
+            del self._missing[topic_partition]
+            return added
 
     def _add_unknown(self, known: Mapping[str, Topic], limit: Deadline) -> None:
         topics = [known[name] for name in self.topics if name in known and not known[name].error_code]
@@ -379,6 +419,15 @@ class Consumer:
         for topic_partition in new:
             self._reader.add(topic_partition, first[topic_partition].offset or 0)
             self._known.add(topic_partition)
+
+
+@dataclass(frozen=True, slots=True)
+class _Missing:
+    """A partition that cannot be read yet."""
+
+    place: int | OffsetAt
+    """Where to begin."""
+    paused: bool = False
 
 
 def _watch(add_new: weakref.WeakMethod[Callable[[], bool]]) -> Callable[[], bool]:

@@ -115,7 +115,7 @@ def ask_leader(
     router: Router, topic_partition: TopicPartition, offset: int, config: ConsumerConfig, deadline: Deadline
 ) -> tuple[FetchResponse, PartitionData]:
     """One attempt at a fetch: the response, and its part about the partition."""
-    leader: Leader = router.leader(topic_partition)
+    leader: Leader = router.leader(topic_partition, deadline)
     connection = router.connection(leader.node_id, deadline)
     version = connection.version_of(FetchRequest, NAMES_UNTIL if leader.topic_id is None else None)
     state = PartitionState(topic_partition, offset, ENDLESS, config.max_partition_fetch_bytes)

@@ -288,10 +288,11 @@ class PartitionReader:
         limit = self._config.max_poll_records if max_records is None else max_records
         found: list[Record] = []
         self._undelivered = found
+        ends: dict[TopicPartition, int] = {}
         while True:
             self.buffer.check(again=False, but=self._half_read)
             with self.lock:
-                while len(found) < limit and self._unpack():
+                while len(found) < limit and self._unpack() and not self._steps_back(ends):
                     found.extend(islice(self.rows, limit - len(found)))
             if found or limit < 1 or not self._wait(deadline):
                 return found
@@ -412,6 +413,17 @@ class PartitionReader:
         self._taken_at[self._fetched.topic_partition] = self.buffer.place(self._fetched.topic_partition)
         self.rows, self._unpacked_rows, self._unpacked = rows, rows, end
         return True
+
+    def _steps_back(self, ends: dict[TopicPartition, int]) -> bool:
+        """True if the next rows are before those that ``ends`` has of their partition, because
+        ``auto.offset.reset`` applied: they are for the next poll. Otherwise notes where they end.
+        """
+        assert self._fetched is not None
+        topic_partition, row = self._fetched.topic_partition, self._row()
+        back = _offset_before(self._fetched, row) < ends.get(topic_partition, 0)
+        if not back:
+            ends[topic_partition] = _offset_before(self._fetched, self._unpacked)
+        return back
 
     def _row(self) -> int:
         """The index of the row that is handed out next."""

@@ -30,7 +30,7 @@ from ..observe.metrics import MetricsRegistry, error_tag
 from ..runtime.deadline import Deadline
 from ..runtime.retry import Backoff, is_retriable, retry
 from ..runtime.waiting import LocklessCondition
-from .committed_offsets import build_offset_commit, read_offset_commit
+from .committed_offsets import build_offset_commit, read_offset_commit, stored_offsets
 from .group_config import GroupConfig
 from .membership import Identity
 from .pending_commit import PendingCommit, Then
@@ -212,6 +212,19 @@ class Progress:
                     partition.committed = offset
 
 
+@dataclass(frozen=True, slots=True)
+class _UnderWay:
+    """The commit that is being sent."""
+
+    left: dict[TopicPartition, int]
+    """The offsets that the coordinator has not confirmed."""
+    places: Places
+    """As `Progress.places`, from when it was submitted."""
+    limit: Deadline
+    in_doubt: Deadline
+    """Until then, a topic that the coordinator does not know may be a new one."""
+
+
 class CommitQueue:
     """Sends commits one request at a time, in the order in which they were submitted, so that none goes back.
 
@@ -330,43 +343,39 @@ class CommitQueue:
         """In as many requests as it takes, one after the other: the next commit begins when none of them is
         under way. One that is refused, as for a deleted topic, does not keep the others from being sent.
         """
-        limit = self._router.deadline()
-        in_doubt = Deadline.after_ms(UNKNOWN_TOPIC_MS)
+        limit, in_doubt = self._router.deadline(), Deadline.after_ms(UNKNOWN_TOPIC_MS)
         self._progress.check(offsets)
-        left = self._progress.ahead(offsets)
+        commit = _UnderWay(self._progress.ahead(offsets), places, limit, in_doubt)
         refused: list[BrokerError] = []
-        for part in list(split_commit(self._config.group_id, left)):
+        for part in list(split_commit(self._config.group_id, commit.left)):
             try:
-                self._commit_part(part, left, limit, in_doubt)
-                self._progress.committed(part, places)
+                self._commit_part(part, commit)
             except BrokerError as error:
                 refused.append(error)
-            else:
-                for tp in part:
-                    del left[tp]
         if refused:
             raise refused[0]
 
-    def _commit_part(self, part: Offsets, left: Offsets, limit: Deadline, in_doubt: Deadline) -> None:
+    def _commit_part(self, part: dict[TopicPartition, int], commit: _UnderWay) -> None:
         client = self._router.config
 
         def again(error: KafkaError) -> bool:
             if isinstance(error, BrokerError) and error.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                return not in_doubt.expired
+                return not commit.in_doubt.expired
             return not self._stopping and _again(error)
 
         retry(
-            lambda: self._attempt(part, left, limit),
+            lambda: self._attempt(part, commit),
             what=f"committing offsets in group {self._config.group_id}",
-            deadline=limit,
+            deadline=commit.limit,
             backoff=Backoff(first_ms=client.retry_backoff_ms, max_ms=client.retry_backoff_max_ms),
             retriable=again,
             between=lambda error: self._router.coordinators.learn(self._key, error),
         )
 
-    def _attempt(self, part: Offsets, left: Offsets, deadline: Deadline) -> None:
+    def _attempt(self, part: dict[TopicPartition, int], commit: _UnderWay) -> None:
         """One attempt at one request with the current member id and generation; each checks again that the
-        partitions are still assigned. ``left`` has all offsets of the commit that are not confirmed.
+        partitions are still assigned. ``part`` loses the offsets that are stored: the coordinator may refuse
+        some and store the others.
         """
         # First of all: with a later generation, it might commit offsets that were checked for this one.
         identity = self._identity()
@@ -375,11 +384,12 @@ class CommitQueue:
         if identity is None:
             raise CommitFailedError(
                 f"this consumer is not in group {group_id} just now (it was too slow, or not heard of, "
-                f"and its partitions may be others' by now): {_shown(left)} were not committed"
+                f"and its partitions may be others' by now): {_shown(commit.left)} were not committed"
             )
         request = build_offset_commit(group_id, part, identity)
         try:
-            response = ask_coordinator(self._router, self._key, request, deadline)
+            response = ask_coordinator(self._router, self._key, request, commit.limit)
+            self._stored(stored_offsets(response, part), part, commit)
             read_offset_commit(response, group_id, part)
         except BrokerError as error:
             if error.error_code not in _TOO_LATE:
@@ -388,10 +398,15 @@ class CommitQueue:
                 raise _OutdatedError(str(error)) from error
             self._doubt(identity)
             raise CommitFailedError(
-                f"the group has gone on without this consumer: {_shown(left)} were not committed, and the "
-                f"records before are read again by whoever has their partitions now ({error})"
+                f"the group has gone on without this consumer: {_shown(commit.left)} were not committed, and "
+                f"the records before are read again by whoever has their partitions now ({error})"
             ) from error
-        spans = self._progress.spans(part) if self.work_units.listening else {}
+
+    def _stored(self, stored: Offsets, part: dict[TopicPartition, int], commit: _UnderWay) -> None:
+        spans = self._progress.spans(stored) if self.work_units.listening else {}
+        self._progress.committed(stored, commit.places)
+        for tp in stored:
+            del part[tp], commit.left[tp]
         for tp, (from_offset, until_offset) in spans.items():
             self.work_units.emit(
                 WorkUnit(

@@ -182,6 +182,19 @@ def build_offset_commit(
     )
 
 
+def stored_offsets(
+    response: OffsetCommitResponse, offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Those of ``offsets`` that the coordinator has stored: it may refuse the rest of the request."""
+    accepted = {
+        TopicPartition(topic.name, partition.partition_index)
+        for topic in response.topics
+        for partition in topic.partitions
+        if not partition.error_code
+    }
+    return {tp: offset for tp, offset in offsets.items() if tp in accepted}
+
+
 def read_offset_commit(
     response: OffsetCommitResponse, group_id: str, positions: Collection[TopicPartition]
 ) -> None:

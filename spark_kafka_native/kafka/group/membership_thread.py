@@ -163,7 +163,7 @@ class MembershipThread:
             return
         now = time.monotonic()
         if now >= self._look_at:
-            self._find(self._membership.watched)
+            self._find(self._membership.watched, periodic=True)
             return
         with self.changing():
             step = self._membership.next(now)
@@ -210,7 +210,7 @@ class MembershipThread:
             time.monotonic() + limit_ms / 1000, lambda: NEVER if self._stopping else time.monotonic()
         )
 
-    def _find(self, topics: frozenset[str]) -> None:
+    def _find(self, topics: frozenset[str], *, periodic: bool = False) -> None:
         first = not self._router.snapshot.brokers
         limit = self._limit(None if first else LOOK_MS)
         wanted = None if self._subscription.by_pattern else topics | self._subscription.among(())
@@ -218,7 +218,12 @@ class MembershipThread:
             metadata = self._router.metadata(wanted, refresh=True, deadline=limit)
         except KafkaError as error:
             # Only a cluster that never answered is given up: brokers come back, or the session ends.
-            self._failed(error, passing=_passes(error) and not first)
+            if periodic and not first and _passes(error):
+                # The membership does not wait for it: its heartbeats are due meanwhile.
+                _LOG.info("%r: %s", self._membership, error)
+                self._look_at = time.monotonic() + UNKNOWN_LOOK_S / 2
+            else:
+                self._failed(error, passing=_passes(error) and not first)
             return
         if (refusal := self._refusal(metadata)) is not None:
             self._failed(refusal, passing=False)

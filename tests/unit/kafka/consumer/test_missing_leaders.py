@@ -97,6 +97,83 @@ def test_what_is_sought_is_begun_there(cluster: ScriptedCluster) -> None:
         wait_until("no other comes", lambda: consumer.poll(0.1) == [])
 
 
+@pytest.mark.parametrize(("place", "first"), [("latest", b"4"), (1, b"3")])
+def test_all_that_is_sought_includes_what_has_no_leader(
+    cluster: ScriptedCluster, place: str | int, first: bytes
+) -> None:
+    cluster.logs[A1].leader = NOBODY
+    with Consumer(cluster.bootstrap_servers, "a", start="earliest", **QUICK) as consumer:
+        assert values(consumer, 2) == [b"0", b"1"]
+        consumer.seek(place)
+        assert consumer.partitions == (A0,)
+        cluster.logs[A1].leader = 1
+        wait_until("it is read", lambda: consumer.partitions == (A0, A1))
+        cluster.logs[A1].append([b"4"])
+        found = [value for value in values(consumer, 1 if place == "latest" else 3) if value != b"1"]
+        assert found[0] == first
+
+
+def test_a_relative_seek_of_all_needs_all(cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefetch_thread, "SOON_S", 3_600.0)
+    cluster.logs[A1].leader = NOBODY
+    with Consumer(
+        cluster.bootstrap_servers, "a", start="earliest", default_api_timeout_ms=300, **QUICK
+    ) as consumer:
+        assert values(consumer, 2) == [b"0", b"1"]
+        with pytest.raises(DeadlineExceededError, match="a-1: LEADER_NOT_AVAILABLE"):
+            consumer.seek(-1, whence="end")
+        cluster.logs[A1].leader = 1
+        consumer.seek(-1, whence="end")
+        assert consumer.partitions == (A0, A1)
+        assert sorted(filter(None, values(consumer, 2))) == [b"1", b"3"]
+
+
+def test_a_pause_of_all_includes_what_has_no_leader(cluster: ScriptedCluster) -> None:
+    cluster.logs[A1].leader = NOBODY
+    with Consumer(cluster.bootstrap_servers, "a", start="earliest", **QUICK) as consumer:
+        assert values(consumer, 2) == [b"0", b"1"]
+        consumer.pause()
+        assert consumer.paused == (A0, A1)
+        cluster.logs[A1].leader = 1
+        wait_until("it is read", lambda: consumer.partitions == (A0, A1))
+        assert consumer.paused == (A0, A1)
+        assert consumer.poll(0.2) == []
+        consumer.resume()
+        assert values(consumer, 2) == [b"2", b"3"]
+
+
+def test_what_has_no_leader_is_resumed_before_it_has_one(cluster: ScriptedCluster) -> None:
+    cluster.logs[A1].leader = NOBODY
+    with Consumer(cluster.bootstrap_servers, "a", start="earliest", **QUICK) as consumer:
+        consumer.pause(1)
+        assert consumer.paused == (A1,)
+        consumer.resume()
+        assert consumer.paused == ()
+        cluster.logs[A1].leader = 1
+        assert sorted(filter(None, values(consumer, 4))) == [b"0", b"1", b"2", b"3"]
+
+
+def test_an_interrupt_leaves_a_partition_to_be_begun(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came after the partition was added."""
+    cluster.logs[A1].leader = NOBODY
+    with Consumer(cluster.bootstrap_servers, "a", start="earliest", **QUICK) as consumer:
+        consumer.pause(1)
+
+        def interrupted(_: TopicPartition) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(consumer.reader, "pause", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                consumer.seek(0, partition=1)
+        cluster.logs[A1].leader = 1
+        wait_until("it is paused", lambda: consumer.reader.partitions.get(A1))
+        consumer.resume()
+        assert sorted(filter(None, values(consumer, 4))) == [b"0", b"1", b"2", b"3"]
+
+
 def test_where_none_has_a_leader_nothing_is_begun(cluster: ScriptedCluster) -> None:
     for log in cluster.logs.values():
         log.leader = NOBODY

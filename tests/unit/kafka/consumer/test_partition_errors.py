@@ -120,6 +120,31 @@ def test_a_refusal_that_the_bounds_contradict_is_asked_again(cluster: ScriptedCl
     assert take(reader, 15) == list(range(5, 20))
 
 
+def test_refusals_in_doubt_count_in_a_row(cluster: ScriptedCluster, start: Start) -> None:
+    """Not over the life of a partition: the sixth one, days later, would apply the policy."""
+    [tp] = fill(cluster)
+    doubtful = [_refused(cluster)] * (prefetch_thread.REFUSALS_IN_DOUBT - 1)
+    cluster[1].push(FetchRequest, *doubtful)
+    reader = start((tp, 0), auto_offset_reset=OffsetReset.EARLIEST)
+    assert take(reader, 20) == list(range(20))
+    cluster[1].push(FetchRequest, *doubtful)
+    cluster.logs[tp].append([b"20"])
+    assert take(reader, 1) == [20]
+
+
+def test_one_poll_does_not_go_back(cluster: ScriptedCluster, start: Start) -> None:
+    """Records before and after a reset in one list could not be committed: a commit takes the last offset."""
+    [tp] = fill(cluster)
+    reader = start((tp, 10), auto_offset_reset=OffsetReset.EARLIEST)
+    prefetched(reader, tp, 10)
+    cluster.logs[tp].batches.clear()
+    cluster.logs[tp].end_offset = 0
+    cluster.logs[tp].append([b"0", b"1", b"2"])
+    prefetched(reader, tp, 13)
+    assert [record.offset for record in reader.poll(100, soon())] == list(range(10, 20))
+    assert [record.offset for record in reader.poll(100, soon())] == [0, 1, 2]
+
+
 def test_a_refusal_that_stays_in_doubt_is_an_error(cluster: ScriptedCluster, start: Start) -> None:
     [tp] = fill(cluster)
     cluster[1].on(FetchRequest, _refused(cluster))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 
 import pytest
-from support.brokers.scripted_broker import ScriptedCluster
+from support.brokers.scripted_broker import ScriptedCluster, Silence
 from support.brokers.scripted_group import ScriptedGroup
+from support.consumer.reading import wait_until
 from support.group.parts import parts_of
 
 from spark_kafka_native.kafka.cluster import retry_policy
@@ -14,6 +15,8 @@ from spark_kafka_native.kafka.errors import UnreachableError
 from spark_kafka_native.kafka.group import membership_thread
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.protocol.api.group_membership import HeartbeatRequest
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 A0 = TopicPartition("a", 0)
@@ -57,6 +60,33 @@ def test_brokers_that_are_away_for_longer_than_a_look_takes_are_waited_for(
             assert (record.value, consumer.assignment) == (b"two", {A0})
             consumer.commit(record)
     assert group.committed == {A0: 2}
+
+
+def test_looks_that_fail_do_not_keep_a_member_from_its_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a backoff longer than the pause between two looks, the group evicted it."""
+    monkeypatch.setattr(membership_thread, "LOOK_MS", 50)
+    with ScriptedCluster(1) as cluster:
+        cluster.create("a")
+        cluster.logs[A0].append([b"one"])
+        ScriptedGroup(cluster, [A0])
+        with GroupConsumer(
+            cluster.bootstrap_servers,
+            "a",
+            "g",
+            metadata_max_age_ms=50,
+            heartbeat_interval_ms=50,
+            retry_backoff_ms=100_000,
+            retry_backoff_max_ms=100_000,
+        ) as consumer:
+            assert consumer.fetch_record(WITHIN_S) is not None
+            cluster[1].on(MetadataRequest, Silence)
+            asked = len(cluster[1].requests(MetadataRequest))
+            wait_until("it looks", lambda: len(cluster[1].requests(MetadataRequest)) >= asked + 2)
+            beats = len(cluster[1].requests(HeartbeatRequest))
+            wait_until("its heart beats", lambda: len(cluster[1].requests(HeartbeatRequest)) >= beats + 3)
+            # At most one look in half a second or so, however often a heartbeat is due.
+            looks = cluster[1].requests(MetadataRequest)[asked:]
+            assert len(looks) <= len(cluster[1].requests(HeartbeatRequest))
 
 
 def test_brokers_that_were_never_there_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

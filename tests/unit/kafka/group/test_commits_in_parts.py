@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -158,6 +159,34 @@ def test_a_part_that_is_refused_does_not_hold_up_the_others(member: Committing) 
     assert member.group.committed == {A0: 1, A2: 3}
     member.commit({A0: 1, A1: 2, A2: 3})
     assert member.sent[3:] == [(1, A1, 2)]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_one_request_stored_beside_a_refusal_is_committed(
+    member: Committing, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """A coordinator refuses partitions, not requests; what it has stored is not stored anew, nor gone back
+    behind."""
+    monkeypatch.setattr(split_commit, "MAX_COMMIT_BYTES", 1_000_000)
+    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if again else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+    def without_one(request: OffsetCommitRequest, version: int) -> Any:
+        answer = member.group.commit(request, version)
+        answer.topics[0].partitions[1] = replace(answer.topics[0].partitions[1], error_code=code)
+        return answer
+
+    units = member.queue.work_units.subscribe(10)
+    member.group.cluster[1].push(OffsetCommitRequest, without_one)
+    if again:
+        member.commit({A0: 5, A1: 6, A2: 7})
+    else:
+        with pytest.raises(BrokerError, match="the offset of a-1 in group g: TOPIC_AUTHORIZATION_FAILED"):
+            member.commit({A0: 5, A1: 6, A2: 7})
+    assert member.sent[3:] == [(1, A1, 6)] * again
+    assert [one.topic_partition for one in units.drain()] == [A0, A2, *[A1] * again]
+    member.commit({A0: 3, A2: 8})
+    assert member.sent[-1] == (1, A2, 8)
+    assert member.group.committed == {A0: 5, A1: 6, A2: 8}
 
 
 def test_of_several_parts_that_are_refused_the_first_is_named(member: Committing) -> None:
