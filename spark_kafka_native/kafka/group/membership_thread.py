@@ -271,7 +271,8 @@ class MembershipThread:
         now = time.monotonic()
         with self.changing():
             self._membership.failed(error, passing, now)
-        self._look_at = max(self._look_at, now + UNKNOWN_LOOK_S / 2)
+        if not passing:  # the failure is final
+            self._look_at = NEVER
         if isinstance(error, RequestTimedOutError):
             _LOG.warning("%r: %s; the coordinator is looked up again", self._membership, error)
         else:

@@ -14,7 +14,16 @@ from typing import Any
 
 import pytest
 from support.brokers.scripted_broker import ScriptedCluster
-from support.consumer.partition_reading import Start, fill, offsets_in, prefetched, readers_of, soon, take
+from support.consumer.partition_reading import (
+    Start,
+    eventually,
+    fill,
+    offsets_in,
+    prefetched,
+    readers_of,
+    soon,
+    take,
+)
 from support.forked_child import holds_in_forked_child
 from support.interrupts.held_lock import held_by_another_thread
 from support.interrupts.signal_steps import interrupted_at
@@ -25,6 +34,7 @@ from spark_kafka_native.kafka.consumer.partition_reader import PartitionReader, 
 from spark_kafka_native.kafka.errors import (
     ConsumerClosedError,
 )
+from spark_kafka_native.kafka.model import TopicPartition
 
 pytestmark = [
     pytest.mark.timed(0.1),
@@ -194,6 +204,26 @@ def test_a_forked_child_reads_nothing_and_is_told_why(cluster: ScriptedCluster) 
         with consumer.reader.lock, consumer.reader.buffer.lock:  # as other threads may
             assert holds_in_forked_child(reads_nothing)
         assert next(consumer).offset == 1
+
+
+def test_a_fork_while_another_thread_reads(cluster: ScriptedCluster) -> None:
+    """The child has no such thread: it hears of the fork, not of two readers."""
+    fill(cluster)
+    with Consumer(cluster.bootstrap_servers, "orders", start="latest", fetch_max_wait_ms=20) as consumer:
+        thread = threading.Thread(target=consumer.poll)
+        thread.start()
+
+        def refusal() -> str:
+            try:
+                consumer.poll(0)
+            except (RuntimeError, ConsumerClosedError) as error:
+                return str(error)
+            return ""
+
+        eventually(lambda: "is reading from this consumer" in refusal())
+        assert holds_in_forked_child(lambda: "another process" in refusal())
+        cluster.logs[TopicPartition("orders", 0)].append([b"last"])
+        thread.join()
 
 
 @pytest.mark.parametrize("read", ["poll", "next_record"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import time
+from dataclasses import replace
 
 import pytest
 from support.brokers.scripted_broker import ScriptedCluster, Silence
@@ -11,12 +13,13 @@ from support.consumer.reading import wait_until
 from support.group.parts import parts_of
 
 from spark_kafka_native.kafka.cluster import retry_policy
-from spark_kafka_native.kafka.errors import UnreachableError
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import BrokerError, UnreachableError
 from spark_kafka_native.kafka.group import membership_thread
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.group_membership import HeartbeatRequest
-from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 A0 = TopicPartition("a", 0)
@@ -96,6 +99,27 @@ def test_brokers_that_were_never_there_are_given_up(monkeypatch: pytest.MonkeyPa
         for _ in range(2):
             with pytest.raises(UnreachableError, match="localhost:1"):
                 consumer.read(WITHIN_S)
+
+
+def test_a_member_that_has_failed_asks_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for the topics either: the error is final, and each read raises it."""
+    monkeypatch.setattr(membership_thread, "UNKNOWN_LOOK_S", 0.0)
+    with ScriptedCluster(1) as cluster:
+        cluster.create("a")
+        ScriptedGroup(cluster, [A0])
+        refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+        def metadata(request: MetadataRequest, version: int) -> MetadataResponse:
+            found = cluster.metadata(request, version)
+            return replace(found, topics=[replace(one, error_code=refused) for one in found.topics])
+
+        cluster[1].on(MetadataRequest, metadata)
+        with GroupConsumer(cluster.bootstrap_servers, "a", "g", metadata_max_age_ms=0) as consumer:
+            with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+                consumer.read(WITHIN_S)
+            asked = len(cluster[1].asked)
+            time.sleep(0.2)
+            assert len(cluster[1].asked) <= asked + 1  # that of the read
 
 
 def test_who_stops_does_not_wait_for_brokers_that_do_not_come(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -9,6 +10,7 @@ from spark_kafka_native.kafka.config.client_config import ClientConfig, Producer
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.errors import DeliveryError, DeliveryStatus, ProducerClosedError
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
@@ -107,6 +109,25 @@ def test_zstd_is_refused_before_anything_is_written_where_a_broker_is_too_old_fo
                 prepare("zstd")
         else:
             prepare("zstd")
+        router.close()
+
+
+def test_a_topic_that_a_broker_leaves_out_of_its_metadata_is_asked_for_again():
+    with ScriptedCluster(1) as cluster:
+        cluster.create("t")
+
+        def left_out(request, version):
+            return replace(cluster.metadata(request, version), topics=[])
+
+        cluster[1].push(MetadataRequest, left_out)
+        options = WriteOptions.parse(
+            OptionValues.parse(
+                {"kafka.bootstrap.servers": cluster.bootstrap_servers, "topic": "t"}, Scope.WRITE
+            )
+        )
+        router = Router(options.client)
+        prepare_topic(router, "t", options)
+        assert router.snapshot.topic("t").name == "t"
         router.close()
 
 
