@@ -197,14 +197,12 @@ def resolve_offsets(
     def ask(asked: Mapping[TopicPartition, OffsetAt]) -> tuple[_Found, _Failures]:
         return list_offsets(router, asked, isolation_level=isolation_level, deadline=limit), {}
 
-    known = {tp: place for tp, place in places.items() if isinstance(place, int)}
-    found, _ = _resolve({tp: place for tp, place in places.items() if isinstance(place, OffsetAt)}, ask)
-    return {tp: known[tp] if tp in known else found[tp] for tp in places}
+    return _resolve(places, ask)[0]
 
 
 def resolve_offsets_of_each(
     router: Router,
-    places: Mapping[TopicPartition, OffsetAt],
+    places: Mapping[TopicPartition, int | OffsetAt],
     isolation_level: IsolationLevel,
     deadline: Deadline,
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, KafkaError]]:
@@ -217,7 +215,7 @@ def resolve_offsets_of_each(
 
 def try_resolve_offsets(
     router: Router,
-    places: Mapping[TopicPartition, OffsetAt],
+    places: Mapping[TopicPartition, int | OffsetAt],
     isolation_level: IsolationLevel,
     deadline: Deadline,
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, KafkaError]]:
@@ -226,17 +224,20 @@ def try_resolve_offsets(
 
 
 def _resolve(
-    places: Mapping[TopicPartition, OffsetAt],
+    places: Mapping[TopicPartition, int | OffsetAt],
     ask: Callable[[Mapping[TopicPartition, OffsetAt]], tuple[_Found, _Failures]],
 ) -> tuple[dict[TopicPartition, int], _Failures]:
+    wanted = {tp: place for tp, place in places.items() if isinstance(place, OffsetAt)}
     # There may be no record at a timestamp; there is always a first offset and an end.
     sure = (OffsetAt.EARLIEST, OffsetAt.LATEST)
-    unsure = dict.fromkeys((tp for tp, place in places.items() if place not in sure), OffsetAt.LATEST)
+    unsure = dict.fromkeys((tp for tp, place in wanted.items() if place not in sure), OffsetAt.LATEST)
     ends, failures = ask(unsure) if unsure else ({}, {})
-    asked = {tp: place for tp, place in places.items() if tp not in failures}
+    asked = {tp: place for tp, place in wanted.items() if tp not in failures}
     found, failed = ask(asked) if asked else ({}, {})
-    offsets = {tp: (ends[tp].offset if one.offset is None else one.offset) or 0 for tp, one in found.items()}
-    return offsets, failures | failed
+    offsets = {tp: place for tp, place in places.items() if isinstance(place, int)}
+    for tp, one in found.items():
+        offsets[tp] = (ends[tp].offset if one.offset is None else one.offset) or 0
+    return {tp: offsets[tp] for tp in places if tp in offsets}, failures | failed
 
 
 def _named(word: str) -> OffsetAt:

@@ -214,7 +214,7 @@ class Consumer:
     @property
     def paused(self) -> tuple[TopicPartition, ...]:
         """The partitions that are paused, also those that cannot be read yet."""
-        missing = [tp for tp, one in self._missing.items() if one.paused]
+        missing = [tp for tp, one in list(self._missing.items()) if one.paused]
         return tuple(sorted([*missing, *(tp for tp, paused in self._reader.partitions.items() if paused)]))
 
     def seek(
@@ -236,8 +236,7 @@ class Consumer:
             chosen = self._chosen(partition)
             offsets = self._resolve(dict.fromkeys(chosen, at))
         else:
-            chosen = (*self.partitions, *self._missing) if partition is None else self._chosen(partition)
-            offsets = self._resolve_relative(place, chosen, whence)
+            offsets = self._resolve_relative(place, self._chosen_or_missing(partition), whence)
         for topic_partition, offset in offsets.items():
             if not self._begin(topic_partition, offset):
                 self._reader.seek(topic_partition, offset)
@@ -253,7 +252,7 @@ class Consumer:
         offset), for one partition or (None) all, also those that cannot be read yet; asks the leaders.
         """
         # Without them, a caller that reads until there is no lag would miss their records.
-        missing = {tp: one.place for tp, one in self._missing.items()} if partition is None else {}
+        missing = self._missing_places() if partition is None else {}
         begins = self._resolve(missing) | {tp: self._reader.position(tp) for tp in self._chosen(partition)}
         ends = self._resolve(dict.fromkeys(begins, OffsetAt.LATEST))
         return {tp: max(0, end - begins[tp]) for tp, end in ends.items()}
@@ -271,11 +270,13 @@ class Consumer:
     def _pausing(self, partition: int | TopicPartition | None, paused: bool) -> list[TopicPartition]:
         """Note it for those of the partitions that cannot be read yet; returns the others."""
         self._reader.check_process()  # before the lock, which the other process may hold
+        begun = []
         with self._lock:
-            chosen = {*self.partitions, *self._missing} if partition is None else {self._one(partition)}
-            begun = sorted(chosen - self._missing.keys())
-            for topic_partition in chosen & self._missing.keys():
-                self._missing[topic_partition] = replace(self._missing[topic_partition], paused=paused)
+            for topic_partition in self._chosen_or_missing(partition):
+                if (one := self._missing.get(topic_partition)) is None:
+                    begun.append(topic_partition)
+                else:
+                    self._missing[topic_partition] = replace(one, paused=paused)
         return begun
 
     def metrics(self) -> MetricsSnapshot:
@@ -324,11 +325,9 @@ class Consumer:
 
     def _begin_at(self, places: Mapping[TopicPartition, int | OffsetAt]) -> dict[TopicPartition, int]:
         """The offsets to begin at; those that are not found now are looked up while the others are read."""
-        offsets = {tp: place for tp, place in places.items() if isinstance(place, int)}
-        asked = {tp: place for tp, place in places.items() if isinstance(place, OffsetAt)}
         level, limit = self._config.isolation_level, self._router.deadline()
-        found, failed = resolve_offsets_of_each(self._router, asked, level, limit)
-        self._missing = {tp: _Missing(asked[tp]) for tp in failed}
+        offsets, failed = resolve_offsets_of_each(self._router, places, level, limit)
+        self._missing = {tp: _Missing(places[tp]) for tp in failed}
         for topic_partition, error in failed.items():
             if not is_retriable(error):
                 raise error
@@ -336,7 +335,7 @@ class Consumer:
                 "%s is not read yet: %s. It is looked up again; the others are read meanwhile",
                 topic_partition, error,
             )  # fmt: skip
-        return offsets | found
+        return offsets
 
     def _resolve(self, places: Mapping[TopicPartition, int | OffsetAt]) -> dict[TopicPartition, int]:
         return resolve_offsets(self._router, places, self._config.isolation_level, self._router.deadline())
@@ -362,6 +361,10 @@ class Consumer:
     def _chosen(self, partition: int | TopicPartition | None) -> tuple[TopicPartition, ...]:
         return self.partitions if partition is None else (self._one(partition),)
 
+    def _chosen_or_missing(self, partition: int | TopicPartition | None) -> list[TopicPartition]:
+        """As `_chosen`; all of them are also those that cannot be read yet."""
+        return sorted({*self._chosen(partition), *(list(self._missing) if partition is None else ())})
+
     def _one(self, partition: int | TopicPartition | None) -> TopicPartition:
         if isinstance(partition, int) and len(self.topics) == 1:
             return TopicPartition(self.topics[0], partition)
@@ -378,16 +381,17 @@ class Consumer:
         # One attempt: a thread of the reader waits for it, and there will be another one.
         limit = self._router.deadline(self._router.config.request_timeout_ms)
         known = self._router.refresh(self.topics, limit).topics
-        missing = {tp: one.place for tp, one in self._missing.items()}
-        asked = {tp: place for tp, place in missing.items() if isinstance(place, OffsetAt)}
+        missing = self._missing_places()
         level = self._config.isolation_level
-        found, _ = try_resolve_offsets(self._router, asked, level, limit)
-        sought = {tp: place for tp, place in missing.items() if isinstance(place, int)}
-        for topic_partition, offset in (sought | found).items():
+        for topic_partition, offset in try_resolve_offsets(self._router, missing, level, limit)[0].items():
             self._begin(topic_partition, offset, missing[topic_partition])
         if self._all_partitions:
             self._add_unknown(known, limit)
         return bool(self._missing)
+
+    def _missing_places(self) -> dict[TopicPartition, int | OffsetAt]:
+        # A copy first: another thread may change it meanwhile.
+        return {tp: one.place for tp, one in list(self._missing.items())}
 
     def _begin(
         self, topic_partition: TopicPartition, offset: int, place: int | OffsetAt | None = None

@@ -158,7 +158,7 @@ class MembershipThread:
                 self._membership.failed(KafkaError(f"the member's thread failed: {error!r}"), False, 0.0)
 
     def _step(self) -> None:
-        if self._subscription.empty:
+        if self._subscription.empty or self._membership.failure is not None:  # which is final
             self._condition.wait_for(lambda: self._news or self._stopping, Deadline(NEVER))
             return
         now = time.monotonic()
@@ -218,12 +218,13 @@ class MembershipThread:
             metadata = self._router.metadata(wanted, refresh=True, deadline=limit)
         except KafkaError as error:
             # Only a cluster that never answered is given up: brokers come back, or the session ends.
-            if periodic and not first and _passes(error):
+            passing = _passes(error) and not first
+            if periodic and passing:
                 # The membership does not wait for it: its heartbeats are due meanwhile.
                 _LOG.info("%r: %s", self._membership, error)
                 self._look_at = time.monotonic() + UNKNOWN_LOOK_S / 2
             else:
-                self._failed(error, passing=_passes(error) and not first)
+                self._failed(error, passing=passing)
             return
         if (refusal := self._refusal(metadata)) is not None:
             self._failed(refusal, passing=False)
@@ -268,11 +269,8 @@ class MembershipThread:
         if self._stopping:
             return
         self._router.coordinators.learn(self._key, error)
-        now = time.monotonic()
         with self.changing():
-            self._membership.failed(error, passing, now)
-        if not passing:  # the failure is final
-            self._look_at = NEVER
+            self._membership.failed(error, passing, time.monotonic())
         if isinstance(error, RequestTimedOutError):
             _LOG.warning("%r: %s; the coordinator is looked up again", self._membership, error)
         else:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from support.brokers.scripted_broker import ScriptedCluster, Silence
-from support.brokers.scripted_group import ScriptedGroup
+from support.brokers.scripted_group import ScriptedGroup, joined
 from support.consumer.reading import wait_until
 from support.group.parts import parts_of
 
@@ -18,7 +18,7 @@ from spark_kafka_native.kafka.errors import BrokerError, UnreachableError
 from spark_kafka_native.kafka.group import membership_thread
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.protocol.api.group_membership import HeartbeatRequest
+from spark_kafka_native.kafka.protocol.api.group_membership import HeartbeatRequest, JoinGroupRequest
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
@@ -101,7 +101,8 @@ def test_brokers_that_were_never_there_are_given_up(monkeypatch: pytest.MonkeyPa
                 consumer.read(WITHIN_S)
 
 
-def test_a_member_that_has_failed_asks_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("refuses", ["the topic", "the group"])
+def test_a_member_that_has_failed_asks_no_more(refuses: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not for the topics either: the error is final, and each read raises it."""
     monkeypatch.setattr(membership_thread, "UNKNOWN_LOOK_S", 0.0)
     with ScriptedCluster(1) as cluster:
@@ -113,9 +114,13 @@ def test_a_member_that_has_failed_asks_no_more(monkeypatch: pytest.MonkeyPatch) 
             found = cluster.metadata(request, version)
             return replace(found, topics=[replace(one, error_code=refused) for one in found.topics])
 
-        cluster[1].on(MetadataRequest, metadata)
-        with GroupConsumer(cluster.bootstrap_servers, "a", "g", metadata_max_age_ms=0) as consumer:
-            with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+        if refuses == "the topic":
+            cluster[1].on(MetadataRequest, metadata)
+        else:
+            refused = ErrorCode.GROUP_AUTHORIZATION_FAILED
+            cluster[1].on(JoinGroupRequest, lambda *given: replace(joined(*given), error_code=refused))
+        with GroupConsumer(cluster.bootstrap_servers, "a", "g", metadata_max_age_ms=20) as consumer:
+            with pytest.raises(BrokerError, match=refused.name):
                 consumer.read(WITHIN_S)
             asked = len(cluster[1].asked)
             time.sleep(0.2)
