@@ -205,13 +205,15 @@ class FaultProxy:
             loop.close()
 
     async def _end(self) -> None:
+        assert self._loop is not None
+        for listener in self._listeners.values():
+            self._loop.remove_reader(listener.socket)
+            listener.socket.close()
+        self._listeners.clear()
         while tasks := list(self._tasks):
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        for listener in self._listeners.values():
-            listener.socket.close()
-        self._listeners.clear()
 
     def _listener(self, broker: Address) -> _Listener:
         found = self._listeners.get(broker)
@@ -221,7 +223,7 @@ class FaultProxy:
             listening.setblocking(False)
             found = _Listener(broker=broker, index=len(self._listeners), socket=listening)
             self._listeners[broker] = found
-            self._keep(self._loop.create_task(self._accept(found)))
+            self._loop.add_reader(listening, self._accept, found)
         return found
 
     def _redirect(self, frame: bytes, request: ProxiedRequest) -> bytes:
@@ -232,18 +234,26 @@ class FaultProxy:
 
         return redirect(frame, request, to, self._limits)
 
-    async def _accept(self, listener: _Listener) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                accepted, _ = await loop.sock_accept(listener.socket)
-            except OSError as error:  # as where too many files are open: not for ever
-                _LOG.warning("a connection to %s:%d was not accepted: %s", *listener.broker, error)
-                await asyncio.sleep(_ACCEPT_AGAIN_S)
-                continue
-            serving = loop.create_task(self._serve(listener, accepted))
-            serving.add_done_callback(lambda _, accepted=accepted: accepted.close())  # type: ignore[misc]
-            self._keep(serving)
+    def _accept(self, listener: _Listener) -> None:
+        """Called where a connection waits; `loop.sock_accept`, cancelled just then, would lose it."""
+        assert self._loop is not None
+        try:
+            accepted, _ = listener.socket.accept()
+        except BlockingIOError:  # it has gone again
+            return
+        except OSError as error:  # as where too many files are open: not for ever
+            _LOG.warning("a connection to %s:%d was not accepted: %s", *listener.broker, error)
+            self._loop.remove_reader(listener.socket)
+            self._keep(self._loop.create_task(self._accept_later(listener)))
+            return
+        accepted.setblocking(False)
+        serving = self._loop.create_task(self._serve(listener, accepted))
+        serving.add_done_callback(lambda _: accepted.close())
+        self._keep(serving)
+
+    async def _accept_later(self, listener: _Listener) -> None:
+        await asyncio.sleep(_ACCEPT_AGAIN_S)
+        asyncio.get_running_loop().add_reader(listener.socket, self._accept, listener)
 
     async def _serve(self, listener: _Listener, accepted: socket.socket) -> None:
         number = next(listener.connections)
