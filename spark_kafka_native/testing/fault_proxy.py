@@ -205,12 +205,14 @@ class FaultProxy:
             loop.close()
 
     async def _end(self) -> None:
-        assert self._loop is not None
-        for listener in self._listeners.values():
-            self._loop.remove_reader(listener.socket)
-            listener.socket.close()
-        self._listeners.clear()
-        while tasks := list(self._tasks):
+        loop = asyncio.get_running_loop()
+        # Again until none is left: a reply that is still under way may add a listener.
+        while self._listeners or self._tasks:
+            for listener in self._listeners.values():
+                loop.remove_reader(listener.socket)
+                listener.socket.close()
+            self._listeners.clear()
+            tasks = list(self._tasks)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -236,18 +238,18 @@ class FaultProxy:
 
     def _accept(self, listener: _Listener) -> None:
         """Called where a connection waits; `loop.sock_accept`, cancelled just then, would lose it."""
-        assert self._loop is not None
+        loop = asyncio.get_running_loop()
         try:
             accepted, _ = listener.socket.accept()
         except BlockingIOError:  # it has gone again
             return
         except OSError as error:  # as where too many files are open: not for ever
             _LOG.warning("a connection to %s:%d was not accepted: %s", *listener.broker, error)
-            self._loop.remove_reader(listener.socket)
-            self._keep(self._loop.create_task(self._accept_later(listener)))
+            loop.remove_reader(listener.socket)
+            self._keep(loop.create_task(self._accept_later(listener)))
             return
         accepted.setblocking(False)
-        serving = self._loop.create_task(self._serve(listener, accepted))
+        serving = loop.create_task(self._serve(listener, accepted))
         serving.add_done_callback(lambda _: accepted.close())
         self._keep(serving)
 
