@@ -7,7 +7,7 @@ The one place that asks a leader for an offset. `list_offsets` returns the leade
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Literal, NamedTuple
 
@@ -192,12 +192,7 @@ def resolve_offsets(
     That end is asked for first: a record that is written between the two requests lies behind it, and is not
     skipped.
     """
-    limit = deadline or router.deadline()
-
-    def ask(asked: Mapping[TopicPartition, OffsetAt]) -> tuple[_Found, _Failures]:
-        return list_offsets(router, asked, isolation_level=isolation_level, deadline=limit), {}
-
-    return _resolve(places, ask)[0]
+    return _resolve_each(router, places, isolation_level, deadline or router.deadline())[0]
 
 
 def resolve_offsets_of_each(
@@ -207,10 +202,7 @@ def resolve_offsets_of_each(
     deadline: Deadline,
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, KafkaError]]:
     """As `resolve_offsets`, but return failures by partition too, as `list_offsets_of_each`."""
-    return _resolve(
-        places,
-        lambda asked: list_offsets_of_each(router, asked, isolation_level=isolation_level, deadline=deadline),
-    )
+    return _resolve_each(router, places, isolation_level, deadline, give_up_after_ms=MISSING_MS)
 
 
 def try_resolve_offsets(
@@ -220,24 +212,40 @@ def try_resolve_offsets(
     deadline: Deadline,
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, KafkaError]]:
     """One attempt at `resolve_offsets`: the offsets, and the failures of the other partitions."""
-    return _resolve(places, lambda asked: try_offsets(router, asked, isolation_level, deadline))
-
-
-def _resolve(
-    places: Mapping[TopicPartition, int | OffsetAt],
-    ask: Callable[[Mapping[TopicPartition, OffsetAt]], tuple[_Found, _Failures]],
-) -> tuple[dict[TopicPartition, int], _Failures]:
-    wanted = {tp: place for tp, place in places.items() if isinstance(place, OffsetAt)}
+    wanted = _questions(places)
     # There may be no record at a timestamp; there is always a first offset and an end.
     sure = (OffsetAt.EARLIEST, OffsetAt.LATEST)
     unsure = dict.fromkeys((tp for tp, place in wanted.items() if place not in sure), OffsetAt.LATEST)
-    ends, failures = ask(unsure) if unsure else ({}, {})
+    ends, failures = try_offsets(router, unsure, isolation_level, deadline)
     asked = {tp: place for tp, place in wanted.items() if tp not in failures}
-    found, failed = ask(asked) if asked else ({}, {})
+    found, failed = try_offsets(router, asked, isolation_level, deadline)
     offsets = {tp: place for tp, place in places.items() if isinstance(place, int)}
     for tp, one in found.items():
         offsets[tp] = (ends[tp].offset if one.offset is None else one.offset) or 0
     return {tp: offsets[tp] for tp in places if tp in offsets}, failures | failed
+
+
+def _resolve_each(
+    router: Router,
+    places: Mapping[TopicPartition, int | OffsetAt],
+    isolation_level: IsolationLevel,
+    deadline: Deadline,
+    give_up_after_ms: float = float("inf"),
+) -> tuple[dict[TopicPartition, int], _Failures]:
+    def ask(missing: list[TopicPartition], offsets: dict[TopicPartition, int]) -> _Failures:
+        asked = {tp: places[tp] for tp in missing}
+        found, failures = try_resolve_offsets(router, asked, isolation_level, deadline)
+        offsets.update(found)
+        return failures
+
+    what = _what(_questions(places))
+    return ask_each_partition(
+        router, places, ask, what=what, deadline=deadline, give_up_after_ms=give_up_after_ms
+    )
+
+
+def _questions(places: Mapping[TopicPartition, int | OffsetAt]) -> dict[TopicPartition, OffsetAt]:
+    return {tp: place for tp, place in places.items() if isinstance(place, OffsetAt)}
 
 
 def _named(word: str) -> OffsetAt:

@@ -6,14 +6,13 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self, overload
 
 from ..cluster.metadata import Topic
 from ..cluster.offsets import (
     OffsetLike,
     Whence,
-    list_offsets,
     offset_or_at,
     resolve_offsets,
     resolve_offsets_of_each,
@@ -22,10 +21,10 @@ from ..cluster.offsets import (
 from ..cluster.router import Router, check_shared
 from ..config.client_config import Bootstrap, configs_from
 from ..config.reader_config import ReaderConfig
-from ..errors import ConsumerClosedError
+from ..errors import ConsumerClosedError, KafkaError
 from ..model import OffsetAt, Record, TopicPartition
 from ..observe.events import EventStream
-from ..observe.metrics import MetricsSnapshot
+from ..observe.metrics import MetricsSnapshot, error_tag
 from ..records.decode import ALL_COLUMNS
 from ..runtime.deadline import Deadline
 from ..runtime.retry import is_retriable
@@ -93,6 +92,8 @@ class Consumer:
         if columns is not None and (unknown := set(columns) - ALL_COLUMNS):
             raise ValueError(f"no such columns: {sorted(unknown)}; there are {sorted(ALL_COLUMNS)}")
         self._missing: dict[TopicPartition, _Missing] = {}
+        self._lock = threading.RLock()
+        """Guards `_missing`, with what the reader reads of it."""
         try:
             found = self._find_partitions(partitions)
             self._ends = self._resolve(dict.fromkeys(found, OffsetAt.LATEST)) if stop_at_end else None
@@ -101,15 +102,17 @@ class Consumer:
             self._close_router()
             raise
         self._known = set(found)
-        self._lock = threading.RLock()  # a signal handler may seek or pause
         wanted = None if columns is None else frozenset(columns)
         self._all_partitions = partitions is None
+        self._look_failed = ""
+        """The kind of the error that the last look for partitions has ended with, if any."""
         watch = _watch(weakref.WeakMethod(self._add_new)) if partitions is None or self._missing else None
-        self._reader = PartitionReader(
-            self._router, self._config, wanted, watch, watch_soon=bool(self._missing)
-        )
-        for topic_partition, offset in offsets.items():
-            self._reader.add(topic_partition, offset)
+        with self._lock:  # a look for partitions may begin before there is a reader
+            self._reader = PartitionReader(
+                self._router, self._config, wanted, watch, watch_soon=bool(self._missing)
+            )
+            for topic_partition, offset in offsets.items():
+                self._reader.add(topic_partition, offset)
 
     @property
     def reader(self) -> PartitionReader:
@@ -227,19 +230,24 @@ class Consumer:
         log's ends: ``seek(-10, whence="end")`` is ten offsets before the end. Raises as making a `Consumer`
         does.
         """
-        if whence == "offset":
-            at = offset_or_at(place)
-            if partition is None:
-                self._reader.check_process()  # before the lock, which the other process may hold
-                with self._lock:
-                    self._missing = {tp: replace(one, place=at) for tp, one in self._missing.items()}
-            chosen = self._chosen(partition)
-            offsets = self._resolve(dict.fromkeys(chosen, at))
-        else:
-            offsets = self._resolve_relative(place, self._chosen_or_missing(partition), whence)
-        for topic_partition, offset in offsets.items():
-            if not self._begin(topic_partition, offset):
-                self._reader.seek(topic_partition, offset)
+        self._reader.check_process()  # before the lock, which the other process may hold
+        at = offset_or_at(place) if whence == "offset" else None
+        offsets: dict[TopicPartition, int] = {}
+        while True:
+            if at is None:
+                offsets |= self._resolve_relative(place, self._chosen_or_missing(partition), whence)
+            else:
+                read = [tp for tp in self._chosen(partition) if tp not in offsets]
+                offsets |= self._resolve(dict.fromkeys(read, at))
+            with self._lock:
+                if not offsets.keys() >= set(self._chosen(partition)):
+                    continue  # another one is read meanwhile
+                if at is not None and partition is None:
+                    self._missing |= {tp: _Missing(at, one.paused) for tp, one in self._missing.items()}
+                for topic_partition, offset in offsets.items():
+                    if not self._begin(topic_partition, offset):
+                        self._reader.seek(topic_partition, offset)
+                return
 
     def position(self, partition: int | TopicPartition | None = None) -> int:
         """The offset after the record that was handed out last. ``partition`` may be left out if only one is
@@ -251,9 +259,7 @@ class Consumer:
         """How many offsets lie between the position and the log's end (read_committed: its last stable
         offset), for one partition or (None) all, also those that cannot be read yet; asks the leaders.
         """
-        # Without them, a caller that reads until there is no lag would miss their records.
-        missing = self._missing_places() if partition is None else {}
-        begins = self._resolve(missing) | {tp: self._reader.position(tp) for tp in self._chosen(partition)}
+        begins = self._positions(self._chosen_or_missing(partition))
         ends = self._resolve(dict.fromkeys(begins, OffsetAt.LATEST))
         return {tp: max(0, end - begins[tp]) for tp, end in ends.items()}
 
@@ -273,10 +279,10 @@ class Consumer:
         begun = []
         with self._lock:
             for topic_partition in self._chosen_or_missing(partition):
-                if (one := self._missing.get(topic_partition)) is None:
+                if (one := self._missing.get(topic_partition)) is not None:
+                    one.paused = paused
+                if one is None or topic_partition in self._reader.partitions:  # `_begin` was interrupted
                     begun.append(topic_partition)
-                else:
-                    self._missing[topic_partition] = replace(one, paused=paused)
         return begun
 
     def metrics(self) -> MetricsSnapshot:
@@ -331,10 +337,7 @@ class Consumer:
         for topic_partition, error in failed.items():
             if not is_retriable(error):
                 raise error
-            _LOG.warning(
-                "%s is not read yet: %s. It is looked up again; the others are read meanwhile",
-                topic_partition, error,
-            )  # fmt: skip
+            self._missing[topic_partition].failed(topic_partition, error)
         return offsets
 
     def _resolve(self, places: Mapping[TopicPartition, int | OffsetAt]) -> dict[TopicPartition, int]:
@@ -345,21 +348,29 @@ class Consumer:
     ) -> dict[TopicPartition, int]:
         if not isinstance(number, int) or isinstance(number, bool):
             raise TypeError(f"with whence={whence!r} a number of offsets is wanted, not {number!r}")
+        if whence not in ("start", "end", "current"):
+            raise ValueError(f"whence is offset, start, end or current, not {whence!r}")
         first = self._resolve(dict.fromkeys(chosen, OffsetAt.EARLIEST))
         end = self._resolve(dict.fromkeys(chosen, OffsetAt.LATEST))
-        match whence:
-            case "start":
-                base = first
-            case "end":
-                base = end
-            case "current":
-                base = {tp: self._reader.position(tp) for tp in chosen}
-            case _:
-                raise ValueError(f"whence is offset, start, end or current, not {whence!r}")
+        base = self._positions(chosen) if whence == "current" else first if whence == "start" else end
         return {tp: min(max(base[tp] + number, first[tp]), end[tp]) for tp in chosen}
 
+    def _positions(self, chosen: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The positions; where a partition cannot be read yet, the offset to begin at."""
+        # A copy first: another thread may change it meanwhile.
+        places = {tp: one.place for tp, one in list(self._missing.items()) if tp in chosen}
+        begins = self._resolve(places)
+        read = self._reader.partitions  # afterwards: it may have begun meanwhile
+        return {
+            tp: begins[tp] if tp in begins and tp not in read else self._reader.position(tp) for tp in chosen
+        }
+
     def _chosen(self, partition: int | TopicPartition | None) -> tuple[TopicPartition, ...]:
-        return self.partitions if partition is None else (self._one(partition),)
+        if partition is None:
+            return self.partitions
+        if (one := self._one(partition)) not in self._missing:
+            self._reader.position(one)  # `ValueError` now, if it is not read, and not after a time-out
+        return (one,)
 
     def _chosen_or_missing(self, partition: int | TopicPartition | None) -> list[TopicPartition]:
         """As `_chosen`; all of them are also those that cannot be read yet."""
@@ -378,60 +389,76 @@ class Consumer:
         """Read partitions that were added to the topics meanwhile, from their beginning, and those that were
         missing. Returns True if some still are.
         """
+        with self._lock:
+            reader = self._reader
+        reason = ""
+        try:
+            self._look()
+        except KafkaError as error:
+            if (reason := error_tag(error)) != self._look_failed and not reader.closed:
+                _LOG.warning("looking for new partitions failed, and is tried again: %s", error)
+        self._look_failed = reason
+        return bool(self._missing)
+
+    def _look(self) -> None:
         # One attempt: a thread of the reader waits for it, and there will be another one.
         limit = self._router.deadline(self._router.config.request_timeout_ms)
         known = self._router.refresh(self.topics, limit).topics
-        missing = self._missing_places()
-        level = self._config.isolation_level
-        for topic_partition, offset in try_resolve_offsets(self._router, missing, level, limit)[0].items():
-            self._begin(topic_partition, offset, missing[topic_partition])
         if self._all_partitions:
-            self._add_unknown(known, limit)
-        return bool(self._missing)
+            self._find_new(known)
+        missing = dict(list(self._missing.items()))  # a copy: another thread may change it meanwhile
+        places = {tp: one.place for tp, one in missing.items()}
+        level = self._config.isolation_level
+        offsets, failed = try_resolve_offsets(self._router, places, level, limit)
+        for topic_partition, offset in offsets.items():
+            self._begin(topic_partition, offset, missing[topic_partition])
+        for topic_partition, error in failed.items():
+            missing[topic_partition].failed(topic_partition, error)
 
-    def _missing_places(self) -> dict[TopicPartition, int | OffsetAt]:
-        # A copy first: another thread may change it meanwhile.
-        return {tp: one.place for tp, one in list(self._missing.items())}
+    def _find_new(self, known: Mapping[str, Topic]) -> None:
+        topics = [known[name] for name in self.topics if name in known and not known[name].error_code]
+        found = [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
+        with self._lock:
+            for topic_partition in found:
+                if topic_partition not in self._known:
+                    self._missing[topic_partition] = _Missing(OffsetAt.EARLIEST)
+                    self._known.add(topic_partition)
 
-    def _begin(
-        self, topic_partition: TopicPartition, offset: int, place: int | OffsetAt | None = None
-    ) -> bool:
+    def _begin(self, topic_partition: TopicPartition, offset: int, looked: _Missing | None = None) -> bool:
         """Begin to read a partition that was missing; False if it is not (any more), or `seek` has moved it
-        from ``place`` meanwhile.
+        since it was ``looked`` up.
         """
         self._reader.check_process()
         with self._lock:
             one = self._missing.get(topic_partition)
-            if one is None or place not in (None, one.place):
+            if one is None or looked not in (None, one):
                 return False
             # An interrupt may end this between the calls, and the next one completes it.
             added = topic_partition not in self._reader.partitions
             if added:
-                self._reader.add(topic_partition, offset)
-            if one.paused:
-                self._reader.pause(topic_partition)
+                self._reader.add(topic_partition, offset, paused=one.paused)
             del self._missing[topic_partition]
             return added
 
-    def _add_unknown(self, known: Mapping[str, Topic], limit: Deadline) -> None:
-        topics = [known[name] for name in self.topics if name in known and not known[name].error_code]
-        found = [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
-        new = [tp for tp in found if tp not in self._known]
-        if not new:
-            return
-        first = list_offsets(self._router, dict.fromkeys(new, OffsetAt.EARLIEST), deadline=limit)
-        for topic_partition in new:
-            self._reader.add(topic_partition, first[topic_partition].offset or 0)
-            self._known.add(topic_partition)
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Missing:
-    """A partition that cannot be read yet."""
+    """A partition that cannot be read yet, until `Consumer.seek` makes another of it."""
 
     place: int | OffsetAt
     """Where to begin."""
     paused: bool = False
+    reason: str = ""
+    """The kind of the error that was logged last."""
+
+    def failed(self, topic_partition: TopicPartition, error: KafkaError) -> None:
+        """Log why it cannot be read, if the reason is new."""
+        if self.reason != (reason := error_tag(error)):
+            self.reason = reason
+            _LOG.warning(
+                "%s is not read yet: %s. It is looked up again; the others are read meanwhile",
+                topic_partition, error,
+            )  # fmt: skip
 
 
 def _watch(add_new: weakref.WeakMethod[Callable[[], bool]]) -> Callable[[], bool]:

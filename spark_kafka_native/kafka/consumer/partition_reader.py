@@ -121,7 +121,8 @@ class PartitionReader:
 
     ``columns`` names the fields of `RecordColumns` to fill besides ``offset`` (None: all).
     ``watch`` is called beside the fetching thread once per ``metadata.max.age.ms``, to look for new
-    partitions; `SOON_S` later if it returns that one is missing (``watch_soon``: from the start).
+    partitions; `SOON_S` later if it returns that one is missing (``watch_soon``: from the start) or
+    raises a `KafkaError`.
     """
 
     def __init__(
@@ -183,14 +184,21 @@ class PartitionReader:
         """Partitions of recreated topics: their positions are offsets of the former topic, until a `seek`."""
         return self.buffer.recreated()
 
-    def add(self, topic_partition: TopicPartition, offset: int, topic_id: UUID | None = None) -> None:
-        """Read a partition too, from ``offset`` on.
+    def add(
+        self,
+        topic_partition: TopicPartition,
+        offset: int,
+        topic_id: UUID | None = None,
+        *,
+        paused: bool = False,
+    ) -> None:
+        """Read a partition too, from ``offset`` on (``paused``: after `resume`).
 
         ``topic_id`` is the id that the offset belongs to (`TopicRecreatedError` if the topic has another);
         without it, that of the first response. Raises `ValueError` if the partition is being read already.
         """
         self.check_process()
-        self.buffer.add(topic_partition, offset, topic_id)
+        self.buffer.add(topic_partition, offset, topic_id, paused=paused)
 
     def remove(self, topic_partition: TopicPartition) -> int:
         """Drop a partition and its fetched records; returns its `position`."""

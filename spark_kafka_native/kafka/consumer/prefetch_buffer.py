@@ -120,13 +120,19 @@ class PrefetchBuffer:
 
     # The reader's side.
 
-    def add(self, topic_partition: TopicPartition, offset: int, topic_id: UUID | None) -> None:
+    def add(
+        self, topic_partition: TopicPartition, offset: int, topic_id: UUID | None, *, paused: bool = False
+    ) -> None:
         """Fetch a partition too. Raises `ValueError` if it is being read already."""
         with self.lock:
             if topic_partition in self._wanted:
                 raise ValueError(f"{topic_partition} is being read already; seek moves it")
             self._wanted[topic_partition] = BufferedPartition(
-                topic_partition=topic_partition, position=offset, start=offset, topic_id=topic_id
+                topic_partition=topic_partition,
+                position=offset,
+                start=offset,
+                topic_id=topic_id,
+                paused=paused,
             )
             self._change(topic_partition)
 

@@ -226,20 +226,14 @@ class PrefetchThread:
         return True
 
     def _watch_metadata(self) -> None:
-        """Call ``watch`` once per ``metadata.max.age.ms``; a failure is retried at the next interval."""
+        """Call ``watch`` once per ``metadata.max.age.ms``."""
         if self._watch is None or time.monotonic() < self._watch_at:
             return
         self._watch_at = time.monotonic() + self._router.config.metadata_max_age_ms / 1000
-        self._background.start("watch", self._watch, self._watched)
+        self._background.start("watch", self._watch, self.watch_soon)
 
-    def _watched(self, outcome: bool | KafkaError) -> None:
-        if isinstance(outcome, KafkaError):
-            _LOG.warning("looking for new partitions failed, and is tried again: %s", outcome)
-        else:
-            self.watch_soon(outcome)
-
-    def watch_soon(self, missing: bool) -> None:
-        """Call ``watch`` again soon if a partition is ``missing``."""
+    def watch_soon(self, missing: bool | KafkaError) -> None:
+        """Call ``watch`` again soon if a partition is ``missing``, or the call has failed."""
         if missing:
             self._watch_at = min(self._watch_at, time.monotonic() + SOON_S)
 

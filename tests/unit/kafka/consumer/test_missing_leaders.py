@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from support.brokers.scripted_broker import ScriptedCluster
+from support.brokers.scripted_broker import HangUp, Log, ScriptedCluster
 from support.consumer.reading import wait_until
 
 from spark_kafka_native.kafka.cluster import offsets
+from spark_kafka_native.kafka.consumer import consumer as consumer_module
 from spark_kafka_native.kafka.consumer import prefetch_thread
 from spark_kafka_native.kafka.consumer.consumer import Consumer
-from spark_kafka_native.kafka.errors import DeadlineExceededError
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import BrokerError, DeadlineExceededError
 from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.protocol.api.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 WITHIN_S = 120
@@ -153,25 +164,69 @@ def test_what_has_no_leader_is_resumed_before_it_has_one(cluster: ScriptedCluste
         assert sorted(filter(None, values(consumer, 4))) == [b"0", b"1", b"2", b"3"]
 
 
-def test_an_interrupt_leaves_a_partition_to_be_begun(
-    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It came after the partition was added."""
+@pytest.fixture
+def interrupted(cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Consumer]:
+    """A consumer: a seek of a paused partition was interrupted after the partition was added."""
     cluster.logs[A1].leader = NOBODY
     with Consumer(cluster.bootstrap_servers, "a", start="earliest", **QUICK) as consumer:
         consumer.pause(1)
+        add = consumer.reader.add
 
-        def interrupted(_: TopicPartition) -> None:
+        def interrupt(*added: Any, **settings: Any) -> None:
+            add(*added, **settings)
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched:
-            patched.setattr(consumer.reader, "pause", interrupted)
+            patched.setattr(consumer.reader, "add", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 consumer.seek(0, partition=1)
+        yield consumer
+
+
+def test_a_partition_whose_beginning_was_interrupted_is_paused(
+    cluster: ScriptedCluster, interrupted: Consumer
+) -> None:
+    cluster.logs[A1].leader = 1
+    assert values(interrupted, 2) == [b"0", b"1"]
+    assert interrupted.poll(0.2) == []
+    interrupted.resume()
+    assert values(interrupted, 2) == [b"2", b"3"]
+
+
+def test_a_partition_whose_beginning_was_interrupted_can_be_resumed(
+    cluster: ScriptedCluster, interrupted: Consumer
+) -> None:
+    interrupted.resume()
+    cluster.logs[A1].leader = 1
+    assert sorted(filter(None, values(interrupted, 4))) == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_partition_whose_beginning_was_interrupted_can_be_moved(
+    cluster: ScriptedCluster, interrupted: Consumer
+) -> None:
+    interrupted.seek(1, partition=1)
+    interrupted.resume()
+    cluster.logs[A1].leader = 1
+    assert sorted(filter(None, values(interrupted, 3))) == [b"0", b"1", b"3"]
+
+
+def test_a_paused_partition_is_paused_from_the_start(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Paused after it was added, it would hand out records before."""
+    cluster.logs[A1].leader = NOBODY
+    with Consumer(cluster.bootstrap_servers, "a", start="earliest", **QUICK) as consumer:
+        consumer.pause(1)
+        add, paused = consumer.reader.add, []
+
+        def look(*added: Any, **settings: Any) -> None:
+            add(*added, **settings)
+            paused.append(consumer.reader.partitions[A1])
+
+        monkeypatch.setattr(consumer.reader, "add", look)
         cluster.logs[A1].leader = 1
-        wait_until("it is paused", lambda: consumer.reader.partitions.get(A1))
-        consumer.resume()
-        assert sorted(filter(None, values(consumer, 4))) == [b"0", b"1", b"2", b"3"]
+        wait_until("it is read", lambda: paused)
+        assert paused == [True]
 
 
 def test_where_none_has_a_leader_nothing_is_begun(cluster: ScriptedCluster) -> None:
@@ -196,3 +251,205 @@ def test_each_partition_has_an_answer(cluster: ScriptedCluster) -> None:
         assert ({tp: one.offset for tp, one in found.items()}, failed) == ({A0: 2, A1: 2}, {})
     finally:
         router.close()
+
+
+def test_a_start_at_offsets_and_at_words_begins_with_those_that_have_a_leader(
+    cluster: ScriptedCluster,
+) -> None:
+    """An offset asks no leader: it is one of those that were found."""
+    cluster.logs[A1].leader = NOBODY
+    with Consumer(cluster.bootstrap_servers, "a", start={0: 0, 1: "earliest"}, **QUICK) as consumer:
+        assert values(consumer, 2) == [b"0", b"1"]
+        cluster.logs[A1].leader = 1
+        assert values(consumer, 2) == [b"2", b"3"]
+
+
+def test_a_failed_look_is_repeated_soon(cluster: ScriptedCluster, caplog: pytest.LogCaptureFixture) -> None:
+    cluster.logs[A1].leader = NOBODY
+    with Consumer(cluster.bootstrap_servers, "a", start="earliest", **QUICK) as consumer:
+        for broker in cluster.brokers.values():
+            broker.on(MetadataRequest, HangUp)
+        before = len(cluster.mock.asked("Metadata"))
+        wait_until("it looks again", lambda: len(cluster.mock.asked("Metadata")) > before + 10)
+        cluster.logs[A1].leader = 1
+        for broker in cluster.brokers.values():
+            broker.on(MetadataRequest, cluster.metadata)
+        assert sorted(filter(None, values(consumer, 4))) == [b"0", b"1", b"2", b"3"]
+    assert caplog.text.count("looking for new partitions failed") == 1
+
+
+def test_a_new_partition_without_a_leader_holds_up_no_other(cluster: ScriptedCluster) -> None:
+    with Consumer(
+        cluster.bootstrap_servers, "a", start="latest", metadata_max_age_ms=100, **QUICK
+    ) as consumer:
+        for index, leader in ((2, NOBODY), (3, 1)):
+            cluster.logs[TopicPartition("a", index)] = Log(leader)
+            cluster.logs[TopicPartition("a", index)].append([b"new %d" % index])
+        assert values(consumer, 1) == [b"new 3"]
+        assert consumer.partitions == (A0, A1, TopicPartition("a", 3))
+        cluster.logs[TopicPartition("a", 2)].leader = 2
+        assert values(consumer, 1) == [b"new 2"]
+
+
+def test_a_seek_that_fails_moves_nothing(cluster: ScriptedCluster) -> None:
+    cluster.logs[A1].leader = NOBODY
+    with Consumer(
+        cluster.bootstrap_servers, "a", start="earliest", default_api_timeout_ms=300, **QUICK
+    ) as consumer:
+        cluster.logs[A0].leader = NOBODY
+        with pytest.raises(DeadlineExceededError, match="a-0: "):
+            consumer.seek("latest")
+        cluster.logs[A0].leader = cluster.logs[A1].leader = 1
+        assert sorted(filter(None, values(consumer, 4))) == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_partition_that_begins_during_a_seek_is_moved_too(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.logs[A1].leader = NOBODY
+    with Consumer(cluster.bootstrap_servers, "a", start="earliest", **QUICK) as consumer:
+
+        def resolve(*asked: Any) -> dict[TopicPartition, int]:
+            cluster.logs[A1].leader = 1
+            wait_until("it is read", lambda: A1 in consumer.partitions)
+            return offsets.resolve_offsets(*asked)
+
+        monkeypatch.setattr(consumer_module, "resolve_offsets", resolve)
+        consumer.seek("latest")
+        cluster.logs[A1].append([b"4"])
+        assert values(consumer, 1) == [b"4"]
+
+
+def test_a_seek_outdates_a_look_under_way(cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has found the end of before."""
+    cluster.logs[A1].leader = NOBODY
+    sought = threading.Event()
+    with Consumer(cluster.bootstrap_servers, "a", start="latest", **QUICK) as consumer:
+        looked = threading.Event()
+
+        def look(*asked: Any) -> Any:
+            found = offsets.try_resolve_offsets(*asked)
+            if A1 in found[0] and not looked.is_set():
+                looked.set()
+                assert sought.wait(WITHIN_S)
+            return found
+
+        monkeypatch.setattr(consumer_module, "try_resolve_offsets", look)
+        cluster.logs[A1].leader = 1
+        assert looked.wait(WITHIN_S)
+        cluster.logs[A1].append([b"4"])
+        consumer.seek("latest")
+        sought.set()
+        wait_until("it is read", lambda: A1 in consumer.partitions)
+        cluster.logs[A1].append([b"5"])
+        assert values(consumer, 1) == [b"5"]
+
+
+def test_the_lag_of_one_and_a_relative_seek_take_where_it_is_to_begin(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefetch_thread, "SOON_S", 3_600.0)
+    cluster.logs[A1].leader = NOBODY
+    with Consumer(
+        cluster.bootstrap_servers, "a", start="earliest", default_api_timeout_ms=300, **QUICK
+    ) as consumer:
+        assert values(consumer, 2) == [b"0", b"1"]
+        with pytest.raises(DeadlineExceededError, match="a-1: LEADER_NOT_AVAILABLE"):
+            consumer.lag(1)
+        cluster.logs[A1].leader = 1
+        assert consumer.lag(1) == {A1: 2}
+        consumer.seek(1, whence="current")
+        assert values(consumer, 1) == [b"3"]
+
+
+def test_the_lag_of_a_partition_that_is_read_meanwhile_is_that_of_its_position(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.logs[A1].leader = NOBODY
+    with Consumer(cluster.bootstrap_servers, "a", start="earliest", **QUICK) as consumer:
+        assert values(consumer, 2) == [b"0", b"1"]
+
+        def resolve(*asked: Any) -> dict[TopicPartition, int]:
+            if cluster.logs[A1].leader == NOBODY:
+                cluster.logs[A1].leader = 1
+                assert values(consumer, 2) == [b"2", b"3"]
+            return offsets.resolve_offsets(*asked)
+
+        monkeypatch.setattr(consumer_module, "resolve_offsets", resolve)
+        assert consumer.lag() == {A0: 0, A1: 0}
+
+
+def test_a_read_to_the_end_waits_for_a_partition_that_lost_its_leader(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin(*asked: Any) -> Any:
+        cluster.logs[A1].leader = NOBODY
+        return offsets.resolve_offsets_of_each(*asked)
+
+    monkeypatch.setattr(consumer_module, "resolve_offsets_of_each", begin)
+    found = []
+    with Consumer(cluster.bootstrap_servers, "a", start="earliest", stop_at_end=True, **QUICK) as consumer:
+        for record in consumer:
+            found.append(record.value)
+            if len(found) == 2:
+                assert not consumer.at_end
+                cluster.logs[A1].leader = 1
+    assert found == [b"0", b"1", b"2", b"3"]
+
+
+def refused(request: ListOffsetsRequest, _: int) -> ListOffsetsResponse:
+    """No permission for any of the partitions."""
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ListOffsetsPartitionResponse(
+                        partition_index=one.partition_index,
+                        error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                    )
+                    for one in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def test_a_refusal_that_no_retry_resolves_is_raised(cluster: ScriptedCluster) -> None:
+    cluster.logs[A1].leader = 2
+    cluster[2].on(ListOffsetsRequest, refused)
+    with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+        Consumer(cluster.bootstrap_servers, "a", start="earliest", **QUICK)
+
+
+def test_each_reason_why_a_partition_is_not_read_is_logged_once(
+    cluster: ScriptedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.logs[A1].leader = NOBODY
+    cluster[2].on(ListOffsetsRequest, refused)
+    with Consumer(cluster.bootstrap_servers, "a", start="earliest", **QUICK) as consumer:
+        cluster.logs[A1].leader = 2
+        wait_until("it is refused", lambda: len(cluster[2].requests(ListOffsetsRequest)) > 3)
+        assert values(consumer, 2) == [b"0", b"1"]
+    logged = [record.getMessage() for record in caplog.records if "a-1 is not read yet" in record.message]
+    assert ["LEADER_NOT_AVAILABLE" in logged[0], "TOPIC_AUTHORIZATION_FAILED" in logged[1]] == [True, True]
+    assert len(logged) == 2
+
+
+def test_a_partition_that_does_not_exist_and_a_wrong_base_are_refused_at_once(
+    cluster: ScriptedCluster,
+) -> None:
+    with Consumer(cluster.bootstrap_servers, "a", start="earliest", **QUICK) as consumer:
+        before = len(cluster.mock.asked("ListOffsets"))
+        for wrong in (
+            lambda: consumer.seek("latest", 7),
+            lambda: consumer.seek(-1, 7, whence="end"),
+            lambda: consumer.lag(7),
+            lambda: consumer.pause(7),
+        ):
+            with pytest.raises(ValueError, match="a-7 is not being read"):
+                wrong()
+        with pytest.raises(ValueError, match="whence is offset, start, end or current, not 'begin'"):
+            consumer.seek(1, whence="begin")  # type: ignore[arg-type]
+        assert len(cluster.mock.asked("ListOffsets")) == before
