@@ -153,6 +153,18 @@ def test_a_pause_of_all_includes_what_has_no_leader(cluster: ScriptedCluster) ->
         assert values(consumer, 2) == [b"2", b"3"]
 
 
+def test_a_seek_of_all_leaves_what_has_no_leader_paused(cluster: ScriptedCluster) -> None:
+    cluster.logs[A1].leader = NOBODY
+    with Consumer(cluster.bootstrap_servers, "a", start="earliest", **QUICK) as consumer:
+        consumer.pause()
+        consumer.seek(1)
+        cluster.logs[A1].leader = 1
+        wait_until("it is read", lambda: consumer.partitions == (A0, A1))
+        assert consumer.paused == (A0, A1)
+        consumer.resume()
+        assert sorted(filter(None, values(consumer, 2))) == [b"1", b"3"]
+
+
 def test_what_has_no_leader_is_resumed_before_it_has_one(cluster: ScriptedCluster) -> None:
     cluster.logs[A1].leader = NOBODY
     with Consumer(cluster.bootstrap_servers, "a", start="earliest", **QUICK) as consumer:
