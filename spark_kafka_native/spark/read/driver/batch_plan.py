@@ -58,7 +58,7 @@ def plan_batch(
     cuts = _cut(view, filters)
     planned = [_plan_range(view, tp, (starts[tp], ends[tp]), cut) for tp, cut in cuts.items()]
     if options.bind_at_load:
-        planned = [_bind(one, view.latest_before) for one in planned]
+        planned = [_bind(one) for one in planned]
     tasks = form_tasks(planned, options.task_limits, {tp: one.leader for tp, one in view.partitions.items()})
     if (hint := describe_small_tasks(tasks)) is not None:
         _LOG.warning("%s", hint)
@@ -110,7 +110,8 @@ def resolve_end(view: ClusterView, options: ReadOptions) -> dict[TopicPartition,
 
 
 def offset_now(bound: StartBound | EndBound, topic_partition: TopicPartition, view: ClusterView) -> int:
-    """The offset of ``bound`` at the time of the view."""
+    """The offset of ``bound`` at the time of the view. A time that no record has reached ends there or later,
+    so that a range may be cut there."""
     if (offset := fixed_offset(bound)) is not None:
         return offset
     return (view.earliest if isinstance(bound, Earliest) else view.latest)[topic_partition]
@@ -222,15 +223,10 @@ def _plan_range(
     return PlannedRange(shipped=shipped, from_offset=cut_from, until_offset=max(cut_from, cut_until))
 
 
-def _bind(planned: PlannedRange, listed: Mapping[TopicPartition, int]) -> PlannedRange:
+def _bind(planned: PlannedRange) -> PlannedRange:
     """``planned`` with the offsets that its bounds are now."""
-    until_offset = planned.until_offset
-    if isinstance(planned.shipped.end, FirstAtOrAfter):
-        # Looked up after the ends were listed, and no record is that late: so the range ends there. Records
-        # that have arrived since may be too late.
-        until_offset = max(planned.from_offset, min(until_offset, listed[planned.shipped.topic_partition]))
-    shipped = replace(planned.shipped, start=At(planned.from_offset), end=At(until_offset))
-    return replace(planned, shipped=shipped, until_offset=until_offset)
+    shipped = replace(planned.shipped, start=At(planned.from_offset), end=At(planned.until_offset))
+    return replace(planned, shipped=shipped)
 
 
 def _cut(view: ClusterView, filters: PushedFilters) -> dict[TopicPartition, Cut]:

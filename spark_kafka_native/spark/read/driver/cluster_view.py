@@ -46,7 +46,8 @@ class ClusterView:
     """Listed *before* the start and the end were looked up: a start that falls back to it misses nothing.
     With read_committed, the last stable offsets."""
     latest: Mapping[TopicPartition, int]
-    """Listed *after* the start was looked up, which may lie behind `latest_before` if records arrive."""
+    """Listed *after* the start was looked up, which may lie behind `latest_before` if records arrive; and
+    *before* the end was: where no record is at or after the ending time, all before this are earlier."""
     committed: Found = field(default_factory=dict)
     """The offsets of ``kafka.group.id``, for ``startingOffsets=committed``."""
     starting: Found = field(default_factory=dict)
@@ -80,10 +81,10 @@ def view_cluster(router: Router, options: ReadOptions, filters: PushedFilters) -
     """Everything that `plan_batch` needs. Raises the client's errors."""
     view = view_start(router, options, find_partitions(router, options))
     level = options.consumer.isolation_level
-    ending = list_offsets_at(router, _places(options.ending, view.partitions), level)
     latest = view.latest_before
     if isinstance(options.starting, Committed | AtTimestamp | AtTimestamps):
         latest = list_latest(router, view.partitions, level)
+    ending = list_offsets_at(router, _places(options.ending, view.partitions), level)
     log_ends: Mapping[TopicPartition, int] = {}
     if level is IsolationLevel.READ_COMMITTED:
         ahead = [tp for tp, offset in view.committed.items() if offset is not None and offset > latest[tp]]

@@ -9,7 +9,7 @@ from support.brokers.scripted_broker import properties
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
-from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.model import IsolationLevel, TopicPartition
 from spark_kafka_native.spark.error_conditions import KafkaConditionError
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
@@ -25,6 +25,7 @@ from spark_kafka_native.spark.read.offset_range import (
     OffsetRange,
 )
 from spark_kafka_native.spark.read.read_options import ReadOptions
+from spark_kafka_native.spark.read.worker.offset_binding import bind_ranges
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
@@ -40,9 +41,14 @@ def cluster():
 
 
 @pytest.fixture
-def plan(cluster):
+def router(cluster):
     router = Router(ClientConfig.from_properties(properties(cluster.bootstrap_servers)))
+    yield router
+    router.close()
 
+
+@pytest.fixture
+def plan(router):
     def plan(filters=(), **given):
         names = {name.replace("__", "."): value for name, value in given.items()}
         base = {"kafka.bootstrap.servers": "h:1", "subscribe": "a"}
@@ -50,8 +56,7 @@ def plan(cluster):
         pushed = PushedFilters.from_filters(filters)
         return plan_batch(view_cluster(router, options, pushed), options, pushed)
 
-    yield plan
-    router.close()
+    return plan
 
 
 def shown(tasks):
@@ -191,15 +196,62 @@ def test_bounds_that_are_bound_at_load_are_offsets(cluster, plan):
     assert shown(plan(filters, bindOffsets="load")) == [["a-0 [40, 50)"]]
 
 
+YET_TO_COME = {"endingTimestamp": "900000", "startingOffsetsByTimestampStrategy": "latest"}
+
+
+def grow_while_the_end_is_looked_up(cluster, **changes):
+    """Not while the start is, which comes before."""
+    lookups = []
+
+    def grow():
+        lookups.append(1)
+        if len(lookups) > 1:
+            for name, offset in changes.items():
+                setattr(cluster.logs[A0], name, offset)
+
+    cluster.on_lookup = grow
+
+
 def test_a_time_that_is_yet_to_come_is_bound_before_what_arrives_while_it_is_looked_up(cluster, plan):
-    def arrive():
+    grow_while_the_end_is_looked_up(cluster, end_offset=60)
+    cluster.times = {A0: [(5_000, 20)]}
+    (task,) = plan(bindOffsets="load", startingTimestamp="5000", **YET_TO_COME)
+    assert shown([task]) == [["a-0 [20, 50)"]]
+
+
+@pytest.mark.parametrize(
+    "start", [{"startingTimestamp": "5000"}, {"startingOffsets": "committed", "kafka__group__id": "g"}]
+)
+@pytest.mark.parametrize("split", [{"minPartitions": "4"}, {"maxRecordsPerPartition": "9"}])
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_no_piece_goes_beyond_a_time_that_is_reached_while_it_is_looked_up(
+    cluster, plan, router, start, split, isolation
+):
+    cluster.committed = {A0: 20, A1: 20}
+    cluster.times = {A0: [(5_000, 20)]}
+    cluster.logs[A0].last_stable_offset = 50
+    grow_while_the_end_is_looked_up(cluster, end_offset=100, last_stable_offset=90)
+    level = {"kafka__isolation__level": isolation}
+    pieces = [one for (one,) in plan(**start, **split, **level, **YET_TO_COME) if one.partition == 0]
+    assert len(pieces) == 4
+    cluster.times = {A0: [(5_000, 20), (900_000, 52)]}
+    bound = bind_ranges(router, pieces, IsolationLevel[isolation.upper()])
+    assert bound.losses == ()
+    read = [offset for one in bound.ranges for offset in range(one.position, one.until_offset)]
+    assert read == list(range(20, 52))
+
+
+def test_a_start_that_arrived_after_the_first_look_is_not_beyond_a_time_that_is_yet_to_come(cluster, plan):
+    def grow():
         cluster.logs[A0].end_offset = 60
 
-    cluster.on_lookup = arrive
-    cluster.times = {A0: [(5_000, 20)]}
-    (task,) = plan(bindOffsets="load", startingTimestamp="5000", endingTimestamp="900000",
-                   startingOffsetsByTimestampStrategy="latest")  # fmt: skip
-    assert shown([task]) == [["a-0 [20, 50)"]]
+    cluster.on_lookup = grow
+    cluster.times = {A0: [(5_000, 55)]}
+    assert shown(plan(startingTimestamp="5000", **YET_TO_COME)) == [
+        ["a-0 [55, the first record at or after 900000 ms)"],
+        ["a-1 [20, the first record at or after 900000 ms)"],
+    ]
+    assert shown(plan(startingTimestamp="5000", bindOffsets="load", **YET_TO_COME)) == [["a-0 [55, 60)"]]
 
 
 READ_COMMITTED = {
