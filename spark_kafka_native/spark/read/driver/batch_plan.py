@@ -133,7 +133,7 @@ def _ends_of_unstable(
     return {
         tp: At(start.offset)
         for tp, start in starts.items()
-        if isinstance(start, At) and isinstance(ends[tp], Latest) and tp in view.log_ends
+        if isinstance(start, At) and isinstance(ends[tp], Latest | FirstAtOrAfter) and tp in view.log_ends
         if view.latest[tp] < start.offset <= view.log_ends[tp]
     }
 

@@ -262,14 +262,17 @@ READ_COMMITTED = {
 
 
 @pytest.mark.parametrize("bind", ["task", "load"])
-def test_nothing_is_read_where_a_group_is_ahead_of_the_last_stable_offset(cluster, plan, bind):
+@pytest.mark.parametrize("end", [{}, {"endingTimestamp": "900000"}])
+def test_nothing_is_read_where_a_group_is_ahead_of_the_last_stable_offset(cluster, plan, bind, end):
     """It has read with read_uncommitted before: the rest belongs to open transactions."""
-    cluster.committed = {A0: 45, A1: 5}
+    given = READ_COMMITTED | end | {"bindOffsets": bind}
     cluster.logs[A0].last_stable_offset = 42
-    assert [one.partition for task in plan(**READ_COMMITTED, bindOffsets=bind) for one in task] == [1]
+    for committed in (43, 45, 50):  # 50 is where the log ends
+        cluster.committed = {A0: committed, A1: 5}
+        assert [one.partition for task in plan(**given) for one in task] == [1]
     cluster.committed[A0] = 42
     cluster.logs[A0].last_stable_offset = 44
-    assert [one.partition for task in plan(**READ_COMMITTED, bindOffsets=bind) for one in task] == [0, 1]
+    assert [one.partition for task in plan(**given) for one in task] == [0, 1]
 
 
 def test_a_group_that_is_ahead_of_the_log_is_refused_with_read_committed_too(cluster, plan):
