@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -170,6 +170,7 @@ def task_name(transactional_id: str, partition: int) -> str:
     return f"{transactional_id}/{partition}"
 
 
+_PAYLOAD_AND_PLACE: Final = ("key", "value", "headers", "partition")
 _NESTED = (ArrayType, MapType, StructType)
 _HEADERS_TEXT = "array<struct<key:string,value:binary>>"
 _TIMESTAMP_LEFT_OUT = (
@@ -278,6 +279,7 @@ class RowColumns:
         connector.
         """
         by_name = {field.name: field.dataType for field in schema.fields}
+        _check_once(schema, {*_PAYLOAD_AND_PLACE, timestamp, *(["topic"] if topic is None else [])})
         _check_topic(by_name.get("topic"), topic, topic_hint)
         present = [one for one in formats if one.is_flat or one.payload in by_name]
         formatted = {one.payload for one in present}
@@ -285,7 +287,7 @@ class RowColumns:
             if name not in formatted:
                 _check_content(name, by_name.get(name))
         _check_headers_and_partition(by_name.get("headers"), by_name.get("partition"))
-        names = [name for name in ("key", "value", "headers", "partition") if name in (*by_name, *formatted)]
+        names = [name for name in _PAYLOAD_AND_PLACE if name in (*by_name, *formatted)]
         names += ["topic"] if topic is None else []
         if timestamp is not None:
             _check_timestamp(timestamp, by_name)
@@ -310,6 +312,16 @@ class RowColumns:
             names += [] if "headers" in names else ["headers"]
         shown = ["timestamp" if name == self.timestamp else name for name in names]
         return pa.RecordBatch.from_arrays([columns[name] for name in names], names=shown)
+
+
+def _check_once(schema: StructType, used: Collection[str | None]) -> None:
+    """Spark's own connector takes the first column of a name, and says nothing of the others."""
+    for name in schema.names:
+        if name in used and (count := schema.names.count(name)) > 1:
+            raise ConfigError(
+                f"Reference `{name}` is ambiguous: the DataFrame has {count} columns of that name, and a "
+                'record has one; rename or drop the others, as with .drop(right["value"]) after a join'
+            )
 
 
 def _check_headers_and_partition(headers: DataType | None, partition: DataType | None) -> None:

@@ -5,6 +5,7 @@ from pyspark.sql.types import ArrayType, IntegerType, StructType
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.producer.accumulating.records_in import columns_by_topic
 from spark_kafka_native.spark.error_conditions import KafkaConditionError
+from spark_kafka_native.spark.read.schema import HEADERS
 from spark_kafka_native.spark.write.write_task import RowColumns
 
 
@@ -77,3 +78,24 @@ def test_rows_without_a_topic_are_refused_and_counted():
     with pytest.raises(KafkaConditionError, match=r"^\[KAFKA_NULL_TOPIC_IN_DATA\] .*\(2 of 3 rows\)$"):
         columns.select(rows)
     assert columns.select(rows[:1]).to_pydict() == {"value": ["a"], "topic": ["t"]}
+
+
+@pytest.mark.parametrize("name", ["key", "value", "topic", "partition", "headers", "at"])
+def test_two_columns_of_a_name_that_is_written_are_ambiguous(name):
+    kinds = {"partition": "integer", "headers": HEADERS, "at": "timestamp"}
+    schema = StructType()
+    for one in ("key", "value", "topic", "partition", "headers", "at", name):
+        schema = schema.add(one, kinds.get(one, "string"))
+    with pytest.raises(ConfigError, match=rf"^Reference `{name}` is ambiguous: .* has 2 columns .* rename"):
+        RowColumns.check(schema, None, "at")
+
+
+def test_two_columns_of_a_name_that_is_not_written_are_ignored():
+    """So are those in another case: names match exactly, as with Spark's own connector."""
+    others = ["topic", "topic", "at", "at", "Value", "VALUE"]
+    schema = StructType().add("value", "string")
+    for name in others:
+        schema = schema.add(name, "string")
+    columns, _ = RowColumns.check(schema, "t")
+    batch = pa.RecordBatch.from_arrays([pa.array([name]) for name in schema.names], names=schema.names)
+    assert columns.select(batch).to_pydict() == {"value": ["value"]}
