@@ -7,6 +7,7 @@ would have to be loaded first. So pyarrow is imported only where a schema is che
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -91,9 +92,7 @@ class RowSchema:
         names = tuple("" if _is_added(field, formats) else _check_field(field) for field in schema.fields)
         if not names:
             raise ConfigError(f"The schema has no columns; give at least one of {', '.join(COLUMN_TYPES)}")
-        plain = [name for name in names if name]
-        if len(set(plain)) != len(plain):
-            raise ConfigError(f"The schema names a column twice: {', '.join(plain)}")
+        _check_once(schema.names)
         arrow = to_arrow_schema(schema)
         decoded = tuple(_decoded_payloads(schema, arrow, formats))
         if "" in names and not decoded:
@@ -102,6 +101,16 @@ class RowSchema:
                 "but for no column that is decoded, and so nothing can be found wrong"
             )
         return cls(names=names, arrow=arrow, decoded=decoded, mode=formats.mode, letters=formats.letters)
+
+
+def _check_once(names: list[str]) -> None:
+    # Kafka's columns in any case; of the fields of a value, `a` and `A` are two.
+    columns = [_BY_LOWER.get(name.lower(), name) for name in names]
+    counts = Counter(columns)
+    twice = [name for name, column in zip(names, columns, strict=True) if counts[column] > 1]
+    if twice:
+        shown = ", ".join(f"`{name}`" for name in twice)
+        raise ConfigError(f"The schema names a column twice: {shown}; leave all but one out")
 
 
 def _is_added(field: StructField, formats: ReadFormats) -> bool:

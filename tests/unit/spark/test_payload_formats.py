@@ -216,6 +216,31 @@ def test_the_columns_of_a_read_may_be_named_by_the_user() -> None:
             {"value_layout": "columns", "value_prefix": "v_"},
             "no column `id`",
         ),
+        (
+            json_column().add("Value", "integer"),
+            {},
+            "names a column twice: `value`, `Value`; leave all but one",
+        ),
+        (
+            json_column().add("key", "string").add("KEY", "string"),
+            {},
+            "twice: `key`, `KEY`; leave all but one",
+        ),
+        (
+            StructType().add("key", "integer").add("offset", "long").add("KEY", "integer"),
+            {"key_format": "json"},
+            "names a column twice: `key`, `KEY`; leave all but one out",
+        ),
+        (
+            json_column().add("_error", "string").add("_error", "string"),
+            {"mode": "permissive"},
+            "names a column twice: `_error`, `_error`; leave all but one out",
+        ),
+        (
+            StructType().add("id", "integer").add("offset", "long").add("id", "string"),
+            {"value_layout": "columns"},
+            "names a column twice: `id`, `id`; leave all but one out",
+        ),
     ],
 )
 def test_columns_that_can_not_be(schema: StructType, options: dict[str, str], text: str) -> None:
@@ -266,6 +291,12 @@ def test_columns_with_a_prefix_and_the_bytes_too() -> None:
         {"v_name": "x", "value": GOOD, "key": "k", "v_id": 1},
         {"v_name": None, "value": None, "key": None, "v_id": None},
     ]
+
+
+def test_fields_of_the_value_may_differ_by_case_alone() -> None:
+    schema = StructType().add("a", "integer").add("A", "string")
+    made = layout(schema, value_format="json", value_layout="columns")
+    assert made.to_record_batch(records(b'{"a":1,"A":"x"}'), TP).to_pylist() == [{"a": 1, "A": "x"}]
 
 
 def test_only_what_is_asked_for_is_decoded() -> None:
