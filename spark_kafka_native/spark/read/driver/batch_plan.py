@@ -55,7 +55,7 @@ def plan_batch(
     """
     starts, ends = resolve_start(view, options), resolve_end(view, options)
     ends |= _ends_of_unstable(view, starts, ends)
-    cuts = _cut(view, filters)
+    cuts = _cut(view, filters, starts)
     planned = [_plan_range(view, tp, (starts[tp], ends[tp]), cut) for tp, cut in cuts.items()]
     if options.bind_at_load:
         planned = [_bind(one) for one in planned]
@@ -229,15 +229,22 @@ def _bind(planned: PlannedRange) -> PlannedRange:
     return replace(planned, shipped=shipped)
 
 
-def _cut(view: ClusterView, filters: PushedFilters) -> dict[TopicPartition, Cut]:
+def _cut(
+    view: ClusterView, filters: PushedFilters, starts: Mapping[TopicPartition, StartBound]
+) -> dict[TopicPartition, Cut]:
     """The partitions that the filters allow, with the offsets that they leave of each.
 
-    The first record at or after a time has only earlier ones before it, so that a lower bound always prunes.
-    After it there may be earlier ones again, and no answer of a broker rules that out.
+    The first record at or after a time has only earlier ones before it, so that a lower bound prunes. After
+    it there may be earlier ones again, and no answer of a broker rules that out. Nor is it known how late the
+    records were that retention has taken: a start before the log is left to the task, which finds the loss.
     """
     cuts: dict[TopicPartition, Cut] = {
         tp: (filters.from_offset, filters.until_offset) for tp in view.partitions if filters.allows(tp)
     }
     # No record that late: none before `latest` can be, as it was listed *earlier*. Later ones may arrive.
-    found = {tp: view.latest[tp] if at is None else at for tp, at in view.filtered.items()}
+    found = {
+        tp: view.latest[tp] if at is None else at
+        for tp, at in view.filtered.items()
+        if offset_now(starts[tp], tp, view) >= view.earliest[tp]
+    }
     return {tp: (max(cut[0], found.get(tp, 0)), cut[1]) for tp, cut in cuts.items()}

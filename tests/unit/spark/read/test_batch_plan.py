@@ -171,6 +171,20 @@ def test_a_lower_bound_of_time_is_an_offset_of_each_partition(cluster, plan):
     assert shown(plan([after, EqualTo(("partition",), 1)])) == [["a-1 [earliest, latest)"]]
 
 
+@pytest.mark.parametrize("times", [{A0: [(500, 10)]}, {A0: [(500, 30)]}, {}])
+@pytest.mark.parametrize("bind", ["task", "load"])
+def test_a_lower_bound_of_time_hides_no_loss_before_the_log(cluster, plan, times, bind):
+    """What retention has taken may have been as late as the records that are left."""
+    cluster.times = times
+    after = GreaterThanOrEqual(("timestamp",), datetime.fromtimestamp(0.5, UTC))
+    given = {"startingOffsets": '{"a":{"0":9,"1":0}}', "bindOffsets": bind}
+    one, *_ = [one for task in plan([after], **given) for one in task]
+    assert (one.partition, one.start, one.floor) == (0, At(9), 0)
+    # Offsets that a filter leaves out are none that the read asks for.
+    one, *_ = [one for task in plan([after, GreaterThanOrEqual(("offset",), 12)], **given) for one in task]
+    assert one.floor == 12
+
+
 def test_a_plan_of_many_small_tasks_comes_with_a_hint(cluster, plan, caplog):
     with caplog.at_level("WARNING", "spark_kafka_native"):
         plan()
