@@ -245,6 +245,6 @@ def _cut(
     found = {
         tp: view.latest[tp] if at is None else at
         for tp, at in view.filtered.items()
-        if offset_now(starts[tp], tp, view) >= view.earliest[tp]
+        if (start := fixed_offset(starts[tp])) is None or start >= view.filtered_from[tp]
     }
     return {tp: (max(cut[0], found.get(tp, 0)), cut[1]) for tp, cut in cuts.items()}

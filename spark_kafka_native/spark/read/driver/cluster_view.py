@@ -18,7 +18,7 @@ from ....kafka.error_code import ErrorCode
 from ....kafka.errors import BrokerError, KafkaError
 from ....kafka.model import IsolationLevel, OffsetAt, TopicPartition
 from ....kafka.runtime.retry import is_retriable, retry
-from ..offset_range import AtTimestamp, AtTimestamps, Committed, OffsetRangeLimit
+from ..offset_range import AtTimestamp, AtTimestamps, Committed, Earliest, OffsetRangeLimit
 from ..read_options import ReadOptions
 from ..subscription import Assign, Subscribe, SubscribePattern
 from .pushed_filters import PushedFilters
@@ -58,6 +58,9 @@ class ClusterView:
     """With read_committed, the ends of logs in which the group is ahead of the last stable offset."""
     filtered: Found = field(default_factory=dict)
     """The first record at or after the earliest time that the filters allow, listed after `latest`."""
+    filtered_from: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Where the logs begin, listed after `filtered`, which covers no record before that; only where the start
+    may be a fixed offset."""
 
 
 def view_start(
@@ -90,10 +93,20 @@ def view_cluster(router: Router, options: ReadOptions, filters: PushedFilters) -
         ahead = [tp for tp, offset in view.committed.items() if offset is not None and offset > latest[tp]]
         log_ends = list_latest(router, ahead, IsolationLevel.READ_UNCOMMITTED)
     filtered: Found = {}
+    filtered_from: Found = {}
     if (earliest_ms := filters.from_timestamp_ms) is not None and earliest_ms > 0:
         wanted = [tp for tp in view.partitions if filters.allows(tp)]
         filtered = list_offsets_at(router, dict.fromkeys(wanted, OffsetAt.timestamp(earliest_ms)), level)
-    return replace(view, latest=latest, ending=ending, log_ends=log_ends, filtered=filtered)
+        if not isinstance(options.starting, Earliest):
+            filtered_from = list_offsets_at(router, dict.fromkeys(wanted, OffsetAt.EARLIEST), level)
+    return replace(
+        view,
+        latest=latest,
+        ending=ending,
+        log_ends=log_ends,
+        filtered=filtered,
+        filtered_from={tp: offset or 0 for tp, offset in filtered_from.items()},
+    )
 
 
 def time_of(limit: AtTimestamp | AtTimestamps, topic_partition: TopicPartition) -> int:

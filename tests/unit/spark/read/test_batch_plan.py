@@ -185,6 +185,23 @@ def test_a_lower_bound_of_time_hides_no_loss_before_the_log(cluster, plan, times
     assert one.floor == 12
 
 
+def test_a_loss_while_a_lower_bound_of_time_is_looked_up_is_not_hidden_either(cluster, plan):
+    def expire():
+        cluster.logs[A0].log_start_offset = 30
+        cluster.times = {A0: [(500, 30)]}
+
+    cluster.times = {A0: [(500, 12)]}
+    cluster.on_lookup = expire
+    after = GreaterThanOrEqual(("timestamp",), datetime.fromtimestamp(0.5, UTC))
+    only = EqualTo(("partition",), 0)
+    ((one,),) = plan([after, only], startingOffsets='{"a":{"0":12,"1":0}}')
+    assert (one.start, one.floor) == (At(12), 0)
+    # Earliest is the first record that is there when the job runs: nothing before it is lost.
+    for start in ({}, {"startingOffsets": '{"a":{"0":-2,"1":0}}'}):
+        ((one,),) = plan([after, only], **start)
+        assert (one.start, one.floor) == (Earliest(), 30)
+
+
 def test_a_plan_of_many_small_tasks_comes_with_a_hint(cluster, plan, caplog):
     with caplog.at_level("WARNING", "spark_kafka_native"):
         plan()
