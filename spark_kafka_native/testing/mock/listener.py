@@ -61,18 +61,21 @@ class Listener:
         self._open: dict[int, socket.socket] = {}
         self._listening: socket.socket | None = None
         self._reserved: socket.socket | None = None
-        """Bound to our port while we do not listen: no other process gets it meanwhile."""
+        """Bound to our port, too: no other process gets it between `refuse` and `start`."""
         self._threads: list[threading.Thread] = []
         self.port = 0
 
     def start(self, number: Callable[[], int]) -> None:
         """Listen. ``number`` numbers connections."""
         listening, self._reserved = self._reserved or _bind(self.port), None
+        self.port = listening.getsockname()[1]
+        # Before one of them listens: afterwards the port takes no second socket. Only Linux takes it at all.
+        with contextlib.suppress(OSError):
+            self._reserved = _bind(self.port)
         if self._buffer_bytes is not None:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._buffer_bytes)
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._buffer_bytes)
         listening.listen()
-        self.port = listening.getsockname()[1]
         self._listening = listening
         self._spawn(self._accept, listening, number)
 
@@ -96,7 +99,7 @@ class Listener:
             with contextlib.suppress(OSError):
                 listening.shutdown(socket.SHUT_RDWR)
             listening.close()
-            self._reserved = _bind(self.port)
+            self._reserved = self._reserved or _bind(self.port)
 
     def hang_up(self) -> None:
         """Close all connections."""

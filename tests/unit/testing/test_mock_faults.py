@@ -6,6 +6,7 @@ import logging
 import socket
 import ssl
 import struct
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -243,6 +244,37 @@ def test_a_broker_refuses_new_connections_and_keeps_the_old(broker: MockBroker, 
     assert peer.ask("ListGroups", {}, 4)["error_code"] == 0
     broker.start(1)
     Peer(broker.bootstrap_servers).close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="two sockets at one port")
+def test_the_port_of_a_broker_that_refuses_is_free_at_no_moment(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process would take it, and the broker could not start again."""
+    host, _, port = broker.bootstrap_servers.partition(":")
+    close, tried = socket.socket.close, []
+
+    def close_and_look(self: socket.socket) -> None:
+        close(self)
+        other = socket.socket()
+        try:
+            with pytest.raises(OSError, match="in use"):
+                other.bind((host, int(port)))
+            tried.append(port)
+        finally:
+            close(other)
+
+    for _ in range(2):
+        with monkeypatch.context() as patched:
+            patched.setattr(socket.socket, "close", close_and_look)
+            broker.refuse(1)
+        with pytest.raises(ConnectionRefusedError):
+            Peer(broker.bootstrap_servers)
+        broker.start(1)
+    assert tried == [port, port]
+    broker.close()
+    with socket.create_server((host, int(port))):
+        pass  # given back at the end
 
 
 def go_wrong(broker: MockBroker) -> None:
