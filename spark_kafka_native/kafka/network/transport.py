@@ -15,6 +15,7 @@ import os
 import select
 import socket
 import ssl
+import struct
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -297,6 +298,8 @@ def _cause(error: OSError) -> str:
 
 
 _UNDER_WAY: Final = (0, errno.EINPROGRESS, errno.EINTR, errno.EWOULDBLOCK)
+_INTERNET: Final = (socket.AF_INET, socket.AF_INET6)
+_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 _KEEP_IDLE: Final = getattr(socket, "TCP_KEEPIDLE", getattr(socket, "TCP_KEEPALIVE", None))
 """The option's name on Linux, and on macOS."""
 
@@ -407,7 +410,7 @@ class Dialing:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.receive_buffer_bytes)
         if config.send_buffer_bytes >= 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, config.send_buffer_bytes)
-        if info[0] in (socket.AF_INET, socket.AF_INET6):
+        if info[0] in _INTERNET:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if config.keepalive and config.keepalive_idle_ms >= 0 and _KEEP_IDLE is not None:
                 idle_s = max(1, config.keepalive_idle_ms // 1000)
@@ -436,6 +439,10 @@ class Dialing:
         for descriptor, _ in self._deadline.from_now_ms(waits_ms).poll(poller):
             attempt = self._trying.pop(descriptor)
             code = attempt.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if not code and _is_its_own_peer(attempt.socket):
+                # Without a reset the port would be kept for a minute after the close, and from its broker.
+                attempt.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+                code = errno.ECONNREFUSED
             if not code:
                 return attempt
             self._refused(attempt.address, attempt, code)
@@ -460,3 +467,13 @@ def _is_connected(sock: socket.socket) -> bool:
     except OSError:
         return False
     return True
+
+
+def _is_its_own_peer(sock: socket.socket) -> bool:
+    """Where no broker listens, TCP connects a socket of this host to itself if the system has given it just
+    the port that it connects to.
+    """
+    try:
+        return sock.family in _INTERNET and sock.getsockname() == sock.getpeername()
+    except OSError:  # it has been reset meanwhile
+        return False

@@ -70,6 +70,21 @@ def test_an_address_that_refuses_hands_over_at_once(refusing: socket.socket, lis
     assert found == "127.0.0.1"
 
 
+def test_a_socket_that_is_connected_to_itself_is_refused(listener: socket.socket) -> None:
+    """As its broker is down: the socket would hold the port, and the broker could not start."""
+    with socket.socket() as own:
+        own.bind(("127.0.0.1", 0))
+        address = info(own)
+        with pytest.raises(UnreachableError, match=r"\(127.0.0.1: connection refused\)"):
+            dial([address], socket_factory=lambda _: own)
+        assert own.fileno() == -1
+    with socket.socket() as another:
+        another.bind(address[4])  # at once
+        # The other addresses are tried.
+        made = iter([another, socket.socket()])
+        dial([address, info(listener)], socket_factory=lambda _: next(made))
+
+
 def test_in_turn_each_has_its_share_of_the_time(silent: socket.socket, listener: socket.socket) -> None:
     found, dialing = dial(
         [info(silent), info(listener)], connection_setup_timeout_ms=100, connection_attempt_delay_ms=-1
