@@ -372,6 +372,28 @@ def test_a_connection_that_cannot_be_accepted_is_not_the_last(
     assert not failures
 
 
+def test_a_connection_that_comes_as_the_proxy_ends_is_closed(
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clients: list[Client] = []
+    with FaultProxy(broker.address) as proxy:
+        loop: Any = proxy._loop
+        stop = loop.stop
+
+        def connect_and_stop() -> None:
+            # The next time that the loop looks at its sockets it is ending its tasks.
+            if not clients:
+                clients.append(Client(proxy.bootstrap_servers))
+            stop()
+
+        monkeypatch.setattr(loop, "stop", connect_and_stop)
+    (client,) = clients
+    with closing(client):
+        assert not caplog.records
+        with pytest.raises(ConnectionResetError):
+            client.read(1)
+
+
 def test_nothing_is_left_behind(broker: ScriptedBroker) -> None:
     before = open_files(), threading.active_count()
     for _ in range(3):
