@@ -1,0 +1,139 @@
+"""Commands that change a cluster: they change the things that are named, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from spark_kafka_native.cli.main import main
+from spark_kafka_native.kafka import TopicPartition
+from spark_kafka_native.testing import MockBroker
+
+ALLOW, DENY = 3, 2
+READ = 3
+TOPIC = 2
+ANY, LITERAL, PREFIXED = 1, 3, 4
+SHA_256, SHA_512 = 1, 2
+
+
+@pytest.fixture
+def broker() -> Iterator[MockBroker]:
+    with MockBroker(3) as broker:
+        broker.create_topic("orders", partitions=3)
+        for partition in range(3):
+            broker.append("orders", [f"{partition}{number}" for number in range(4)], partition=partition)
+        yield broker
+
+
+def run(broker: MockBroker, *arguments: str) -> None:
+    assert main([*arguments, "-b", broker.bootstrap_servers]) == 0
+
+
+def asked(broker: MockBroker, api: str) -> dict[str, Any]:
+    """The fields of the only request."""
+    (request,) = broker.asked(api)
+    return request.fields
+
+
+DAVE = ("--principal", "User:dave", "--host", "10.0.0.7", "--operation", "read", "--topic", "orders")
+
+
+@pytest.mark.parametrize(
+    ("options", "permission", "pattern"),
+    [((), ALLOW, LITERAL), (("--deny",), DENY, LITERAL), (("--prefix",), ALLOW, PREFIXED)],
+    ids=["allow", "deny", "prefix"],
+)
+def test_an_acl_is_added_and_removed_with_all_that_was_named(
+    broker: MockBroker, options: tuple[str, ...], permission: int, pattern: int
+) -> None:
+    broker.on("CreateAcls").reply({"results": [{}]})
+    broker.on("DeleteAcls").reply({"filter_results": [{}]})
+    run(broker, "acls", "add", *DAVE, *options)
+    run(broker, "acls", "remove", *DAVE, *options)
+    (added,) = asked(broker, "CreateAcls")["creations"]
+    (removed,) = asked(broker, "DeleteAcls")["filters"]
+    expected = ("User:dave", "10.0.0.7", READ, permission, TOPIC, "orders", pattern)
+    names = ("principal", "host", "operation", "permission_type")
+    where = ("resource_type", "resource_name", "resource_pattern_type")
+    assert tuple(added[name] for name in (*names, *where)) == expected
+    names = ("principal_filter", "host_filter", "operation", "permission_type")
+    where = ("resource_type_filter", "resource_name_filter", "pattern_type_filter")
+    assert tuple(removed[name] for name in (*names, *where)) == expected
+
+
+def test_an_acl_without_a_host_is_for_every_one(broker: MockBroker) -> None:
+    broker.on("CreateAcls").reply({"results": [{}]})
+    run(broker, "acls", "add", "--principal", "User:dave", "--operation", "read", "--topic", "orders")
+    (added,) = asked(broker, "CreateAcls")["creations"]
+    assert added["host"] == "*"
+
+
+def test_a_dry_run_makes_no_topic_and_no_partition(broker: MockBroker) -> None:
+    run(broker, "topics", "create", "checked", "--partitions", "2", "--dry-run")
+    run(broker, "topics", "grow", "orders", "--partitions", "5", "--dry-run")
+    assert asked(broker, "CreateTopics")["validate_only"] is True
+    assert asked(broker, "CreatePartitions")["validate_only"] is True
+    with broker.cluster.changed:
+        assert list(broker.cluster.topics) == ["orders"]
+    assert broker.leader("orders", 2) > 0
+    with pytest.raises(ValueError, match="no partition 3"):
+        broker.leader("orders", 3)
+
+
+def test_replicas_stay_in_their_order(broker: MockBroker) -> None:
+    """The first one of each partition leads it."""
+    run(broker, "topics", "create", "placed", "--replicas", "3:1,2:3", "--dry-run")
+    (topic,) = asked(broker, "CreateTopics")["topics"]
+    placed = [(one["partition_index"], one["broker_ids"]) for one in topic["assignments"]]
+    assert placed == [(0, [3, 1]), (1, [2, 3])]
+
+
+@pytest.mark.parametrize(("name", "entity"), [("alice", "alice"), ("default", None)])
+@pytest.mark.parametrize("more", [[], ["--dry-run"]], ids=["made", "dry run"])
+def test_a_limit_is_that_of_the_name(
+    broker: MockBroker, name: str, entity: str | None, more: list[str]
+) -> None:
+    broker.on("AlterClientQuotas").reply({"entries": [{}]})
+    changes = ("--set", "producer_byte_rate=5", "--unset", "consumer_byte_rate")
+    run(broker, "quotas", "--user", name, *changes, *more)
+    fields = asked(broker, "AlterClientQuotas")
+    (entry,) = fields["entries"]
+    assert [(one["entity_type"], one["entity_name"]) for one in entry["entity"]] == [("user", entity)]
+    ops = {(one["key"], one["value"] if not one["remove"] else None) for one in entry["ops"]}
+    assert ops == {("producer_byte_rate", 5.0), ("consumer_byte_rate", None)}
+    assert fields["validate_only"] is bool(more)
+
+
+@pytest.mark.parametrize(
+    ("options", "mechanism"),
+    [((), SHA_512), (("--mechanism", "SCRAM-SHA-256"), SHA_256), (("--mechanism", "SCRAM-SHA-512"), SHA_512)],
+)
+def test_credentials_are_those_of_the_mechanism(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], mechanism: int
+) -> None:
+    monkeypatch.setenv("A_PASSWORD", "geheim")
+    broker.on("AlterUserScramCredentials", times=2).reply({"results": [{"user": "alice"}]})
+    run(broker, "users", "set", "alice", "--password", "env:A_PASSWORD", *options)
+    run(broker, "users", "delete", "alice", *options)
+    first, last = (one.fields for one in broker.asked("AlterUserScramCredentials"))
+    (set_one,), (deleted,) = first["upsertions"], last["deletions"]
+    assert (set_one["name"], set_one["mechanism"], first["deletions"]) == ("alice", mechanism, [])
+    assert (deleted["name"], deleted["mechanism"], last["upsertions"]) == ("alice", mechanism, [])
+
+
+def test_a_group_moves_in_the_partitions_that_are_named(broker: MockBroker) -> None:
+    run(broker, "reset", "g", "--to", "2", "-t", "orders", "--execute")
+    run(broker, "reset", "g", "--to", "latest", "-t", "orders", "-p", "1", "--execute")
+    expected = {TopicPartition("orders", partition): 4 if partition == 1 else 2 for partition in range(3)}
+    assert broker.committed("g") == expected
+    run(broker, "reset", "g", "--shift-by=-1", "-t", "orders", "-p", "2", "--execute")
+    assert broker.committed("g") == expected | {TopicPartition("orders", 2): 1}
+    run(broker, "reset", "g", "--shift-by=1", "-t", "orders")  # without --execute
+    assert broker.committed("g") == expected | {TopicPartition("orders", 2): 1}
+
+
+def test_records_are_deleted_in_the_partitions_that_are_named(broker: MockBroker) -> None:
+    run(broker, "delete-records", "orders", "-p", "1", "--before", "3", "--execute")
+    assert [len(broker.records("orders", partition)) for partition in range(3)] == [4, 1, 4]
