@@ -313,6 +313,20 @@ def test_an_unknown_number_of_a_closed_enum_is_absent() -> None:
     assert read(sides, "test.two.Sides", payload).array.to_pylist() == [{"sides": [("a", "RIGHT")]}]
 
 
+def test_an_unknown_number_is_written_into_an_open_enum_only() -> None:
+    """Readers of a closed one would take the field for absent."""
+    cases: list[tuple[pa.DataType, Any, str]] = [
+        (pa.string(), "UNKNOWN_ENUM_VALUE_Color_9", "`color` is no name of the enum Color"),
+        (pa.int32(), 9, "`color` is no number of the enum Color"),
+    ]
+    for kind, unknown, reason in cases:
+        struct = pa.struct([("color", kind)])
+        rows = {"color": None}, {"color": unknown}
+        assert write(struct, EVERYTHING, *rows) == [b"", made(EVERYTHING, color=9)]
+        with pytest.raises(EncodeError, match=f"row 1: {reason}"):
+            write(struct, "test.two.Everything", *rows)
+
+
 def test_values_that_do_not_fit_are_bad_and_null_and_their_neighbours_are_read() -> None:
     kind = pa.struct(
         [
