@@ -6,6 +6,7 @@ import json
 import random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from spark_kafka_native.cli import produce
@@ -65,6 +66,28 @@ def test_of_keys_and_values_the_first_line_that_does_not_fit_is_named() -> None:
     assert end_of((fits, fits), (fits, bad), (bad, fits)) == (1, "value does not fit")
     assert end_of((fits, fits), (bad, fits), (fits, bad)) == (1, "key does not fit")
     assert end_of((bad, bad)) == (0, "key does not fit")
+
+
+class InHeader:
+    """An encoder that has the id of its schema in a header."""
+
+    header = b"\1new"
+
+    def encode(self, rows: pa.Array) -> pa.Array:
+        return pa.array([b"x"] * len(rows), pa.binary())
+
+
+def test_a_copied_record_names_only_the_schema_under_which_it_is_written() -> None:
+    """The first of several ids counts for readers: it would be that of the payload that was copied."""
+    one = TypedInput(FORMATS["columns"], "value", "t")
+    one._encoder = InHeader()
+    others = (("a", b"1"), ("__key_schema_id", b"\1key"))
+    copied = (others[0], ("__value_schema_id", b"\1old"), others[1])
+    records = [_NewRecord(b"k", value, headers=copied) for value in (b'{"id": 1}', None)]
+    written, _ = produce._encoded(records, {"value": one})
+    assert [record.value for record in written] == [b"x", None]
+    assert written[0].headers == (*others, ("__value_schema_id", b"\1new"))
+    assert written[1].headers == copied  # a tombstone has no schema
 
 
 class Typing(io.RawIOBase):

@@ -13,6 +13,7 @@ from support.brokers.scripted_broker import ScriptedCluster
 
 from spark_kafka_native.cli import tail
 from spark_kafka_native.cli.main import main
+from spark_kafka_native.kafka import Record
 from spark_kafka_native.kafka.cluster import offsets
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
@@ -101,6 +102,24 @@ def test_following_begins_with_the_rest_once_it_has_a_leader(
     finally:
         timer.cancel()
     assert capfdbinary.readouterr().out == b"0\n1\n"
+
+
+def test_a_name_of_a_header_that_json_cannot_hold_is_an_error(
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    """`produce` would write another name out of it."""
+    with MockBroker() as broker:
+        broker.create_topic("t")
+        broker.append("t", [Record("", -1, -1, None, b"v", (("name", b"x"),))])
+        with broker.cluster.changed:
+            batches = broker.cluster.topics["t"].partitions[0].batches
+            batches[0] = batches[0].replace(b"name", b"nam\xff")
+        command = ["tail", "t", "-X", "check.crcs=false", "-b", broker.bootstrap_servers]
+        assert main([*command, "-o", "text"]) == 0
+        assert "nam\ufffd=x".encode() in capfdbinary.readouterr().out
+        assert main([*command, "--json"]) == 1
+        shown = capfdbinary.readouterr()
+    assert (shown.out, b"offset 0" in shown.err) == (b"", True)
 
 
 @pytest.mark.parametrize(

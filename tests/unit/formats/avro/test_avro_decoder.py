@@ -45,6 +45,12 @@ def decode(
 LONG_MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
 NANOS = {"type": "long", "logicalType": "timestamp-nanos"}
 E1 = {"type": "enum", "name": "E", "symbols": ["A", "B", "C"]}
+PART = record(
+    {"name": "x", "type": "int", "default": 7},
+    {"name": "y", "type": "int", "default": 8},
+    {"name": "n", "type": ["int", "null"], "default": 5},
+    name="P",
+)
 AT = dt.datetime(1969, 12, 31, 23, 59, 59, 999000, dt.UTC)
 
 
@@ -75,6 +81,9 @@ AT = dt.datetime(1969, 12, 31, 23, 59, 59, 999000, dt.UTC)
         ("int", ["null", "string", "long"], pa.struct([("member1", pa.int64())]), b"\x04", {"member1": 2}),
         ("int", ["null", "string", "long"], pa.struct([("member0", pa.string())]), b"\x04",
          {"member0": None}),
+        # The whole name counts before its last part.
+        (record(("x", "int"), name="b.R"), [record(("x", "int"), name=f"{one}.R") for one in "ab"], None,
+         b"\x02", {"member0": None, "member1": {"x": 1}}),
         (["null", "int"], ["null", "long"], None, b"\x02\x04", 2),
         (["null", "int"], "int", None, b"\x02\x04", 2),
         (["string", "int"], ["int", "long"], None, b"\x02\x04", 2),
@@ -93,6 +102,9 @@ AT = dt.datetime(1969, 12, 31, 23, 59, 59, 999000, dt.UTC)
          {"a": 1, "n": None}),
         (record(("a", "int")), record(("a", "int"), {"name": "n", "type": ["null", "int"], "default": 7}),
          None, b"\x02", {"a": 1, "n": 7}),
+        # A default of a record need not name the fields that have one themselves.
+        (record(("a", "int")), record({"name": "p", "type": PART, "default": {"y": 1}}), None, b"\x02",
+         {"p": {"x": 7, "y": 1, "n": 5}}),
         ({"type": "array", "items": "int"}, None, None, b"\x03\x04\x02\x04\x02\x06\x00", [1, 2, 3]),
         ("null", None, None, b"", None),
         (record(), None, None, b"", {}),
