@@ -124,6 +124,15 @@ def test_all_that_is_sought_includes_what_has_no_leader(
         assert found[0] == first
 
 
+def test_a_seek_of_another_partition_leaves_what_has_no_leader_where_it_is(cluster: ScriptedCluster) -> None:
+    cluster.logs[A1].leader = NOBODY
+    with Consumer(cluster.bootstrap_servers, "a", start="earliest", **QUICK) as consumer:
+        assert values(consumer, 2) == [b"0", b"1"]
+        consumer.seek("latest", partition=0)
+        cluster.logs[A1].leader = 1
+        assert values(consumer, 2) == [b"2", b"3"]
+
+
 def test_a_relative_seek_of_all_needs_all(cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefetch_thread, "SOON_S", 3_600.0)
     cluster.logs[A1].leader = NOBODY
