@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from support.brokers.scripted_broker import HangUp, Log, ScriptedCluster
 from support.consumer.reading import wait_until
 
+from spark_kafka_native.kafka import ClientConfig, IsolationLevel, OffsetAt, Router
 from spark_kafka_native.kafka.cluster import offsets
 from spark_kafka_native.kafka.consumer import consumer as consumer_module
 from spark_kafka_native.kafka.consumer import prefetch_thread
@@ -51,6 +53,25 @@ def values(consumer: Consumer, count: int) -> list[bytes | None]:
     return found
 
 
+def refused(request: ListOffsetsRequest, _: int) -> ListOffsetsResponse:
+    """No permission for any of the partitions."""
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ListOffsetsPartitionResponse(
+                        partition_index=one.partition_index,
+                        error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                    )
+                    for one in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
 def test_the_lag_is_that_of_all_partitions(cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """A caller that reads until there is none would miss the rest."""
     monkeypatch.setattr(prefetch_thread, "SOON_S", 3_600.0)
@@ -77,6 +98,45 @@ def test_a_consumer_begins_with_those_that_have_a_leader(
         assert values(consumer, 2) == [b"0", b"1"]
         assert consumer.partitions == (A0,)
         assert "a-1 is not read yet" in caplog.text
+        cluster.logs[A1].leader = 1
+        assert values(consumer, 2) == [b"2", b"3"]
+        assert consumer.partitions == (A0, A1)
+
+
+def test_a_start_by_time_begins_with_those_that_have_a_leader(cluster: ScriptedCluster) -> None:
+    cluster.logs[A1].leader = NOBODY
+    long_ago = datetime(1970, 1, 1, tzinfo=UTC)
+    with Consumer(cluster.bootstrap_servers, "a", start=long_ago, **QUICK) as consumer:
+        assert values(consumer, 2) == [b"0", b"1"]
+        cluster.logs[A1].leader = 1
+        assert values(consumer, 2) == [b"2", b"3"]
+
+
+def test_where_the_end_is_refused_the_time_is_not_asked_for(cluster: ScriptedCluster) -> None:
+    """It would have no offset where no record is that late."""
+    config = ClientConfig(bootstrap_servers=(cluster.bootstrap_servers,), retry_backoff_ms=5)
+    router, level = Router(config), IsolationLevel.READ_UNCOMMITTED
+    try:
+        places = dict.fromkeys((A0, A1), OffsetAt.timestamp(10**15))
+        cluster[cluster.logs[A1].leader].push(ListOffsetsRequest, refused)
+        found, failed = offsets.try_resolve_offsets(router, places, level, router.deadline())
+        assert found == {A0: 2}
+        assert "TOPIC_AUTHORIZATION_FAILED" in str(failed[A1])
+        assert offsets.resolve_offsets(router, places, level) == {A0: 2, A1: 2}
+    finally:
+        router.close()
+
+
+def test_no_others_are_read_than_those_that_are_named(cluster: ScriptedCluster) -> None:
+    """Also while the topic is looked at for those that are missing."""
+    cluster.logs[TopicPartition("a", 2)] = Log(1)
+    cluster.logs[TopicPartition("a", 2)].append([b"another"])
+    cluster.logs[A1].leader = NOBODY
+    with Consumer(
+        cluster.bootstrap_servers, "a", start="earliest", partitions=[0, 1], metadata_max_age_ms=50, **QUICK
+    ) as consumer:
+        assert values(consumer, 2) == [b"0", b"1"]
+        assert consumer.poll(0.3) == []
         cluster.logs[A1].leader = 1
         assert values(consumer, 2) == [b"2", b"3"]
         assert consumer.partitions == (A0, A1)
@@ -258,8 +318,6 @@ def test_where_none_has_a_leader_nothing_is_begun(cluster: ScriptedCluster) -> N
 
 
 def test_each_partition_has_an_answer(cluster: ScriptedCluster) -> None:
-    from spark_kafka_native.kafka import ClientConfig, OffsetAt, Router
-
     cluster.logs[A1].leader = NOBODY
     router = Router(ClientConfig(bootstrap_servers=(cluster.bootstrap_servers,), retry_backoff_ms=5))
     try:
@@ -416,25 +474,6 @@ def test_a_read_to_the_end_waits_for_a_partition_that_lost_its_leader(
                 assert not consumer.at_end
                 cluster.logs[A1].leader = 1
     assert found == [b"0", b"1", b"2", b"3"]
-
-
-def refused(request: ListOffsetsRequest, _: int) -> ListOffsetsResponse:
-    """No permission for any of the partitions."""
-    return ListOffsetsResponse(
-        topics=[
-            ListOffsetsTopicResponse(
-                name=topic.name,
-                partitions=[
-                    ListOffsetsPartitionResponse(
-                        partition_index=one.partition_index,
-                        error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-                    )
-                    for one in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
 
 
 def test_a_refusal_that_no_retry_resolves_is_raised(cluster: ScriptedCluster) -> None:
