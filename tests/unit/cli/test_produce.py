@@ -152,6 +152,38 @@ def test_nothing_to_write_is_a_success_only_where_something_could_be_written(
     assert (code, "127.0.0.1" in err) == (1, True)
 
 
+@pytest.mark.parametrize(("options", "empty"), [((), b""), (("-z",), None)], ids=["empty", "null"])
+def test_an_empty_key_or_value_is_null_only_on_request(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    empty: bytes | None,
+) -> None:
+    """A null for a value would delete the records of its key from a compacted topic."""
+    with MockBroker() as broker:
+        broker.create_topic("orders")
+        servers = ("orders", "-b", broker.bootstrap_servers, *options)
+        assert produced(monkeypatch, capsys, b"k:\n:v\n:\n", *servers, "-K", ":")[0] == 0
+        assert produced(monkeypatch, capsys, b"\nv\n", *servers, "-k", "k")[0] == 0
+        found = [(record.key, record.value) for record in broker.records("orders")]
+    assert found == [(b"k", empty), (empty, b"v"), (empty, empty), (b"k", empty), (b"k", b"v")]
+
+
+def test_records_that_a_broker_refuses_are_counted_and_end_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with MockBroker() as broker:
+        broker.create_topic("orders", partitions=2)
+        broker.on("Produce", partition=1, times=None).fail("TOPIC_AUTHORIZATION_FAILED")
+        lines = b"".join(b"%d:x\n" % number for number in range(20))
+        code, err = produced(monkeypatch, capsys, lines, "orders", "-K", ":", "-b", broker.bootstrap_servers)
+        written = len(broker.records("orders", 0))
+    assert 0 < written < 19
+    assert code == 1
+    assert f"{written} records are in orders.\nerror: {20 - written} records are not; " in err
+    assert "TOPIC_AUTHORIZATION_FAILED" in err
+
+
 @pytest.mark.parametrize("wrong", ['"2024"', "true", "1.5"])
 def test_a_timestamp_that_is_no_whole_number_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wrong: str

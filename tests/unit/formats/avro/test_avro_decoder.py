@@ -23,6 +23,14 @@ def record(*fields: dict[str, Any] | tuple[str, Any], name: str = "R") -> dict[s
     return {"type": "record", "name": name, "fields": made}
 
 
+def fixed(size: int) -> dict[str, Any]:
+    return {"type": "fixed", "name": "F", "size": size}
+
+
+def decimal(precision: int, scale: int) -> dict[str, Any]:
+    return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+
+
 @pytest.fixture(params=["compiled", "python"])
 def kernel(request: pytest.FixtureRequest) -> AvroKernel:
     found = load_compiled() if request.param == "compiled" else PythonKernel()
@@ -234,6 +242,9 @@ def test_a_type_of_the_writer_that_the_reader_lacks_is_bad_where_it_is(kernel: A
         ("long", "int", None, "written as long"),
         (["string", "bytes"], "int", None, "it can't be read as int"),
         (E1, {**E1, "name": "F"}, None, "written as E"),
+        (fixed(2), fixed(3), None, "written as F"),
+        (record(("a", decimal(4, 2))), record(("a", decimal(4, 3))), None, r"written as decimal\(4,2\)"),
+        (record(("a", decimal(9, 2))), record(("a", decimal(4, 2))), None, r"written as decimal\(9,2\)"),
         (record(("a", "int")), record(("b", "int")), None, "`b` is not in the schema .* no default"),
         (record(("a", "int")), record({"name": "b", "type": "int", "default": "x"}), None, "default of `b`"),
         (

@@ -101,6 +101,7 @@ def test_values_are_written(
     [
         ([{"a": 1}, {"a": None}], pa.struct([("a", pa.int32())]), record(("a", "int")), "`a` is null"),
         (["A", "A", "Z"], pa.string(), E1, "'Z', which is none of the symbols"),
+        ([None, "A", "Z"], pa.string(), ["null", E1], "'Z', which is none of the symbols"),
         ([b"ab", b"c"], pa.binary(), {"type": "fixed", "name": "F", "size": 2}, "another size"),
         ([[1], [None]], pa.list_(pa.int32()), {"type": "array", "items": "int"}, r"`\[\]` is null"),
         ([Decimal(1), Decimal(99999)], pa.decimal128(5, 0), decimal(5, 0, 2), "too large for the fixed"),

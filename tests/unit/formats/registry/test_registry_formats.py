@@ -20,6 +20,7 @@ from spark_kafka_native.formats.registry import (
     frame_to_write,
     registry_formats,
 )
+from spark_kafka_native.formats.registry.schema_choice import subject_of
 
 TEXT = pa.string()
 
@@ -224,3 +225,19 @@ def test_where_a_write_names_the_schema() -> None:
         frame_to_write(schema, {"schemaidin": "x"})
     with pytest.raises(RegistryError, match=r"key.schemaIdIn has no effect without registry.url"):
         SchemaRegistry.from_settings(in_header)
+
+
+@pytest.mark.parametrize(
+    ("settings", "subject"),
+    [
+        ({}, "orders-value"),
+        ({"payload": "key"}, "orders-key"),
+        ({"subjectstrategy": "topic"}, "orders-value"),
+        ({"subjectstrategy": "Record"}, "shop.Order"),
+        ({"subjectstrategy": "topic-record", "payload": "key"}, "orders-shop.Order"),
+        ({"subject": "own", "subjectstrategy": "record"}, "own"),
+    ],
+)
+def test_subjects(settings: dict[str, str], subject: str) -> None:
+    """A schema under another subject would be registered there, or that one's be taken."""
+    assert subject_of({"topic": "orders", "payload": "value"} | settings, "shop.Order") == subject
