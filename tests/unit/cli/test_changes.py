@@ -137,3 +137,34 @@ def test_a_group_moves_in_the_partitions_that_are_named(broker: MockBroker) -> N
 def test_records_are_deleted_in_the_partitions_that_are_named(broker: MockBroker) -> None:
     run(broker, "delete-records", "orders", "-p", "1", "--before", "3", "--execute")
     assert [len(broker.records("orders", partition)) for partition in range(3)] == [4, 1, 4]
+
+
+def test_the_transaction_that_is_named_is_aborted(broker: MockBroker) -> None:
+    producers = [
+        {"producer_id": 70 + at, "producer_epoch": 3, "current_txn_start_offset": at} for at in (1, 2)
+    ]
+    there = [{"partition_index": index, "active_producers": producers} for index in range(3)]
+    broker.on("DescribeProducers").reply({"topics": [{"name": "orders", "partitions": there}]})
+    broker.on("WriteTxnMarkers").reply({"markers": []})
+    run(broker, "transactions", "abort", "orders", "-p", "1", "--start-offset", "2")
+    (marker,) = asked(broker, "WriteTxnMarkers")["markers"]
+    assert (marker["producer_id"], marker["producer_epoch"], marker["transaction_result"]) == (72, 3, False)
+    assert [(one["name"], one["partition_indexes"]) for one in marker["topics"]] == [("orders", [1])]
+
+
+@pytest.mark.parametrize(
+    ("action", "api", "period"),
+    [
+        (["expire"], "ExpireDelegationToken", "expiry_time_period_ms"),
+        (["renew", "--period", "2h"], "RenewDelegationToken", "renew_period_ms"),
+    ],
+)
+def test_the_token_that_is_named_expires_or_lives_on(
+    broker: MockBroker, action: list[str], api: str, period: str
+) -> None:
+    tokens = [{"token_id": name, "hmac": name.encode()} for name in ("first", "second", "third")]
+    broker.on("DescribeDelegationToken").reply({"tokens": tokens})
+    broker.on(api).reply({})
+    run(broker, "tokens", action[0], "second", *action[1:])
+    fields = asked(broker, api)
+    assert (fields["hmac"], fields[period]) == (b"second", 7_200_000 if action[1:] else -1)

@@ -13,7 +13,7 @@ from support.brokers.scripted_broker import ScriptedCluster
 
 from spark_kafka_native.cli import tail
 from spark_kafka_native.cli.main import main
-from spark_kafka_native.kafka import Record
+from spark_kafka_native.kafka import Record, TopicPartition
 from spark_kafka_native.kafka.cluster import offsets
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
@@ -102,6 +102,22 @@ def test_following_begins_with_the_rest_once_it_has_a_leader(
     finally:
         timer.cancel()
     assert capfdbinary.readouterr().out == b"0\n1\n"
+
+
+@pytest.mark.parametrize("value", [[], ["--value-format", "string"]], ids=["key", "key and value"])
+def test_a_group_reads_keys_in_their_format(
+    value: list[str], capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    with MockBroker() as broker:
+        broker.create_topic("t")
+        broker.append("t", [Record("", -1, -1, key, b"v") for key in (b'{"id":1}', b'{"id":"?"}')])
+        options = ["--key-format", "json", "--key-schema", "id bigint", *value, "--mode", "permissive"]
+        group = ["-g", "g", "-c", "2", "-X", "auto.offset.reset=earliest", "-b", broker.bootstrap_servers]
+        assert main(["tail", "t", "--json", *options, *group]) == 0
+        assert broker.committed("g") == {TopicPartition("t", 0): 2}
+    first, second = (json.loads(line) for line in capfdbinary.readouterr().out.splitlines())
+    assert (first["key"], first["value"]) == ({"id": 1}, "v")
+    assert (second["_corrupt_record"], second["value"]) == ('{"id":"?"}', "v")
 
 
 def test_a_name_of_a_header_that_json_cannot_hold_is_an_error(

@@ -179,6 +179,7 @@ def test_options_and_their_file_take_precedence_over_the_environment(
     assert options.given_properties(given(config=file))[servers] == "file:1"
     assert options.given_properties(given(properties=[(servers, "x:1")]))[servers] == "x:1"
     assert options.given_properties(given(bootstrap="b:1"))[servers] == "b:1"
+    assert options.given_properties(given(properties=[(servers, "x:1")], bootstrap="b:1"))[servers] == "b:1"
     monkeypatch.setenv("PYKAFKA_CONFIG", "/nowhere")
     with pytest.raises(ConfigError, match="PYKAFKA_CONFIG: /nowhere can't be read"):
         options.given_properties(given())
