@@ -13,8 +13,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from typing import NoReturn
 
 from ..cluster.coordinators import ask_coordinator
 from ..cluster.router import CoordinatorKey, Router
@@ -30,7 +31,7 @@ from ..observe.metrics import MetricsRegistry, error_tag
 from ..runtime.deadline import Deadline
 from ..runtime.retry import Backoff, is_retriable, retry
 from ..runtime.waiting import LocklessCondition
-from .committed_offsets import build_offset_commit, read_offset_commit, stored_offsets
+from .committed_offsets import build_offset_commit, refusals
 from .group_config import GroupConfig
 from .membership import Identity
 from .pending_commit import PendingCommit, Then
@@ -223,6 +224,8 @@ class _UnderWay:
     limit: Deadline
     in_doubt: Deadline
     """Until then, a topic that the coordinator does not know may be a new one."""
+    refused: list[KafkaError] = field(default_factory=list)
+    """Refusals for good, in order."""
 
 
 class CommitQueue:
@@ -346,36 +349,34 @@ class CommitQueue:
         limit, in_doubt = self._router.deadline(), Deadline.after_ms(UNKNOWN_TOPIC_MS)
         self._progress.check(offsets)
         commit = _UnderWay(self._progress.ahead(offsets), places, limit, in_doubt)
-        refused: list[BrokerError] = []
         for part in list(split_commit(self._config.group_id, commit.left)):
             try:
                 self._commit_part(part, commit)
             except BrokerError as error:
-                refused.append(error)
-        if refused:
-            raise refused[0]
+                commit.refused.append(error)
+        if commit.refused:
+            raise commit.refused[0]
 
     def _commit_part(self, part: dict[TopicPartition, int], commit: _UnderWay) -> None:
         client = self._router.config
-
-        def again(error: KafkaError) -> bool:
-            if isinstance(error, BrokerError) and error.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                return not commit.in_doubt.expired
-            return not self._stopping and _again(error)
-
         retry(
             lambda: self._attempt(part, commit),
             what=f"committing offsets in group {self._config.group_id}",
             deadline=commit.limit,
             backoff=Backoff(first_ms=client.retry_backoff_ms, max_ms=client.retry_backoff_max_ms),
-            retriable=again,
-            between=lambda error: self._router.coordinators.learn(self._key, error),
+            retriable=partial(self._passes, commit),
+            between=partial(self._router.coordinators.learn, self._key),
         )
+
+    def _passes(self, commit: _UnderWay, error: KafkaError) -> bool:
+        if isinstance(error, BrokerError) and error.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return not commit.in_doubt.expired
+        return not self._stopping and _again(error)
 
     def _attempt(self, part: dict[TopicPartition, int], commit: _UnderWay) -> None:
         """One attempt at one request with the current member id and generation; each checks again that the
-        partitions are still assigned. ``part`` loses the offsets that are stored: the coordinator may refuse
-        some and store the others.
+        partitions are still assigned. ``part`` loses the offsets that are stored, and those that are refused
+        for good: the coordinator decides on each partition.
         """
         # First of all: with a later generation, it might commit offsets that were checked for this one.
         identity = self._identity()
@@ -387,20 +388,30 @@ class CommitQueue:
                 f"and its partitions may be others' by now): {_shown(commit.left)} were not committed"
             )
         request = build_offset_commit(group_id, part, identity)
-        try:
-            response = ask_coordinator(self._router, self._key, request, commit.limit)
-            self._stored(stored_offsets(response, part), part, commit)
-            read_offset_commit(response, group_id, part)
-        except BrokerError as error:
-            if error.error_code not in _TOO_LATE:
-                raise
-            if self._identity() not in (identity, None):
-                raise _OutdatedError(str(error)) from error
-            self._doubt(identity)
-            raise CommitFailedError(
-                f"the group has gone on without this consumer: {_shown(commit.left)} were not committed, and "
-                f"the records before are read again by whoever has their partitions now ({error})"
-            ) from error
+        response = ask_coordinator(self._router, self._key, request, commit.limit)
+        refused = refusals(response, group_id, part)
+        self._stored({tp: offset for tp, offset in part.items() if tp not in refused}, part, commit)
+        for error in refused.values():
+            if isinstance(error, BrokerError) and error.error_code in _TOO_LATE:
+                self._raise_too_late(error, identity, commit)
+        for tp, error in refused.items():
+            # Of several failures that pass, only one is raised.
+            self._router.coordinators.learn(self._key, error)
+            if not self._passes(commit, error):
+                commit.refused.append(error)
+                del part[tp]
+        if part:
+            raise refused[next(iter(part))]
+
+    def _raise_too_late(self, error: BrokerError, identity: Identity, commit: _UnderWay) -> NoReturn:
+        """The coordinator has refused ``identity``."""
+        if self._identity() not in (identity, None):
+            raise _OutdatedError(str(error)) from error
+        self._doubt(identity)
+        raise CommitFailedError(
+            f"the group has gone on without this consumer: {_shown(commit.left)} were not committed, and "
+            f"the records before are read again by whoever has their partitions now ({error})"
+        ) from error
 
     def _stored(self, stored: Offsets, part: dict[TopicPartition, int], commit: _UnderWay) -> None:
         spans = self._progress.spans(stored) if self.work_units.listening else {}

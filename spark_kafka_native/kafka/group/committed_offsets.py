@@ -9,7 +9,7 @@ from ..cluster.coordinators import send_to_coordinator
 from ..cluster.router import CoordinatorKey, Router
 from ..cluster.split_commit import split_commit
 from ..error_code import ErrorCode
-from ..errors import BrokerError, IncompleteResponseError
+from ..errors import BrokerError, IncompleteResponseError, KafkaError
 from ..model import OffsetToCommit, TopicPartition
 from ..protocol.api.group_offsets import (
     OffsetCommitRequest,
@@ -22,6 +22,7 @@ from ..protocol.api.group_offsets import (
     OffsetFetchResponse,
 )
 from ..runtime.deadline import Deadline
+from ..runtime.retry import is_retriable
 from .membership import Identity
 
 
@@ -182,32 +183,32 @@ def build_offset_commit(
     )
 
 
-def stored_offsets(
-    response: OffsetCommitResponse, offsets: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, int]:
-    """Those of ``offsets`` that the coordinator has stored: it may refuse the rest of the request."""
-    accepted = {
-        TopicPartition(topic.name, partition.partition_index)
+def refusals(
+    response: OffsetCommitResponse, group_id: str, positions: Collection[TopicPartition]
+) -> dict[TopicPartition, KafkaError]:
+    """Those of ``positions`` that the coordinator has not stored, each with the reason: `BrokerError`, or
+    `IncompleteResponseError` if the response leaves it out. The coordinator may have stored the others.
+    """
+    codes = {
+        TopicPartition(topic.name, partition.partition_index): partition.error_code
         for topic in response.topics
         for partition in topic.partitions
-        if not partition.error_code
     }
-    return {tp: offset for tp, offset in offsets.items() if tp in accepted}
+    found: dict[TopicPartition, KafkaError] = {}
+    for tp in positions:
+        where = f"committing the offset of {tp} in group {group_id}"
+        if tp not in codes:
+            found[tp] = IncompleteResponseError(f"{where}: the response lacks it")
+        elif codes[tp]:
+            found[tp] = BrokerError(codes[tp], where, operation="Read")
+    return found
 
 
 def read_offset_commit(
     response: OffsetCommitResponse, group_id: str, positions: Collection[TopicPartition]
 ) -> None:
-    """Raises `BrokerError` for the first refusal, `IncompleteResponseError` for a partition left out."""
-    missing = set(positions)
-    for topic in response.topics:
-        for partition in topic.partitions:
-            tp = TopicPartition(topic.name, partition.partition_index)
-            if partition.error_code:
-                where = f"committing the offset of {tp} in group {group_id}"
-                raise BrokerError(partition.error_code, where, operation="Read")
-            missing.discard(tp)
-    if missing:
-        raise IncompleteResponseError(
-            f"committing offsets in group {group_id}: the answer says nothing of {min(missing)}"
-        )
+    """Raises the first of the `refusals`, of those that are retriable if there are any: the others would
+    keep them from being tried again, and from a coordinator that has moved.
+    """
+    if refused := refusals(response, group_id, positions).values():
+        raise next(filter(is_retriable, refused), next(iter(refused)))
