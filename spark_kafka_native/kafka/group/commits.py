@@ -471,6 +471,8 @@ class Commits:
         """Where the last read began in each partition: records from there on are not done yet."""
         self.due = time.monotonic() + self._interval_s
         """When the next automatic commit is due, by the monotonic clock."""
+        self._before_more: PendingCommit | None = None
+        """The automatic commit that has to end before more is handed out."""
 
     # Reading.
 
@@ -527,13 +529,25 @@ class Commits:
     def caller_is_back(self) -> None:
         """Everything that was handed out is done: commit it if a commit is due."""
         self._last.clear()
-        if not (self._touched or self._starts) or time.monotonic() < self.due:
+        if self._before_more or not (self._touched or self._starts) or time.monotonic() < self.due:
             return
         self.due = time.monotonic() + self._interval_s
         done = self._submit(all_done=True)
-        if self._interval_s == 0 and done is not None:
-            with contextlib.suppress(CommitFailedError):  # logged; partitions that are lost are taken away
-                done.result()  # nothing else is handed out before
+        if self._interval_s == 0:
+            self._before_more = done
+
+    def may_go_on(self, deadline: Deadline) -> bool:
+        """Wait until more may be handed out: with an interval of 0, until the automatic commit has ended.
+        False if ``deadline`` passed first. Raises its failure, unless it is of partitions that are lost.
+        """
+        if (commit := self._before_more) is None:
+            return True
+        if not commit.wait(deadline):
+            return False
+        self._before_more = None
+        with contextlib.suppress(CommitFailedError):  # logged; they are taken away
+            commit.result()
+        return True
 
     def commit_now(self, deadline: Deadline, *, all_done: bool) -> None:
         """Commit the records that are done, and wait for it. A failure is logged: the records are read again.

@@ -102,7 +102,7 @@ class GroupConfig(ReaderConfig):
         "auto.commit.interval.ms", 5_000, min_value=0, max_value=INT32_MAX
     )
     """The interval of automatic commits in the background. 0: commit each time, before anything else is
-    handed out.
+    handed out; a read that times out first returns nothing.
     """
     auto_offset_reset: OffsetReset = property_field(  # noqa: RUF009 - it returns a field
         "auto.offset.reset", OffsetReset.EARLIEST, OffsetReset.parse

@@ -62,8 +62,9 @@ class GroupConsumer:
 
     **At least once.** With ``enable_auto_commit`` everything that was handed out is committed once the caller
     comes back for more (in the background every ``auto_commit_interval_ms``; with 0, before anything else is
-    handed out), and before its partitions go to another member. Without it, only `commit` commits. If a
-    consumer dies, other members read again what it did not commit.
+    handed out: a read that times out first returns nothing), and before its partitions go to another
+    member. Without it, only `commit` commits. If a consumer dies, other members read again what it did not
+    commit.
 
     ``on_assigned``, ``on_revoked`` and ``on_lost`` are called from within a read, or `close`. In
     ``on_revoked`` the partitions are still assigned to this consumer: finished records can be committed. The
@@ -499,7 +500,11 @@ class GroupConsumer:
             deadline = Deadline(float("inf")) if timeout is None else Deadline.after_ms(timeout * 1000)
             while True:
                 self._rebalance.follow(deadline)
-                taken = self._taken = self._undelivered = take(deadline.within_ms(SLICE_MS))
+                taken = self._taken = self._undelivered = (
+                    take(deadline.within_ms(SLICE_MS))
+                    if self._commits.may_go_on(deadline.within_ms(SLICE_MS))
+                    else None
+                )
                 if taken is not None and not self._member.membership.losing:
                     for tp, from_offset, next_offset in _spans(taken):
                         self._commits.handed_out(tp, from_offset, next_offset)

@@ -120,6 +120,32 @@ def test_a_commit_before_each_record_that_fails_for_good_does_not_end_reading(gr
     assert group.committed == {A0: 3}
 
 
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_read_does_not_outlast_its_timeout_for_a_commit_before_each_record(
+    group: ScriptedGroup, closed: bool
+) -> None:
+    """Reads wait for the commit, one after the other, and hand out nothing before its end."""
+    gate = threading.Event()
+
+    def commit(request: OffsetCommitRequest, version: int) -> Any:
+        gate.wait(5)
+        return group.commit(request, version)
+
+    with GroupConsumer(group.cluster.bootstrap_servers, "a", "g", auto_commit_interval_ms=0) as consumer:
+        first = consumer.fetch_record(WITHIN_S)
+        assert first is not None
+        group.cluster[1].push(OffsetCommitRequest, commit)
+        assert consumer.fetch_record(0.01) is None
+        assert consumer.poll(0.0) == []
+        assert consumer.position(A0) == 1
+        assert group.committed == {}
+        gate.set()
+        if not closed:
+            assert next(consumer).offset == 1
+            assert group.committed == {A0: 1}
+    assert group.committed == {A0: 1 if closed else 2}
+
+
 def test_a_position_may_be_committed_by_hand(group: ScriptedGroup) -> None:
     """It is behind batches that are hidden after the last record, such as a transaction's marker."""
     log = group.cluster.logs[A0]
@@ -206,9 +232,9 @@ def test_what_is_committed_does_not_depend_on_how_it_was_read(
             found += WAYS[way](consumer)
             assert max(group.committed.values(), default=0) < len(found)  # the caller works on them
         assert consumer.fetch_record(0.0) is None
+        wait_until("committed", lambda: group.committed == ({A0: 3} if automatic else {}))
         assert consumer.poll(0.0) == []
         assert found == [0, 1, 2]
-        assert group.committed == ({A0: 3} if automatic else {})
         consumer.commit()
         assert group.committed == {A0: 3, A1: 0}
 
