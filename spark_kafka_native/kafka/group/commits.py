@@ -461,6 +461,8 @@ class Commits:
         self.queue = queue
         self.progress = progress
         self._reader = reader
+        self.without_start: set[TopicPartition] = set()
+        """Assigned partitions that are not read yet, or begin anew: those of `StartOffsets`."""
         self._touched: set[TopicPartition] = set()
         """Partitions with records that were handed out. Without automatic commits these four stay empty."""
         self._starts: dict[TopicPartition, int] = {}
@@ -559,8 +561,14 @@ class Commits:
             with contextlib.suppress(KafkaError, TimeoutError):
                 done.result(deadline.remaining_ms / 1000)
 
+    @property
+    def _begun(self) -> set[TopicPartition]:
+        """The partitions with positions that may be committed. An interrupt may leave others in the reader
+        that are about to begin anew."""
+        return self._reader.partitions.keys() - self._reader.recreated - self.without_start
+
     def _submit(self, *, all_done: bool) -> PendingCommit | None:
-        read = self._reader.partitions.keys() - self._reader.recreated
+        read = self._begun
         offsets = {tp: offset for tp, offset in self._starts.items() if tp in read}
         offsets |= self.reached(self._touched & read)
         if not all_done:
@@ -590,13 +598,17 @@ class Commits:
         for record in records:
             tp = record.topic_partition
             wanted[tp] = max(wanted.get(tp, 0), record.offset + 1)
-        recreated = self._reader.recreated
         if not records and offsets is None:
-            wanted = self.reached(self._reader.partitions.keys() - recreated)
-        elif outdated := recreated & wanted.keys():
+            wanted = self.reached(self._begun)
+        elif outdated := self._reader.recreated & wanted.keys():
             raise CommitFailedError(
                 f"{partitions_named(outdated)}: the topic was deleted and created again, and offsets of the "
                 "former one were not committed for it; seek to where to begin with the new one"
+            )
+        elif unread := self.without_start & wanted.keys():
+            raise CommitFailedError(
+                f"{partitions_named(unread)}: nothing was committed, as it is not known yet where reading "
+                "begins (position() is None); read on until it is, or seek() first"
             )
         elif offsets:  # they may be positions
             self.reached(offsets.keys() & self._reader.partitions.keys())

@@ -60,7 +60,7 @@ class StartOffsets:
         self._config = config
         self._reader = reader
         self._commits = commits
-        self.missing: set[TopicPartition] = set()
+        self.missing = commits.without_start
         """Assigned partitions that are not being read yet."""
         self._paused: set[TopicPartition] = set()
         self._withheld: frozenset[TopicPartition] = frozenset()
@@ -91,6 +91,7 @@ class StartOffsets:
 
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
         """Continue, or begin, at ``offset``."""
+        self.drop_missing()  # an interrupt may have left some half begun
         if topic_partition in self.missing:
             self.begin(topic_partition, offset, None)
         else:
