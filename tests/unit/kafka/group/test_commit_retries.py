@@ -1,0 +1,68 @@
+"""When a commit is tried again, and where: at a coordinator that is gone, and after the queue's end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from support.brokers.scripted_broker import ScriptedCluster
+from support.brokers.scripted_group import ScriptedGroup
+from support.group.committing import PARTITIONS, WITHIN_S, Committing
+
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import BrokerError
+from spark_kafka_native.kafka.protocol.api.group_offsets import OffsetCommitRequest
+
+A0, A1, _ = PARTITIONS
+
+
+@pytest.fixture
+def member() -> Iterator[Committing]:
+    with ScriptedCluster(2) as cluster:
+        cluster.create("a", partitions=3)
+        made = Committing(ScriptedGroup(cluster, PARTITIONS))
+        yield made
+        made.queue.stop()
+        made.router.close()
+
+
+def test_a_coordinator_that_cannot_be_reached_is_looked_up_again(member: Committing) -> None:
+    member.commit({A0: 1})
+    member.group.cluster[1].stop()
+    member.group.coordinator = 2
+    member.commit({A0: 2})
+    assert member.group.committed == {A0: 2}
+    assert len(member.group.cluster[2].requests(OffsetCommitRequest)) == 1
+
+
+def test_a_new_topic_is_waited_for_even_at_the_end(member: Committing) -> None:
+    """The coordinator hears of it late; the records that were read of it last would be read again."""
+
+    def end() -> None:
+        member.group.commit_refusals.append(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        member.queue.abandon()
+
+    member.during(1, end)
+    member.commit({A0: 1})
+    assert member.group.committed == {A0: 1}
+
+
+@pytest.mark.parametrize("code", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REBALANCE_IN_PROGRESS])
+def test_nothing_else_is_tried_again_at_the_end(member: Committing, code: ErrorCode) -> None:
+    """The commits that wait are sent once each."""
+    gate = threading.Event()
+
+    def end() -> None:
+        assert gate.wait(WITHIN_S)
+        member.group.commit_refusals.append(code)
+        member.queue.abandon()
+
+    member.during(1, end)
+    asked = [member.queue.submit({A0: 1}), member.queue.submit({A1: 1})]
+    gate.set()
+    failure, none = (one.exception(WITHIN_S) for one in asked)
+    assert isinstance(failure, BrokerError)
+    assert failure.error_code is code
+    assert none is None
+    assert member.sent == [(1, A0, 1), (1, A1, 1)]
