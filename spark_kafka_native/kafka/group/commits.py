@@ -430,7 +430,7 @@ class CommitQueue:
             )
 
 
-class _OutdatedError(KafkaError):
+class _OutdatedError(CommitFailedError):
     """The coordinator refused a commit of an ended generation, and this consumer is already in the next."""
 
 

@@ -11,7 +11,8 @@ from support.brokers.scripted_group import ScriptedGroup
 from support.group.committing import PARTITIONS, WITHIN_S, Committing
 
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import BrokerError
+from spark_kafka_native.kafka.errors import BrokerError, CommitFailedError
+from spark_kafka_native.kafka.group.membership import Identity
 from spark_kafka_native.kafka.protocol.api.group_offsets import OffsetCommitRequest
 
 A0, A1, _ = PARTITIONS
@@ -66,3 +67,22 @@ def test_nothing_else_is_tried_again_at_the_end(member: Committing, code: ErrorC
     assert failure.error_code is code
     assert none is None
     assert member.sent == [(1, A0, 1), (1, A1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("later", "reason"),
+    [(Identity("me", 2, None), "ILLEGAL_GENERATION"), (None, "the group has gone on without this consumer")],
+    ids=["in the next generation", "lost"],
+)
+def test_a_commit_of_an_ended_generation_fails_as_such_at_the_end(
+    member: Committing, later: Identity | None, reason: str
+) -> None:
+    def end() -> None:
+        member.identity = later
+        member.group.commit_refusals.append(ErrorCode.ILLEGAL_GENERATION)
+        member.queue.abandon()
+
+    member.during(1, end)
+    with pytest.raises(CommitFailedError, match=reason):
+        member.commit({A0: 1})
+    assert len(member.sent) == 1

@@ -17,7 +17,7 @@ from spark_kafka_native.kafka.errors import DeadlineExceededError
 from spark_kafka_native.kafka.group import start_offsets
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.protocol.api.group_offsets import OffsetFetchRequest
+from spark_kafka_native.kafka.protocol.api.group_offsets import OffsetCommitRequest, OffsetFetchRequest
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -145,6 +145,34 @@ def test_what_was_looked_up_before_a_rebalance_does_not_count(group: ScriptedGro
     with GroupConsumer(cluster.bootstrap_servers, "a", "g", **QUICK) as consumer:
         assert values(consumer, 2) == [b"2", b"3"]
         assert consumer.position(A0) == 2
+
+
+def test_a_seek_counts_while_the_start_is_being_looked_up(group: ScriptedGroup) -> None:
+    """The answer, which came later, would begin the partition once more."""
+    cluster, gate = group.cluster, threading.Event()
+
+    def late(request: OffsetFetchRequest, version: int) -> Any:
+        assert gate.wait(WITHIN_S)
+        return group.fetch_offsets(request, version)
+
+    cluster[1].push(OffsetFetchRequest, late)
+    with GroupConsumer(cluster.bootstrap_servers, "a", "g", **QUICK) as consumer:
+        wait_until("assigned", lambda: begun(consumer) == {A0: None, A1: None})
+        consumer.seek(A0, 1)
+        assert values(consumer, 1) == [b"1"]
+        gate.set()
+        assert values(consumer, 2) == [b"2", b"3"]
+        assert consumer.position(A0) == 2
+
+
+def test_where_the_group_stands_already_is_not_committed_again(group: ScriptedGroup) -> None:
+    group.committed |= {A0: 2, A1: 2}
+    with GroupConsumer(
+        group.cluster.bootstrap_servers, "a", "g", enable_auto_commit=False, **QUICK
+    ) as consumer:
+        wait_until("begun", lambda: begun(consumer) == {A0: 2, A1: 2})
+        consumer.commit()
+        assert group.cluster[1].requests(OffsetCommitRequest) == []
 
 
 def test_nothing_is_said_of_an_election(group: ScriptedGroup, caplog: pytest.LogCaptureFixture) -> None:
