@@ -86,3 +86,11 @@ def test_an_aborted_transaction_forgets_what_was_dropped() -> None:
         if restarts:
             progress.restart([])
         assert progress.take_dropped_uncommitted() == (frozenset() if restarts else {place})
+
+
+def test_a_partition_of_which_nothing_was_handed_out_is_dropped_without_a_loss() -> None:
+    """Else the next transaction would fail for records that do not exist."""
+    progress = Progress()
+    progress.begin(A0, 5, None)
+    progress.drop([A0])
+    assert progress.take_dropped_uncommitted() == frozenset()
