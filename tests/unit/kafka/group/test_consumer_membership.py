@@ -162,6 +162,20 @@ def test_who_is_fenced_has_lost_everything_and_joins_anew(code: ErrorCode) -> No
     assert (again.member_id, again.member_epoch, again.topic_partitions) == (name, 0, [])
 
 
+def test_an_assignment_from_before_a_loss_is_not_taken_again() -> None:
+    """Others may have the partitions by now; the answer to the new heartbeat says nothing of them yet."""
+    membership = owning(0, 1)
+    asked(membership, 5.0)
+    membership.answered(answer(0, error_code=ErrorCode.FENCED_MEMBER_EPOCH), 5.0)
+    membership.applied(membership.begin() or Change())
+    assert asked(membership, 5.0).member_epoch == 0
+    membership.answered(answer(2, assigns=False), 5.0)
+    assert membership.begin() is None
+    asked(membership, 10.0)
+    membership.answered(answer(2, 1), 10.0)
+    assert membership.begin() == Change(assigned=frozenset({A1}))
+
+
 def test_a_topic_without_a_name_is_looked_for_and_the_rest_is_read() -> None:
     membership = member()
     asked(membership)
