@@ -119,8 +119,9 @@ def ask_each_partition(
     patient = Deadline.after_ms(give_up_after_ms)
 
     def attempt() -> None:
-        failures.clear()
-        failures.update(ask([tp for tp in wanted if tp not in found], found))
+        failed = ask([tp for tp in wanted if tp not in found], found)
+        failures.clear()  # only now: if `ask` raises, those of the attempt before are returned
+        failures.update(failed)
         if failures and not (found and patient.expired):
             raise next(iter(failures.values()))
 

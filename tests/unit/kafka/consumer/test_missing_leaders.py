@@ -476,6 +476,51 @@ def test_a_read_to_the_end_waits_for_a_partition_that_lost_its_leader(
     assert found == [b"0", b"1", b"2", b"3"]
 
 
+def test_a_partition_is_not_lost_where_the_cluster_stops_to_answer_meanwhile(
+    cluster: ScriptedCluster,
+) -> None:
+    """The attempt that ends the look-up says nothing of the partition; the one before has."""
+    cluster.logs[A1].leader = NOBODY
+
+    def metadata(request: MetadataRequest, version: int) -> Any:
+        return HangUp if cluster.mock.asked("ListOffsets") else cluster.metadata(request, version)
+
+    for broker in cluster.brokers.values():
+        broker.on(MetadataRequest, metadata)
+    with Consumer(
+        cluster.bootstrap_servers,
+        "a",
+        start="earliest",
+        partitions=[0, 1],
+        default_api_timeout_ms=1_000,
+        metadata_max_age_ms=50,
+        **QUICK,
+    ) as consumer:
+        for broker in cluster.brokers.values():
+            broker.on(MetadataRequest, cluster.metadata)
+        cluster.logs[A1].leader = 1
+        assert sorted(filter(None, values(consumer, 4))) == [b"0", b"1", b"2", b"3"]
+
+
+def refused(request: ListOffsetsRequest, _: int) -> ListOffsetsResponse:
+    """No permission for any of the partitions."""
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ListOffsetsPartitionResponse(
+                        partition_index=one.partition_index,
+                        error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                    )
+                    for one in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
 def test_a_refusal_that_no_retry_resolves_is_raised(cluster: ScriptedCluster) -> None:
     cluster.logs[A1].leader = 2
     cluster[2].on(ListOffsetsRequest, refused)
