@@ -218,7 +218,8 @@ class Consumer:
     def paused(self) -> tuple[TopicPartition, ...]:
         """The partitions that are paused, also those that cannot be read yet."""
         missing = [tp for tp, one in list(self._missing.items()) if one.paused]
-        return tuple(sorted([*missing, *(tp for tp, paused in self._reader.partitions.items() if paused)]))
+        # A set: one that begins just now, or was interrupted as it began, is among both.
+        return tuple(sorted({*missing, *(tp for tp, paused in self._reader.partitions.items() if paused)}))
 
     def seek(
         self, place: OffsetLike, partition: int | TopicPartition | None = None, *, whence: Whence = "offset"

@@ -274,6 +274,11 @@ def test_a_partition_whose_beginning_was_interrupted_is_paused(
     assert values(interrupted, 2) == [b"2", b"3"]
 
 
+def test_a_partition_whose_beginning_was_interrupted_is_paused_once(interrupted: Consumer) -> None:
+    """It is among those that are read, and among those that are not yet."""
+    assert interrupted.paused == (A1,)
+
+
 def test_a_partition_whose_beginning_was_interrupted_can_be_resumed(
     cluster: ScriptedCluster, interrupted: Consumer
 ) -> None:
