@@ -216,7 +216,9 @@ def try_resolve_offsets(
     # There may be no record at a timestamp; there is always a first offset and an end.
     sure = (OffsetAt.EARLIEST, OffsetAt.LATEST)
     unsure = dict.fromkeys((tp for tp, place in wanted.items() if place not in sure), OffsetAt.LATEST)
-    ends, failures = try_offsets(router, unsure, isolation_level, deadline)
+    # Half the time: a leader that does not answer must leave the others enough for the second question.
+    half = deadline.within_ms(deadline.remaining_ms / 2)
+    ends, failures = try_offsets(router, unsure, isolation_level, half)
     asked = {tp: place for tp, place in wanted.items() if tp not in failures}
     found, failed = try_offsets(router, asked, isolation_level, deadline)
     offsets = {tp: place for tp, place in places.items() if isinstance(place, int)}

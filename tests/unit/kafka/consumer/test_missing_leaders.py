@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from support.brokers.scripted_broker import HangUp, Log, ScriptedCluster
+from support.brokers.scripted_broker import HangUp, Log, ScriptedCluster, Silence
 from support.consumer.reading import wait_until
 
 from spark_kafka_native.kafka import ClientConfig, IsolationLevel, OffsetAt, Router
@@ -373,6 +373,27 @@ def test_a_new_partition_without_a_leader_holds_up_no_other(cluster: ScriptedClu
         assert consumer.partitions == (A0, A1, TopicPartition("a", 3))
         cluster.logs[TopicPartition("a", 2)].leader = 2
         assert values(consumer, 1) == [b"new 2"]
+
+
+def test_a_leader_that_does_not_answer_leaves_the_others_time(cluster: ScriptedCluster) -> None:
+    """A start by time asks twice: its end of the log would take all of the time."""
+    cluster.logs[A1].leader = NOBODY
+    cluster[2].on(ListOffsetsRequest, Silence)
+    with Consumer(
+        cluster.bootstrap_servers,
+        "a",
+        start=datetime(1970, 1, 1, tzinfo=UTC),
+        metadata_max_age_ms=300,
+        request_timeout_ms=1_000,
+        **QUICK,
+    ) as consumer:
+        assert values(consumer, 2) == [b"0", b"1"]
+        cluster.logs[A1].leader = 2
+        wait_until("it is asked", lambda: cluster[2].requests(ListOffsetsRequest))
+        cluster.logs[TopicPartition("a", 2)] = Log(1)
+        cluster.logs[TopicPartition("a", 2)].append([b"new"])
+        wait_until("it is read", lambda: TopicPartition("a", 2) in consumer.partitions, 20)
+        assert values(consumer, 1) == [b"new"]
 
 
 def test_a_seek_that_fails_moves_nothing(cluster: ScriptedCluster) -> None:
