@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +17,7 @@ from spark_kafka_native.kafka.cluster import offsets
 from spark_kafka_native.kafka.consumer import consumer as consumer_module
 from spark_kafka_native.kafka.consumer import prefetch_thread
 from spark_kafka_native.kafka.consumer.consumer import Consumer
+from spark_kafka_native.kafka.consumer.partition_reader import PartitionReader
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, DeadlineExceededError
 from spark_kafka_native.kafka.model import TopicPartition
@@ -584,3 +586,115 @@ def test_a_partition_that_does_not_exist_and_a_wrong_base_are_refused_at_once(
         with pytest.raises(ValueError, match="whence is offset, start, end or current, not 'begin'"):
             consumer.seek(1, whence="begin")  # type: ignore[arg-type]
         assert len(cluster.mock.asked("ListOffsets")) == before
+
+
+def test_chosen_partitions_are_not_joined_by_others_as_they_are_looked_up(cluster: ScriptedCluster) -> None:
+    cluster.logs[TopicPartition("a", 2)] = Log(1)
+    cluster.logs[A1].leader = NOBODY
+    with Consumer(
+        cluster.bootstrap_servers, "a", start="earliest", partitions=[0, 1], metadata_max_age_ms=50, **QUICK
+    ) as consumer:
+        cluster.logs[A1].leader = 1
+        assert sorted(filter(None, values(consumer, 4))) == [b"0", b"1", b"2", b"3"]
+        before = len(cluster.mock.asked("Metadata"))
+        wait_until("it looks again", lambda: len(cluster.mock.asked("Metadata")) > before + 3)
+        assert consumer.partitions == (A0, A1)
+
+
+@pytest.mark.parametrize("index", [1, 2])
+def test_a_partition_that_is_read_is_not_looked_up_again(
+    cluster: ScriptedCluster, caplog: pytest.LogCaptureFixture, index: int
+) -> None:
+    """One that was missing, and one that is new."""
+    begun = TopicPartition("a", index)
+    cluster.logs[A1].leader = NOBODY if index == 1 else 2
+    with Consumer(
+        cluster.bootstrap_servers, "a", start="earliest", metadata_max_age_ms=50, **QUICK
+    ) as consumer:
+        if index == 1:
+            cluster.logs[A1].leader = 2
+        else:
+            cluster.logs[begun] = Log(1)
+        wait_until("it is read", lambda: begun in consumer.partitions)
+        caplog.clear()
+        cluster.logs[begun].leader = NOBODY
+        before = len(cluster.mock.asked("Metadata"))
+        wait_until("it looks again", lambda: len(cluster.mock.asked("Metadata")) > before + 10)
+    assert "is not read yet" not in caplog.text
+
+
+def test_a_second_outage_is_logged_again(cluster: ScriptedCluster, caplog: pytest.LogCaptureFixture) -> None:
+    cluster.logs[A1].leader = NOBODY
+    with Consumer(cluster.bootstrap_servers, "a", start="earliest", **QUICK):
+        for count in (1, 2):
+            for broker in cluster.brokers.values():
+                broker.on(MetadataRequest, HangUp)
+            wait_until(
+                "it is logged", lambda count=count: caplog.text.count("looking for new partitions") == count
+            )
+            for broker in cluster.brokers.values():
+                broker.on(MetadataRequest, cluster.metadata)
+            before = len(cluster.mock.asked("Metadata"))
+            wait_until("it looks", lambda before=before: len(cluster.mock.asked("Metadata")) > before + 3)
+
+
+def test_a_start_at_the_end_is_that_of_the_committed_records(cluster: ScriptedCluster) -> None:
+    """Also where the leader is found later: the records of an open transaction may be committed."""
+    for log in (cluster.logs[A0], cluster.logs[A1]):
+        log.last_stable_offset = 1
+    cluster.logs[A1].leader = NOBODY
+    with Consumer(
+        cluster.bootstrap_servers, "a", start="latest", isolation_level="read_committed", **QUICK
+    ) as consumer:
+        cluster.logs[A1].leader = 2
+        wait_until("it is read", lambda: A1 in consumer.partitions)
+        assert [consumer.position(0), consumer.position(1)] == [1, 1]
+
+
+def test_a_record_that_is_written_between_the_two_questions_about_a_time_is_not_skipped(
+    cluster: ScriptedCluster,
+) -> None:
+    def answer(request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
+        found = cluster.own(request, version, 1)
+        cluster.logs[A0].append([b"between"])
+        return found
+
+    cluster[1].on(ListOffsetsRequest, answer)
+    with Consumer(
+        cluster.bootstrap_servers, "a", start=datetime(2900, 1, 1, tzinfo=UTC), partitions=[0], **QUICK
+    ) as consumer:
+        assert consumer.position() == 2
+
+
+def test_an_empty_partition_begins_at_its_end_where_no_record_has_the_highest_time(
+    cluster: ScriptedCluster,
+) -> None:
+    cluster.create("empty")
+    with Consumer(cluster.bootstrap_servers, "empty", start="max_timestamp", **QUICK) as consumer:
+        assert consumer.position() == 0
+
+
+def test_a_relative_seek_stays_within_the_log(cluster: ScriptedCluster) -> None:
+    cluster.logs[A0].log_start_offset = 1
+    with Consumer(cluster.bootstrap_servers, "a", partitions=[0], **QUICK) as consumer:
+        consumer.seek(-10, whence="end")
+        assert consumer.position() == 1
+        consumer.seek(10, whence="start")
+        assert consumer.position() == 2
+
+
+def test_a_look_waits_for_a_consumer_that_is_being_made(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(*args: Any, **settings: Any) -> PartitionReader:
+        reader = PartitionReader(*args, **settings)
+        time.sleep(0.2)  # a look is due after 0.05 s
+        reader.buffer.wakeup.set()
+        time.sleep(0.3)
+        return reader
+
+    monkeypatch.setattr(consumer_module, "PartitionReader", slow)
+    cluster.logs[A1].leader = NOBODY
+    with Consumer(cluster.bootstrap_servers, "a", start="earliest", **QUICK) as consumer:
+        cluster.logs[A1].leader = 1
+        assert sorted(filter(None, values(consumer, 4))) == [b"0", b"1", b"2", b"3"]

@@ -196,12 +196,15 @@ def test_a_forked_child_reads_nothing_and_is_told_why(cluster: ScriptedCluster) 
         assert next(consumer).offset == 0
 
         def reads_nothing() -> bool:
-            for read in (consumer.__next__, consumer.poll, consumer.pause):
+            for read in (consumer.__next__, consumer.poll, consumer.pause, lambda: consumer.seek(0)):
                 with pytest.raises(ConsumerClosedError, match="another process"):
                     read()
             return consumer.position() == 1
 
-        with consumer.reader.lock, consumer.reader.buffer.lock:  # as other threads may
+        locks = (consumer._lock, consumer.reader.lock, consumer.reader.buffer.lock)
+        with contextlib.ExitStack() as held:
+            for lock in locks:
+                held.enter_context(held_by_another_thread(lock))
             assert holds_in_forked_child(reads_nothing)
         assert next(consumer).offset == 1
 
