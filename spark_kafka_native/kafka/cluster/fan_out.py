@@ -129,7 +129,9 @@ def ask_each_partition(
         router.retry(attempt, what=what, deadline=deadline, topics={tp.topic for tp in wanted})
     except ClientClosedError:
         raise
-    except KafkaError:
+    except KafkaError as error:
         if not found or give_up_after_ms == float("inf"):
             raise
+        # `ask` may have raised it before it came to some of them.
+        return found, {tp: failures.get(tp, error) for tp in wanted if tp not in found}
     return found, {tp: error for tp, error in failures.items() if tp not in found}

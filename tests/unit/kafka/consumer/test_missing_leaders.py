@@ -530,25 +530,6 @@ def test_a_partition_is_not_lost_where_the_cluster_stops_to_answer_meanwhile(
         assert sorted(filter(None, values(consumer, 4))) == [b"0", b"1", b"2", b"3"]
 
 
-def refused(request: ListOffsetsRequest, _: int) -> ListOffsetsResponse:
-    """No permission for any of the partitions."""
-    return ListOffsetsResponse(
-        topics=[
-            ListOffsetsTopicResponse(
-                name=topic.name,
-                partitions=[
-                    ListOffsetsPartitionResponse(
-                        partition_index=one.partition_index,
-                        error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-                    )
-                    for one in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
 def test_a_refusal_that_no_retry_resolves_is_raised(cluster: ScriptedCluster) -> None:
     cluster.logs[A1].leader = 2
     cluster[2].on(ListOffsetsRequest, refused)
