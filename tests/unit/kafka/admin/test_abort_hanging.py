@@ -17,6 +17,7 @@ from spark_kafka_native.kafka.protocol.api.transaction_admin import (
     ProducerState,
     TopicResponse,
     WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
 )
 
 A0 = TopicPartition("a", 0)
@@ -58,3 +59,29 @@ def test_an_abort_with_a_lost_response_is_found_to_be_done(known: int, sent: int
             assert not marker.transaction_result
             with pytest.raises(ValueError, match="no transaction is open in a-0 that begins at offset 1"):
                 admin.abort_hanging(A0, 1)
+
+
+def test_an_abort_ends_the_transaction_at_its_offset_and_no_other() -> None:
+    """A partition has the transactions of several producers at a time; those of the others continue."""
+    states = [
+        ProducerState(
+            producer_id=producer_id,
+            producer_epoch=0,
+            last_timestamp=0,
+            coordinator_epoch=0,
+            current_txn_start_offset=start,
+        )
+        for producer_id, start in ((7, -1), (8, 1), (9, 4), (10, 9))
+    ]
+    there = PartitionResponse(partition_index=0, error_code=ErrorCode.NONE, active_producers=states)
+    producers = DescribeProducersResponse(
+        throttle_time_ms=0, topics=[TopicResponse(name="a", partitions=[there])]
+    )
+    with ScriptedCluster(1) as cluster:
+        cluster.create("a")
+        cluster[1].on(DescribeProducersRequest, producers)
+        cluster[1].on(WriteTxnMarkersRequest, WriteTxnMarkersResponse(markers=[]))
+        with Admin(cluster.bootstrap_servers, retry_backoff_ms=5) as admin:
+            admin.abort_hanging(A0, 4)
+        [request] = cluster[1].requests(WriteTxnMarkersRequest)
+        assert [one.producer_id for one in request.markers] == [9]

@@ -10,6 +10,7 @@ from spark_kafka_native.kafka.admin.acls import Acl, AclAdmin, AclFilter
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError
 from spark_kafka_native.kafka.protocol.api.acls import (
+    DeleteAclsFilter,
     DeleteAclsFilterResult,
     DeleteAclsMatchingAcl,
     DeleteAclsRequest,
@@ -74,3 +75,48 @@ def test_what_is_refused_hides_neither_other_refusals_nor_what_was_deleted() -> 
     assert notes[0] == f"deleted nevertheless: {rule('User:a')}"
     assert notes[1] == f"deleted nevertheless: {rule('User:c')}"
     assert f"deleting the ACL {rule('User:b')}" in notes[2]
+
+
+def test_a_rule_selects_itself_alone_and_a_filter_by_its_fields() -> None:
+    """A field that got lost would delete the rules of others."""
+    router = Router(result(), result(), result())
+    ours = Acl(
+        resource="group",
+        name="g",
+        principal="User:a",
+        operation="read",
+        permission="deny",
+        pattern="prefixed",
+        host="10.0.0.1",
+    )
+    some = AclFilter(resource="topic", name="t", pattern="match", host="10.0.0.2", permission="allow")
+    assert AclAdmin(router).delete_acls([ours, some, AclFilter()]) == []  # type: ignore[arg-type]
+    assert router.asked[0].filters == [
+        DeleteAclsFilter(
+            resource_type_filter=3,
+            resource_name_filter="g",
+            pattern_type_filter=4,
+            principal_filter="User:a",
+            host_filter="10.0.0.1",
+            operation=3,
+            permission_type=2,
+        ),
+        DeleteAclsFilter(
+            resource_type_filter=2,
+            resource_name_filter="t",
+            pattern_type_filter=2,
+            principal_filter=None,
+            host_filter="10.0.0.2",
+            operation=1,
+            permission_type=3,
+        ),
+        DeleteAclsFilter(
+            resource_type_filter=1,
+            resource_name_filter=None,
+            pattern_type_filter=1,
+            principal_filter=None,
+            host_filter=None,
+            operation=1,
+            permission_type=1,
+        ),
+    ]
