@@ -131,8 +131,11 @@ def test_only_allowed_environment_variables_are_read(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("KAFKA_PASSWORD", "p")
     monkeypatch.setenv(config_providers.ALLOWED_VARIABLES, "OTHER, KAFKA_PASSWORD")
     assert resolve("x", "env:KAFKA_PASSWORD") == "p"
-    with pytest.raises(ConfigError, match="AWS_SECRET_ACCESS_KEY is not among PYKAFKA_ALLOWED_VARIABLES"):
-        resolve("x", "env:AWS_SECRET_ACCESS_KEY")
+    for allowed in ("OTHER, KAFKA_PASSWORD", "", ","):
+        monkeypatch.setenv(config_providers.ALLOWED_VARIABLES, allowed)
+        with pytest.raises(ConfigError, match="AWS_SECRET_ACCESS_KEY is not among PYKAFKA_ALLOWED_VARIABLES"):
+            resolve("x", "env:AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv(config_providers.ALLOWED_VARIABLES, "KAFKA_PASSWORD")
     monkeypatch.setenv("KAFKA_PASSWORD", "")
     with pytest.raises(ConfigError, match="KAFKA_PASSWORD is not set on"):
         resolve("x", "env:KAFKA_PASSWORD")
@@ -143,6 +146,10 @@ def test_only_allowed_urls_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(config_providers.ALLOWED_URLS, "https://a/token, https://b/token")
     check_url("x", "https://b/token")
     for other in ("https://b/token/", "https://b.evil/token", "https://b/token?x=1", ""):
+        with pytest.raises(ConfigError, match="is not among PYKAFKA_ALLOWED_URLS"):
+            check_url("x", other)
+    monkeypatch.setenv(config_providers.ALLOWED_URLS, "")
+    for other in ("https://a/token", ""):
         with pytest.raises(ConfigError, match="is not among PYKAFKA_ALLOWED_URLS"):
             check_url("x", other)
 
