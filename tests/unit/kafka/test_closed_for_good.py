@@ -9,10 +9,12 @@ from support.interrupts.signal_steps import run_at, steps_of
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.consumer.consumer import Consumer
-from spark_kafka_native.kafka.errors import ClientClosedError, ConsumerClosedError, KafkaError
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import BrokerError, ClientClosedError, ConsumerClosedError, KafkaError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.errors import ProducerClosedError
 from spark_kafka_native.kafka.producer.producer import Producer
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.testing import MockBroker
 
 RECORDS = 5
@@ -106,3 +108,19 @@ def test_a_producer_that_has_failed_says_why_where_it_would_connect_again(broker
         producer._router.metadata(("t",), refresh=True)
     assert isinstance(raised.value, ProducerClosedError)
     assert raised.value.__cause__ is failure
+
+
+def test_an_operation_that_asks_no_broker_ends_with_its_router(broker):
+    """It would be tried again until its deadline: no connection that is refused ends it."""
+    router = Router(ClientConfig.from_properties({"bootstrap.servers": broker.bootstrap_servers}))
+    tried = []
+
+    def lead():
+        tried.append(1)
+        router.end()
+        raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, "partition t-0")
+
+    for _ in range(2):
+        with pytest.raises(ClientClosedError, match="the client was closed"):
+            router.retry(lead, what="looking for a leader", deadline=Deadline.after_ms(20_000))
+    assert len(tried) == 1

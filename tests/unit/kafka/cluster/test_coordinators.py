@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support.brokers.scripted_broker import HangUp, ScriptedCluster, properties
 
+from spark_kafka_native.kafka.admin.admin import Admin
 from spark_kafka_native.kafka.cluster.coordinators import find_coordinators, send_to_coordinator
 from spark_kafka_native.kafka.cluster.router import CoordinatorKey, Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
@@ -20,7 +21,12 @@ from spark_kafka_native.kafka.protocol.api.find_coordinator import (
     FindCoordinatorResponse,
 )
 from spark_kafka_native.kafka.protocol.api.group_offsets import OffsetFetchRequest, OffsetFetchResponse
-from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
+from spark_kafka_native.kafka.protocol.api.topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
 
 GROUP = CoordinatorKey.group("g")
 
@@ -208,3 +214,31 @@ def test_an_answer_that_names_no_coordinator_is_asked_for_again(cluster: Cluster
             cluster.read,
             router.deadline(200),
         )
+
+
+@pytest.mark.parametrize("change", ["moves", "dies", "hangs up"])
+def test_a_controller_that_is_not_there_any_more_is_looked_up_again(change: str) -> None:
+    controller = 2
+
+    def metadata(request: MetadataRequest, version: int) -> MetadataResponse:
+        return replace(cluster.metadata(request, version), controller_id=controller)
+
+    done = DeleteTopicsResponse(responses=[DeletableTopicResult(name="a", error_code=ErrorCode.NONE)])
+    moved = DeleteTopicsResponse(
+        responses=[DeletableTopicResult(name="a", error_code=ErrorCode.NOT_CONTROLLER)]
+    )
+    with ScriptedCluster(3) as cluster:
+        for broker in cluster.brokers.values():
+            broker.on(MetadataRequest, metadata)
+            broker.on(DeleteTopicsRequest, done)
+        with Admin(cluster.bootstrap_servers, retry_backoff_ms=5, default_api_timeout_ms=20_000) as admin:
+            admin.delete_topics(["a"])
+            assert len(cluster[2].requests(DeleteTopicsRequest)) == 1
+            controller = 3
+            if change == "dies":
+                cluster[2].stop()
+            else:
+                cluster[2].on(DeleteTopicsRequest, HangUp if change == "hangs up" else moved)
+            admin.delete_topics(["a"])
+            asked = {node_id: len(cluster[node_id].requests(DeleteTopicsRequest)) for node_id in (1, 3)}
+    assert asked == {1: 0, 3: 1}

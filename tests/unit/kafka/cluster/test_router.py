@@ -391,6 +391,22 @@ def test_a_deleted_topic_is_waited_for_once(
     assert ask() >= 0.4
 
 
+def test_a_topic_that_was_there_during_the_wait_for_another_one_is_not_taken_for_deleted(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry_policy, "KNOWN_TOPIC_WAIT_MS", 400)
+    topics = {name: cluster.create(name, 1, leader=1)[0] for name in ("orders", "kept")}
+    router = Router(config(cluster[1].address))
+    list_offsets(router, dict.fromkeys(topics.values(), OffsetAt.LATEST))
+    for missing, wanted in (("orders", ["orders", "kept"]), ("kept", ["kept"])):
+        del cluster.topic_ids[missing]
+        router.refresh([missing], router.deadline())
+        began = time.monotonic()
+        with pytest.raises(BrokerError, match=f"topic {missing}: UNKNOWN_TOPIC_OR_PARTITION"):
+            list_offsets(router, {topics[name]: OffsetAt.LATEST for name in wanted})
+        assert time.monotonic() - began >= 0.4
+
+
 def refuse(tp: TopicPartition, error_code: ErrorCode) -> ListOffsetsResponse:
     refused = ListOffsetsPartitionResponse(partition_index=tp.partition, error_code=error_code)
     return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name=tp.topic, partitions=[refused])])
