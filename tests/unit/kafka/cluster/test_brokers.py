@@ -101,6 +101,21 @@ def test_refused_credentials_are_shown_to_one_bootstrap_server_only() -> None:
     assert len(opening.opened) == 1
 
 
+def test_each_bootstrap_server_has_a_share_of_the_time_that_is_left() -> None:
+    """One that stands still leaves time for the others; those that refuse at once leave theirs, too."""
+    shares: list[float] = []
+
+    def refuse(_host: str, _port: int, _config: ClientConfig, deadline: Deadline) -> Any:
+        shares.append(deadline.remaining_ms)
+        raise UnreachableError("off")
+
+    servers = ("one:9092", "two:9092", "three:9092")
+    with pytest.raises(UnreachableError):
+        Brokers(ClientConfig(bootstrap_servers=servers), refuse).bootstrap(Deadline.after_ms(SOON))
+    for share, most in zip(shares, (SOON / 3, SOON / 2, SOON), strict=True):
+        assert most - 5_000 < share <= most
+
+
 def test_a_broker_with_another_address_is_connected_to_there() -> None:
     """Where it was before there may be a broker of another cluster."""
     opening = Opening()
