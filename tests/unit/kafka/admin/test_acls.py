@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -10,11 +11,14 @@ from spark_kafka_native.kafka.admin.acls import Acl, AclAdmin, AclFilter
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError
 from spark_kafka_native.kafka.protocol.api.acls import (
+    AclCreationResult,
+    CreateAclsResponse,
     DeleteAclsFilter,
     DeleteAclsFilterResult,
     DeleteAclsMatchingAcl,
     DeleteAclsRequest,
     DeleteAclsResponse,
+    DescribeAclsResponse,
 )
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
@@ -120,3 +124,23 @@ def test_a_rule_selects_itself_alone_and_a_filter_by_its_fields() -> None:
             permission_type=1,
         ),
     ]
+
+
+def test_rules_that_are_refused_are_all_named() -> None:
+    router: Any = Router()
+    results = [AclCreationResult(error_code=code, error_message=None) for code in (NONE, DENIED, DENIED)]
+    router.response = CreateAclsResponse(throttle_time_ms=0, results=results)
+    rules = [rule(f"User:{name}") for name in "abc"]
+    with pytest.raises(BrokerError, match=f"creating the ACL {re.escape(str(rules[1]))}") as raised:
+        AclAdmin(router).create_acls(rules)
+    [note] = raised.value.__notes__
+    assert str(rules[2]) in note
+
+
+def test_rules_that_can_not_be_read_are_not_taken_for_none() -> None:
+    router: Any = Router()
+    router.response = DescribeAclsResponse(
+        throttle_time_ms=0, error_code=DENIED, error_message=None, resources=[]
+    )
+    with pytest.raises(BrokerError, match="describing ACLs: SECURITY_DISABLED"):
+        AclAdmin(router).describe_acls()

@@ -1,4 +1,4 @@
-"""`Admin.describe_quotas` asks for exactly the entity that is named, or for all."""
+"""`Admin` describes the quotas of exactly the named entity, or of all, and alters the given limits."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from support.brokers.scripted_broker import ScriptedCluster
 from spark_kafka_native.kafka.admin.admin import Admin
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.protocol.api.client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    AlteredQuotaEntry,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
     DescribedQuotaEntry,
@@ -65,3 +68,21 @@ def test_without_a_name_all_are_described(admin: Admin) -> None:
 
 def test_what_has_no_quota_is_not_found(admin: Admin) -> None:
     assert admin.describe_quotas({"client-id": "app"}) == []
+
+
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_a_limit_of_0_is_set_and_only_none_removes_one(validate_only: bool) -> None:
+    done = AlteredQuotaEntry(error_code=ErrorCode.NONE, error_message=None, entity=[])
+    with ScriptedCluster(1) as cluster, Admin(cluster.bootstrap_servers) as admin:
+        cluster[1].on(AlterClientQuotasRequest, AlterClientQuotasResponse(throttle_time_ms=0, entries=[done]))
+        limits = {"producer_byte_rate": 0, "consumer_byte_rate": None, "request_percentage": 12.5}
+        admin.alter_quotas(BOB_WITH_ANY, limits, validate_only=validate_only)
+        [request] = cluster[1].requests(AlterClientQuotasRequest)
+    [entry] = request.entries
+    assert request.validate_only is validate_only
+    assert {one.entity_type: one.entity_name for one in entry.entity} == BOB_WITH_ANY
+    assert [(one.key, one.value, one.remove) for one in entry.ops] == [
+        ("producer_byte_rate", 0.0, False),
+        ("consumer_byte_rate", 0.0, True),
+        ("request_percentage", 12.5, False),
+    ]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from support.brokers.scripted_broker import Answer, ScriptedCluster
 
 from spark_kafka_native.kafka.admin.admin import Admin
 from spark_kafka_native.kafka.admin.configs import ConfigResource
+from spark_kafka_native.kafka.admin.groups import read_classic_group, read_consumer_group
 from spark_kafka_native.kafka.admin.topics import NewTopic
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, OffsetOutOfRangeError
@@ -19,6 +22,8 @@ from spark_kafka_native.kafka.protocol.api.cluster import (
     AlterPartitionReassignmentsResponse,
     ElectLeadersRequest,
     ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
     PartitionResult,
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
@@ -35,6 +40,21 @@ from spark_kafka_native.kafka.protocol.api.group_offsets import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
+from spark_kafka_native.kafka.protocol.api.groups import (
+    ConsumerGroupAssignment,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupMember,
+    ConsumerGroupTopicPartitions,
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedConsumerGroup,
+    DescribedGroup,
+    DescribeGroupsResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+)
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_native.kafka.protocol.api.topics import (
     CreatableTopicResult,
     CreatePartitionsRequest,
@@ -42,10 +62,17 @@ from spark_kafka_native.kafka.protocol.api.topics import (
     CreatePartitionsTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
+    DeletableTopicResult,
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from spark_kafka_native.kafka.protocol.api.transaction_admin import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
 )
 from spark_kafka_native.kafka.protocol.message import Request
 
@@ -240,3 +267,183 @@ def test_a_partition_that_is_gone_has_neither_an_end_nor_an_error(
         A0: (1, 1, None),
         A1: (None, None, None),
     }
+
+
+def test_topics_are_created_as_described(cluster: ScriptedCluster, admin: Admin) -> None:
+    answer_all(cluster, CreateTopicsRequest, every_topic_created)
+    wanted = [
+        NewTopic(name="n", partitions=3, replication_factor=2, configs={"k": "v"}),
+        NewTopic(name="r", replicas=[[1, 2], [2, 1]]),
+        "d",
+    ]
+    admin.create_topics(wanted, validate_only=True)
+    [request] = asked(cluster, CreateTopicsRequest)
+    assert [
+        (
+            one.name,
+            one.num_partitions,
+            one.replication_factor,
+            {part.partition_index: part.broker_ids for part in one.assignments},
+            {config.name: config.value for config in one.configs},
+        )
+        for one in request.topics
+    ] == [("n", 3, 2, {}, {"k": "v"}), ("r", -1, -1, {0: [1, 2], 1: [2, 1]}, {}), ("d", -1, -1, {}, {})]
+
+
+def every_topic_created(request: CreateTopicsRequest, _version: int) -> CreateTopicsResponse:
+    return CreateTopicsResponse(
+        topics=[
+            CreatableTopicResult(name=one.name, error_code=NONE, error_message=None) for one in request.topics
+        ]
+    )
+
+
+def test_a_new_topic_is_waited_for_until_its_partitions_have_leaders(
+    cluster: ScriptedCluster, admin: Admin
+) -> None:
+    answers = 0
+
+    def metadata(request: MetadataRequest, version: int) -> MetadataResponse:
+        nonlocal answers
+        if request.topics:
+            answers += 1
+            cluster.logs[A1].leader = 2 if answers > 3 else -1
+        return cluster.metadata(request, version)
+
+    answer_all(cluster, CreateTopicsRequest, every_topic_created)
+    answer_all(cluster, MetadataRequest, metadata)
+    admin.create_topics(["a"])
+    assert answers > 3
+    assert {tp.partition: leader.node_id for tp, leader in admin.router.leaders([A0, A1]).items()} == {
+        0: 1,
+        1: 2,
+    }
+
+
+def test_new_partitions_are_created_where_the_caller_says(cluster: ScriptedCluster, admin: Admin) -> None:
+    grown = [CreatePartitionsTopicResult(name=name, error_code=NONE) for name in ("a", "b")]
+    answer_all(cluster, CreatePartitionsRequest, CreatePartitionsResponse(throttle_time_ms=0, results=grown))
+    admin.create_partitions({"a": 4, "b": 2}, replicas={"a": [[2, 1], [1, 2]]})
+    [request] = asked(cluster, CreatePartitionsRequest)
+    assert [
+        (one.name, one.count, one.assignments and [new.broker_ids for new in one.assignments])
+        for one in request.topics
+    ] == [("a", 4, [[2, 1], [1, 2]]), ("b", 2, None)]
+
+
+def test_a_missing_topic_is_an_error_unless_the_caller_accepts_it(
+    cluster: ScriptedCluster, admin: Admin
+) -> None:
+    gone = DeletableTopicResult(name="b", error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    answer_all(cluster, DeleteTopicsRequest, DeleteTopicsResponse(responses=[gone]))
+    admin.delete_topics(["b"], missing_ok=True)
+    with pytest.raises(BrokerError, match="deleting topic b: UNKNOWN_TOPIC_OR_PARTITION"):
+        admin.delete_topics(["b"])
+
+
+def test_internal_topics_are_listed_only_on_request(cluster: ScriptedCluster, admin: Admin) -> None:
+    cluster.create("__consumer_offsets")
+
+    def metadata(request: MetadataRequest, version: int) -> MetadataResponse:
+        response = cluster.metadata(request, version)
+        topics = [replace(one, is_internal=(one.name or "").startswith("__")) for one in response.topics]
+        return replace(response, topics=topics)
+
+    answer_all(cluster, MetadataRequest, metadata)
+    assert admin.list_topics() == ["a"]
+    assert admin.list_topics(internal=True) == ["__consumer_offsets", "a"]
+
+
+def test_every_group_that_is_not_deleted_is_named(cluster: ScriptedCluster, admin: Admin) -> None:
+    codes = {"g": ErrorCode.NON_EMPTY_GROUP, "h": NONE, "i": ErrorCode.GROUP_AUTHORIZATION_FAILED}
+
+    def delete(request: DeleteGroupsRequest, _version: int) -> DeleteGroupsResponse:
+        results = [
+            DeletableGroupResult(group_id=name, error_code=codes[name]) for name in request.groups_names
+        ]
+        return DeleteGroupsResponse(throttle_time_ms=0, results=results)
+
+    answer_all(cluster, DeleteGroupsRequest, delete)
+    with pytest.raises(BrokerError, match="deleting group g: NON_EMPTY_GROUP") as raised:
+        admin.delete_groups(["g", "h", "i"])
+    [note] = raised.value.__notes__
+    assert note.startswith("also refused: deleting group i: GROUP_AUTHORIZATION_FAILED")
+    assert [one.groups_names for one in asked(cluster, DeleteGroupsRequest)] == [["g"], ["h"], ["i"]]
+
+
+def test_a_group_that_refuses_to_forget_offsets_is_named_at_once(
+    cluster: ScriptedCluster, admin: Admin
+) -> None:
+    refused = OffsetDeleteResponse(
+        error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED, throttle_time_ms=0, topics=[]
+    )
+    answer_all(cluster, OffsetDeleteRequest, refused)
+    with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
+        admin.delete_group_offsets("g", [A0, A1])
+    assert len(asked(cluster, OffsetDeleteRequest)) == 1
+
+
+def test_a_refusal_of_reassignments_is_not_taken_for_none(cluster: ScriptedCluster, admin: Admin) -> None:
+    refused = ListPartitionReassignmentsResponse(
+        throttle_time_ms=0,
+        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        error_message=None,
+        topics=[],
+    )
+    answer_all(cluster, ListPartitionReassignmentsRequest, refused)
+    with pytest.raises(BrokerError, match="listing reassignments: CLUSTER_AUTHORIZATION_FAILED"):
+        admin.list_reassignments()
+
+
+def test_transactions_are_filtered_by_the_brokers(cluster: ScriptedCluster, admin: Admin) -> None:
+    nothing = ListTransactionsResponse(
+        throttle_time_ms=0, error_code=NONE, unknown_state_filters=[], transaction_states=[]
+    )
+    answer_all(cluster, ListTransactionsRequest, nothing)
+    assert admin.list_transactions(states=["Ongoing"], producer_ids={7}) == []
+    assert [
+        (one.state_filters, one.producer_id_filters) for one in asked(cluster, ListTransactionsRequest)
+    ] == [(["Ongoing"], [7])] * 2
+
+
+def test_a_classic_group_that_never_existed_is_not_described() -> None:
+    """Brokers before 4.0 describe it as a dead one."""
+    group = DescribedGroup(
+        error_code=NONE, group_id="g", group_state="Dead", protocol_type="", protocol_data="", members=[]
+    )
+    with pytest.raises(BrokerError, match="describing group g") as raised:
+        read_classic_group(DescribeGroupsResponse(groups=[group]), "g")
+    assert raised.value.error_code is ErrorCode.GROUP_ID_NOT_FOUND
+    empty = replace(group, group_state="Empty")
+    assert read_classic_group(DescribeGroupsResponse(groups=[empty]), "g").state == "Empty"
+
+
+def test_a_member_has_an_assignment_and_a_target() -> None:
+    def assigned(*partitions: int) -> ConsumerGroupAssignment:
+        topic = ConsumerGroupTopicPartitions(
+            topic_id=UUID(int=1), topic_name="a", partitions=list(partitions)
+        )
+        return ConsumerGroupAssignment(topic_partitions=[topic])
+
+    member = ConsumerGroupMember(
+        member_id="m",
+        member_epoch=4,
+        client_id="c",
+        client_host="h",
+        subscribed_topic_names=["a"],
+        assignment=assigned(1, 0),
+        target_assignment=assigned(1),
+    )
+    group = DescribedConsumerGroup(
+        error_code=NONE,
+        group_id="g",
+        group_state="Reconciling",
+        group_epoch=5,
+        assignment_epoch=5,
+        assignor_name="uniform",
+        members=[member],
+    )
+    found = read_consumer_group(ConsumerGroupDescribeResponse(throttle_time_ms=0, groups=[group]), "g")
+    [one] = found.members
+    assert (found.group_epoch, one.member_epoch) == (5, 4)
+    assert (one.assignment, one.target) == ((A0, A1), (A1,))

@@ -1,10 +1,25 @@
-"""Users of SCRAM: settings that are refused before any broker is asked."""
+"""Users of SCRAM: settings that are refused before any broker is asked, and the requests for the others."""
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
+from support.brokers.scripted_broker import ScriptedCluster
 
 from spark_kafka_native.kafka.admin.admin import Admin
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import BrokerError
+from spark_kafka_native.kafka.protocol.api.scram_users import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+    CredentialInfo,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
+)
+from spark_kafka_native.kafka.security.sasl import SCRAM_HASHES
 
 
 @pytest.mark.parametrize("iterations", [0, 4_095, 16_385, 1_000_000])
@@ -20,3 +35,46 @@ def test_iterations_that_a_broker_would_refuse(iterations: int) -> None:
 def test_empty_names_and_passwords(user: str, password: str) -> None:
     with Admin("127.0.0.1:1") as admin, pytest.raises(ValueError, match="texts that are not empty"):
         admin.set_scram_user(user, password)
+
+
+@pytest.mark.parametrize(("mechanism", "number"), [("SCRAM-SHA-256", 1), ("SCRAM-SHA-512", 2)])
+def test_credentials_are_set_and_deleted_for_one_mechanism(mechanism: str, number: int) -> None:
+    done = AlterUserScramCredentialsResult(user="carol", error_code=ErrorCode.NONE, error_message=None)
+    with ScriptedCluster(1) as cluster, Admin(cluster.bootstrap_servers) as admin:
+        response = AlterUserScramCredentialsResponse(throttle_time_ms=0, results=[done])
+        cluster[1].on(AlterUserScramCredentialsRequest, response)
+        admin.set_scram_user("carol", "secret", mechanism=mechanism, iterations=4_096)
+        admin.delete_scram_user("carol", mechanism=mechanism)
+        [made, deleted] = cluster[1].requests(AlterUserScramCredentialsRequest)
+    [one] = made.upsertions
+    assert (one.name, one.mechanism, one.iterations, made.deletions) == ("carol", number, 4_096, [])
+    digest = SCRAM_HASHES[mechanism]
+    assert bytes(one.salted_password) == hashlib.pbkdf2_hmac(digest, b"secret", bytes(one.salt), 4_096)
+    assert len(one.salt) >= 16
+    assert [(gone.name, gone.mechanism) for gone in deleted.deletions] == [("carol", number)]
+    assert deleted.upsertions == []
+
+
+def test_an_unknown_user_has_no_credentials_and_a_refusal_is_raised() -> None:
+    def described(code: ErrorCode) -> DescribeUserScramCredentialsResponse:
+        found = [
+            DescribeUserScramCredentialsResult(
+                user="bob",
+                error_code=ErrorCode.NONE,
+                error_message=None,
+                credential_infos=[CredentialInfo(mechanism=1, iterations=4_096)],
+            ),
+            DescribeUserScramCredentialsResult(
+                user="carol", error_code=code, error_message=None, credential_infos=[]
+            ),
+        ]
+        return DescribeUserScramCredentialsResponse(
+            throttle_time_ms=0, error_code=ErrorCode.NONE, error_message=None, results=found
+        )
+
+    with ScriptedCluster(1) as cluster, Admin(cluster.bootstrap_servers) as admin:
+        cluster[1].on(DescribeUserScramCredentialsRequest, described(ErrorCode.RESOURCE_NOT_FOUND))
+        assert admin.describe_scram_users(["bob", "carol"]) == {"bob": {"SCRAM-SHA-256": 4_096}, "carol": {}}
+        cluster[1].on(DescribeUserScramCredentialsRequest, described(ErrorCode.DUPLICATE_RESOURCE))
+        with pytest.raises(BrokerError, match="describing SCRAM user carol: DUPLICATE_RESOURCE"):
+            admin.describe_scram_users(["bob", "carol"])
