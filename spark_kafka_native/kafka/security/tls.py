@@ -200,14 +200,15 @@ def _present(context: ssl.SSLContext, name: str, pem: Secret, password: Secret |
     except (OSError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise
-        raise ConfigError(f"{name} is not PEM that can be used ({_reason(error, password)})") from None
+        raise ConfigError(f"{name} is not PEM that can be used ({_reason(error, pem, password)})") from None
 
 
-def _reason(error: Exception, password: Secret | None) -> str:
+def _reason(error: Exception, pem: Secret, password: Secret | None) -> str:
     reason = error.reason if isinstance(error, ssl.SSLError) else None
     if reason == "KEY_VALUES_MISMATCH":
         return "the private key is not the certificate's"
-    if password is not None and reason != "NO_START_LINE":
+    # Not each release of OpenSSL gives a missing key as the reason.
+    if password is not None and "PRIVATE KEY-----" in pem.reveal():
         return "ssl.key.password is wrong, or the key can't be read"
     return "it must hold a private key and its certificate chain"
 

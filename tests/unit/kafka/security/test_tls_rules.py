@@ -222,6 +222,10 @@ def test_a_missing_or_foreign_client_certificate_is_an_authentication_error(
         ({"ssl_keystore_location": "locked.pem", "ssl_key_password": "wrong"}, "ssl.key.password is wrong"),
         ({"ssl_keystore_location": "mismatch.pem"}, "the private key is not the certificate's"),
         ({"ssl_keystore_location": "chain.pem"}, "must hold a private key and its certificate chain"),
+        (
+            {"ssl_keystore_location": "chain.pem", "ssl_key_password": PASSWORD},
+            "must hold a private key and its certificate chain",
+        ),
         ({"ssl_keystore_location": "key.pem"}, "must hold a private key and its certificate chain"),
         ({"ssl_keystore_location": "none.pem"}, "none.pem on .* can't be read"),
         (
