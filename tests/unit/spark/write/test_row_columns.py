@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import ArrayType, IntegerType, StructType
@@ -99,3 +101,21 @@ def test_two_columns_of_a_name_that_is_not_written_are_ignored():
     columns, _ = RowColumns.check(schema, "t")
     batch = pa.RecordBatch.from_arrays([pa.array([name]) for name in schema.names], names=schema.names)
     assert columns.select(batch).to_pydict() == {"value": ["value"]}
+
+
+@pytest.mark.parametrize("has_headers", [False, True])
+def test_headers_that_a_format_adds_are_written_with_and_without_a_column_of_them(has_headers):
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    added = pa.array([[{"key": "id", "value": b"7"}]], kind)
+    given = []
+
+    def encode(batch, headers):
+        given.append(headers)
+        return batch.column("value"), added
+
+    encoded = SimpleNamespace(format=SimpleNamespace(payload="value"), encode=encode)
+    own = {"headers": pa.array([[]], kind)} if has_headers else {}
+    columns = RowColumns(names=("value", *own), topic="t", encoded=(encoded,))
+    (part,) = columns_by_topic(columns.select(pa.record_batch({"value": [b"v"]} | own)), "t")
+    assert part.columns.headers.to_pylist() == added.to_pylist()
+    assert given == [own.get("headers")]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,6 +19,7 @@ from spark_kafka_native.kafka.producer.sending.transaction_requests import OpenT
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.write import marker_store
 from spark_kafka_native.spark.write.commit_markers import CommitMarker, ReplayError
 from spark_kafka_native.spark.write.driver import atomic_write, resumable_write, stream_commit
 from spark_kafka_native.spark.write.driver.atomic_write import abort_atomic, begin_atomic, commit_atomic
@@ -308,6 +310,23 @@ def test_the_first_marker_of_a_task_is_waited_for_where_it_is(sink: Sink) -> Non
         markers.last("pykafka-q-0", T0, sink.router.deadline(300))
 
 
+def test_a_first_marker_that_is_committed_between_two_looks_is_found(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The first look has not seen it, and the second one is for its place alone.
+    messages, look = [sink.run_task(0, 0)], marker_store.committed_offsets
+
+    def committed_meanwhile(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        sink.commit(messages, 0)
+        return look(*arguments)
+
+    monkeypatch.setattr(marker_store, "committed_offsets", committed_meanwhile)
+    found = GroupMarkers(sink.router).last("pykafka-q-0", T0)
+    assert found is not None
+    assert (found.batch_id, found.rows) == (0, 2)
+
+
 @pytest.mark.parametrize("end", ["written", "skipped", "refused", "failed", "without rows"])
 def test_a_task_leaves_no_sender_behind(sink: Sink, broker: MockBroker, end: str) -> None:
     sink.write(0)
@@ -410,11 +429,23 @@ def test_a_write_with_a_name_is_written_once_over_its_runs(nightly: Sink, broker
     noted = GroupMarkers(nightly.router).last("jobs-write/nightly", T0)
     assert noted is not None
     assert (noted.is_complete, noted.rows, noted.tasks) == (True, 4, 2)
+    assert noted.batch_id == 2  # after the intents of two runs
     run, messages = nightly.named(parts)
     commit_resumable(run, messages, nightly.options)
     assert [one.skipped for one in messages] == [2, 2]
     assert nightly.seen() == values_in(0)
     assert GroupMarkers(nightly.router).last("jobs-write/nightly", T0) == noted
+
+
+def test_the_last_intent_is_looked_for_once_no_other_run_can_replace_it(
+    nightly: Sink, broker: MockBroker
+) -> None:
+    run, messages = nightly.named([values_of(0, 0)])
+    before = len(broker.requests)
+    commit_resumable(run, messages, nightly.options)
+    asked = [one for one in broker.requests[before:] if one.api in ("InitProducerId", "OffsetFetch")]
+    assert [one.api for one in asked[:2]] == ["InitProducerId", "OffsetFetch"]
+    assert asked[0].fields["transactional_id"] == "jobs-write/nightly"
 
 
 def test_all_transactions_of_a_write_share_the_time_of_its_commit(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_native.kafka.errors import UnsupportedVersionError
+from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.sending.transaction_requests import OpenTransaction
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
@@ -49,10 +50,12 @@ class Cluster:
         self.fenced: list[str] = []
         self.committed: list[str] = []
         self.kept: list[BatchIntent] = []
+        self.places: list[TopicPartition | None] = []
+        self._before = before
         names = {f"q-{task}" for task in committed}
         marker = CommitMarker(batch_id=7, rows=1, hash=1)
         intents = SimpleNamespace(
-            last=lambda _where: before,
+            last=self._last,
             replace=lambda _before, intent, _where: self.kept.append(intent),
             close=lambda: None,
         )
@@ -66,6 +69,10 @@ class Cluster:
         patch.setattr(stream_commit, "add_partitions", lambda _r, one, *_: self._check(one))
         patch.setattr(stream_commit, "init_producer_id", lambda _r, name, *_: self.fenced.append(name))
         patch.setattr(stream_commit, "end_transaction", lambda _r, one, **_: self._end(one))
+
+    def _last(self, where: TopicPartition | None) -> BatchIntent | None:
+        self.places.append(where)
+        return self._before
 
     def _check(self, one: OpenTransaction) -> None:
         self.checked.append(one.transactional_id)
@@ -107,6 +114,18 @@ def test_who_is_asked_before_an_intent_is_replaced(
     same = before is not None and before.batch_id == 7
     wanted = BatchIntent(batch_id=7, tasks=len(messages), hash=hash_of_tasks(messages), change=4 * same)
     assert cluster.kept == [wanted]
+
+
+def test_the_last_intent_is_waited_for_at_a_topic_that_was_written_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Asked for no place, a coordinator leaves out an intent that is being committed."""
+    cluster = Cluster(monkeypatch, INTENT, [])
+    elsewhere = replace(written(0), partitions=(("a", 3, 1, 1, 0, 0), ("b", 0, 1, 1, 0, 0)))
+    cluster.commit(TWO)
+    cluster.commit([elsewhere])
+    cluster.commit([skipped(0)])
+    assert cluster.places == [TopicPartition("t", 0), TopicPartition("a", 0), TopicPartition("t", 0)]
 
 
 @pytest.mark.parametrize(

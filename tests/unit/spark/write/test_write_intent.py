@@ -64,6 +64,12 @@ def test_an_intent_is_kept_as_a_marker() -> None:
         (replace(INTENT, is_complete=True), [skipped(3, 7), written(0, 0), skipped(5, 8)], None, None),
         (replace(INTENT, is_complete=True), ALL, None, "those of some tasks have expired"),
         (
+            replace(INTENT, is_complete=True),
+            [skipped(3, 7), written(0, 0), written(5, 8)],
+            None,
+            "those of some tasks have expired",
+        ),
+        (
             INTENT,
             ALL[:2],
             None,

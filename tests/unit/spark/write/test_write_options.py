@@ -146,3 +146,22 @@ def test_a_write_lingers_a_second_unless_it_is_told_or_has_no_time(
 ) -> None:
     options = {"kafka.bootstrap.servers": "a:1", "topic": "t"} | given
     assert WriteOptions.parse(OptionValues.parse(options, Scope.WRITE)).producer.linger_ms == linger_ms
+
+
+@pytest.mark.parametrize(
+    ("given", "partitioner"),
+    [
+        ({}, "murmur2"),
+        ({"kafka__partitioner__ignore__keys": "false"}, "murmur2"),
+        ({"kafka__partitioner__ignore__keys": " True"}, "sticky"),
+        ({"kafka__partitioner__ignore__keys": "true", "kafka__partitioner__class": "crc32"}, "crc32"),
+        (
+            {"kafka__partitioner__class": "org.apache.kafka.clients.producer.RoundRobinPartitioner"},
+            "round_robin",
+        ),
+    ],
+)
+def test_a_key_chooses_the_partition_unless_it_is_to_be_ignored(
+    given: dict[str, str], partitioner: str
+) -> None:
+    assert parse_once(**given).producer.partitioner == partitioner

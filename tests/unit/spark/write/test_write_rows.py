@@ -81,6 +81,18 @@ def test_the_row_that_failed_is_told_before_what_it_led_to(monkeypatch):
         write_rows.write_rows(iter([batch] * 2), COLUMNS, OPTIONS)
 
 
+def test_rows_that_failed_fail_the_task_although_later_ones_are_under_way():
+    producer = FakeProducer(False, False, True)
+    first = producer.deliveries[0]
+    first.first_failure = lambda: (2, DeliveryError(TP, 2, DeliveryStatus.NOT_PERSISTED, "no", False))
+    task = write_rows.WriteTask(producer, None, COLUMNS, OPTIONS)
+    batch = pa.record_batch({"value": ["a", "b", "c"]})
+    task.write(batch)
+    first.done = lambda: True
+    with pytest.raises(write_rows.WriteFailedError, match=r"row 2 for topic t: .*not written: no"):
+        task.write(batch)
+
+
 def test_rows_for_the_marker_topic_are_refused_before_one_of_them_is_sent():
     producer, once = FakeProducer(), SimpleNamespace(marker_topic="markers")
     options = SimpleNamespace(client=None, producer=None, topic=None, exactly_once=once)
