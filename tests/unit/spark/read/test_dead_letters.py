@@ -12,8 +12,9 @@ from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.records.columns import RecordColumns, build_binary, build_headers
 from spark_kafka_native.spark.read.offset_range import At, OffsetRange
+from spark_kafka_native.spark.read.worker import dead_letters
 from spark_kafka_native.spark.read.worker.bad_record_handler import UndecodedRecord
-from spark_kafka_native.spark.read.worker.dead_letters import DeadLetters
+from spark_kafka_native.spark.read.worker.dead_letters import MAX_TAKEOVERS, DeadLetterError, DeadLetters
 from spark_kafka_native.testing import MockBroker
 
 SOURCE = TopicPartition("s", 0)
@@ -66,3 +67,41 @@ def test_letters_of_another_range_or_topic_are_others(broker: MockBroker) -> Non
     send(broker, 3, topic_id="2")  # the topic was created again
     send(broker, 2, until=20, topic_id="2")  # a checkpoint was rolled back
     assert seen(broker) == [b"50", b"3", b"2"]
+
+
+def test_letters_that_the_first_look_missed_are_not_written_again(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(broker, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(dead_letters, "find_offsets", lambda *_: {})  # the answer of a broker that was deposed
+        with pytest.raises(DeadLetterError, match="letters were committed while others were written"):
+            send(broker, 3, 5)
+    assert seen(broker) == [b"3"]
+    send(broker, 3, 5)
+    assert seen(broker) == [b"3", b"5"]
+
+
+def test_the_marker_is_looked_for_once_no_earlier_attempt_can_be_committed_any_more(
+    broker: MockBroker,
+) -> None:
+    send(broker, 3)
+    asked = [one.api for one in broker.requests if one.api in ("InitProducerId", "OffsetFetch")]
+    assert asked[:2] == ["InitProducerId", "OffsetFetch"]
+
+
+@pytest.mark.parametrize("takeovers", [MAX_TAKEOVERS - 1, MAX_TAKEOVERS])
+def test_a_task_that_is_taken_over_again_and_again_fails_and_loses_no_letter_in_silence(
+    broker: MockBroker, takeovers: int
+) -> None:
+    broker.on("EndTxn", when=lambda one: one.fields["committed"], times=takeovers).fail("PRODUCER_FENCED")
+    if takeovers < MAX_TAKEOVERS:
+        send(broker, 3)
+    else:
+        with pytest.raises(
+            DeadLetterError, match=r"1 bad records of s-0 \(offsets 3 to 3\) could not be written"
+        ):
+            send(broker, 3)
+        assert seen(broker) == []
+        send(broker, 3)
+    assert seen(broker) == [b"3"]
