@@ -229,6 +229,15 @@ def test_pieces_that_meet_in_a_task_are_one_range_again():
     assert task[0].size == 100
 
 
+def test_pieces_of_unequal_size_that_meet_in_a_task_are_in_order():
+    pieces = split_ranges([fixed("t", 0, 10)], min_partitions=3)
+    assert [piece.size for piece in pieces] == [3, 3, 4]  # packed with the largest first
+    (task,) = pack_ranges(pieces, 1, {})
+    assert triples(task) == [("t", 0, 10)]
+    (task,) = pack_ranges([pieces[0], pieces[2]], 1, {})
+    assert triples(task) == [("t", 0, 3), ("t", 6, 10)]
+
+
 def test_ranges_of_different_partitions_that_meet_stay_apart():
     ranges = [fixed("t", 0, 100, 0), fixed("t", 100, 200, 1), fixed("u", 200, 300, 1)]
     (task,) = pack_ranges(ranges, 1, {})
@@ -271,6 +280,9 @@ def test_no_offset_is_ever_lost_or_repeated(ranges, min_partitions, max_records,
     tasks = pack_ranges(pieces, max_partitions, leaders)
     if max_partitions is not None:
         assert len(tasks) <= max_partitions
+    for task in tasks:
+        places = [(piece.shipped.topic_partition, piece.from_offset) for piece in task]
+        assert places == sorted(places)
     if max_records is not None:
         assert all(piece.size <= max_records for piece in pieces)
     found = sorted(

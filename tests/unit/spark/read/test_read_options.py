@@ -16,7 +16,8 @@ from spark_kafka_native.spark.read.offset_range import (
     LatestMinus,
     Specific,
 )
-from spark_kafka_native.spark.read.read_options import ReadOptions, check_general
+from spark_kafka_native.spark.read.read_options import ReadOptions, ReadTask, check_general
+from spark_kafka_native.spark.read.schema import full_schema
 from spark_kafka_native.spark.read.subscription import Assign, Subscribe, SubscribePattern
 
 BASE = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "t"}
@@ -215,3 +216,9 @@ def test_client_properties_are_read_and_the_unknown_told():
         in options.warnings
     )
     assert not any("max.poll.records" in warning for warning in options.warnings)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_loss_fails_a_task_as_the_option_says(fails):
+    options = read(failOnDataLoss=str(fails).lower())
+    assert ReadTask.of(options, full_schema(False)).fail_on_data_loss is fails

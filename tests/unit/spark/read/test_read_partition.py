@@ -1,5 +1,6 @@
 """A whole task on a worker, against a scripted cluster with records."""
 
+import logging
 import subprocess
 import sys
 from uuid import uuid4
@@ -86,6 +87,14 @@ def test_offsets_that_are_gone_fail_the_task_or_are_left_out(cluster, read):
         read(planned(At(3), Latest()))
     assert read(planned(At(3), Latest()), fail=False) == rows_of(0, 10, 20)
     assert read(planned(Inner(3), Latest())) == rows_of(0, 10, 20)
+
+
+def test_each_loss_is_in_the_log_where_it_does_not_fail_the_task(cluster, read, caplog):
+    ranges = [planned(At(15), At(30), partition) for partition in (0, 1)]
+    with caplog.at_level(logging.WARNING, "spark_kafka_native"):
+        assert sorted(read(*ranges, fail=False)) == rows_of(0, 15, 20) + rows_of(1, 15, 20)
+    found = [message for message in caplog.messages if "10 offsets of [15, 30) are lost" in message]
+    assert [message.partition(":")[0] for message in found] == ["t-0", "t-1"]
 
 
 def test_a_topic_that_became_another_is_found_out_by_the_fetch(cluster, read):

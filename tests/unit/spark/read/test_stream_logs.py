@@ -60,6 +60,13 @@ def at(positions, cluster):
     )
 
 
+def test_a_start_says_which_topics_it_is_of(cluster, logs):
+    """One that is created again before the first batch is another one."""
+    start = logs(startingOffsets="latest").find_start()
+    assert start == replace(at({T0: 50, T1: 50, U0: 50}, cluster), start={T0: 50, T1: 50, U0: 50})
+    assert start.is_initial
+
+
 def test_ends_and_ids_of_all_that_is_there(cluster, logs):
     ends = logs().find_ends(at({T0: 50, T1: 3}, cluster))
     assert ends.latest == {T0: 50, T1: 50, U0: 50}

@@ -46,10 +46,11 @@ class Planner:
 
 class Commits:
     def __init__(self):
-        self.told = []
+        self.told, self.topic_ids = [], []
 
-    def completed(self, at, _topic_ids, *, is_idle=False):
+    def completed(self, at, topic_ids, *, is_idle=False):
         self.told.append((at.positions[T0], is_idle))
+        self.topic_ids.append(topic_ids)
 
 
 @pytest.fixture
@@ -80,6 +81,17 @@ def test_a_group_is_told_where_a_batch_starts_that_follows_and_never_where_it_wi
     reader.latestOffset(offset(9), ReadAllAvailable())
     reader.commit(offset(9))
     assert reader._offset_committer.told == [(5, False), (9, True), (9, False)]
+
+
+def test_a_commit_to_a_group_goes_by_the_topics_that_there_are_now(reader_of):
+    """Not those of the batch that is completed: its positions may be in a former topic of the name."""
+    former, now = ({"t": letter * 32} for letter in "ab")
+    reader = reader_of()
+    reader._planner.end = StreamOffset(positions={T0: 9}, topic_ids=now).to_json()
+    before = StreamOffset(positions={T0: 5}, topic_ids=former).to_json()
+    reader.latestOffset(before, ReadAllAvailable())
+    reader.commit(before)
+    assert reader._offset_committer.topic_ids == [now, former]
 
 
 def test_without_admission_control_what_was_planned_last_is_the_start(reader_of):
