@@ -32,13 +32,14 @@ from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 WITHIN_S = 120
 NOBODY = -1
-QUICK = {"retry_backoff_ms": 5, "retry_backoff_max_ms": 20}
+QUICK = {"retry_backoff_ms": 5, "retry_backoff_max_ms": 20, "fetch_max_wait_ms": 50}
 
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedCluster]:
     monkeypatch.setattr(offsets, "MISSING_MS", 100)
     monkeypatch.setattr(prefetch_thread, "SOON_S", 0.05)
+    monkeypatch.setattr(prefetch_thread, "IDLE_MS", 20)  # it looks between two waits
     with ScriptedCluster(2) as cluster:
         cluster.create("a", partitions=2)
         cluster.logs[A0].append([b"0", b"1"])
