@@ -1,5 +1,7 @@
 """Where each record ended, over batches that took them in any order."""
 
+import asyncio
+
 import numpy as np
 import pytest
 from support.forked_child import holds_in_forked_child
@@ -105,6 +107,23 @@ def test_who_waits_for_what_has_not_ended_wants_it_sent():
     own.report(rows(0), 0, written(A, 0))
     assert Delivery(own, 0).exception(0) is None
     assert not hurried
+
+
+def test_a_task_that_awaits_what_has_not_ended_wants_it_sent():
+    hurried = []
+    own = block(1, hurried)
+
+    async def ended_meanwhile():
+        asyncio.get_running_loop().call_soon(own.report, rows(0), 0, written(A, 5))
+        return await Delivery(own, 0)
+
+    async def ended_before():
+        return await Delivery(own, 0)
+
+    assert asyncio.run(ended_meanwhile()).offset == 5
+    assert hurried == [1]
+    assert asyncio.run(ended_before()).offset == 5
+    assert hurried == [1]
 
 
 def test_callbacks_are_called_once_now_or_later_and_their_errors_are_theirs():

@@ -54,6 +54,21 @@ def test_an_ended_batch_keeps_no_bytes(is_delivered: bool) -> None:
     assert not len(one.data)
 
 
+@pytest.mark.parametrize(("is_reported_before", "counted"), [(True, 0), (False, 2)])
+def test_the_halves_of_a_batch_that_was_reported_before_are_not_reported_again(
+    is_reported_before: bool, counted: int
+) -> None:
+    """It came from the spill folder: its records counted as failed when they went there."""
+    half, whole = SendingHalf(), batch(0, 2)
+    whole.reported_before = is_reported_before
+    half.completion.expect([whole])
+    halves = split_batch(whole, BatchEncoder(ProducerConfig()))
+    half.completion.replace(whole, halves)
+    half.completion.failed(halves, "lost", LOST, retriable=True, topic_id=None)
+    assert half.stats.snapshot(0, 0).failed_records == counted
+    assert not half.completion.incomplete
+
+
 def test_the_dead_letter_of_a_batch_that_has_ended_changes_nothing() -> None:
     """The batch was given up while its dead letter was under way, as at the end of the sender."""
     half, outcomes, letters = SendingHalf(), list[Any](), list[Origin]()

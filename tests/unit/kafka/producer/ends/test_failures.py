@@ -11,6 +11,7 @@ from spark_kafka_native.kafka.errors import BrokerError, NetworkError, SecurityE
 from spark_kafka_native.kafka.producer.accumulating.batch import ProducerIdentity
 from spark_kafka_native.kafka.producer.completion import OVERTAKING
 from spark_kafka_native.kafka.producer.errors import ProducerClosedError
+from spark_kafka_native.kafka.producer.sending.transaction import Transaction, TransactionEvent
 from spark_kafka_native.kafka.producer.spill_folder import SpillFolder
 
 LOST = NetworkError("the connection was lost")
@@ -150,6 +151,20 @@ def test_without_a_folder_nobody_is_taken_along():
     failing.failures.fail([second], "too late", LOST)
     assert failing.told == [(2, "too late")]
     assert list(failing.partition.waiting) == [first, third]
+
+
+@pytest.mark.parametrize("indefinite", [None, 0, 1, 2])
+def test_a_transaction_is_uncertain_where_the_outcome_of_any_of_its_batches_is(indefinite):
+    failing, transaction = Failing(None), Transaction("id")
+    transaction.move(TransactionEvent.INITIALIZED)
+    transaction.begin(2)
+    failing.failures._transaction = transaction
+    batches = failing.add(*(batch(order) for order in (1, 2, 3)))
+    if indefinite is not None:
+        batches[indefinite].sending.indefinite = True
+    failing.failures.discard()
+    assert [order for order, _ in failing.told] == [1, 2, 3]
+    assert transaction.uncertain is (indefinite is not None)
 
 
 def test_what_is_given_up_for_good_is_kept_in_order_and_says_why(failing, tmp_path):
