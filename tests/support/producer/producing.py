@@ -28,11 +28,11 @@ RETRIABLE = [
 
 
 @contextmanager
-def producing(cluster, *, client=None, on_error=None, close_ms=5_000, **config):
+def producing(cluster, *, client=None, on_error=None, partitioner=None, close_ms=5_000, **config):
     """A producer that sends every record as a batch of its own, at once."""
     config = {"batch_records": 1, "linger_ms": 0, "delivery_timeout_ms": 60_000} | config
     settings = ClientConfig.from_properties(properties(cluster.bootstrap_servers, **(client or {})))
-    producer = Producer(settings, ProducerConfig(**config), on_error=on_error)
+    producer = Producer(settings, ProducerConfig(**config), on_error=on_error, partitioner=partitioner)
     try:
         yield producer
     finally:

@@ -2,11 +2,19 @@
 
 import socket
 import ssl
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import trustme
 
 from spark_kafka_native.kafka.errors import HandshakeClosedError
-from spark_kafka_native.kafka.network.transport import READ, Transport, _handshake_failure, wait_for_streams
+from spark_kafka_native.kafka.network.transport import (
+    READ,
+    WRITE,
+    Transport,
+    _handshake_failure,
+    wait_for_streams,
+)
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 
@@ -29,6 +37,32 @@ def test_a_closed_stream_is_not_waited_for():
     assert not wait_for_streams([(reading.fileno(), READ)], Deadline.after_ms(1))
     reading.close()
     writing.close()
+
+
+def test_bytes_that_were_decrypted_and_not_read_are_ready():
+    """The system shows nothing of them: the socket itself is empty."""
+    authority = trustme.CA()
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    authority.issue_cert("broker").configure_cert(server)
+    authority.configure_trust(client)
+    ours, theirs = socket.socketpair()
+    with ThreadPoolExecutor(1) as threads:
+        accepted = threads.submit(server.wrap_socket, theirs, server_side=True)
+        encrypted = client.wrap_socket(ours, server_hostname="broker")
+        broker = accepted.result(10)
+    encrypted.setblocking(False)
+    transport, byte = Transport(encrypted, "broker:1"), memoryview(bytearray(1))
+    broker.sendall(b"ab")
+    while not transport.read_into(byte):
+        assert transport.wait(READ, Deadline.after_ms(10_000)) == READ
+    assert bytes(byte) == b"a"
+    assert transport.wait(READ, Deadline.after_ms(100)) == READ
+    assert transport.wait(WRITE, Deadline.after_ms(100)) == WRITE
+    assert transport.read_into(byte) == 1
+    assert bytes(byte) == b"b"
+    assert transport.wait(READ, Deadline.after_ms(1)) == 0
+    transport.close()
+    broker.close()
 
 
 @pytest.mark.parametrize("kind", [ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionResetError])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 from support.producer.sending_batches import TP, SendingHalf, batch, spilled
 
@@ -75,6 +77,15 @@ def test_a_batch_in_flight_before_a_spilled_one_keeps_its_place(failing, tmp_pat
     assert failing.kept(tmp_path) == data
     assert [order for order, _ in failing.told] == [1, 2, 3]
     assert [one.sending.indefinite for one in batches] == [True, False, False]
+
+
+def test_the_folder_keeps_which_batches_may_be_in_the_log(failing, tmp_path):
+    batches = failing.add(*(batch(order) for order in (1, 2)))
+    failing.send(batches[0])
+    failing.failures.fail(batches, "gone", LOST)
+    failing.folder.close()
+    with closing(SpillFolder(str(tmp_path))) as again:
+        assert [entry.possibly_persisted for entry in again.entries] == [True, False]
 
 
 def test_several_are_kept_between_those_before_and_those_behind(failing, tmp_path):

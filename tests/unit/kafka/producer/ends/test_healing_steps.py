@@ -66,6 +66,7 @@ def test_the_first_is_tried_and_then_all_others_follow_in_order(world):
     assert world.turn(2) == [(1,)]  # a later one does not end the try
     world.deliver(world.partition.waiting[0])
     assert world.turn(3) == [(2,), (3,), (4,)]
+    assert [one.order for one in world.half.completion.incomplete] == [(2,), (3,), (4,)]  # a flush waits
     assert not world.partition.spilling
     assert world.half.spilling.backlogs == {}
     assert [one.sending.since for one in world.partition.waiting] == [3, 3, 3]

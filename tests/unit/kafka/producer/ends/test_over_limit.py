@@ -3,6 +3,7 @@
 import pickle
 import random
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from support.brokers.produce_cluster import refused
@@ -380,6 +381,27 @@ def test_where_dead_letters_find_no_room_the_columns_are_taken_in_part(cluster):
         assert "no room" in str(second)
         assert delivery.first_failure()[0] == 3
     assert cluster.values(DEAD) == [LARGE]
+
+
+def test_where_columns_are_taken_in_part_each_row_has_ended_all_the_same(cluster):
+    calls = []
+
+    def fail_later(_topic, keys, _count):
+        calls.append(len(keys))
+        if len(calls) > 1:
+            raise ZeroDivisionError("mine")
+        return np.zeros(len(keys), np.int32)
+
+    rows = pa.record_batch({"value": [LARGE, *[b"x"] * 20, LARGE]})
+    with producing(cluster, partitioner=fail_later, max_buffered_records=40, **SKIP) as producer:
+        with pytest.raises(PartlyTakenError) as caught:
+            producer.send_columns(rows, "t")
+        delivery = caught.value.delivery
+        errors = delivery.exceptions(10)
+        assert sum(isinstance(error, RecordSkippedError) for error in errors) == 2
+        assert delivery.first_failure()[0] == 11
+        assert producer.stats().skipped_records == 2
+    assert cluster.values(TP) == [b"x"] * 10
 
 
 def test_where_nothing_could_be_taken_nothing_is_skipped(cluster):
