@@ -482,6 +482,12 @@ def test_header_rules_hold_among_however_many_batches(rule, before, behind):
         (varint(20) + b"\0" + b"\xff" * 10 + b"\0" * 9, "its timestamp delta has more than 10 bytes"),
         (varint(20) + b"\0" + b"\xff" * 9 + b"\x7f" + b"\0" * 9, "its timestamp delta does not fit 64 bits"),
         (varint(20) + b"\0\0" + b"\xff" * 4 + b"\x7f" + b"\0" * 13, "its offset delta does not fit 32 bits"),
+        # All but these bits is right.
+        (
+            varint(15) + b"\0" + b"\x80" * 9 + b"\2" + b"\2\1\1\0",
+            "its timestamp delta does not fit 64 bits",
+        ),
+        (varint(15) + b"\0" + b"\x80" * 10 + b"\2\1\1\0", "its timestamp delta has more than 10 bytes"),
     ],
 )
 def test_malformed_records(bad, reason):
