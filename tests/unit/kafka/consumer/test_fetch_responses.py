@@ -222,10 +222,11 @@ def test_an_open_transaction_is_no_end_however_long() -> None:
     assert one.progress.waited_s(90.0) == 41.0
 
 
-def test_an_endless_partition_waits_at_the_end_without_a_failure() -> None:
+@pytest.mark.parametrize("wait_s", [5.0, 0.0])  # end.of.log.wait.ms is about ranges alone
+def test_an_endless_partition_waits_at_the_end_without_a_failure(wait_s: float) -> None:
     one = state(60, until=ENDLESS)
     for now in (50.0, 900.0):
-        apply_response(one, data(), replace(ANSWER, now=now), RULES)
+        apply_response(one, data(), replace(ANSWER, now=now), replace(RULES, end_of_log_wait_s=wait_s))
     assert (one.error, one.progress.last_failure, one.progress.waited_s(900.0)) == (None, None, 0.0)
 
 

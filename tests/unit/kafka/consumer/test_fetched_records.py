@@ -51,3 +51,29 @@ def test_a_transaction_that_was_aborted_in_one_piece_hides_nothing_in_a_later_on
     ]
     assert pieces == [[0], [3], [4]]
     assert position.offset == 6
+
+
+@pytest.mark.parametrize("moved_to", [None, 0, 2, 90], ids=["paused", "back", "within", "beyond"])
+def test_after_a_move_nothing_comes_of_the_pieces_that_are_left(
+    monkeypatch: pytest.MonkeyPatch, moved_to: int | None
+) -> None:
+    """They would count as those of the new place, and the records before them as read."""
+    monkeypatch.setattr(fetched_records, "DECODED_BYTES", 1)  # a batch for each piece
+    data = PartitionData(
+        partition_index=0,
+        error_code=ErrorCode.NONE,
+        high_watermark=100,
+        aborted_transactions=None,
+        records=memoryview(b"".join(batch([record(0)], base_offset=offset) for offset in range(1, 5))),
+    )
+    position = FetchPosition(TopicPartition("t", 0), 1, ENDLESS)
+    position.receive(5, 0)
+    pieces = decode_fetched(position, data, ConsumerConfig(), None)
+    assert next(pieces).next_offset == 2
+    if moved_to is None:
+        position.invalidate()
+    else:
+        position.seek(moved_to, ENDLESS)
+    assert list(pieces) == []
+    goes_on_at = 2 if moved_to is None else moved_to
+    assert (position.offset, position.fetch_offset) == (goes_on_at, goes_on_at)

@@ -41,10 +41,12 @@ class Log:
         """Compaction leaves none at the end of a log."""
         self.end += self.rng.choice([0, 0, 0, 40])
 
-    def write(self, producer_id: int, *rows: tuple[bytes | None, bytes | None]) -> None:
+    def write(
+        self, producer_id: int, *rows: tuple[bytes | None, bytes | None], transactional: bool = True
+    ) -> None:
         self.gap()
         records = [record(i, value, key=key) for i, (key, value) in enumerate(rows)]
-        attributes = 0 if producer_id < 0 else TRANSACTIONAL
+        attributes = TRANSACTIONAL if transactional and producer_id >= 0 else 0
         made = batch(records, base_offset=self.end, attributes=attributes, producer_id=producer_id)
         self.add(made, len(rows))
 
@@ -123,6 +125,15 @@ def test_markers_of_producers_that_never_wrote_the_key_are_not_even_read(look: A
     log.write(2, (b"other", b"2"))
     log.add(control(log.end, 2, 1, key=b"?"))
     assert look(log) == b"1"
+
+
+def test_a_producer_with_an_id_and_no_transaction_leaves_nothing_open(look: Any) -> None:
+    """As an idempotent one writes."""
+    log = Log(random.Random(0))
+    log.write(1, (b"mine", b"1"))
+    log.finish(1, commit=True)
+    log.write(2, (b"mine", b"2"), transactional=False)
+    assert look(log) == b"2"
 
 
 @pytest.mark.parametrize("seed", range(10))  # a fetch may bring more than it was asked for

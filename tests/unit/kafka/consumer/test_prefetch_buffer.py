@@ -111,6 +111,16 @@ def test_an_error_comes_behind_what_was_fetched_and_not_during_a_pause(shared: P
     assert shared.wish(wanted(shared)) == (0, 0, 1, True)
 
 
+def test_the_error_of_a_partition_goes_with_it(shared: PrefetchBuffer) -> None:
+    """Else a member of a group would raise it forever, after another one has got the partition."""
+    shared.broke(wanted(shared), 0, TopicRecreatedError("orders", "former", "present"))
+    with pytest.raises(TopicRecreatedError):
+        shared.check(again=False)
+    shared.remove(TP)
+    shared.check(again=True)
+    assert (shared.has_news, shared.broken, shared.recreated()) == (False, [], frozenset())
+
+
 def test_room_that_is_made_wakes_the_one_who_fetches(shared: PrefetchBuffer) -> None:
     shared.put(wanted(shared), 0, records(0, 200))
     shared.wakeup.clear()

@@ -11,6 +11,7 @@ from support.record_batches import control
 
 from spark_kafka_native.kafka.consumer.async_consumer import AsyncConsumer
 from spark_kafka_native.kafka.consumer.consumer import Consumer
+from spark_kafka_native.kafka.errors import ConsumerClosedError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
 
@@ -74,3 +75,13 @@ def test_in_asyncio_too(cluster: ScriptedCluster) -> None:
             return [record.value async for record in consumer]
 
     assert asyncio.run(read()) == [b"0", b"1", b"2"]
+
+
+def test_in_asyncio_a_failure_is_no_end(cluster: ScriptedCluster) -> None:
+    async def read() -> list[bytes | None]:
+        async with AsyncConsumer(cluster.bootstrap_servers, "a", start="earliest") as consumer:
+            consumer._consumer.reader.buffer.fail(AssertionError("a bug"))
+            return [record.value async for record in consumer]
+
+    with pytest.raises(ConsumerClosedError, match="the thread that fetches failed: AssertionError"):
+        asyncio.run(read())
