@@ -23,9 +23,10 @@ from spark_kafka_native.kafka.config.client_config import (
     unknown_properties,
 )
 from spark_kafka_native.kafka.config.properties import Properties, property_field
+from spark_kafka_native.kafka.config.reader_config import OffsetReset
 from spark_kafka_native.kafka.config.secret import Secret
 from spark_kafka_native.kafka.errors import ConfigError
-from spark_kafka_native.kafka.model import Acks, IsolationLevel
+from spark_kafka_native.kafka.model import Acks, IsolationLevel, OffsetAt
 
 BOOTSTRAP = {"bootstrap.servers": "a:9092"}
 
@@ -432,3 +433,18 @@ def test_an_unknown_property_is_named_with_the_nearest() -> None:
 def test_brokers_by_librdkafkas_name() -> None:
     (client,) = configs_from({"metadata.broker.list": "a,b:1"}, {})
     assert client.bootstrap_servers == ("a:9092", "b:1")
+
+
+@pytest.mark.parametrize(
+    ("policy", "place"),
+    [
+        ("none", None),
+        ("Earliest", OffsetAt.EARLIEST),
+        ("latest", OffsetAt.LATEST),
+        ("by_duration:P1DT2H3M4.5S", OffsetAt.timestamp(100_000_000 - 93_784_500)),
+        ("by_duration:P2D", OffsetAt.timestamp(0)),
+    ],
+)
+def test_where_each_reset_policy_goes_on(policy: str, place: OffsetAt | None) -> None:
+    """A time before the epoch is its beginning."""
+    assert OffsetReset.parse(policy).place(100_000_000) == place

@@ -1,3 +1,5 @@
+import time
+
 import pytest
 
 from spark_kafka_native.kafka.config.timestamps import parse_timestamp_ms
@@ -40,3 +42,13 @@ def test_anything_else_is_refused_in_sparks_words(text):
 def test_a_time_before_the_epoch_is_called_that(text):
     with pytest.raises(ConfigError, match=r"got .* \(it is before 1970\)"):
         parse_timestamp_ms(text, now_ms=NOW)
+
+
+def test_a_time_without_an_offset_is_utc_on_a_machine_with_another_zone(monkeypatch):
+    try:
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setenv("TZ", "XST-3")
+            time.tzset()
+            assert parse_timestamp_ms("2026-05-01 12:00", now_ms=NOW) == 1_777_636_800_000
+    finally:
+        time.tzset()

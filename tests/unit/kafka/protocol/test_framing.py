@@ -32,7 +32,12 @@ from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 from spark_kafka_native.kafka.protocol.api.topics import DeleteTopicsRequest, DeleteTopicState
 from spark_kafka_native.kafka.protocol.framing import Framing
 from spark_kafka_native.kafka.protocol.message_codec import codec
-from spark_kafka_native.kafka.protocol.versions import lower_api_versions, negotiate, read_version_ranges
+from spark_kafka_native.kafka.protocol.versions import (
+    choose_version,
+    lower_api_versions,
+    negotiate,
+    read_version_ranges,
+)
 
 METADATA = MetadataRequest(topics=None)
 UNSUPPORTED = ErrorCode.UNSUPPORTED_VERSION
@@ -202,6 +207,19 @@ class TestNegotiate:
     def test_an_api_that_the_broker_lacks_is_named(self) -> None:
         with pytest.raises(UnsupportedVersionError, match=r"does not offer Metadata \(API key 3\)"):
             negotiate(MetadataRequest, {})
+
+    def test_a_version_is_chosen_within_the_bounds_of_the_caller_and_the_broker(self) -> None:
+        assert choose_version({3: (4, 9)}, 3, 0, 99) == 9
+        assert choose_version({3: (4, 9)}, 3, 0, 4) == 4
+        assert choose_version({3: (4, 9)}, 3, 9, 99) == 9
+        for low, high in ((0, 3), (10, 99)):
+            with pytest.raises(
+                UnsupportedVersionError,
+                match=f"speaks versions 4 to 9 of API key 3; asked for were {low} to {high}",
+            ):
+                choose_version({3: (4, 9)}, 3, low, high)
+        with pytest.raises(UnsupportedVersionError, match="does not offer API key 3"):
+            choose_version({}, 3, 0, 99)
 
     def test_ranges_of_a_response(self) -> None:
         response = ApiVersionsResponse(
