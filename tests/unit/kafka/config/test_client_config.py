@@ -362,6 +362,8 @@ def test_a_keyword_takes_precedence_over_properties_and_configs() -> None:
     )
     assert (client.client_id, producer.acks, producer.linger_ms) == ("two", Acks.NONE, 3)
     assert producer.compression_level == 4
+    chosen = {"compression_type": "zstd", "compression_level": 9}
+    assert configs_from(given, chosen, ProducerConfig)[1].compression_level == 9
 
     start = ClientConfig(bootstrap_servers=("a:1",), client_id="one", client_rack="r")
     changed, produced = configs_from(

@@ -130,3 +130,78 @@ def test_a_delegation_token_is_a_login_of_scram_only() -> None:
     jaas = f'{SCRAM_MODULE} required username="id" password="hmac";'
     with pytest.raises(ConfigError, match=r'in sasl.jaas.config write tokenauth="true"'):
         SecurityConfig(protocol="SASL_SSL", mechanism="SCRAM-SHA-256", jaas_config=jaas, token_auth=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "logs_in_with_token"),
+    [
+        ({"username": "id", "password": "hmac"}, False),
+        ({"username": "id", "password": "hmac", "token_auth": True}, True),
+        ({"jaas_config": f'{SCRAM_MODULE} required username="id" password="h" tokenauth="TRUE";'}, True),
+        ({"jaas_config": f'{SCRAM_MODULE} required username="id" password="h" tokenauth="false";'}, False),
+        ({"jaas_config": "env:JAAS"}, False),
+    ],
+)
+def test_a_login_with_a_delegation_token_is_known_as_one(
+    given: dict[str, str | bool], logs_in_with_token: bool
+) -> None:
+    config = SecurityConfig(protocol="SASL_SSL", mechanism="SCRAM-SHA-256", **given)  # type: ignore[arg-type]
+    assert config.logs_in_with_token is logs_in_with_token
+
+
+@pytest.mark.parametrize("module", [PLAIN_MODULE, SCRAM_MODULE])
+@pytest.mark.parametrize("options", ["", 'username="me"', 'password="marked"'])
+def test_half_a_login_is_refused_on_the_driver(module: str, options: str) -> None:
+    mechanism = "PLAIN" if module == PLAIN_MODULE else "SCRAM-SHA-256"
+    with pytest.raises(ConfigError, match=r"^sasl\.jaas\.config lacks username or password$"):
+        SecurityConfig(protocol="SASL_SSL", mechanism=mechanism, jaas_config=f"{module} required {options};")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"ssl.keystore.location": "me.p12"},
+        {"ssl.certificate.location": "me.pem", "ssl.key.location": "key.pem"},
+        {"ssl.keystore.certificate.chain": "chain", "ssl.keystore.key": "key"},
+    ],
+)
+def test_each_way_to_name_a_certificate_presents_one(given: dict[str, str]) -> None:
+    assert SecurityConfig.from_properties(given).presents_certificate
+    assert not SecurityConfig.from_properties({"ssl.truststore.location": "ca.pem"}).presents_certificate
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (
+            {"ssl.truststore.location": "ca.pem", "ssl.ca.pem": "text"},
+            "ssl.truststore.location and ssl.truststore.certificates: give one of them",
+        ),
+        (
+            {"ssl.keystore.location": "me.p12", "ssl.certificate.location": "me.pem"},
+            "ssl.keystore.location and ssl.certificate.location each name a client certificate",
+        ),
+        ({"ssl.key.location": "key.pem"}, "ssl.key.location needs ssl.certificate.location"),
+        ({"ssl.keystore.certificate.chain": "chain"}, "must be given together"),
+        ({"ssl.keystore.key": "key"}, "must be given together"),
+    ],
+)
+def test_certificates_that_are_named_twice_or_by_half_are_refused(given: dict[str, str], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        SecurityConfig.from_properties({"security.protocol": "SSL"} | given)
+
+
+@pytest.mark.parametrize(
+    ("given", "warned"),
+    [
+        ({"mechanism": "PLAIN", "username": "me", "password": "marked"}, True),
+        ({"mechanism": "OAUTHBEARER", "token": "marked"}, True),
+        ({"mechanism": "SCRAM-SHA-256", "username": "me", "password": "marked"}, False),
+    ],
+)
+def test_credentials_in_clear_are_warned_of(given: dict[str, str], warned: bool) -> None:
+    """SCRAM sends none."""
+    for protocol, in_clear in (("SASL_PLAINTEXT", warned), ("SASL_SSL", False)):
+        found = SecurityConfig(protocol=protocol, **given).warnings  # type: ignore[arg-type]
+        assert any("sends credentials that everybody on the way can read" in one for one in found) is in_clear
+        assert "marked" not in repr(found)
