@@ -27,6 +27,11 @@ from spark_kafka_native.kafka.protocol.api.produce import (
     ProduceRequest,
     TopicProduceData,
 )
+from spark_kafka_native.kafka.protocol.consumer_protocol import (
+    ConsumerProtocolSubscription,
+    read_versioned,
+    write_versioned,
+)
 from spark_kafka_native.kafka.protocol.message import Struct, field
 from spark_kafka_native.kafka.protocol.message_codec import codec, compile_struct
 from spark_kafka_native.kafka.protocol.wire import COPY_BELOW_BYTES, Bytes, Int8, Int32, String, Uuid
@@ -356,3 +361,22 @@ def test_uuids_are_uuids() -> None:
     raw = bytes(range(16))
     assert read(WithId, raw + b"\0").topic_id.bytes == raw
     assert write(read(WithId, raw + b"\0")) == raw + b"\0"
+
+
+class TestConsumerProtocol:
+    """What members of a classic group send each other, in any version."""
+
+    def test_a_member_of_an_older_version_is_understood(self) -> None:
+        v0 = b"\0\0" + b"\0\0\0\x01" + b"\0\x01t" + b"\0\0\0\x02hi"
+        found = read_versioned(ConsumerProtocolSubscription, v0)
+        assert (found.topics, found.user_data, found.generation_id) == (["t"], b"hi", -1)
+
+    def test_fields_of_a_later_version_are_passed_over(self) -> None:
+        mine = ConsumerProtocolSubscription(topics=["t"], generation_id=5, rack_id="r")
+        later = b"\0\x63" + write_versioned(mine)[2:] + b"more"
+        assert read_versioned(ConsumerProtocolSubscription, later) == mine
+
+    @pytest.mark.parametrize("data", [b"", b"\0", b"\xff\xff\0\0\0\0"])
+    def test_bytes_without_a_version_are_refused(self, data: bytes) -> None:
+        with pytest.raises(ProtocolError, match="does not begin with a version"):
+            read_versioned(ConsumerProtocolSubscription, data)
