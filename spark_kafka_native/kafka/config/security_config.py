@@ -210,7 +210,7 @@ class SecurityConfig(Properties):
     """Java's class for OIDC client credentials, or MSK's. It is not loaded: its name determines the source of
     tokens."""
     client_handler: str | None = property_field("sasl.client.callback.handler.class", None, _handler)
-    """MSK's ``IAMClientCallbackHandler``; its name has the same effect."""
+    """MSK's ``IAMClientCallbackHandler``. It has no effect: the mechanism ``AWS_MSK_IAM`` is enough."""
     token: Secret | None = secret_field("sasl.oauthbearer.token")
     """The OAuth token itself; ``file:/path`` is read for each connection."""
     token_provider: str | None = property_field("sasl.oauthbearer.token.provider", None, text)
