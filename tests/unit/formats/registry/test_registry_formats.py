@@ -1,5 +1,6 @@
 """Decoders and encoders behind a registry: each row under its schema, and back in its place."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -20,7 +21,7 @@ from spark_kafka_native.formats.registry import (
     frame_to_write,
     registry_formats,
 )
-from spark_kafka_native.formats.registry.schema_choice import subject_of
+from spark_kafka_native.formats.registry.schema_choice import schema_to_write, subject_of
 
 TEXT = pa.string()
 
@@ -173,8 +174,13 @@ def test_a_registry_that_is_down_is_an_error_and_no_bad_row() -> None:
         def schema(self, id: int) -> RegisteredSchema:
             raise RegistryError(f"down: {id}")
 
+    def make(schema: RegisteredSchema) -> Marked:
+        raise RegistryError(f"down: {schema.id}")
+
     with pytest.raises(RegistryError, match="down"):
         decoder(Down()).decode(binary(frame_id(1)))
+    with pytest.raises(RegistryError, match="down"):
+        decoder(make=make).decode(binary(frame_id(1)))
 
 
 def test_schemas_in_headers_of_records() -> None:
@@ -241,3 +247,25 @@ def test_where_a_write_names_the_schema() -> None:
 def test_subjects(settings: dict[str, str], subject: str) -> None:
     """A schema under another subject would be registered there, or that one's be taken."""
     assert subject_of({"topic": "orders", "payload": "value"} | settings, "shop.Order") == subject
+
+
+@pytest.mark.parametrize("register", ["true", "false"])
+def test_a_schema_is_registered_or_looked_up_with_its_references(register: str) -> None:
+    """Without them the registry knows no equal schema, or refuses it."""
+
+    class Known(FakeRegistry):
+        def lookup(self, *given: Any) -> int:
+            self.asked.append(("lookup", *given))
+            return 7
+
+        def register(self, *given: Any) -> int:
+            self.asked.append(("register", *given))
+            return 7
+
+    registry: Any = Known()
+    references = [{"name": "shop.Kind", "subject": "kinds", "version": 1}]
+    settings = {"topic": "orders", "payload": "value", "schemareferences": json.dumps(references)}
+    found = schema_to_write(registry, settings | {"registry.register": register}, "AVRO", "a schema")
+    how = "register" if register == "true" else "lookup"
+    assert registry.asked == [(how, "orders-value", "a schema", "AVRO", references), 7]
+    assert (found.id, found.subject) == (7, "orders-value")

@@ -239,6 +239,33 @@ def test_attempts_end_with_the_time_for_all_of_them(
     assert not no_pauses
 
 
+def test_a_schema_and_those_that_it_refers_to_have_one_time_together() -> None:
+    """With a time for each a task would wait for hours: a schema may have 200 references."""
+    refer = lambda name: [{"name": name, "subject": name, "version": 1}]  # noqa: E731
+    answers = {
+        "/schemas/ids/1": {"schema": LONG, "references": refer("b")},
+        "/subjects/b/versions/1": version(2, references=refer("c")),
+        "/subjects/c/versions/1": version(3),
+        "/subjects/s/versions/latest": version(4, references=refer("d")),
+        "/subjects/d/versions/1": version(5),
+    }
+    ends: list[float | None] = []
+
+    class Client:
+        shown = "http://registry"
+
+        def ask(self, _what: str, path: str, *, until: float | None = None) -> Any:
+            ends.append(until)
+            return answers[path]
+
+    client: Any = Client()
+    asked = SchemaRegistry(client)
+    asked.schema(1)
+    asked.latest("s")
+    assert None not in ends
+    assert (len(set(ends[:3])), len(set(ends[3:])), len(ends)) == (1, 1, 5)
+
+
 def test_the_next_url_is_asked_where_one_is_down() -> None:
     with registry({"/schemas/ids/1": {"schema": LONG}}) as (_, served):
         both = SchemaRegistry.from_settings({"registry.url": f"http://127.0.0.1:1/x, {served.url}/"})
