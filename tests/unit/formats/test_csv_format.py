@@ -275,7 +275,14 @@ def test_numbers_and_times_are_quoted_where_they_have_the_separator(options: dic
         CsvFormat().encoder(kind, {"sep": "-", "quote": ""}).encode(pa.array(rows, kind))
 
 
-def test_a_text_that_needs_quotes_where_there_are_none() -> None:
-    rows = pa.array([{"a": "x", "b": 1}, {"a": "x,y", "b": 1}], TWO)
+@pytest.mark.parametrize("text", ["x\ry", "x\ny", "\r", "x\r\n"])
+def test_a_text_with_a_line_break_is_quoted(text: str) -> None:
+    rows = pa.array([{"a": text, "b": 1}], TWO)
+    assert CsvFormat().encoder(TWO, {}).encode(rows).to_pylist() == [f'"{text}",1'.encode()]
+
+
+@pytest.mark.parametrize("text", ["x,y", "x\ny", "x\ry"])
+def test_a_text_that_needs_quotes_where_there_are_none(text: str) -> None:
+    rows = pa.array([{"a": "x", "b": 1}, {"a": text, "b": 1}], TWO)
     with pytest.raises(EncodeError, match="row 1: a text has a separator or a line break"):
         CsvFormat().encoder(TWO, {"quote": ""}).encode(rows)

@@ -143,6 +143,7 @@ def test_a_payload_without_anything_is_null(payload: bytes | None) -> None:
         (b'{"a":"soon"}', UTC_MICROS, None, '`a` is not a timestamp: "soon"'),
         (b'{"a":99999999999999999}', UTC_MICROS, None, "`a` is out of range"),
         (b'{"a":"2020-01-01 00:00:00Z"}', pa.timestamp("us"), None, "`a` is not a timestamp"),
+        (b'{"a":1577836800}', pa.timestamp("us"), None, "`a` is not a timestamp: 1577836800"),
         (b'{"a":"\\ud83d"}', pa.string(), None, "`a` has half of a surrogate pair"),
         (b'{"a":1}', pa.list_(pa.int64()), None, "`a` is not an array: 1"),
         (b'{"a":[1,"x",3]}', pa.list_(pa.int64()), [1, None, 3], "`a` has an element that is not an integer"),

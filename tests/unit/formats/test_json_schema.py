@@ -125,6 +125,14 @@ def test_a_type_and_back() -> None:
     assert type_of_json_schema(json_schema_of(kind, "title")) == kind
 
 
+def test_elements_of_arrays_and_maps_may_be_null() -> None:
+    """`JsonEncoder` leaves out null fields only: other readers check the payloads against the schema."""
+    kind = pa.struct([("l", pa.list_(pa.int64())), ("m", pa.map_(pa.string(), pa.string()))])
+    properties = json.loads(json_schema_of(kind, "title"))["properties"]
+    assert properties["l"]["items"] == {"oneOf": [{"type": "null"}, {"type": "integer"}]}
+    assert properties["m"]["additionalProperties"] == {"oneOf": [{"type": "null"}, {"type": "string"}]}
+
+
 def test_types_that_json_schema_does_not_tell_apart() -> None:
     kind = pa.struct(
         [("a", pa.int8()), ("b", pa.float32()), ("c", pa.decimal128(5, 2)), ("d", pa.timestamp("us"))]

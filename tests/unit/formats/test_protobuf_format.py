@@ -412,6 +412,16 @@ def test_rows_that_can_t_be_written_are_named() -> None:
         write(pa.struct([("colour", pa.string())]), EVERYTHING)
 
 
+def test_what_is_behind_a_null_is_not_looked_at() -> None:
+    """Arrow says nothing about the bytes there: here a number that would not fit."""
+    behind = [pa.py_buffer(bytes([0b10])), pa.py_buffer(np.array([2**40, 5]))]
+    column = pa.Array.from_buffers(pa.int64(), 2, behind)
+    kind = pa.struct([("an_int32", pa.int64())])
+    rows = pa.StructArray.from_arrays([column], fields=list(kind))
+    encoder = ProtobufFormat().encoder(kind, settings(EVERYTHING))
+    assert encoder.encode(rows).to_pylist() == [b"", made(EVERYTHING, an_int32=5)]
+
+
 def test_text_that_is_not_utf8_is_not_written() -> None:
     struct = pa.struct([("a_string", pa.string())])
     data = pa.array([b"fine", b"\xff"], pa.binary())
