@@ -134,6 +134,20 @@ def test_a_group_moves_in_the_partitions_that_are_named(broker: MockBroker) -> N
     assert broker.committed("g") == expected | {TopicPartition("orders", 2): 1}
 
 
+@pytest.mark.parametrize(("shift", "offset"), [("9", 4), ("-9", 1)])
+def test_a_group_moves_no_further_than_the_records(broker: MockBroker, shift: str, offset: int) -> None:
+    """An offset that does not exist would be lost to auto.offset.reset."""
+    run(broker, "delete-records", "orders", "-p", "1", "--before", "1", "--execute")
+    run(broker, "reset", "g", "--to", "2", "-t", "orders", "-p", "1", "--execute")
+    run(broker, "reset", "g", f"--shift-by={shift}", "--execute")
+    assert broker.committed("g") == {TopicPartition("orders", 1): offset}
+
+
+def test_a_time_after_the_last_record_is_the_end(broker: MockBroker) -> None:
+    run(broker, "reset", "g", "--to", "2100-01-01", "-t", "orders", "-p", "1", "--execute")
+    assert broker.committed("g") == {TopicPartition("orders", 1): 4}
+
+
 def test_records_are_deleted_in_the_partitions_that_are_named(broker: MockBroker) -> None:
     run(broker, "delete-records", "orders", "-p", "1", "--before", "3", "--execute")
     assert [len(broker.records("orders", partition)) for partition in range(3)] == [4, 1, 4]

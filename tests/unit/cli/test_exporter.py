@@ -11,10 +11,12 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from support.waiting import eventually
 
+from spark_kafka_native.cli import cluster_moment
 from spark_kafka_native.cli.cluster_moment import ClusterMoment
 from spark_kafka_native.cli.exporter import WatchedCluster
 from spark_kafka_native.cli.main import main
@@ -95,6 +97,21 @@ def test_it_starts_before_its_cluster() -> None:
 
 def names(watched: WatchedCluster) -> dict[str, float]:
     return {str(key): value for key, value in watched.metrics() if isinstance(value, int | float)}
+
+
+@pytest.mark.parametrize(("only_these", "seen"), [(False, {"g": {}}), (True, {})])
+def test_a_group_that_has_committed_nothing_is_seen_unless_topics_are_named(
+    only_these: bool, seen: dict[str, Any]
+) -> None:
+    class OfNothing:
+        def group_offsets(self, _name: str) -> dict[TopicPartition, Any]:
+            return {}
+
+    admin: Any = OfNothing()
+    moment = ClusterMoment(at=0.0)
+    cluster_moment._look_at_group(admin, "g", "Empty", moment, only_these)
+    assert moment.groups == seen
+    assert moment.members == dict.fromkeys(seen, 0)
 
 
 def test_a_look_is_served_until_it_is_too_old(capfd: pytest.CaptureFixture[str]) -> None:

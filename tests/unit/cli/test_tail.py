@@ -52,6 +52,16 @@ def test_the_last_records_take_one_question_about_each_end_of_the_log(cluster: S
     assert len(cluster[1].requests(MetadataRequest)) == 1
 
 
+@pytest.mark.parametrize(("level", "number"), [("read_uncommitted", 0), ("read_committed", 1)])
+@pytest.mark.parametrize("command", [["offsets"], ["tail", "-o", "raw"]], ids=["offsets", "tail"])
+def test_ends_are_those_of_the_isolation_level(
+    cluster: ScriptedCluster, command: list[str], level: str, number: int
+) -> None:
+    """Records of an open transaction are behind the end of a reader of committed ones."""
+    assert main([*command, "t", "-X", f"isolation.level={level}", "-b", cluster.bootstrap_servers]) == 0
+    assert {one.isolation_level for one in cluster[1].requests(ListOffsetsRequest)} == {number}
+
+
 @pytest.fixture
 def two_partitions(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedCluster]:
     """The second has no leader."""
@@ -95,13 +105,19 @@ def test_following_begins_with_the_rest_once_it_has_a_leader(
 ) -> None:
     monkeypatch.setattr(tail, "_REFRESH_MS", 50)
     [late] = [tp for tp, log in two_partitions.logs.items() if log.leader < 0]
-    timer = threading.Timer(1.0, setattr, (two_partitions.logs[late], "leader", 1))
-    timer.start()
+    # It is looked at several times between the two: each partition is added once.
+    timers = [
+        threading.Timer(1.0, setattr, (two_partitions.logs[late], "leader", 1)),
+        threading.Timer(2.0, two_partitions.logs[late].append, ([b"2"],)),
+    ]
+    for timer in timers:
+        timer.start()
     try:
-        assert main(["tail", "two", "-f", "-c", "2", "-b", two_partitions.bootstrap_servers]) == 1
+        assert main(["tail", "two", "-f", "-c", "3", "-b", two_partitions.bootstrap_servers]) == 1
     finally:
-        timer.cancel()
-    assert capfdbinary.readouterr().out == b"0\n1\n"
+        for timer in timers:
+            timer.cancel()
+    assert capfdbinary.readouterr().out == b"0\n1\n2\n"
 
 
 @pytest.mark.parametrize("value", [[], ["--value-format", "string"]], ids=["key", "key and value"])
@@ -118,6 +134,20 @@ def test_a_group_reads_keys_in_their_format(
     first, second = (json.loads(line) for line in capfdbinary.readouterr().out.splitlines())
     assert (first["key"], first["value"]) == ({"id": 1}, "v")
     assert (second["_corrupt_record"], second["value"]) == ('{"id":"?"}', "v")
+
+
+@pytest.mark.parametrize("typed", [[], ["--value-format", "string"]], ids=["plain", "typed"])
+def test_a_group_goes_on_with_the_record_after_the_last_printed_one(
+    typed: list[str], capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    with MockBroker() as broker:
+        broker.create_topic("t")
+        broker.append("t", ["a", "b", "c", "d", "e"])
+        group = ["-g", "g", "-X", "auto.offset.reset=earliest", "-b", broker.bootstrap_servers]
+        for count, printed, committed in (("2", b"a\nb\n", 2), ("1", b"c\n", 3), ("2", b"d\ne\n", 5)):
+            assert main(["tail", "t", "-o", "raw", "-c", count, *typed, *group]) == 0
+            assert capfdbinary.readouterr().out == printed
+            assert broker.committed("g") == {TopicPartition("t", 0): committed}
 
 
 def test_a_name_of_a_header_that_json_cannot_hold_is_an_error(

@@ -243,6 +243,15 @@ def test_a_member_of_a_line_in_json_that_would_be_ignored_is_refused(line: bytes
     assert complaint in str(caught.value)
 
 
+def test_headers_of_a_line_and_of_every_record() -> None:
+    given = argparse.Namespace(partition=None, timestamp=None)
+    every = (("from", b"test"), ("n", None))
+    line = b'{"value":"v","headers":[{"name":"a","value":"x"},{"name":"b","value_base64":"/w=="}]}'
+    record = produce.record_from_json(line, given, every)
+    assert record.headers == (("a", b"x"), ("b", b"\xff"), *every)
+    assert produce.record_from_json(b'{"value":"v"}', given, every).headers == every
+
+
 def test_null_in_json_is_a_tombstone() -> None:
     line = b'{"topic":"x","partition":1,"offset":5,"timestamp_ms":null,"key":"k","value":null}'
     record = produce.record_from_json(line, argparse.Namespace(partition=None, timestamp=None), ())
