@@ -91,8 +91,11 @@ class StartOffsets:
 
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
         """Continue, or begin, at ``offset``."""
-        self.drop_missing()  # an interrupt may have left some half begun
         if topic_partition in self.missing:
+            # An interrupt may have left it half begun. The others stay: this may be called in a handler
+            # that has interrupted the begin of one.
+            if topic_partition in self._reader.partitions:
+                self._reader.remove(topic_partition)
             self.begin(topic_partition, offset, None)
         else:
             self._began[topic_partition] = offset

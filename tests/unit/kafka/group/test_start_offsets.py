@@ -186,3 +186,18 @@ def test_nothing_is_said_of_an_election(group: ScriptedGroup, caplog: pytest.Log
         cluster.logs[A1].leader = 2
         assert values(consumer, 2) == [b"2", b"3"]
     assert not caplog.records
+
+
+def test_a_seek_in_a_handler_leaves_the_partition_that_begins_just_then(group: ScriptedGroup) -> None:
+    """It was dropped there, and never read: the read failed, and nothing said later that it was missing."""
+    with GroupConsumer(group.cluster.bootstrap_servers, "a", "g", enable_auto_commit=False) as consumer:
+        reader = parts_of(consumer).reader
+        add = reader.add
+
+        def added(tp: TopicPartition, offset: int) -> None:
+            add(tp, offset)
+            if tp == A1:
+                consumer.seek(A0, 1)
+
+        reader.add = added  # type: ignore[method-assign, assignment]
+        assert sorted(map(str, values(consumer, 3))) == ["b'1'", "b'2'", "b'3'"]
