@@ -540,15 +540,19 @@ class Commits:
 
     def may_go_on(self, deadline: Deadline) -> bool:
         """Wait until more may be handed out: with an interval of 0, until the automatic commit has ended.
-        False if ``deadline`` passed first. Raises its failure, unless it is of partitions that are lost.
+        False if ``deadline`` passed first, or if a part of it has to be committed anew. Raises its failure,
+        unless it is of partitions that are lost.
         """
         if (commit := self._before_more) is None:
             return True
         if not commit.wait(deadline):
             return False
         self._before_more = None
-        with contextlib.suppress(CommitFailedError):  # logged; they are taken away
+        try:
             commit.result()
+        except CommitFailedError:  # logged; partitions that are lost are taken away
+            # One that was moved or given up meanwhile fails the others, too: they are committed first.
+            return commit.offsets.keys() <= self._touched | self._starts.keys()
         return True
 
     def commit_now(self, deadline: Deadline, *, all_done: bool) -> None:

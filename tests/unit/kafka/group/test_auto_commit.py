@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -135,6 +135,29 @@ def test_one_commit_at_a_time_is_waited_for() -> None:
     world.asked[0][1].end(None)
     assert world.commits.may_go_on(Deadline.after_ms(0))
     assert world.back() == {A0: 5}
+
+
+@pytest.mark.parametrize("leave", [Commits.forget, Commits.drop], ids=["sought", "given away"])
+def test_a_partition_that_was_moved_meanwhile_lets_nothing_be_handed_out_before_the_others_are_committed(
+    leave: Callable[[Commits, list[TopicPartition]], None],
+) -> None:
+    """The caller moved it after a read that timed out; the commit of all failed, and reading went on."""
+    world = World(auto_commit_interval_ms=0)
+    world.is_quick = False
+    world.hand_out(A0, 0, 3)
+    world.hand_out(A1, 5, 9)
+    assert world.back() == {A0: 3, A1: 9}
+    assert not world.commits.may_go_on(Deadline.after_ms(0))
+    leave(world.commits, [A0])
+    world.asked[0][1].end(CommitFailedError("a-0: offset 3 was not committed"))
+    assert not world.commits.may_go_on(Deadline.after_ms(0))
+    assert world.back() == {A1: 9}
+    assert not world.commits.may_go_on(Deadline.after_ms(0))
+    leave(world.commits, [A1])
+    world.asked[1][1].end(CommitFailedError("a-1: offset 9 was not committed"))
+    world.commits.may_go_on(Deadline.after_ms(0))
+    assert world.back() is None
+    assert world.commits.may_go_on(Deadline.after_ms(0))
 
 
 def test_it_waits_for_its_interval() -> None:
