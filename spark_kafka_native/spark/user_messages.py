@@ -5,11 +5,13 @@ that led to them (`HideTracebacks`).
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import ContextDecorator
 from pathlib import Path
 from types import TracebackType
@@ -114,11 +116,13 @@ class HideTracebacks(ContextDecorator):
                 os.environ[_HIDE] = "true"
 
 
-def stop_on_sigterm() -> None:
+def stop_on_sigterm(stop: Callable[[], None]) -> None:
     """Have SIGTERM, by which Spark ends the process of a streaming query, end it as an exception does:
-    Spark's program in it then calls the reader's ``stop()``."""
+    Spark's program in it then calls the reader's ``stop()``. It is called at exit as well, as the signal may
+    come just when that call has begun, and end it."""
     if _is_process_of_spark() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+        atexit.register(stop)
 
 
 def ignore_sigterm() -> None:

@@ -77,7 +77,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
             return None
         from ..delegation_tokens import TokenKeeper
 
-        stop_on_sigterm()
+        stop_on_sigterm(self.stop)
         return TokenKeeper(read.client, read.tokens)
 
     @cached_property

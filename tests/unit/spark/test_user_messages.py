@@ -1,7 +1,10 @@
 """Messages that are quiet, and come once in a session."""
 
 import logging
+import signal
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -98,3 +101,24 @@ def test_every_line_has_one_prefix_where_logging_is_not_configured(unconfigured,
     monkeypatch.setattr(logging.getLogger(), "handlers", [logging.NullHandler()])
     logger.warning("three")
     assert capsys.readouterr().err == ""
+
+
+def test_a_stop_that_sigterm_ends_is_made_up_for_at_exit():
+    """Spark closes the socket of a streaming source and sends the signal at about the same time."""
+    program = """
+import os, signal, sys, types
+from spark_kafka_native.spark.user_messages import ignore_sigterm, stop_on_sigterm
+def stop():
+    calls.append("call")
+    if len(calls) == 1:
+        os.kill(os.getpid(), signal.SIGTERM)
+    ignore_sigterm()
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("stopped")
+calls = []
+sys.modules["__main__"].__spec__ = types.SimpleNamespace(name="pyspark.worker")
+stop_on_sigterm(stop)
+stop()
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert (ran.stdout, ran.returncode) == ("stopped\n", 128 + signal.SIGTERM), ran.stderr
