@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spark_kafka_native.kafka import Cluster
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.model import Acks
 from spark_kafka_native.kafka.producer.accumulating.partitioner import place_as_java
@@ -268,6 +269,9 @@ def test_the_topics_own_limit_is_learnt(kafka: Any, config: ClientConfig, topic:
 def test_every_acks_writes_everything(kafka: Any, config: ClientConfig, topic: str, acks: Acks) -> None:
     kafka.create_topic(topic, partitions=4)
     rows = pa.record_batch({"key": [f"{i}" for i in range(50_000)], "value": [f"{i}" for i in range(50_000)]})
+    with Cluster.connect(kafka.bootstrap_servers) as cluster:
+        # Metadata name a leader before it has begun, and what it refuses until then is lost without a word.
+        assert [cluster.offsets(topic, partition).end for partition in range(4)] == [0] * 4
     with Producer(config, ProducerConfig(acks=acks)) as producer:
         producer.send_columns(rows, topic)
         producer.flush(30)

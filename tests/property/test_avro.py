@@ -258,9 +258,12 @@ def test_what_is_read_can_be_written_or_is_refused_with_its_row() -> None:
         if isinstance(results[0], tuple):
             return
         again = AvroDecoder(avro, avro, kind).decode(pa.array(results[0], pa.binary()))
-        assert is_same(again.array, rows)
+        # Thousands of nulls take four bytes, fewer than in the spoilt payload that they were read from.
+        assert all("very much larger than its bytes" in reason for reason in again.bad.reasons)
+        kept = [row for row in range(len(rows)) if row not in again.bad.rows]
+        assert is_same(again.array.take(kept), rows.take(kept))
 
-    try_seeds(check, "avro written again", range(10))
+    try_seeds(check, "avro written again", [*range(10), 575524895])
 
 
 @pytest.mark.skipif(len(KERNELS) == 1, reason="there is no C compiler")

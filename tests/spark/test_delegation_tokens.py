@@ -152,8 +152,9 @@ def test_each_way_through_spark_leaves_what_it_must_alone(
 def test_two_queries_of_one_session_do_not_end_each_others_token(
     spark: SparkSession, kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
-    source = kafka.create_topic("two-in")
-    sinks = [kafka.create_topic(f"two-out-{number}") for number in range(2)]
+    name = uuid.uuid4().hex[:8]
+    source = kafka.create_topic(f"two-in-{name}")
+    sinks = [kafka.create_topic(f"two-out-{name}-{number}") for number in range(2)]
     options = of_driver(kafka, "bob")
     write(spark, options, source, range(10))
     one, other = (stream(spark, options, source, sink, tmp_path / sink).start() for sink in sinks)
@@ -335,7 +336,8 @@ def test_a_stream_outlives_its_tokens_and_stops_at_one_that_was_revoked(
     of_user: Callable[[EmbeddedKafka, str], Options],
 ) -> None:
     """The driver's tickets last for seconds too."""
-    source, sink = hasty.create_topic(f"{user}-in", 3), hasty.create_topic(f"{user}-out", 3)
+    name = f"{user}-{uuid.uuid4().hex[:8]}"
+    source, sink = hasty.create_topic(f"{name}-in", 3), hasty.create_topic(f"{name}-out", 3)
     options, feed = of_user(hasty, user), Feed(hasty, source)
     writing = stream(spark, options, source, sink, tmp_path / "checkpoint", deliveryGuarantee="exactly-once")
     query = writing.start()
@@ -376,7 +378,7 @@ def test_a_stream_outlives_its_tokens_and_stops_at_one_that_was_revoked(
 
 
 def test_a_dataframe_that_is_older_than_its_token_says_so(spark: SparkSession, hasty: EmbeddedKafka) -> None:
-    topic = hasty.create_topic("kept")
+    topic = hasty.create_topic(f"kept-{uuid.uuid4().hex[:8]}")
     options = of_driver(hasty, "bob")
     write(spark, options, topic, range(5))
 
