@@ -96,7 +96,7 @@ def test_a_transaction_that_is_open_holds_no_position_back(cluster, logs, positi
     """Read up to 50 with read_uncommitted, and now with read_committed: the log has these records."""
     cluster.logs[T0].last_stable_offset = 20
     cluster.logs[T1].last_stable_offset = 20
-    committed = logs(**{"kafka.isolation.level": "read_committed", "fetchOffset.retryIntervalMs": "60000"})
+    committed = logs(**{"kafka.isolation.level": "read_committed", "fetchOffset.retryIntervalMs": "10"})
     found = committed.find_ends(at({T0: position, T1: 10}, cluster)).latest
     assert found == {T0: position, T1: 20, U0: 50}
 
