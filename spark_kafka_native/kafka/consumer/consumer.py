@@ -358,8 +358,7 @@ class Consumer:
 
     def _positions(self, chosen: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The positions; where a partition cannot be read yet, the offset to begin at."""
-        # A copy first: another thread may change it meanwhile.
-        places = {tp: one.place for tp, one in list(self._missing.items()) if tp in chosen}
+        places = {tp: one.place for tp in chosen if (one := self._missing.get(tp)) is not None}
         begins = self._resolve(places)
         read = self._reader.partitions  # afterwards: it may have begun meanwhile
         return {
@@ -407,7 +406,7 @@ class Consumer:
         known = self._router.refresh(self.topics, limit).topics
         if self._all_partitions:
             self._find_new(known)
-        missing = dict(list(self._missing.items()))  # a copy: another thread may change it meanwhile
+        missing = self._missing.copy()  # another thread may change it meanwhile
         places = {tp: one.place for tp, one in missing.items()}
         level = self._config.isolation_level
         offsets, failed = try_resolve_offsets(self._router, places, level, limit)
