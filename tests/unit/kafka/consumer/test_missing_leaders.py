@@ -75,19 +75,25 @@ def refused(request: ListOffsetsRequest, _: int) -> ListOffsetsResponse:
     )
 
 
-def test_the_lag_is_that_of_all_partitions(cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A caller that reads until there is none would miss the rest."""
+@pytest.fixture
+def alone(cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Consumer]:
+    """It has read a-0, and asks about a-1, which has no leader, only when a call does."""
     monkeypatch.setattr(prefetch_thread, "SOON_S", 3_600.0)
     cluster.logs[A1].leader = NOBODY
     with Consumer(
         cluster.bootstrap_servers, "a", start="earliest", default_api_timeout_ms=300, **QUICK
     ) as consumer:
         assert values(consumer, 2) == [b"0", b"1"]
-        with pytest.raises(DeadlineExceededError, match="a-1: LEADER_NOT_AVAILABLE"):
-            consumer.lag()
-        cluster.logs[A1].leader = 1
-        assert consumer.lag() == {A0: 0, A1: 2}
-        assert consumer.lag(0) == {A0: 0}
+        yield consumer
+
+
+def test_the_lag_is_that_of_all_partitions(cluster: ScriptedCluster, alone: Consumer) -> None:
+    """A caller that reads until there is none would miss the rest."""
+    with pytest.raises(DeadlineExceededError, match="a-1: LEADER_NOT_AVAILABLE"):
+        alone.lag()
+    cluster.logs[A1].leader = 1
+    assert alone.lag() == {A0: 0, A1: 2}
+    assert alone.lag(0) == {A0: 0}
 
 
 @pytest.mark.parametrize("partitions", [None, [0, 1]])
@@ -196,19 +202,13 @@ def test_a_seek_of_another_partition_leaves_what_has_no_leader_where_it_is(clust
         assert values(consumer, 2) == [b"2", b"3"]
 
 
-def test_a_relative_seek_of_all_needs_all(cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefetch_thread, "SOON_S", 3_600.0)
-    cluster.logs[A1].leader = NOBODY
-    with Consumer(
-        cluster.bootstrap_servers, "a", start="earliest", default_api_timeout_ms=300, **QUICK
-    ) as consumer:
-        assert values(consumer, 2) == [b"0", b"1"]
-        with pytest.raises(DeadlineExceededError, match="a-1: LEADER_NOT_AVAILABLE"):
-            consumer.seek(-1, whence="end")
-        cluster.logs[A1].leader = 1
-        consumer.seek(-1, whence="end")
-        assert consumer.partitions == (A0, A1)
-        assert sorted(filter(None, values(consumer, 2))) == [b"1", b"3"]
+def test_a_relative_seek_of_all_needs_all(cluster: ScriptedCluster, alone: Consumer) -> None:
+    with pytest.raises(DeadlineExceededError, match="a-1: LEADER_NOT_AVAILABLE"):
+        alone.seek(-1, whence="end")
+    cluster.logs[A1].leader = 1
+    alone.seek(-1, whence="end")
+    assert alone.partitions == (A0, A1)
+    assert sorted(filter(None, values(alone, 2))) == [b"1", b"3"]
 
 
 def test_a_pause_of_all_includes_what_has_no_leader(cluster: ScriptedCluster) -> None:
@@ -454,20 +454,14 @@ def test_a_seek_outdates_a_look_under_way(cluster: ScriptedCluster, monkeypatch:
 
 
 def test_the_lag_of_one_and_a_relative_seek_take_where_it_is_to_begin(
-    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: ScriptedCluster, alone: Consumer
 ) -> None:
-    monkeypatch.setattr(prefetch_thread, "SOON_S", 3_600.0)
-    cluster.logs[A1].leader = NOBODY
-    with Consumer(
-        cluster.bootstrap_servers, "a", start="earliest", default_api_timeout_ms=300, **QUICK
-    ) as consumer:
-        assert values(consumer, 2) == [b"0", b"1"]
-        with pytest.raises(DeadlineExceededError, match="a-1: LEADER_NOT_AVAILABLE"):
-            consumer.lag(1)
-        cluster.logs[A1].leader = 1
-        assert consumer.lag(1) == {A1: 2}
-        consumer.seek(1, whence="current")
-        assert values(consumer, 1) == [b"3"]
+    with pytest.raises(DeadlineExceededError, match="a-1: LEADER_NOT_AVAILABLE"):
+        alone.lag(1)
+    cluster.logs[A1].leader = 1
+    assert alone.lag(1) == {A1: 2}
+    alone.seek(1, whence="current")
+    assert values(alone, 1) == [b"3"]
 
 
 def test_the_lag_of_a_partition_that_is_read_meanwhile_is_that_of_its_position(

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Iterator
 
 import pytest
-from support.brokers.scripted_broker import ScriptedCluster
 from support.brokers.scripted_group import ScriptedGroup
 from support.group.committing import PARTITIONS, WITHIN_S, Committing
 from support.interrupts.signal_steps import interrupted_at
@@ -16,13 +14,6 @@ from support.interrupts.signal_steps import interrupted_at
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 A0, A1, A2 = PARTITIONS
-
-
-@pytest.fixture
-def group() -> Iterator[ScriptedGroup]:
-    with ScriptedCluster(1) as cluster:
-        cluster.create("a", partitions=3)
-        yield ScriptedGroup(cluster, PARTITIONS)
 
 
 def test_an_interrupt_at_any_step_of_a_first_commit_holds_up_no_later_one(group: ScriptedGroup) -> None:

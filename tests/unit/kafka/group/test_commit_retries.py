@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
 import pytest
-from support.brokers.scripted_broker import ScriptedCluster
-from support.brokers.scripted_group import ScriptedGroup
 from support.group.committing import PARTITIONS, WITHIN_S, Committing
 
 from spark_kafka_native.kafka.error_code import ErrorCode
@@ -16,16 +13,6 @@ from spark_kafka_native.kafka.group.membership import Identity
 from spark_kafka_native.kafka.protocol.api.group_offsets import OffsetCommitRequest
 
 A0, A1, _ = PARTITIONS
-
-
-@pytest.fixture
-def member() -> Iterator[Committing]:
-    with ScriptedCluster(2) as cluster:
-        cluster.create("a", partitions=3)
-        made = Committing(ScriptedGroup(cluster, PARTITIONS))
-        yield made
-        made.queue.stop()
-        made.router.close()
 
 
 def test_a_coordinator_that_cannot_be_reached_is_looked_up_again(member: Committing) -> None:

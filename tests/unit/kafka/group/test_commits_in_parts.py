@@ -35,14 +35,6 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedGroup]:
         yield ScriptedGroup(cluster, ALL)
 
 
-@pytest.fixture
-def member(group: ScriptedGroup) -> Iterator[Committing]:
-    made = Committing(group)
-    yield made
-    made.queue.stop()
-    made.router.close()
-
-
 def test_parts_are_sent_one_after_the_other_and_what_is_committed_already_is_not(member: Committing) -> None:
     units = member.queue.work_units.subscribe(10)
     member.commit({A0: 1, A1: 1, A2: 1})

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.brokers.scripted_broker import ScriptedCluster
-from support.brokers.scripted_group import ScriptedGroup
 from support.group.committing import PARTITIONS, Committing
 
 from spark_kafka_native.kafka.error_code import ErrorCode
@@ -22,16 +19,6 @@ from spark_kafka_native.kafka.protocol.api.group_offsets import OffsetCommitRequ
 A0, A1, A2 = PARTITIONS
 NONE, FOR_GOOD, MOVED = ErrorCode.NONE, ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.NOT_COORDINATOR
 UNKNOWN_TOPIC = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
-@pytest.fixture
-def member() -> Iterator[Committing]:
-    with ScriptedCluster(2) as cluster:
-        cluster.create("a", partitions=3)
-        made = Committing(ScriptedGroup(cluster, PARTITIONS))
-        yield made
-        made.queue.stop()
-        made.router.close()
 
 
 def answer_with(member: Committing, codes: dict[TopicPartition, ErrorCode | None]) -> None:
