@@ -156,11 +156,18 @@ class Consumer:
 
     @property
     def at_end(self) -> bool:
-        """True if ``stop_at_end`` was set and all records before those ends were handed out."""
+        """True if ``stop_at_end`` was set and all records before those ends were handed out. Raises why a
+        partition is refused for good, once nothing else is left to read.
+        """
+        if self._ends is None:
+            return False
         read = self._reader.partitions
-        return self._ends is not None and all(
-            tp in read and self._reader.position(tp) >= end for tp, end in self._ends.items()
-        )
+        left = [tp for tp, end in self._ends.items() if tp not in read or self._reader.position(tp) < end]
+        errors = [one.error for tp in left if (one := self._missing.get(tp)) is not None]
+        refusals = [error for error in errors if error is not None and not is_retriable(error)]
+        if refusals and len(refusals) == len(left):
+            raise refusals[0]
+        return not left
 
     def poll(self, timeout: float | None = None, max_records: int | None = None) -> list[Record]:
         """The next records: waits for the first, for ``timeout`` seconds (None: for ever), and takes those
@@ -448,13 +455,13 @@ class _Missing:
     place: int | OffsetAt
     """Where to begin."""
     paused: bool = False
-    reason: str = ""
-    """The kind of the error that was logged last."""
+    error: KafkaError | None = None
+    """Why the last look did not find where to begin."""
 
     def failed(self, topic_partition: TopicPartition, error: KafkaError) -> None:
         """Log why it cannot be read, if the reason is new."""
-        if self.reason != (reason := error_tag(error)):
-            self.reason = reason
+        previous, self.error = self.error, error
+        if error_tag(previous) != error_tag(error):
             _LOG.warning(
                 "%s is not read yet: %s. It is looked up again; the others are read meanwhile",
                 topic_partition, error,

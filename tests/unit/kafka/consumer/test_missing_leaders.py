@@ -499,6 +499,29 @@ def test_a_read_to_the_end_waits_for_a_partition_that_lost_its_leader(
     assert found == [b"0", b"1", b"2", b"3"]
 
 
+def test_a_read_to_the_end_raises_why_the_rest_is_refused(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would wait for ever; once the permission is there, it is read on."""
+
+    def begin(*asked: Any) -> Any:
+        cluster.logs[A1].leader = NOBODY
+        return offsets.resolve_offsets_of_each(*asked)
+
+    monkeypatch.setattr(consumer_module, "resolve_offsets_of_each", begin)
+    with Consumer(cluster.bootstrap_servers, "a", start="earliest", stop_at_end=True, **QUICK) as consumer:
+        cluster[2].on(ListOffsetsRequest, refused)
+        cluster.logs[A1].leader = 2
+        wait_until("the refusal", lambda: "a-1: TOPIC_AUTHORIZATION_FAILED" in caplog.text)
+        assert not consumer.at_end
+        assert [next(consumer).value, next(consumer).value] == [b"0", b"1"]
+        with pytest.raises(BrokerError, match="a-1: TOPIC_AUTHORIZATION_FAILED"):
+            next(consumer)
+        cluster[2].on(ListOffsetsRequest, cluster.list_offsets)
+        wait_until("the beginning", lambda: A1 in consumer.partitions)
+        assert [record.value for record in consumer] == [b"2", b"3"]
+
+
 def test_a_partition_is_not_lost_where_the_cluster_stops_to_answer_meanwhile(
     cluster: ScriptedCluster,
 ) -> None:
