@@ -23,7 +23,7 @@ from ..cluster.split_commit import split_commit
 from ..consumer.fetched_records import WorkStatus, WorkUnit
 from ..consumer.partition_reader import PartitionReader
 from ..error_code import ErrorCode
-from ..errors import BrokerError, CommitFailedError, KafkaError
+from ..errors import BrokerError, CommitFailedError, DeadlineExceededError, KafkaError
 from ..model import Record, TopicPartition
 from ..observe import catalogue as metric
 from ..observe.events import EventSource
@@ -349,13 +349,20 @@ class CommitQueue:
         limit, in_doubt = self._router.deadline(), Deadline.after_ms(UNKNOWN_TOPIC_MS)
         self._progress.check(offsets)
         commit = _UnderWay(self._progress.ahead(offsets), places, limit, in_doubt)
+        late: DeadlineExceededError | None = None
         for part in list(split_commit(self._config.group_id, commit.left)):
             try:
                 self._commit_part(part, commit)
             except BrokerError as error:
                 commit.refused.append(error)
+            except DeadlineExceededError as error:
+                late = error
+                break
+        # A refusal for good first: the caller has to do something about it.
         if commit.refused:
-            raise commit.refused[0]
+            raise commit.refused[0] from late
+        if late is not None:
+            raise late
 
     def _commit_part(self, part: dict[TopicPartition, int], commit: _UnderWay) -> None:
         client = self._router.config

@@ -9,12 +9,14 @@ import pytest
 from support.group.committing import PARTITIONS, Committing
 
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import BrokerError, CommitFailedError
+from spark_kafka_native.kafka.errors import BrokerError, CommitFailedError, DeadlineExceededError
+from spark_kafka_native.kafka.group import commits
 from spark_kafka_native.kafka.group.committed_offsets import commit_offsets
 from spark_kafka_native.kafka.group.membership import Identity
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api import group_offsets
 from spark_kafka_native.kafka.protocol.api.group_offsets import OffsetCommitRequest
+from spark_kafka_native.kafka.runtime.retry import Backoff
 
 A0, A1, A2 = PARTITIONS
 NONE, FOR_GOOD, MOVED = ErrorCode.NONE, ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.NOT_COORDINATOR
@@ -61,6 +63,22 @@ def test_what_may_be_stored_later_is_tried_again_beside_a_refusal_for_good(
     assert member.sent[3:] == [(1, later, asked[later])]
     member.commit(asked)  # they are known to be committed
     assert len(member.sent) == 4
+
+
+@pytest.mark.parametrize("refused", [A0, A1])
+def test_a_refusal_for_good_is_named_where_another_partition_ends_the_time(
+    member: Committing, monkeypatch: pytest.MonkeyPatch, refused: TopicPartition
+) -> None:
+    """To try again, as after a time-out, would not help."""
+    monkeypatch.setattr(commits, "Backoff", lambda **_: Backoff(first_ms=10**6, max_ms=10**6))
+    loading = dict.fromkeys([A0, A1], ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    answer_with(member, loading | {refused: FOR_GOOD})
+    answer_with(member, loading)
+    with pytest.raises(BrokerError, match=f"the offset of {refused} in group g: TOPIC_AUTH") as raised:
+        member.commit({A0: 1, A1: 2})
+    assert isinstance(raised.value.__cause__, DeadlineExceededError)
+    with pytest.raises(DeadlineExceededError, match="COORDINATOR_LOAD_IN_PROGRESS"):
+        member.commit({tp: 3 for tp in (A0, A1) if tp != refused})
 
 
 @pytest.mark.parametrize("order", ORDERS)
