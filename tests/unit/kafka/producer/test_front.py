@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.brokers.produce_cluster import ProduceCluster, refused
+from support.brokers.produce_cluster import NO_ANSWER, ProduceCluster, refused
 from support.brokers.scripted_broker import Silence, properties
 from support.producer.producing import buffered
 
@@ -309,7 +309,7 @@ class TestLettingGo:
     def test_of_two_that_close_the_earlier_deadline_counts(self, cluster, produce):
         producer = produce()
         producer.send("t", value=b"0", partition=0).result(60)
-        cluster.delay_s = 30
+        cluster.script(TP, NO_ANSWER)
         late = producer.send("t", value=b"1", partition=0)
         patient = threading.Thread(target=producer.close, args=(60,), daemon=True)
         patient.start()
