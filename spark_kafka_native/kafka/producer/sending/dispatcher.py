@@ -110,7 +110,10 @@ class Dispatcher:
     def _fill(self, broker: BrokerConnection, queues: list[PartitionQueue], now: float) -> list[GiveUp]:
         given_up: list[GiveUp] = []
         max_in_flight, max_bytes = self._connections.max_in_flight, self._connections.max_bytes
-        if not broker.in_flight and not broker.has_room(max_in_flight):
+        if broker.connection is not None and not broker.in_flight and not broker.has_room(max_in_flight):
+            # Another thread's request waits to be written; a signal handler that waits for us may be in its
+            # way.
+            broker.connection.poll()
             self._timer.by(now + SHARED_WRITE_S)
         while broker.has_room(max_in_flight):
             batches: list[Batch] = []

@@ -4,6 +4,7 @@ own thread in the middle of a `send`, with locks held. Accepted records are deli
 import contextlib
 import random
 import signal
+import sys
 import threading
 
 import pyarrow as pa
@@ -147,6 +148,28 @@ def test_it_may_come_at_any_step_of_the_first_send(cluster):
         client = Client(cluster)
         if not run_at(step, client.close, lambda client=client: send_one(client)):
             client.close()
+        client.check()
+
+
+def test_it_may_come_before_a_request_on_the_senders_connection_is_written(cluster):
+    """The sender writes nothing behind it: it has to write that request, too."""
+    for _ in range(6):  # one of several connections is drawn for the request
+        client = Client(cluster, linger_ms=PATIENCE_MS // 2)
+        client.send(b"first")
+        client.producer.flush()
+        client.send(b"waits")
+
+        def look(frame, event, _what, client=client):
+            if event == "call" and frame.f_code.co_name == "_write_all":
+                sys.setprofile(None)
+                client.close()
+
+        sys.setprofile(look)
+        try:
+            with contextlib.suppress(ValueError, ProducerClosedError):
+                client.producer.send(client.topic, b"x", partition=9)
+        finally:
+            sys.setprofile(None)
         client.check()
 
 
