@@ -18,6 +18,7 @@ OF_INTERRUPTS = re.compile("interrupt|signal|chaos|exit")
 def without_naps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads that wait look again by themselves after a second, which would hide a lost wake-up. Here they
     do so after an hour."""
-    if not OF_INTERRUPTS.search(request.path.name):
+    interrupted = OF_INTERRUPTS.search(request.path.name) or hasattr(request.module, "run_at")
+    if not interrupted:
         monkeypatch.setattr(waiting, "MAX_WAIT_S", HOUR_S)
         monkeypatch.setattr(memory, "MAX_NAP_S", HOUR_S)
