@@ -85,7 +85,8 @@ class AsyncConsumer:
         reader, deadline = self._consumer.reader, _deadline(timeout)
         while True:
             found = reader.poll(max_records, Deadline.after_ms(0))
-            if found or not await self._wait(deadline):
+            none_wanted = max_records is not None and max_records < 1  # waiting records would not change it
+            if found or none_wanted or not await self._wait(deadline):
                 return found
 
     async def read_columns(self, timeout: float | None = None) -> FetchedRecords | None:
