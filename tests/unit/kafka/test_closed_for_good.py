@@ -97,6 +97,14 @@ def test_a_router_that_was_given_stays_open(broker):
     router.close()
 
 
+def test_a_router_that_has_ended_gives_no_metadata_although_it_knows_them(broker):
+    router = Router(ClientConfig.from_properties({"bootstrap.servers": broker.bootstrap_servers}))
+    router.metadata(("t",))
+    router.end()
+    with pytest.raises(ClientClosedError, match="the client was closed"):
+        router.metadata(("t",))
+
+
 def test_a_producer_that_has_failed_says_why_where_it_would_connect_again(broker):
     producer = Producer(broker.bootstrap_servers)
     failure = KafkaError("credentials refused")

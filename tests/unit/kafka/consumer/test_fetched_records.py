@@ -77,3 +77,18 @@ def test_after_a_move_nothing_comes_of_the_pieces_that_are_left(
     assert list(pieces) == []
     goes_on_at = 2 if moved_to is None else moved_to
     assert (position.offset, position.fetch_offset) == (goes_on_at, goes_on_at)
+
+
+def test_what_decoding_stops_before_is_requested_again() -> None:
+    """The requests of a range may have reached its end already: it would wait for ever."""
+    data = PartitionData(
+        partition_index=0,
+        error_code=ErrorCode.NONE,
+        high_watermark=100,
+        aborted_transactions=None,
+        records=memoryview(batch([record(0), record(1)], base_offset=0)),
+    )
+    position = FetchPosition(TopicPartition("t", 0), 0, 5)
+    position.receive(5, 0)
+    [piece] = decode_fetched(position, data, ConsumerConfig(), None)
+    assert (piece.next_offset, position.offset, position.fetch_offset) == (2, 2, 2)

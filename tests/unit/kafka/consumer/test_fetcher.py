@@ -614,9 +614,13 @@ def test_stale_metadata_of_a_recreated_topic_are_no_error(cluster: ScriptedClust
 
 
 def test_a_cluster_without_topic_ids_goes_by_name(cluster: ScriptedCluster) -> None:
-    tps = fill(cluster, partitions=1)
-    cluster.topic_ids["orders"] = UUID(int=0)
-    assert read_all(fetcher(cluster), whole(tps)) == complete(tps)
+    tps = [tp for topic in ("orders", "payments") for tp in cluster.create(topic, leader=1)]
+    for tp in tps:
+        cluster.logs[tp].append([tp.topic.encode()])
+        cluster.topic_ids[tp.topic] = UUID(int=0)
+    read = fetcher(cluster).fetch(whole(tps, until=1))
+    found = {fetched.topic_partition: values_of(fetched.columns) for fetched in read}
+    assert found == {tp: [tp.topic.encode()] for tp in tps}
     assert {asked.version for asked in cluster[1].asked if isinstance(asked.request, FetchRequest)} == {12}
 
 

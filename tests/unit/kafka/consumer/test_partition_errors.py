@@ -32,6 +32,7 @@ from spark_kafka_native.kafka.errors import (
     OffsetOutOfRangeError,
     TopicRecreatedError,
 )
+from spark_kafka_native.kafka.model import IsolationLevel
 from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
 
@@ -102,6 +103,20 @@ def test_the_policy_says_where_to_go_on(
     assert take(reader, 21 - goes_on) == list(range(goes_on, 21))
 
 
+def test_a_reset_to_the_end_skips_no_record_of_an_open_transaction(
+    cluster: ScriptedCluster, start: Start
+) -> None:
+    [tp] = fill(cluster)
+    cluster.logs[tp].last_stable_offset = 15
+    reader = start(
+        (tp, 99),
+        auto_offset_reset=OffsetReset.LATEST,
+        isolation_level=IsolationLevel.READ_COMMITTED,
+    )
+    eventually(lambda: reader.position(tp) != 99)
+    assert reader.position(tp) == 15
+
+
 def test_a_reset_throws_away_nothing_that_was_fetched_before(cluster: ScriptedCluster, start: Start) -> None:
     [tp] = fill(cluster)
     reader = start((tp, 0), auto_offset_reset=OffsetReset.LATEST)
@@ -123,11 +138,18 @@ def test_a_refusal_that_the_bounds_contradict_is_asked_again(cluster: ScriptedCl
 def test_refusals_in_doubt_count_in_a_row(cluster: ScriptedCluster, start: Start) -> None:
     """Not over the life of a partition: the sixth one, days later, would apply the policy."""
     [tp] = fill(cluster)
-    doubtful = [_refused(cluster)] * (prefetch_thread.REFUSALS_IN_DOUBT - 1)
+    refuse, refused = _refused(cluster), []
+
+    def counted(request: FetchRequest, version: int) -> Any:
+        refused.append(request)
+        return refuse(request, version)
+
+    doubtful = [counted] * (prefetch_thread.REFUSALS_IN_DOUBT - 1)
     cluster[1].push(FetchRequest, *doubtful)
     reader = start((tp, 0), auto_offset_reset=OffsetReset.EARLIEST)
     assert take(reader, 20) == list(range(20))
     cluster[1].push(FetchRequest, *doubtful)
+    eventually(lambda: len(refused) == 2 * len(doubtful))
     cluster.logs[tp].append([b"20"])
     assert take(reader, 1) == [20]
 

@@ -383,3 +383,12 @@ def test_reads_that_end_in_vain_are_one_wait_together(cluster: ScriptedCluster, 
     waiting.join(60)
     assert len(found) == 1
     assert reader.metrics().distribution("kafka.consumer.wait.duration").count == 1
+
+
+def test_a_partition_is_named_where_several_are_read(cluster: ScriptedCluster) -> None:
+    """The position of any other one would be committed as its own."""
+    one, two = fill(cluster, 2)
+    with Consumer(cluster.bootstrap_servers, "orders", start={one: 3, two: 7}) as consumer:
+        with pytest.raises(ValueError, match="name the partition as a TopicPartition"):
+            consumer.position()
+        assert [consumer.position(tp) for tp in (0, one, 1, two)] == [3, 3, 7, 7]

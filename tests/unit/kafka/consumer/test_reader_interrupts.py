@@ -186,8 +186,18 @@ def test_a_forked_child_is_told_to_make_its_own(cluster: ScriptedCluster, start:
     [tp] = fill(cluster)
     reader = start((tp, 0))
     reader.inherited = True
-    with pytest.raises(ConsumerClosedError, match="another process"):
-        reader.poll(5, soon())
+    for call in (
+        lambda: reader.poll(5, soon()),
+        lambda: reader.add(TopicPartition("orders", 1), 0),
+        lambda: reader.remove(tp),
+        lambda: reader.seek(tp, 0),
+        lambda: reader.give_back(tp, 0),
+        lambda: reader.pause(tp),
+        lambda: reader.resume(tp),
+    ):
+        with pytest.raises(ConsumerClosedError, match="another process"):
+            call()
+    assert reader.partitions == {tp: False}
 
 
 def test_a_forked_child_reads_nothing_and_is_told_why(cluster: ScriptedCluster) -> None:

@@ -1,0 +1,62 @@
+"""Decoded records of a `Consumer`, and those that can't be decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.brokers.scripted_broker import ScriptedCluster
+
+from spark_kafka_native.kafka.consumer.consumer import Consumer
+from spark_kafka_native.kafka.errors import MalformedRecordError
+from spark_kafka_native.kafka.model import TopicPartition
+
+BAD = b"\xff"
+WITHIN_S = 60
+
+
+@pytest.fixture
+def consumer() -> Iterator[Consumer]:
+    """Of one partition. Its third record is no text."""
+    with ScriptedCluster(1) as cluster:
+        cluster.create("a")
+        cluster.logs[TopicPartition("a", 0)].append([b"0", b"1", BAD, b"3"])
+        with Consumer(cluster.bootstrap_servers, "a", start="earliest") as consumer:
+            yield consumer
+
+
+def test_failfast_gives_the_records_before_a_bad_one_and_stays_there(consumer: Consumer) -> None:
+    found = consumer.read_columns(WITHIN_S, value_format="string")
+    assert found is not None
+    assert found.batch["value"].to_pylist() == ["0", "1"]
+    assert found.batch["offset"].to_pylist() == [0, 1]
+    assert (found.from_offset, found.next_offset, found.bad) == (0, 2, 0)
+    assert consumer.position() == 2
+    for _ in range(2):
+        with pytest.raises(MalformedRecordError, match="a-0 at offset 2"):
+            consumer.read_columns(WITHIN_S, value_format="string")
+        assert consumer.position() == 2
+    plain = consumer.read_columns(WITHIN_S)
+    assert plain is not None
+    assert (plain.from_offset, plain.next_offset, plain.columns.length) == (2, 4, 2)
+    consumer.seek(3)
+    rest = consumer.read_columns(WITHIN_S, value_format="string")
+    assert rest is not None
+    assert (rest.batch["value"].to_pylist(), rest.from_offset, rest.next_offset) == (["3"], 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("mode", "offsets", "values"),
+    [("permissive", [0, 1, 2, 3], ["0", "1", None, "3"]), ("dropmalformed", [0, 1, 3], ["0", "1", "3"])],
+)
+def test_the_other_modes_count_a_bad_record_and_go_on(
+    consumer: Consumer, mode: str, offsets: list[int], values: list[str | None]
+) -> None:
+    found = consumer.read_columns(WITHIN_S, value_format="string", mode=mode)
+    assert found is not None
+    assert (found.batch["offset"].to_pylist(), found.batch["value"].to_pylist()) == (offsets, values)
+    assert (found.from_offset, found.next_offset, found.bad, consumer.position()) == (0, 4, 1, 4)
+    if mode == "permissive":
+        assert found.batch["_corrupt_record"].to_pylist() == [None, None, BAD, None]
+        reasons = found.batch["_error"].to_pylist()
+        assert [reason is None for reason in reasons] == [True, True, False, True]
