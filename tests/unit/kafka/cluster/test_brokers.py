@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import threading
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 from spark_kafka_native.kafka.cluster.brokers import Brokers
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
-from spark_kafka_native.kafka.errors import AuthenticationError, NetworkError, UnreachableError
+from spark_kafka_native.kafka.errors import AuthenticationError, NetworkError, SecurityError, UnreachableError
 from spark_kafka_native.kafka.model import Broker
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
@@ -99,6 +100,16 @@ def test_refused_credentials_are_shown_to_one_bootstrap_server_only() -> None:
     with pytest.raises(AuthenticationError, match=r"^no$"):
         brokers.bootstrap(Deadline.after_ms(SOON))
     assert len(opening.opened) == 1
+
+
+def test_a_bootstrap_server_with_a_wrong_certificate_keeps_no_other_from_being_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(random, "sample", lambda servers, _count: list(servers))  # in their order
+    opening = Opening(one=SecurityError("wrong certificate"))
+    brokers = Brokers(ClientConfig(bootstrap_servers=("one:9092", "two:9092")), opening)
+    assert brokers.bootstrap(Deadline.after_ms(SOON)).address == "two:9092"
+    assert opening.opened == ["one:9092", "two:9092"]
 
 
 def test_each_bootstrap_server_has_a_share_of_the_time_that_is_left() -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.brokers.scripted_broker import HangUp, ScriptedCluster, properties
 
 from spark_kafka_native.kafka.admin.admin import Admin
-from spark_kafka_native.kafka.cluster.coordinators import find_coordinators, send_to_coordinator
+from spark_kafka_native.kafka.cluster.coordinators import (
+    ask_coordinator,
+    find_coordinators,
+    send_to_coordinator,
+)
 from spark_kafka_native.kafka.cluster.router import CoordinatorKey, Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
@@ -97,6 +102,20 @@ def router(cluster: Cluster) -> Iterator[Router]:
 def test_a_coordinator_is_looked_up_once(cluster: Cluster, router: Router) -> None:
     assert [cluster.send(router) for _ in range(3)] == [2, 2, 2]
     assert cluster.lookups == 1
+
+
+def test_a_request_that_is_held_back_has_the_time_and_the_version_of_its_caller(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JoinGroup waits for a whole rebalance, which may take longer than any other request."""
+    sent: list[Any] = []
+    connection = SimpleNamespace(send=lambda *given: sent.append(given))
+    monkeypatch.setattr(router, "connection", lambda node_id, _deadline: {2: connection}[node_id])
+    router.coordinators.note(GROUP, 2)
+    request, deadline = OffsetFetchRequest(groups=[]), router.deadline()
+    ask_coordinator(router, GROUP, request, deadline, 300_000.0)
+    ask_coordinator(router, GROUP, request, deadline, 300_000.0, at_most=5)
+    assert sent == [(request, 300_000.0, deadline), (request, 300_000.0, deadline, 5)]
 
 
 def test_a_group_and_a_transactional_id_of_one_name_are_two(cluster: Cluster, router: Router) -> None:

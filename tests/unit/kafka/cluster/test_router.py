@@ -21,6 +21,7 @@ from spark_kafka_native.kafka.cluster import retry_policy
 from spark_kafka_native.kafka.cluster import router as router_module
 from spark_kafka_native.kafka.cluster.metadata import ClusterMetadata
 from spark_kafka_native.kafka.cluster.offsets import list_offsets
+from spark_kafka_native.kafka.cluster.retry_policy import DeletedTopics
 from spark_kafka_native.kafka.cluster.router import Router, router_for
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
@@ -389,6 +390,15 @@ def test_a_deleted_topic_is_waited_for_once(
     del cluster.topic_ids["orders"]
     router.refresh(["orders"], router.deadline())
     assert ask() >= 0.4
+
+
+def test_a_deleted_topic_is_waited_for_again_after_some_time() -> None:
+    """One that is created again takes a moment to reach every broker."""
+    for forget_after_ms, is_deleted in ((60_000, True), (0, False)):
+        deleted = DeletedTopics(forget_after_ms)
+        deleted.add(["orders"])
+        assert deleted.contains(["orders"]) is is_deleted
+        assert not deleted.contains(["orders", "kept"])
 
 
 def test_a_topic_that_was_there_during_the_wait_for_another_one_is_not_taken_for_deleted(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -68,6 +70,29 @@ def test_a_read_ends_with_its_timeout_and_the_consumer_with_its_block(cluster: S
                 await call(WITHIN_S)
 
     asyncio.run(read())
+
+
+def test_a_consumer_that_is_made_after_its_start_was_cancelled_is_closed() -> None:
+    """Its threads and connections would stay."""
+    asked, allowed, closed = threading.Event(), threading.Event(), threading.Event()
+
+    def build() -> Any:
+        asked.set()
+        assert allowed.wait(WITHIN_S)
+        return SimpleNamespace(close=closed.set)
+
+    async def cancel() -> None:
+        consumer = AsyncConsumer("localhost:1", "a")
+        consumer._build = build  # type: ignore[assignment]
+        starting = asyncio.create_task(consumer.start())
+        assert await asyncio.to_thread(asked.wait, WITHIN_S)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        allowed.set()
+        assert await asyncio.to_thread(closed.wait, 20)
+
+    asyncio.run(cancel())
 
 
 def test_calls_that_do_not_wait_are_those_of_its_consumer(cluster: ScriptedCluster) -> None:

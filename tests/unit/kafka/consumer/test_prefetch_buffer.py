@@ -306,3 +306,16 @@ def test_after_a_pause_that_freed_memory_it_goes_on_behind_what_was_handed_out(
     shared.resume(TP)
     assert shared.wish(wanted(shared)) == (100, 1, 0, True)
     assert shared.position(TP) == 100
+
+
+def test_each_error_is_raised_while_others_have_records(shared: PrefetchBuffer) -> None:
+    """The first one was raised already; the second says something else."""
+    other = TopicPartition("orders", 1)
+    shared.add(other, 0, None)
+    shared.put(shared.partition(other), 0, replace(records(0, 5), topic_partition=other))
+    for reason in ("first", "second"):
+        shared.broke(wanted(shared), 0, DeadlineExceededError(reason))
+        with pytest.raises(DeadlineExceededError, match=reason):
+            shared.check(again=False)
+        shared.check(again=False)
+    assert shared.partition(other).waiting
