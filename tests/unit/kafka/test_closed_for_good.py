@@ -8,6 +8,7 @@ from support.interrupts.signal_steps import run_at, steps_of
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
+from spark_kafka_native.kafka.consumer import consumer as consumer_module
 from spark_kafka_native.kafka.consumer.consumer import Consumer
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, ClientClosedError, ConsumerClosedError, KafkaError
@@ -55,6 +56,27 @@ def test_a_consumer_that_is_closed(broker):
     with pytest.raises(ConsumerClosedError, match="the consumer is closed"):
         consumer.lag()
     assert consumer.metrics().value(OPEN) == 0
+
+
+def test_a_consumer_that_could_not_be_made_leaves_no_connection(broker, monkeypatch):
+    made = []
+
+    def make(config):
+        made.append(Router(config))
+        return made[-1]
+
+    monkeypatch.setattr(consumer_module, "Router", make)
+    with pytest.raises(ValueError, match="start names partitions that are not read"):
+        Consumer(broker.bootstrap_servers, "t", start={9: 0})
+    [router] = made
+    assert [(one.metric.name, one.value) for one in router.observed()] == [(OPEN, 0)]
+    with pytest.raises(ConsumerClosedError):
+        router.metadata(("t",))
+    given = Router(router.config)
+    with pytest.raises(ValueError, match="start names partitions that are not read"):
+        Consumer(topic="t", router=given, start={9: 0})
+    assert given.metadata(("t",)).topics.keys() == {"t"}
+    given.close()
 
 
 def test_a_producer_that_is_closed_within_its_first_send(broker):

@@ -168,8 +168,11 @@ class TestFreshness:
         router._fetched_at["u"] -= 2
         router.metadata(("t",))
         assert len(brokers.sent) == 1
-        router.metadata(("t", "u"))
+        router._fetched_at["t"] -= age_s + 1
+        router.metadata(("u",))  # says nothing about t
         assert len(brokers.sent) == 2
+        router.metadata(("t", "u"))
+        assert len(brokers.sent) == 3
 
     def test_a_leader_is_asked_about_by_its_topic(self, router: Router, brokers: FakeBrokers) -> None:
         brokers.answers = [metadata(topic("u", 2))]

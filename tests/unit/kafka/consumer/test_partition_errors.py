@@ -23,8 +23,12 @@ from support.consumer.partition_reading import (
     take,
 )
 
-from spark_kafka_native.kafka.config.reader_config import OffsetReset
+from spark_kafka_native.kafka.cluster.router import Router
+from spark_kafka_native.kafka.config.client_config import ClientConfig
+from spark_kafka_native.kafka.config.reader_config import OffsetReset, ReaderConfig
 from spark_kafka_native.kafka.consumer import partition_reader, prefetch_thread
+from spark_kafka_native.kafka.consumer.prefetch_buffer import PrefetchBuffer
+from spark_kafka_native.kafka.consumer.prefetch_thread import PrefetchThread
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     BrokerError,
@@ -32,7 +36,7 @@ from spark_kafka_native.kafka.errors import (
     OffsetOutOfRangeError,
     TopicRecreatedError,
 )
-from spark_kafka_native.kafka.model import IsolationLevel
+from spark_kafka_native.kafka.model import IsolationLevel, TopicPartition
 from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
 
@@ -176,6 +180,23 @@ def test_a_refusal_that_stays_in_doubt_is_an_error(cluster: ScriptedCluster, sta
     assert len(cluster[1].requests(FetchRequest)) == 1 + prefetch_thread.REFUSALS_IN_DOUBT
 
 
+def test_between_refusals_in_doubt_the_leader_has_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it they would all come at once, and the policy would apply."""
+    tp = TopicPartition("orders", 0)
+    buffer = PrefetchBuffer(max_bytes=1)
+    buffer.add(tp, 5, None)
+    router = Router(ClientConfig(bootstrap_servers=("a:1",), retry_backoff_ms=70))
+    thread = PrefetchThread(router, ReaderConfig(), None, buffer, None)
+    thread._follow()
+    tried: list[object] = []
+    monkeypatch.setattr(thread._run, "try_again", lambda *given: tried.append(given))
+    for count in range(1, prefetch_thread.REFUSALS_IN_DOUBT + 2):
+        resolved = thread._resolved(OffsetOutOfRangeError(tp, 5, 0, 20))
+        assert resolved is (count <= prefetch_thread.REFUSALS_IN_DOUBT)
+    assert tried == [(tp, 70)] * prefetch_thread.REFUSALS_IN_DOUBT
+    buffer.wakeup.close()
+
+
 def _refused(cluster: ScriptedCluster) -> Any:
     serve = cluster.fetcher(1)
 
@@ -245,6 +266,20 @@ def test_a_recreated_topic_is_an_error_until_it_is_sought_and_then_read_as_what_
     assert take(reader, 15) == list(range(5, 20))
     reader.seek(tp, 18)
     assert take(reader, 2) == [18, 19]
+
+
+def test_an_offset_of_a_former_topic_is_an_error_before_the_first_record(
+    cluster: ScriptedCluster, start: Start
+) -> None:
+    [tp] = fill(cluster)
+    reader = start()
+    reader.add(tp, 5, uuid.uuid4())
+    with pytest.raises(TopicRecreatedError, match="orders was deleted and created again"):
+        reader.poll(5, soon())
+    assert (reader.recreated, reader.position(tp)) == ({tp}, 5)
+    reader.remove(tp)
+    reader.add(tp, 5, cluster.topic_ids["orders"])
+    assert take(reader, 15) == list(range(5, 20))
 
 
 @pytest.mark.parametrize("limit", [1, 5])

@@ -13,7 +13,7 @@ import pytest
 from support.brokers.scripted_broker import HangUp, Late, ScriptedCluster, offsets_of, properties
 from support.consumer.partition_reading import Start, eventually, fill, prefetched, readers_of, soon, take
 
-from spark_kafka_native.kafka.cluster.offsets import offset_or_at, resolve_offsets
+from spark_kafka_native.kafka.cluster.offsets import list_bounds, offset_or_at, resolve_offsets
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.config.reader_config import ReaderConfig
@@ -25,7 +25,7 @@ from spark_kafka_native.kafka.errors import (
     BrokerError,
     ConsumerClosedError,
 )
-from spark_kafka_native.kafka.model import OffsetAt, TopicPartition
+from spark_kafka_native.kafka.model import IsolationLevel, OffsetAt, TopicPartition
 from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
@@ -335,6 +335,20 @@ def test_a_search_for_offsets_takes_no_longer_than_its_caller_allows(cluster: Sc
     router.close()
 
 
+@pytest.mark.parametrize(
+    ("level", "end"), [(IsolationLevel.READ_UNCOMMITTED, 20), (IsolationLevel.READ_COMMITTED, 15)]
+)
+def test_the_bounds_of_a_log_are_those_of_its_reader(
+    cluster: ScriptedCluster, level: IsolationLevel, end: int
+) -> None:
+    [tp] = fill(cluster)
+    cluster.logs[tp].log_start_offset = 5
+    cluster.logs[tp].last_stable_offset = 15
+    router = Router(ClientConfig.from_properties(properties(cluster.bootstrap_servers)))
+    assert list_bounds(router, [tp], isolation_level=level) == {tp: (5, end)}
+    router.close()
+
+
 def test_a_record_written_between_two_look_ups_is_not_skipped(cluster: ScriptedCluster) -> None:
     [tp] = fill(cluster)
     router = Router(ClientConfig.from_properties(properties(cluster.bootstrap_servers)))
@@ -392,3 +406,13 @@ def test_a_partition_is_named_where_several_are_read(cluster: ScriptedCluster) -
         with pytest.raises(ValueError, match="name the partition as a TopicPartition"):
             consumer.position()
         assert [consumer.position(tp) for tp in (0, one, 1, two)] == [3, 3, 7, 7]
+
+
+@pytest.mark.parametrize("named", ["index", "partition"])
+def test_partitions_that_a_start_does_not_name_are_read_from_their_beginning(
+    cluster: ScriptedCluster, named: str
+) -> None:
+    one, two = fill(cluster, 2)
+    start: Any = {1: 7} if named == "index" else {two: 7}
+    with Consumer(cluster.bootstrap_servers, "orders", start=start) as consumer:
+        assert {tp: consumer.position(tp) for tp in consumer.partitions} == {one: 0, two: 7}

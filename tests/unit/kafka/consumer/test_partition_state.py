@@ -110,6 +110,13 @@ def test_giving_out_a_part_leaves_the_request_ahead_alone() -> None:
     assert (one.position.offset, one.position.fetch_offset, one.position.last_fetched_epoch) == (12, 15, 4)
 
 
+def test_what_was_received_ends_a_probe() -> None:
+    one = state()
+    one.position.probe(60)
+    one.receive(60, -1, 0, 1, 0.0)
+    assert (one.position.probe_until, one.position.fetch_offset) == (None, 60)
+
+
 def test_no_more_is_asked_for_than_is_left() -> None:
     one = state(10, 30)
     assert one.wanted_bytes() == 1 << 20

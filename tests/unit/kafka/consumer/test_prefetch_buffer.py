@@ -77,11 +77,13 @@ def test_each_step_of_a_range_is_told_in_order(shared: PrefetchBuffer) -> None:
     ]
 
 
-@pytest.mark.parametrize(("read_committed", "end"), [(False, 100), (True, 7)])
-def test_the_end_is_that_of_what_can_be_read(read_committed: bool, end: int) -> None:
+@pytest.mark.parametrize(
+    ("read_committed", "stable", "end"), [(False, 7, 100), (True, 7, 7), (True, -1, 100)]
+)
+def test_the_end_is_that_of_what_can_be_read(read_committed: bool, stable: int, end: int) -> None:
     shared = PrefetchBuffer(max_bytes=1_000)
     shared.add(TP, 0, None)
-    shared.put(wanted(shared), 0, replace(records(0, 5), last_stable_offset=7))
+    shared.put(wanted(shared), 0, replace(records(0, 5), last_stable_offset=stable))
     assert ends(shared, read_committed=read_committed) == {TP: end}
 
 
