@@ -10,7 +10,7 @@ from spark_kafka_native.kafka.producer.accumulating import memory
 from spark_kafka_native.kafka.runtime import waiting
 
 HOUR_S = 3_600.0
-OF_INTERRUPTS = re.compile("interrupt|signal|chaos|exit|closed_for_good")
+OF_INTERRUPTS = re.compile("interrupt|signal|chaos|exit")
 """In the names of modules: an interrupt may keep a thread from waking another, which then looks by itself."""
 
 
