@@ -556,6 +556,21 @@ def test_a_schema_that_the_format_looks_up(versioned) -> None:
     assert versioned.seen == {**wanted, "version": str(before)}
 
 
+@pytest.mark.parametrize(
+    ("options", "topic"),
+    [
+        ({"subscribe": " t "}, "t"),
+        ({"subscribe": "t,u"}, None),
+        ({"subscribePattern": "t"}, None),
+    ],
+)
+def test_a_format_knows_the_topic_only_where_there_is_one(versioned, options, topic) -> None:
+    """It names the subject of the schema after it."""
+    parsed = formats(value_format="versioned", **options).value
+    assert parsed is not None
+    assert dict(parsed.settings).get("topic") == topic
+
+
 def test_a_schema_in_the_language_of_the_format(versioned) -> None:
     parsed = formats(
         key_format="versioned", key_schema='"long"', value_format="versioned", value_layout="columns"

@@ -275,6 +275,36 @@ def test_one_process_at_a_time_asks_the_cluster(
     assert len(cluster.created) == 1
 
 
+@pytest.mark.parametrize("hours", [None, 13])
+@pytest.mark.parametrize("ask", [False, True])
+def test_what_another_process_has_done_meanwhile_is_not_done_again(
+    cluster: Cluster,
+    session: Path,
+    clocks: Clocks,
+    monkeypatch: pytest.MonkeyPatch,
+    hours: int | None,
+    ask: bool,
+) -> None:
+    """Between the first look at the file and the lock: of the token that this one has seen, if there was one,
+    half of the time is over."""
+    assert session.is_dir()
+    if hours is not None:
+        shared_login(client(), parsed(), ask=False)
+        clocks.pass_hours(hours)
+    others, locked = [], shared_login_module._locked
+
+    def late(file: Path, patience_ms: float) -> Any:
+        if file.name.endswith("-lock"):
+            monkeypatch.setattr(shared_login_module, "_locked", locked)
+            others.append(shared_login(client(), parsed(), ask=False))
+        return locked(file, patience_ms)
+
+    monkeypatch.setattr(shared_login_module, "_locked", late)
+    found = shared_login(client(), parsed(), ask=ask)
+    assert [found.login] == [one.login for one in others]
+    assert (len(cluster.created), cluster.calls.count("renew t1")) == (1, hours is not None)
+
+
 def test_what_is_kept_is_read_as_it_was_written(cluster: Cluster, tmp_path: Path) -> None:
     tokens_ = [cluster.create_delegation_token(None, max_lifetime_ms=None) for _ in range(2)]
     held, coming = (HeldToken.created(replace(one, renewers=("User:bob",))) for one in tokens_)

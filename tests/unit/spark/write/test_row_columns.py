@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import ArrayType, IntegerType, StructType
+from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, StructType
 
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.producer.accumulating.records_in import columns_by_topic
@@ -71,6 +71,27 @@ COL = r"""col\("value"\)"""
 )
 def test_a_column_that_can_not_be_written_comes_with_what_to_do(schema, hint):
     with pytest.raises(ConfigError, match=hint):
+        RowColumns.check(schema, "t")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [
+        ("partition", LongType(), r"partition must be a\(n\) int"),
+        ("headers", StringType(), "headers must be"),
+        ("headers", ArrayType(StringType()), "headers must be"),
+        ("headers", ArrayType(StructType().add("key", "string").add("value", "string")), "headers must be"),
+        ("headers", ArrayType(StructType().add("value", "binary").add("key", "string")), "headers must be"),
+        ("headers", HEADERS, None),
+        ("partition", IntegerType(), None),
+    ],
+)
+def test_headers_and_partitions_have_the_types_of_spark(name, kind, words):
+    schema = StructType().add("value", "string").add(name, kind)
+    if words is None:
+        assert set(RowColumns.check(schema, "t")[0].names) == {"value", name}
+        return
+    with pytest.raises(ConfigError, match=words):
         RowColumns.check(schema, "t")
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
 from spark_kafka_native.kafka.cluster.router import Router, router_for
 from spark_kafka_native.kafka.errors import ConfigError, DeadlineExceededError, KafkaError
@@ -20,9 +22,15 @@ from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.write import marker_store
+from spark_kafka_native.spark.write.batch_writer import KafkaBatchWriter
 from spark_kafka_native.spark.write.commit_markers import CommitMarker, ReplayError
 from spark_kafka_native.spark.write.driver import atomic_write, resumable_write, stream_commit
-from spark_kafka_native.spark.write.driver.atomic_write import abort_atomic, begin_atomic, commit_atomic
+from spark_kafka_native.spark.write.driver.atomic_write import (
+    CommitInDoubtError,
+    abort_atomic,
+    begin_atomic,
+    commit_atomic,
+)
 from spark_kafka_native.spark.write.driver.resumable_write import (
     abort_resumable,
     begin_resumable,
@@ -47,7 +55,12 @@ from spark_kafka_native.spark.write.worker.transactional_task import (
 )
 from spark_kafka_native.spark.write.worker.write_rows import WriteFailedError
 from spark_kafka_native.spark.write.write_options import ExactlyOnce, WriteOptions
-from spark_kafka_native.spark.write.write_task import KafkaCommitMessage, ResumableWrite, RowColumns
+from spark_kafka_native.spark.write.write_task import (
+    AtomicWrite,
+    KafkaCommitMessage,
+    ResumableWrite,
+    RowColumns,
+)
 from spark_kafka_native.testing import MockBroker
 
 T0 = TopicPartition("t", 0)
@@ -402,8 +415,10 @@ def test_markers_in_a_topic_show_what_is_committed(broker: MockBroker, partition
 def test_a_marker_topic_has_to_keep_its_records(broker: MockBroker, policy: str) -> None:
     broker.create_topic("m", configs={"cleanup.policy": policy})
     sink = Sink(broker, transactionMarkerTopic="m")
-    with pytest.raises(ConfigError, match=f"topic m has cleanup\\.policy={policy}"):
-        sink.run_task(0, 0)
+    for _ in range(2):  # Spark runs a failed task again, in the same process
+        with pytest.raises(ConfigError, match=f"topic m has cleanup\\.policy={policy}"):
+            sink.run_task(0, 0)
+    assert broker.asked("Produce") == []
 
 
 # A write with a name.
@@ -559,3 +574,59 @@ def test_an_atomic_write_ends_what_an_earlier_run_or_a_killed_task_has_left(brok
     write_atomic(job, rows([b"left"]), COLUMNS, whole.options, 0)
     begin_atomic(whole.router, whole.options, whole.once)
     assert (whole.seen(), whole.open()) == ([], [])
+
+
+def in_doubt(sink: Sink) -> tuple[AtomicWrite, KafkaCommitMessage]:
+    """A job that is written; its driver waits 300 ms for the answer to the commit."""
+    job = begin_atomic(sink.router, sink.options, sink.once)
+    message = write_atomic(job, rows(values_in(0)), COLUMNS, sink.options, 0)
+    return replace(job, transaction_timeout_ms=300), message
+
+
+@pytest.mark.parametrize("answer", ["refused", "lost, then refused", "none, done", "none, not done"])
+def test_nothing_is_committed_is_said_only_where_that_is_known(broker: MockBroker, answer: str) -> None:
+    whole = Sink(broker, transactionalIdPrefix="jobs")
+    job, message = in_doubt(whole)
+    match answer:
+        case "refused":
+            refuse_commit(broker, "jobs-batch")
+        case "lost, then refused":
+            broker.on("EndTxn").cut()
+            broker.on("EndTxn").fail("PRODUCER_FENCED")
+        case "none, done":
+            broker.on("EndTxn", times=None).drop_reply()
+        case _:
+            broker.on("EndTxn", times=None).ignore()
+    error: type[KafkaError] = WriteCommitFailedError
+    words = "nothing of it will be seen"
+    if answer != "refused":
+        error = CommitInDoubtError
+        words = r"not known whether .*--transactional-id jobs-batch.* read t-0 from offset 0"
+    with pytest.raises(error, match=words):
+        commit_atomic(job, [message], whole.options)
+    is_done = answer in ("lost, then refused", "none, done")
+    assert whole.seen() == (values_in(0) if is_done else [])
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ({}, type(None)),
+        ({"deliveryGuarantee": "exactly-once", "transactionalIdPrefix": "jobs"}, AtomicWrite),
+        (
+            {"deliveryGuarantee": "exactly-once", "transactionalIdPrefix": "jobs", "writeId": "nightly"},
+            ResumableWrite,
+        ),
+    ],
+)
+def test_a_batch_write_is_all_or_nothing_unless_it_has_a_name(
+    broker: MockBroker, given: dict[str, str], kind: type[object]
+) -> None:
+    options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "t"} | given
+    writer = KafkaBatchWriter(
+        OptionValues.parse(options, Scope.WRITE), StructType().add("value", "binary"), overwrite=False
+    )
+    assert type(writer._job) is kind
+    names = {"AtomicWrite": ["jobs-batch"], "ResumableWrite": ["jobs-write/nightly"]}
+    asked = [one.fields["transactional_id"] for one in broker.asked("InitProducerId")]
+    assert asked == names.get(kind.__name__, [])

@@ -72,3 +72,25 @@ def test_each_start_says_that_spark_may_choose_the_number_of_tasks(
         writer.commit([KafkaCommitMessage(0, 0, 0, 0, (), run_id=run_id, is_adaptive=is_adaptive)], batch_id)
     said = [one for one in caplog.messages if "repartition(n)" in one]
     assert len(said) == (2 if is_adaptive else 0)
+
+
+@pytest.mark.parametrize(
+    ("folder", "runs", "first"),
+    [
+        ("", ["one", "one", "two"], [True, False, True]),
+        ("gone", ["one", "one"], [True, True]),
+        ("", ["", ""], [True, True]),
+    ],
+)
+def test_the_first_commit_of_a_run_ends_what_earlier_runs_have_left(
+    monkeypatch, tmp_path, folder, runs, first
+):
+    """So does each one where it is not known which one is the first."""
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / folder))
+    told = []
+    monkeypatch.setattr(stream_commit, "commit_transactions", lambda *_given, is_first: told.append(is_first))
+    given = {"kafka.bootstrap.servers": "a:1", "topic": "t", "deliveryGuarantee": "exactly-once"}
+    writer = KafkaStreamWriter(OptionValues.parse(given, Scope.WRITE), StructType().add("value", "string"))
+    for batch_id, run_id in enumerate(runs):
+        writer.commit([KafkaCommitMessage(0, 0, 0, 0, (), run_id=run_id)], batch_id)
+    assert told == first

@@ -109,6 +109,17 @@ def test_what_does_not_go_with_exactly_once(options: dict[str, str], words: str)
         parse_once(**options)
 
 
+@pytest.mark.parametrize("name", ["createTopics.partitions", "createTopics.replicationFactor"])
+def test_how_topics_are_created_is_said_only_where_they_are(name: str) -> None:
+    given = {name.replace(".", "__"): "3"}
+    for without in ({}, {"createTopics": "false"}):
+        with pytest.raises(ConfigError, match=rf"'{name}' has no effect without createTopics=true"):
+            parse_once(**given, **without)
+    created = parse_once(**given, createTopics="true")
+    expected = (3, None) if "partitions" in name else (None, 3)
+    assert (created.create_partitions, created.create_replication_factor) == expected
+
+
 def test_unknown_names_are_refused_where_that_is_wished() -> None:
     given = {"kafka__partitioner__ignore__keys": "true", "kafka__linger__ms": "1"}
     assert parse_once(**given, unknownOptions="error").warnings == ()
