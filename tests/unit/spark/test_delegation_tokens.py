@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +100,30 @@ def test_tasks_trust_as_the_driver_does_and_have_none_of_its_credentials(given: 
     assert (login.mechanism, login.username, login.password, login.token_auth) == (
         "SCRAM-SHA-512", "t1", Secret(HMAC), True,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "trust",
+    [
+        {
+            "ssl.truststore.location": "/ca.p12",
+            "ssl.truststore.password": "p",
+            "ssl.truststore.type": "PKCS12",
+        },
+        {"ssl.truststore.certificates": "-----BEGIN CERTIFICATE-----"},
+        {"ssl.enabled.protocols": "TLSv1.3", "ssl.cipher.suites": "TLS_AES_256_GCM_SHA384"},
+        {"ssl.endpoint.identification.algorithm": ""},
+        {"enable.ssl.certificate.verification": "false"},
+    ],
+)
+def test_tasks_have_all_that_says_how_a_broker_is_trusted(trust: dict[str, str]) -> None:
+    given = {name: text for name, text in SCRAM.items() if "truststore" not in name}
+    driver = client(given | {f"kafka.{name}": text for name, text in trust.items()}).security
+    tasks = parsed(given).of_tasks(replace(client(given), security=driver)).security
+    login = ("mechanism", "username", "password", "token_auth")
+    other = {one.name for one in fields(driver) if getattr(driver, one.name) != getattr(tasks, one.name)}
+    assert driver != client(given).security
+    assert other <= set(login)
 
 
 # --- what goes to the workers -------------------------------------------------------------------------------
@@ -366,8 +390,10 @@ def test_a_token_that_was_made_just_now_ends_with_the_stream(cluster: Cluster) -
         patch.setattr(cluster, "await_delegation_token", lambda *_: sys.exit(1))
         with pytest.raises(SystemExit):
             keeper.login()
-    keeper.expire()
-    assert cluster.calls[-1] == "expire t1"
+    for _ in range(2):
+        keeper.expire()
+        assert cluster.calls == ["create t1", "expire t1"]
+    assert keeper.login().token.token_id == "t2"
 
 
 # --- of a batch write and of a stream -----------------------------------------------------------------------

@@ -646,6 +646,40 @@ def test_settings_of_the_registry_are_resolved_where_they_are_used(monkeypatch) 
         parsed.decoder(pa.int8())
 
 
+def test_what_is_said_of_the_registry_of_a_payload_goes_before_what_is_said_of_both(versioned) -> None:
+    options = {"registry_url": "http://r", "registry_username": "u", "value_registry_url": "http://v"}
+    parsed = formats(key_format="versioned", value_format="versioned", **options)
+    assert parsed.key is not None
+    assert parsed.value is not None
+    found = [dict(one.settings) for one in (parsed.key, parsed.value)]
+    assert [one["registry.url"] for one in found] == ["http://r", "http://v"]
+    assert [one["registry.username"] for one in found] == ["u", "u"]
+    assert [one["payload"] for one in found] == ["key", "value"]
+
+
+def test_formats_of_columns_with_a_type_know_that_there_is_one(versioned, monkeypatch) -> None:
+    """With it a format looks up which schema it is, and need not know a type for it."""
+    seen = []
+    resolve = versioned.resolve_read
+
+    def noted(settings):
+        seen.append((settings["payload"], settings.get("typed")))
+        return resolve(settings)
+
+    monkeypatch.setattr(versioned, "resolve_read", noted)
+    parsed = formats(key_format="versioned", value_format="versioned").resolve()
+    assert seen == [("key", "true"), ("value", "true")]
+    for one in (parsed.key, parsed.value):
+        assert one is not None
+        assert "typed" not in dict(one.settings)
+    seen.clear()
+    given = formats(key_format="versioned", value_format="versioned", value_schema="n bigint")
+    for one in (given.key, given.value):
+        assert one is not None
+        one.resolve_read()
+    assert seen == [("key", None), ("value", "true")]
+
+
 def test_options_of_the_registry_are_known_for_a_payload_alone() -> None:
     given = {
         "value.format": "json",

@@ -154,6 +154,17 @@ def test_without_a_folder_the_process_keeps_it(cluster: Cluster, monkeypatch: py
     assert len(cluster.created) == 2
 
 
+def test_without_a_folder_the_process_keeps_what_it_has_renewed(
+    cluster: Cluster, clocks: Clocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
+    forget_process(monkeypatch)
+    for hours in (0, 13, 1):
+        clocks.pass_hours(hours)
+        assert shared_login(client(), parsed(), ask=False).login.token_id == "t1"
+    assert cluster.calls == ["create t1", "await t1", "renew t1"]
+
+
 @pytest.mark.usefixtures("session")
 def test_after_a_failed_renewal_no_other_process_asks_for_a_while(
     cluster: Cluster, clocks: Clocks, caplog: pytest.LogCaptureFixture

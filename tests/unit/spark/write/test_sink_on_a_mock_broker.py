@@ -4,12 +4,15 @@ what readers with read_committed see, and which transactions stay open."""
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.sql.types import StructType
 
@@ -17,6 +20,7 @@ from spark_kafka_native.kafka.cluster.router import Router, router_for
 from spark_kafka_native.kafka.errors import ConfigError, DeadlineExceededError, KafkaError
 from spark_kafka_native.kafka.group.committed_offsets import commit_offsets
 from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.producer.errors import TransactionAbortableError
 from spark_kafka_native.kafka.producer.sending.transaction_requests import OpenTransaction
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.spark.options.option import Scope
@@ -47,6 +51,7 @@ from spark_kafka_native.spark.write.marker_store import (
     TopicIntents,
     decided_offsets,
 )
+from spark_kafka_native.spark.write.stream_writer import KafkaStreamWriter
 from spark_kafka_native.spark.write.worker.transactional_task import (
     BatchTask,
     write_atomic,
@@ -217,6 +222,22 @@ def test_a_task_reports_which_one_it_is_and_if_spark_may_choose_their_number(sin
     for message in (written, found):
         assert (message.task, message.is_adaptive, message.job) == (3, True, "pykafka-q")
     assert written.rows_hash == found.rows_hash != 0
+
+
+def test_the_time_of_a_transaction_counts_from_before_its_first_row(sink: Sink) -> None:
+    """The coordinator's does, and a warning comes before it is over."""
+    asked: list[float] = []
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        asked.append(time.time())
+        yield from rows(values_of(0, 0))
+
+    task = BatchTask(query_id="q", batch_id=0, partition=0)
+    written = write_once(slow(), COLUMNS, sink.options, sink.once, task)
+    assert written.began_s is not None
+    assert written.began_s <= asked[0]
+    sink.commit([written], 0)
+    assert write_once(slow(), COLUMNS, sink.options, sink.once, task).began_s is None
 
 
 def test_a_driver_of_an_earlier_batch_commits_nothing(sink: Sink) -> None:
@@ -399,6 +420,42 @@ def test_an_intent_that_the_first_look_missed_stops_the_commit(
     assert (sink.seen(), sink.open()) == (values_in(0, 1), [])
 
 
+def senders() -> set[threading.Thread]:
+    return {one for one in threading.enumerate() if one.name == "kafka-producer-sender"}
+
+
+@pytest.mark.parametrize("fault", ["not taken", "not in the log"])
+def test_an_intent_that_is_not_in_its_topic_stops_the_commit_and_leaves_nothing(
+    broker: MockBroker, fault: str
+) -> None:
+    broker.create_topic("m", configs={"cleanup.policy": "compact"})
+    sink = Sink(broker, transactionMarkerTopic="m")
+    messages, before = sink.run_tasks(0), senders()
+    if fault == "not taken":
+        broker.on(
+            "InitProducerId", when=lambda one: one.fields["transactional_id"] == "pykafka-q-driver"
+        ).fail("TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
+    else:
+        broker.on("Produce", topic="m").fail("MESSAGE_TOO_LARGE")
+    with pytest.raises(WriteCommitFailedError, match="micro-batch 0: this driver has committed nothing"):
+        sink.commit(messages, 0)
+    assert (sink.seen(), sink.open(), senders() - before) == ([], ["pykafka-q-0", "pykafka-q-1"], set())
+    sink.commit(messages, 0)
+    assert (sink.seen(), sink.open(), senders() - before) == (values_in(0), [], set())
+
+
+def test_rows_without_their_marker_in_its_topic_are_aborted(broker: MockBroker) -> None:
+    broker.create_topic("m", configs={"cleanup.policy": "compact"})
+    sink = Sink(broker, transactionMarkerTopic="m")
+    before = senders()
+    broker.on("Produce", topic="m").fail("MESSAGE_TOO_LARGE")
+    with pytest.raises(TransactionAbortableError, match="abort the transaction and begin another"):
+        sink.run_task(0, 0)
+    assert (sink.seen(), sink.open(), senders() - before) == ([], [], set())
+    sink.write(0)
+    assert sink.seen() == values_in(0)
+
+
 @pytest.mark.parametrize("partitions", [1, 5])
 def test_markers_in_a_topic_show_what_is_committed(broker: MockBroker, partitions: int) -> None:
     broker.create_topic("m", partitions, configs={"cleanup.policy": "compact"})
@@ -419,6 +476,34 @@ def test_a_marker_topic_has_to_keep_its_records(broker: MockBroker, policy: str)
         with pytest.raises(ConfigError, match=f"topic m has cleanup\\.policy={policy}"):
             sink.run_task(0, 0)
     assert broker.asked("Produce") == []
+
+
+@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
+def test_a_task_of_a_stream_creates_the_topics_that_no_row_names(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch, guarantee: str
+) -> None:
+    is_once = guarantee == "exactly-once"
+    properties = {
+        "sql.streaming.queryId": "q",
+        "streaming.sql.batchId": "0",
+        "spark.jobGroup.id": "run-1",
+    }
+    context = SimpleNamespace(getLocalProperty=properties.get, partitionId=lambda: 0)
+    monkeypatch.setattr(pyspark.TaskContext, "get", lambda: context)
+    given = {
+        "kafka.bootstrap.servers": broker.bootstrap_servers,
+        "topic": "new",
+        "createTopics": "true",
+        "createTopics.partitions": "3",
+        "deliveryGuarantee": guarantee,
+    }
+    letters = {} if is_once else {"kafka.over.limit": "dead_letter", "kafka.dead.letter.topic": "letters"}
+    values = OptionValues.parse(given | letters, Scope.WRITE)
+    writer = KafkaStreamWriter(values, StructType().add("value", "binary"))
+    message = writer.write(iter(()))
+    assert (message.records, message.run_id) == (0, "run-1")
+    created = {topic: len(broker.cluster.topics[topic].partitions) for topic in broker.cluster.topics}
+    assert created == {"t": 1, "new": 3} | ({} if is_once else {"letters": 3})
 
 
 # A write with a name.
@@ -461,6 +546,36 @@ def test_the_last_intent_is_looked_for_once_no_other_run_can_replace_it(
     asked = [one for one in broker.requests[before:] if one.api in ("InitProducerId", "OffsetFetch")]
     assert [one.api for one in asked[:2]] == ["InitProducerId", "OffsetFetch"]
     assert asked[0].fields["transactional_id"] == "jobs-write/nightly"
+
+
+def test_a_write_goes_on_only_when_others_see_its_last_commits(
+    nightly: Sink, broker: MockBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator answers EndTxn, and others see the commit a moment later: nothing is committed that an
+    intent speaks of before they see it, and nothing is called complete before they see its rows."""
+    run, messages = nightly.named([values_of(0, 0), values_of(0, 1)])
+    before, seen_after = len(broker.requests), []
+
+    def steps() -> list[str]:
+        """The commits, and the looks that wait for them."""
+        asked = [one for one in broker.requests[before:] if one.api in ("EndTxn", "OffsetFetch")]
+        return [
+            one.fields.get("transactional_id", "look").removeprefix("jobs-write/")
+            for one in asked
+            if one.fields.get("require_stable", True)
+        ]
+
+    def await_readers(_router: Router, transaction: OpenTransaction) -> None:
+        assert set(steps()[-2:]) == {"nightly/0", "nightly/1"}
+        seen_after.append(transaction.transactional_id)
+
+    monkeypatch.setattr(resumable_write, "await_readers", await_readers)
+    commit_resumable(run, messages, nightly.options)
+    assert sorted(seen_after) == ["jobs-write/nightly/0", "jobs-write/nightly/1"]
+    first = steps().index("nightly")
+    assert steps()[first : first + 2] == ["nightly", "look"]
+    assert sorted(steps()[first + 2 : -2]) == ["nightly/0", "nightly/1"]
+    assert steps()[-2:] == ["nightly", "look"]
 
 
 def test_all_transactions_of_a_write_share_the_time_of_its_commit(
@@ -555,7 +670,8 @@ def test_an_atomic_write_is_seen_whole_or_not_at_all(broker: MockBroker) -> None
         job = begin_atomic(whole.router, whole.options, whole.once)
         assert job.transactional_id == "jobs-batch"
         message = write_atomic(job, rows(values_in(0)), COLUMNS, whole.options, 0)
-        empty = write_atomic(job, iter(()), COLUMNS, whole.options, 1)
+        # Spark may hand a task of no rows a batch of none.
+        empty = write_atomic(job, rows([]) if is_aborted else iter(()), COLUMNS, whole.options, 1)
         assert (whole.seen(), whole.open()) == ([], ["jobs-batch"])
         if is_aborted:
             abort_atomic(job, [message, empty], whole.options)
@@ -630,3 +746,16 @@ def test_a_batch_write_is_all_or_nothing_unless_it_has_a_name(
     names = {"AtomicWrite": ["jobs-batch"], "ResumableWrite": ["jobs-write/nightly"]}
     asked = [one.fields["transactional_id"] for one in broker.asked("InitProducerId")]
     assert asked == names.get(kind.__name__, [])
+
+
+def test_jobs_without_a_prefix_do_not_end_each_other(broker: MockBroker) -> None:
+    whole = Sink(broker)
+    jobs = [begin_atomic(whole.router, whole.options, whole.once) for _ in range(2)]
+    messages = [
+        write_atomic(job, rows(values_of(0, task)), COLUMNS, whole.options, 0)
+        for task, job in enumerate(jobs)
+    ]
+    for job, message in zip(jobs, messages, strict=True):
+        assert job.transactional_id.startswith("pykafka-batch-")
+        commit_atomic(job, [message], whole.options)
+    assert (whole.seen(), whole.open()) == (values_in(0), [])

@@ -126,6 +126,7 @@ def test_the_last_intent_is_waited_for_at_a_topic_that_was_written_to(
     cluster.commit([elsewhere])
     cluster.commit([skipped(0)])
     assert cluster.places == [TopicPartition("t", 0), TopicPartition("a", 0), TopicPartition("t", 0)]
+    assert len(cluster.kept) == 2  # there is none of a replay that has nothing to commit
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,10 @@ import pyarrow as pa
 import pytest
 from support.brokers.scripted_broker import ScriptedCluster, properties
 
+from spark_kafka_native.kafka.cluster import retry_policy
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
-from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.kafka.errors import BrokerError, ConfigError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.errors import DeliveryError, DeliveryStatus, ProducerClosedError
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
@@ -140,6 +141,53 @@ def test_a_topic_that_a_broker_leaves_out_of_its_metadata_is_asked_for_again():
         router = Router(options.client)
         prepare_topic(router, "t", options)
         assert router.snapshot.topic("t").name == "t"
+        router.close()
+
+
+def test_a_topic_that_is_missing_is_an_error_that_says_what_to_do(monkeypatch):
+    monkeypatch.setattr(retry_policy, "NEW_TOPIC_WAIT_MS", 0)
+    with MockBroker() as broker:
+        given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "new"}
+        options = WriteOptions.parse(OptionValues.parse(given, Scope.WRITE))
+        router = Router(options.client)
+        with pytest.raises(ConfigError, match="topic new does not exist: create it first, or set createTop"):
+            prepare_topic(router, "new", options)
+        assert broker.asked("CreateTopics") == []
+        router.close()
+
+
+@pytest.mark.parametrize("name", ["bad name", "__secret"])
+def test_a_topic_that_can_not_be_had_is_no_missing_one(name):
+    """Not even `createTopics` makes it."""
+    with MockBroker() as broker:
+        code = "INVALID_TOPIC_EXCEPTION" if " " in name else "TOPIC_AUTHORIZATION_FAILED"
+        broker.on("Metadata", topic=name).fail(code)
+        given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": name, "createTopics": "true"}
+        options = WriteOptions.parse(OptionValues.parse(given, Scope.WRITE))
+        router = Router(options.client)
+        with pytest.raises(BrokerError, match=code):
+            prepare_topic(router, name, options)
+        assert broker.asked("CreateTopics") == []
+        router.close()
+
+
+@pytest.mark.parametrize("code", ["POLICY_VIOLATION", "INVALID_REPLICATION_FACTOR"])
+def test_a_topic_that_is_not_created_is_an_error(code):
+    with MockBroker() as broker:
+        broker.on("CreateTopics").fail(code)
+        given = {
+            "createTopics": "true",
+            "createTopics.partitions": "3",
+            "createTopics.replicationFactor": "2",
+        }
+        given |= {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "new"}
+        options = WriteOptions.parse(OptionValues.parse(given, Scope.WRITE))
+        router = Router(options.client)
+        with pytest.raises(BrokerError, match=code):
+            prepare_topic(router, "new", options)
+        (asked,) = broker.asked("CreateTopics")
+        (topic,) = asked.fields["topics"]
+        assert (topic["num_partitions"], topic["replication_factor"]) == (3, 2)
         router.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,14 @@ def test_a_summary_that_can_not_be_put_in_its_place_leaves_nothing_behind(
     WriteSummary.of([]).save(str(tmp_path / "summary.json"))
     assert "could not be written" in caplog.text
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_folder_of_a_summary_is_created(tmp_path: Path) -> None:
+    target = tmp_path / "runs" / "today" / "summary.json"
+    for batch_id in (1, 2):  # the second one takes the place of the first
+        WriteSummary.of([]).save(str(target), batchId=batch_id)
+        assert json.loads(target.read_text())["batchId"] == batch_id
+    assert list(target.parent.iterdir()) == [target]
 
 
 def test_a_partition_of_several_tasks_is_added_up() -> None:
