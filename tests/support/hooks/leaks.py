@@ -129,6 +129,7 @@ def _left_open(before: set[str]) -> list[str]:
     until = time.monotonic() + SOCKETS_GRACE_S
     while found := _open_sockets() - before:
         router._warm.clear()
+        gc.unfreeze()  # The first write of a process, or read, has frozen what its test had open.
         gc.collect()
         ours, tcp = _open_sockets(), _Tcp()
         found = {name for name in found & ours if not tcp.is_to_another_process(name, ours)}
