@@ -32,6 +32,8 @@ GRACE_S = 5.0
 """A thread may be on its way out when its test ends."""
 SOCKETS_GRACE_S = 30.0
 """A thread of an earlier test may try to connect meanwhile, until its attempt times out."""
+FROZEN_GRACE_S = 0.5
+"""Then frozen objects are collected, too. Each collection takes longer from there on."""
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -127,9 +129,11 @@ _ESTABLISHED, _LISTEN = "01", "0A"
 
 def _left_open(before: set[str]) -> list[str]:
     until = time.monotonic() + SOCKETS_GRACE_S
+    frozen_until = time.monotonic() + FROZEN_GRACE_S
     while found := _open_sockets() - before:
         router._warm.clear()
-        gc.unfreeze()  # The first write of a process, or read, has frozen what its test had open.
+        if time.monotonic() > frozen_until:  # The first task of a process freezes what its test has open.
+            gc.unfreeze()
         gc.collect()
         ours, tcp = _open_sockets(), _Tcp()
         found = {name for name in found & ours if not tcp.is_to_another_process(name, ours)}
