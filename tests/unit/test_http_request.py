@@ -61,3 +61,32 @@ def test_a_connection_that_is_cut_stays_encrypted() -> None:
         with pytest.raises(OSError, match=r"EOF|Broken pipe"):
             encrypted.write(b"secret")
         assert theirs.recv(9) == b""
+
+
+def test_a_resolver_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system's has no time limit of its own."""
+    may_answer, has_answered = threading.Event(), threading.Event()
+
+    def resolve(*_: Any, **__: Any) -> list[Any]:
+        may_answer.wait(5)
+        has_answered.set()
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    try:
+        with pytest.raises(RequestError, match="no answer in time"):
+            send("http://example", GET, None, time.monotonic() + 0.05, max_body_bytes=9)
+        assert not has_answered.is_set()
+    finally:
+        may_answer.set()
+    assert has_answered.wait(60)
+
+
+@pytest.mark.parametrize("error", [socket.gaierror(-2, "unknown"), UnicodeError("label too long")], ids=repr)
+def test_a_name_without_an_address_is_said_at_once(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def resolve(*_: Any, **__: Any) -> list[Any]:
+        raise error
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    with pytest.raises(RequestError, match="cannot resolve example"):
+        send("http://example", GET, None, time.monotonic() + 60, max_body_bytes=9)

@@ -186,6 +186,28 @@ def test_a_line_of_many_values_costs_no_more_than_the_schema_asks_for() -> None:
     assert bad == {0: "the line has more values, and the schema 2"}
 
 
+@pytest.mark.parametrize(
+    "message", ["CSV parse error", "CSV parse error: Row #999: Expected 2 columns, got 1"]
+)
+def test_an_error_of_arrow_that_names_no_row_of_the_batch(
+    monkeypatch: pytest.MonkeyPatch, message: str
+) -> None:
+    attempts = 0
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        nonlocal attempts
+        attempts += 1
+        assert attempts < 100
+        raise pa.ArrowInvalid(message)
+
+    monkeypatch.setattr(csv_format.pv, "read_csv", refuse)
+    for others in ((), (None, b"")):
+        rows, bad = decode(TWO, *[b"x,%d" % i for i in range(100)], *others)
+        assert rows[:100] == [{"a": "x", "b": i} for i in range(100)]
+        assert rows[100:] == [None, {"a": None, "b": None}][: len(others)]
+        assert not bad
+
+
 def test_an_arrow_that_writes_into_foreign_memory_reads_no_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(csv_format, "_ARROW_OVERFLOWS", True)
     monkeypatch.setattr(csv_format.CsvDecoder, "read_together", None)
@@ -212,6 +234,8 @@ def test_the_zone_of_timestamps_that_name_none() -> None:
         (TWO, {"timestampformat": "yyyy"}, "CSV has no setting 'timestampformat' here"),
         (TWO, {"sep": "||"}, r"CSV: sep must be one ASCII character, not '\|\|'"),
         (TWO, {"sep": "\n"}, "CSV: sep must be one ASCII character"),
+        (TWO, {"quote": '""'}, "CSV: quote must be one ASCII character"),
+        (TWO, {"escape": ""}, "CSV: escape must be one ASCII character"),
         (TWO, {"sep": '"'}, "the separator must differ"),
         (TWO, {"nullvalue": "a,b"}, "nullValue must be without separators"),
         (TWO, {"timezone": "Nowhere"}, "there is no time zone 'Nowhere'"),
@@ -220,6 +244,9 @@ def test_the_zone_of_timestamps_that_name_none() -> None:
 def test_types_and_settings_that_can_not_be(kind: pa.DataType, options: dict[str, str], text: str) -> None:
     with pytest.raises(FormatError, match=text):
         CsvFormat().decoder(kind, options)
+    if "timezone" not in options:
+        with pytest.raises(FormatError, match=text):
+            CsvFormat().encoder(kind, options)
 
 
 TEXT = st.text(st.sampled_from(list("ab,;\"'\\\n\r \té0")), max_size=6)

@@ -56,6 +56,7 @@ def test_a_text_as_a_type(text: str, kind: pa.DataType) -> None:
         ("id bigint,", "it breaks off"),
         ("a array<int", "'>' is expected"),
         ("a decimal(39,2)", r"there is no decimal\(39,2\)"),
+        ("a decimal(3,5)", r"there is no decimal\(3,5\)"),
         ("a decimal(x)", "a number is expected, not 'x'"),
         ("a int NOT NULL", "leave out NOT NULL"),
         ("a int > b", "'>' does not follow a column"),
@@ -77,6 +78,10 @@ def test_a_format_takes_arrows_schema_or_its_text() -> None:
         == ColumnFormat("json", pa.struct(schema))
     )
     assert ColumnFormat("json", "id bigint", {"timeZone": "UTC"}).settings == (("timezone", "UTC"),)
+    zone = ColumnFormat("json", "id bigint", {"timeZone": "UTC"})
+    other = zone.with_settings(lambda given: {**given, "a": "b"})
+    assert (other.settings, other.type) == ((("a", "b"), ("timezone", "UTC")), zone.type)
+    assert zone.settings == (("timezone", "UTC"),)
     with pytest.raises(FormatError, match="not int"):
         ColumnFormat("json", 5)  # type: ignore[arg-type]
     with pytest.raises(FormatError, match="no format 'jsn'; did you mean 'json'"):

@@ -73,3 +73,22 @@ def test_a_single_bad_row_costs_a_few_attempts_at_all_of_them(knows_row: bool) -
 def test_nothing_is_an_empty_array() -> None:
     reading = Reading(True)
     assert len(decode_isolated(pa.array([], pa.int64()), reading.batch, reading.rows).array) == 0
+
+
+def test_an_error_may_name_a_row_behind_others_that_prevent_the_batch() -> None:
+    """A parser may notice the last line first: each attempt must still lead on."""
+    numbers = pa.array([-1 if i in (3, 500, 900) else i for i in range(1_000)], pa.int64())
+    reading, attempts = Reading(True), 0
+
+    def batch(payloads: pa.Array) -> pa.Array:
+        nonlocal attempts
+        attempts += 1
+        assert attempts < 100
+        bad = [i for i, value in enumerate(payloads.to_pylist()) if value < 0]
+        if bad:
+            raise NotTogetherError(bad[-1])
+        return payloads
+
+    decoded = decode_isolated(numbers, batch, reading.rows)
+    assert decoded.array.equals(numbers)
+    assert decoded.bad.rows == (3, 500, 900)

@@ -117,3 +117,20 @@ def test_depth_makes_no_difference(depth: int, opening: bytes, innermost: bytes,
     assert alone.array.to_pylist() == [{"a": 1}]
     broken = JsonRows(decoder.type, dt.UTC).read(pa.array([deep[:-10] + b"]" + deep[-10:]]))
     assert broken.bad.rows == (0,)
+
+
+def test_a_float_of_32_bits_is_rounded_once() -> None:
+    """By way of a double it would be the next one."""
+    kind = pa.struct([("g", pa.float32())])
+    payload = pa.array([b'{"g":1.00000017881393432617187499}'])
+    assert JsonRows(kind, dt.UTC).read(payload).array.to_pylist() == [{"g": 1.0000001192092896}]
+
+
+@pytest.mark.parametrize("odd", [b"-NaN", b"Inf", b"-Inf"])
+def test_odd_numbers_end_where_they_end(odd: bytes) -> None:
+    """Other values may follow them, in any depth."""
+    decoder = JsonFormat().decoder(pa.struct([("a", pa.int64()), ("s", pa.string())]), {})
+    value = b'[%s, {"c": [%s , 1], "d": {}}, "x"]' % (odd, odd)
+    payload = pa.array([b'{"s":%s,"a":1}' % value])
+    alone = JsonRows(decoder.type, dt.UTC).read(payload)
+    assert (alone.array.to_pylist(), alone.bad.rows) == ([{"a": 1, "s": value.decode()}], ())

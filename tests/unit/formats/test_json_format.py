@@ -14,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kafka_native.formats import Decoded, FormatError, load_format
+from spark_kafka_native.formats.arrays import check_values
 from spark_kafka_native.formats.json.json_format import JsonDecoder
+from spark_kafka_native.formats.json.json_text import JsonText
 
 MANY = 200
 """More than are read one by one."""
@@ -95,6 +97,8 @@ UTC_MICROS = pa.timestamp("us", "UTC")
         (b'{"a":"2020-01-01 00:00:00"}', pa.timestamp("us"), dt.datetime(2020, 1, 1)),
         (b'{"a":[1,null]}', pa.list_(pa.int32()), [1, None]),
         (b'{"a":[]}', pa.list_(pa.int32()), []),
+        (b'{"a":["aGk="]}', pa.list_(pa.binary()), [b"hi"]),
+        (b'{"a":["2020-02-29"]}', pa.list_(pa.date32()), [dt.date(2020, 2, 29)]),
         (b'{"a":{"x":1,"y":null}}', pa.map_(pa.string(), pa.int32()), [("x", 1), ("y", None)]),
         (b'{"a":[{"b":"1"}, {}]}', pa.list_(pa.struct([("b", pa.string())])), [{"b": "1"}, {"b": None}]),
         (b' \r\n\t{"a" :\n1 } ', pa.int64(), 1),
@@ -125,6 +129,7 @@ def test_a_payload_without_anything_is_null(payload: bytes | None) -> None:
         (b'{"a"}', pa.int64(), None, "expected ':'"),
         (b'{"a":}', pa.int64(), None, "expected a value"),
         (b'{"a":1 "b":2}', pa.int64(), 1, "expected ',' or '}'"),
+        (b'{"a":1,"b":[-NaN 2]}', pa.int64(), 1, "expected ',' or ']'"),
         (b'{"a":"\n"}', pa.string(), None, "malformed JSON at character 6"),
         (b'{"a":01}', pa.int64(), 0, "malformed JSON"),
         (b'{"a":"1"}', pa.int64(), None, '`a` is not an integer of 64 bits: "1"'),
@@ -138,6 +143,8 @@ def test_a_payload_without_anything_is_null(payload: bytes | None) -> None:
         (b'{"a":"2020-02-30"}', pa.date32(), None, '`a` is not a date: "2020-02-30"'),
         (b'{"a":20200101}', pa.date32(), None, "`a` is not a date: 20200101"),
         (b'{"a":123456789}', pa.decimal128(4, 2), None, "`a` is not a decimal(4,2): 123456789"),
+        (b'{"a":"NaN"}', pa.decimal128(4, 2), None, '`a` is not a number: "NaN"'),
+        (b'{"a":"1_0"}', pa.decimal128(4, 2), None, '`a` is not a number: "1_0"'),
         (b'{"a":"2020-01-01 00:00:00 America"}', UTC_MICROS, None, "`a` is not a timestamp"),
         (b'{"a":123456789012345678901234567890}', pa.decimal128(38, 18), None, "`a` is not a decimal(38,18)"),
         (b'{"a":"soon"}', UTC_MICROS, None, '`a` is not a timestamp: "soon"'),
@@ -369,3 +376,23 @@ def test_a_null_map_over_entries_is_null() -> None:
         b"{}",
         b'{"m":{"c":3}}',
     ]
+
+
+def test_json_without_a_schema_is_checked_text() -> None:
+    decoder, kind = JsonText().decoder("value", "t")
+    assert kind == decoder.type == pa.string()
+    payloads = [b'{"a": 1}', None, b" ", b"{", b"[1]", b"\xff", b"[" * 100_000]
+    decoded = decoder.decode(pa.array(payloads, pa.binary()))
+    assert decoded.array.to_pylist() == ['{"a": 1}', None, None, None, "[1]", None, None]
+    assert decoded.bad.rows == (3, 5, 6)
+    said = zip(
+        ("malformed JSON at character 1", "not UTF-8 at byte 0", "nested"), decoded.bad.reasons, strict=True
+    )
+    assert all(reason.startswith(text) for text, reason in said)
+
+
+def test_decimals_with_more_digits_than_their_type() -> None:
+    number = pa.py_buffer((12_345).to_bytes(16, "little"))
+    check_values(pa.Array.from_buffers(pa.decimal128(5, 0), 1, [None, number]))
+    with pytest.raises(pa.ArrowInvalid):
+        check_values(pa.Array.from_buffers(pa.decimal128(4, 0), 1, [None, number]))

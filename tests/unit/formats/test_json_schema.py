@@ -32,6 +32,7 @@ def field_type(schema: Any, **more: Any) -> pa.DataType:
         ({"type": ["null", "integer"]}, pa.int64()),
         ({"type": ["integer", "number", "null"]}, pa.float64()),
         ({"type": ["integer", "string"]}, pa.string()),
+        ({"type": [{"type": "string"}, "null"]}, pa.string()),
         ({"type": "null"}, pa.string()),
         ({"oneOf": [{"type": "null"}, {"type": "integer"}]}, pa.int64()),
         ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, pa.string()),

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_native.formats import EncodeError
+from spark_kafka_native.formats.json import write_kernel
 from spark_kafka_native.formats.json.write import JsonEncoder, json_texts
 from spark_kafka_native.formats.json.write_kernel import (
     POWERS,
@@ -249,3 +250,12 @@ assert "pandas" not in sys.modules
 """
     environment = {**os.environ, "SPARK_KAFKA_NATIVE_KERNEL": choice}
     subprocess.run([sys.executable, "-c", script], check=True, env=environment)
+
+
+def test_more_than_arrow_has_place_for_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(_: pa.Array) -> pa.Array:
+        raise pa.ArrowCapacityError("array cannot contain more than 2147483646 bytes")
+
+    monkeypatch.setattr(write_kernel, "write_texts", write)
+    with pytest.raises(EncodeError, match="more than 2 GiB as JSON"):
+        ArrowWriter().write(pa.array([1]))

@@ -10,6 +10,8 @@ import pytest
 from spark_kafka_native.formats import FormatError
 from spark_kafka_native.formats.plain_types import as_plain
 
+UNION = pa.UnionArray.from_dense(pa.array([0], pa.int8()), pa.array([0], pa.int32()), [pa.array([1])])
+
 
 @pytest.mark.parametrize(
     ("given", "kind"),
@@ -27,6 +29,7 @@ from spark_kafka_native.formats.plain_types import as_plain
             pa.map_(pa.string(), pa.string()),
         ),
         (pa.array([{"a": "x"}], pa.struct([("a", pa.large_string())])), pa.struct([("a", pa.string())])),
+        (UNION, UNION.type),
     ],
     ids=lambda one: str(one.type if isinstance(one, pa.Array) else one),
 )

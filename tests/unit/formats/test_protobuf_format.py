@@ -14,7 +14,7 @@ from google.protobuf.message_factory import GetMessageClass
 from support.protobuf_messages import PROTO3, descriptor
 
 from spark_kafka_native.formats import ColumnFormat, EncodeError, FormatError, load_format
-from spark_kafka_native.formats.protobuf import protobuf_format
+from spark_kafka_native.formats.protobuf import descriptors, protobuf_format
 from spark_kafka_native.formats.protobuf.compile import compile_proto
 from spark_kafka_native.formats.protobuf.descriptors import is_repeated, is_required, to_text
 from spark_kafka_native.formats.protobuf.message_types import TypeChoices, message_type
@@ -83,6 +83,14 @@ def test_a_descriptor_file_made_without_its_imports_gets_googles(tmp_path: Path)
     path.write_bytes(alone.SerializeToString())
     with pytest.raises(FormatError, match=r"has no file other.proto: .*--include_imports"):
         ProtobufFormat().resolve_read(given)
+
+
+def test_a_descriptor_file_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = compile_proto("a.proto", {"a.proto": PROTO3}).SerializeToString()
+    assert descriptors.parse_set(content, "x.desc").file
+    monkeypatch.setattr(descriptors, "MAX_DESCRIPTOR_BYTES", len(content) - 1)
+    with pytest.raises(FormatError, match=r"x\.desc is longer than"):
+        descriptors.parse_set(content, "x.desc")
 
 
 def test_a_class_is_imported_in_the_driver_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -402,6 +410,9 @@ def test_rows_that_can_t_be_written_are_named() -> None:
         with pytest.raises(EncodeError) as raised:
             write(struct, EVERYTHING, None, {name: None}, {name: value})
         assert str(raised.value).startswith(f"row 2: {reason}")
+    decimals = pa.struct([("a_uint64", pa.decimal128(20, 0))])
+    with pytest.raises(EncodeError, match="row 1: `a_uint64` does not fit uint64"):
+        write(decimals, EVERYTHING, {"a_uint64": 7}, {"a_uint64": 2**64}, {"a_uint64": 8})
     with pytest.raises(EncodeError, match="row 0: `text` is set, and so is another member of its oneof"):
         write(
             pa.struct([("number", pa.int32()), ("text", pa.string())]), EVERYTHING, {"number": 1, "text": ""}
@@ -496,3 +507,30 @@ def test_labels_of_older_protobufs() -> None:
     fields: list[Any] = [OldField(label) for label in (1, 2, 3)]
     assert [is_required(one) for one in fields] == [False, True, False]
     assert [is_repeated(one) for one in fields] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds", "nanos", "fits"),
+    [
+        ("at", -62_135_596_800, 0, True),
+        ("at", -62_135_596_801, 999_999_999, False),
+        ("at", 253_402_300_799, 999_999_999, True),
+        ("at", 253_402_300_800, 0, False),
+        ("at", 0, 1_000_000_000, False),
+        ("at", 0, -1, False),
+        ("took", 315_576_000_000, 0, True),
+        ("took", 315_576_000_001, 0, False),
+        ("took", -1, -999_999_999, True),
+        ("took", -1, 1, False),
+        ("took", 1, -1, False),
+        ("took", 0, 1_000_000_000, False),
+        ("took", 0, -1_000_000_000, False),
+    ],
+)
+def test_the_limits_of_times(name: str, seconds: int, nanos: int, fits: bool) -> None:
+    kind = pa.struct([(name, pa.timestamp("us", "UTC") if name == "at" else pa.duration("us"))])
+    decoded = read(kind, EVERYTHING, made(EVERYTHING, **{name: {"seconds": seconds, "nanos": nanos}}))
+    assert decoded.bad.reasons == (() if fits else (f"`{name}` is out of the range of its type",))
+    micros = int(nanos / 1_000) if nanos < 0 else nanos // 1_000
+    wanted = seconds * 1_000_000 + micros if fits else None
+    assert decoded.array.field(0).view(pa.int64()).to_pylist() == [wanted]

@@ -300,3 +300,8 @@ def test_nulls_of_records_with_thousands_of_fields_may_not_grow_beyond_measure(k
     many = record(*[(f"f{i}", "double") for i in range(2_000)], name="Many")
     decoded = decode(kernel, [b"\xc8\x01" + b"\0" * 101], {"type": "array", "items": ["null", many]})
     assert decoded.bad.rows == (0,)
+
+
+def test_bytes_that_are_left_over_are_of_no_field(kernel: AvroKernel) -> None:
+    (reason,) = decode(kernel, [b"\x02\x04\x06"], record(("a", "int"), ("b", "int"))).bad.reasons
+    assert "`" not in reason

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from support.avro_cases import read
+from support.http_server import Asked, serving
 
 from spark_kafka_native.formats import EncodeError, FormatError, load_format
 from spark_kafka_native.formats.avro.derived_schema import derive_schema
@@ -57,6 +58,7 @@ def decimal(precision: int, scale: int, size: int | None = None) -> dict[str, An
         ([1.0], pa.float32(), "double", [b"\0\0\0\0\0\0\xf0\x3f"]),
         ([True, False], pa.bool_(), "boolean", [b"\x01", b"\x00"]),
         ([1], pa.time64("us"), TIME, [b"\x02"]),
+        ([1_000], pa.time64("ns"), TIME, [b"\x02"]),
         (["a"], pa.string(), "string", [b"\x02a"]),
         (["a"], pa.large_string(), "string", [b"\x02a"]),
         (["a"], pa.string(), "bytes", [b"\x02a"]),
@@ -80,6 +82,9 @@ def decimal(precision: int, scale: int, size: int | None = None) -> dict[str, An
         ([{"a": 2}], pa.struct([("a", pa.int32())]),
          record(("a", "int"), {"name": "s", "type": "string", "default": "x"}, ("n", ["int", "null"])),
          [b"\x04\x02x\x02"]),
+        ([{"a": 2}], pa.struct([("a", pa.int32())]),
+         record(("a", "int"), {"name": "m", "type": {"type": "map", "values": "int"}, "default": {"k": 1}}),
+         [b"\x04\x02\x02k\x02\x00"]),
         ([{"member0": 1, "member1": None}, {"member0": None, "member1": "a"},
           {"member0": None, "member1": None}],
          pa.struct([("member0", pa.int32()), ("member1", pa.string())]), ["null", "int", "string"],
@@ -133,6 +138,9 @@ def test_a_row_that_the_schema_does_not_have_is_named(
         (pa.decimal128(5, 3), decimal(5, 2), "can't be written as bytes"),
         (pa.map_(pa.int32(), pa.int32()), {"type": "map", "values": "int"}, "a key"),
         (pa.binary(), "string", "can't be written as string"),
+        (pa.binary(), decimal(5, 2), "can't be written as bytes"),
+        (pa.string(), decimal(5, 2), "can't be written as bytes"),
+        (pa.binary(3), decimal(5, 2, 3), "can't be written as D"),
         (pa.uint64(), "long", "can't be written as long"),
     ],
 )
@@ -208,3 +216,23 @@ def test_a_read_needs_a_schema() -> None:
     avro: Any = load_format("avro")
     with pytest.raises(FormatError, match=r"value\.schema as Avro's JSON, or registry\.url"):
         avro.resolve_read({"payload": "value"})
+
+
+def test_a_write_that_registers_its_own_schema() -> None:
+    """And none that the subject has already."""
+    avro, kind = load_format("avro"), pa.struct([("a", pa.int64())])
+    sent: list[Any] = []
+
+    def answer(asked: Asked) -> tuple[int, dict[str, str], Any]:
+        if asked.path == "/subjects/t-value/versions":
+            sent.append(json.loads(asked.body)["schema"])
+            return 200, {}, {"id": 7}
+        if asked.path == "/schemas/ids/7":
+            return 200, {}, {"schema": sent[0]}
+        return 404, {}, {"error_code": 40401, "message": "none"}
+
+    with serving(answer) as served:
+        given = {"registry.url": served.url, "topic": "t", "payload": "value", "registry.register": " True"}
+        encoder = avro.encoder(kind, given)
+    assert json.loads(sent[0]) == derive_schema(kind)
+    assert encoder.encode(pa.array([{"a": 1}], kind)).to_pylist() == [b"\0\0\0\0\7\0\2"]

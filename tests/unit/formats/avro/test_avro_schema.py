@@ -59,8 +59,8 @@ def test_a_schema_may_use_names_of_others() -> None:
     assert parsed.fields[0].type.size == 3
 
 
-def nested(depth: int) -> Any:
-    schema: Any = "int"
+def nested(depth: int, innermost: str = "int") -> Any:
+    schema: Any = innermost
     for _ in range(depth):
         schema = {"type": "array", "items": schema}
     return schema
@@ -94,6 +94,10 @@ def wide(levels: int) -> Any:
         ({"type": "enum", "name": "E", "symbols": ["A"], "default": "B"}, "none of its symbols"),
         ({"type": "fixed", "name": "F", "size": -1}, "no size"),
         (nested(MAX_DEPTH), f"more than {MAX_DEPTH} deep"),
+        (
+            record(("a", {**record(("x", "int"), ("y", nested(40))), "name": "S"}), ("b", nested(40, "S"))),
+            f"more than {MAX_DEPTH} deep",
+        ),
         (wide(20), "more than 10,000 types"),
     ],
 )
@@ -136,4 +140,11 @@ def test_the_canonical_form_has_what_makes_the_bytes() -> None:
     assert canonical_form(parse_schema(json.dumps(schema))) == (
         '{"name":"x.R","type":"record","fields":[{"name":"a","type":"long"},'
         '{"name":"f","type":{"name":"x.F","type":"fixed","size":2}},{"name":"g","type":["null","x.F"]}]}'
+    )
+
+
+def test_the_canonical_form_has_letters_as_they_are() -> None:
+    schema = {"type": "enum", "name": "E", "symbols": ["\u00e9"]}
+    assert (
+        canonical_form(parse_schema(json.dumps(schema))) == '{"name":"E","type":"enum","symbols":["\u00e9"]}'
     )

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from support.http_server import Asked, Served, serving
 
-from spark_kafka_native.formats import FormatError
+from spark_kafka_native.formats import ColumnFormat, FormatError
 from spark_kafka_native.formats.json.json_format import JsonFormat
 from spark_kafka_native.formats.registry import RegisteredSchema, RegistryError, frame_id
 
@@ -59,6 +59,10 @@ def test_a_read_takes_its_type_from_the_latest_version(served: Served) -> None:
 
 def test_a_read_of_a_known_type_does_not_ask(served: Served) -> None:
     assert JSON.resolve_read(settings(served, typed="true", topic="none")).type is None
+    known = ColumnFormat("json", KIND, {"registry.url": served.url})
+    decoder, kind = known.decoder("value", "none")
+    assert kind == KIND
+    assert decoder.decode(binary(frame_id(9) + b'{"id": 2}')).array.to_pylist() == [{"id": 2}]
     assert not served.asked
 
 
@@ -118,6 +122,9 @@ def test_a_write_that_registers(served: Served, answers: dict[str, Any]) -> None
     assert json.loads(sent["schema"])["properties"] == {"id": {"type": "integer"}}
     encoded = JSON.encoder(KIND, resolved.settings).encode(pa.array([{"id": 1}], KIND))
     assert encoded.to_pylist() == [frame_id(11) + b'{"id":1}']
+    own = json.dumps(SCHEMA | {"title": "own"})
+    JSON.resolve_write(KIND, settings(served, schema=own, **{"registry.register": "true"}))
+    assert json.loads(served.asked[-1].body)["schema"] == own
 
 
 def test_a_write_under_a_schema_of_its_own_that_is_registered_or_not(

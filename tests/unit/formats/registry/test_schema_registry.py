@@ -20,6 +20,7 @@ from spark_kafka_native.formats.registry import (
     schema_registry,
 )
 from spark_kafka_native.formats.registry.registered_schema import RegisteredSchema, json_depth
+from spark_kafka_native.http_request import Answer
 
 NOT_FOUND = (404, {}, {"error_code": 40403, "message": "Schema not found"})
 LONG = json.dumps("long")
@@ -464,3 +465,18 @@ def test_depth_of_json() -> None:
     # In linear time: a search for the end from each quote would not end here.
     assert json_depth('["' + '\\"' * 1_000_000) == 1
     assert [json_depth(text) for text in ('"["', "[]", '{"a": [1, {"\\"[[[": 2}]}', "[[[[")] == [0, 1, 3, 4]
+
+
+def test_an_attempt_ends_no_later_than_the_time_for_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: list[float] = []
+
+    def send(url: str, request: Any, tls: Any, until: float, **_: Any) -> Answer:
+        ends.append(until)
+        return Answer(200, {}, b"{}")
+
+    monkeypatch.setattr(registry_client, "send", send)
+    monkeypatch.setattr(registry_client, "monotonic", lambda: 100.0)
+    client = registry_client.RegistryClient(urls=("http://localhost",))
+    for until in (103.0, 1_000.0, None):
+        client.ask("schema", "/", until=until)
+    assert ends == [103.0, 100.0 + registry_client.REQUEST_S, 100.0 + registry_client.REQUEST_S]
