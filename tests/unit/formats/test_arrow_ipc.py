@@ -129,6 +129,16 @@ def test_rows_and_sizes_that_are_only_claimed_are_not_allocated() -> None:
     assert pa.total_allocated_bytes() - before < MAX_GROWTH * 2**20
 
 
+def test_the_batches_of_a_stream_have_one_limit_together() -> None:
+    """A batch of zeros is packed to so little that any number of them would fit, each by itself."""
+    kind = pa.list_(pa.struct([("id", pa.int64())]))
+    batch = pa.table({"id": np.zeros(50_000, np.int64)})
+    many = stream(pa.concat_tables([batch] * 10), 50_000, compression="zstd")
+    limit = MAX_GROWTH * len(many)
+    assert batch.nbytes < limit < 10 * batch.nbytes - 2**16
+    assert read(kind, many).bad.reasons[0].endswith("are refused for its length")
+
+
 def test_what_is_written_is_read_again() -> None:
     rows = pa.array([LISTED, None, [], LISTED[:1]], ROWS)
     for part in (rows, rows.slice(1, 3)):

@@ -534,3 +534,21 @@ def test_the_limits_of_times(name: str, seconds: int, nanos: int, fits: bool) ->
     micros = int(nanos / 1_000) if nanos < 0 else nanos // 1_000
     wanted = seconds * 1_000_000 + micros if fits else None
     assert decoded.array.field(0).view(pa.int64()).to_pylist() == [wanted]
+
+
+def test_the_parts_of_a_duration_have_one_sign() -> None:
+    """Others are refused by its readers."""
+    kind = pa.struct([("took", pa.duration("us"))])
+    micros = [-1, -500_000, -1_000_000, -1_500_000, 0, 1, 1_500_000]
+    parts = [
+        (0, -1_000),
+        (0, -500_000_000),
+        (-1, 0),
+        (-1, -500_000_000),
+        (0, 0),
+        (0, 1_000),
+        (1, 500_000_000),
+    ]
+    written = write(kind, EVERYTHING, *({"took": one} for one in micros))
+    assert written == [made(EVERYTHING, took={"seconds": s, "nanos": n}) for s, n in parts]
+    assert read(kind, EVERYTHING, *written).array.field(0).view(pa.int64()).to_pylist() == micros
