@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrays import offsets_and_data, validity
+from ..arrays import offsets_and_data, validity, wrap
 from ..errors import EncodeError
 from .kernel import AvroColumns, AvroKernel, Refused, choose
 from .reasons import describe_row
@@ -32,7 +32,7 @@ class AvroEncoder:
         try:
             columns.collect(rows, self._column, "")
         except _UnfitError as error:
-            raise EncodeError(self._first_unfit(rows), str(error)) from error
+            raise self._first_unfit(rows) from error
         present = validity(rows)
         found = self._kernel.encode(self._program, columns.finish(), (~present).astype(np.uint8))
         if isinstance(found, Refused):
@@ -42,18 +42,24 @@ class AvroEncoder:
         buffers = [valid, pa.py_buffer(ends), pa.py_buffer(data)]
         return pa.Array.from_buffers(pa.binary(), len(rows), buffers)
 
-    def _first_unfit(self, rows: pa.Array) -> int:
-        """The first row with a value that does not fit, found by halves."""
+    def _first_unfit(self, rows: pa.Array) -> EncodeError:
+        """About the first row with a value that does not fit, found by halves."""
         first, count = 0, len(rows)
         while count > 1:
             half = count // 2
-            try:
-                _Collected().collect(rows.slice(first, half), self._column, "")
-            except _UnfitError:
-                count = half
-            else:
+            if self._unfit(rows.slice(first, half)) is None:
                 first, count = first + half, count - half
-        return first
+            else:
+                count = half
+        return EncodeError(first, self._unfit(rows.slice(first, 1)) or "it does not fit its schema")
+
+    def _unfit(self, rows: pa.Array) -> str | None:
+        """Why ``rows`` do not fit; None if they do."""
+        try:
+            _Collected().collect(rows, self._column, "")
+        except _UnfitError as error:
+            return str(error)
+        return None
 
 
 class _UnfitError(ValueError):
@@ -95,8 +101,7 @@ class _Collected:
             for name, part in zip(column.names, column.parts, strict=True):
                 self.collect(fields[name], part, f"{place}.{name}" if place else name)
             return
-        offsets = array.buffers()[1] or bytes(4 * (array.offset + len(array) + 1))
-        inner = [array.keys, array.items] if pa.types.is_map(array.type) else [array.values]
+        offsets, inner = _items(array)
         self._add(array, 0, len(inner[0]), offsets, None)
         for values, part in zip(inner, column.parts, strict=True):
             self.collect(values, part, place)
@@ -109,6 +114,28 @@ class _Collected:
     def finish(self) -> AvroColumns:
         """In the form that kernels take."""
         return AvroColumns(np.array(self.shapes, np.int64).reshape(-1, 4), self.buffers)
+
+
+def _items(array: pa.Array) -> tuple[Any, list[pa.Array]]:
+    """The offsets of lists or maps, and their items, or keys and values. Without those of other rows, where
+    ``array`` is a slice, and those under a null: they need not fit the schema."""
+    inner = [array.keys, array.items] if pa.types.is_map(array.type) else [array.values]
+    buffer = array.buffers()[1]
+    if buffer is None:
+        return bytes(4 * (array.offset + len(array) + 1)), inner
+    ends = np.frombuffer(buffer, np.int32, len(array) + 1, array.offset * 4)
+    given = np.diff(ends)
+    lengths = np.where(validity(array), given, 0)
+    total = int(lengths.sum(dtype=np.int64))
+    # The kernel refuses offsets that make no sense.
+    if total == len(inner[0]) or (given < 0).any() or not 0 <= ends[0] <= ends[-1] <= len(inner[0]):
+        return buffer, inner
+    own = np.zeros(array.offset + len(array) + 1, np.int32)
+    np.cumsum(lengths, out=own[array.offset + 1 :])
+    if total == ends[-1] - ends[0]:
+        return pa.py_buffer(own), [one.slice(int(ends[0]), total) for one in inner]
+    places = np.arange(total) + np.repeat(ends[:-1] - own[array.offset : -1], lengths)
+    return pa.py_buffer(own), [one.take(wrap(places, pa.int64())) for one in inner]
 
 
 def _cast(array: pa.Array, kind: pa.DataType, place: str) -> pa.Array:

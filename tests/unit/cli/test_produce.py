@@ -22,6 +22,7 @@ AVRO = json.dumps({"type": "record", "name": "R", "fields": [{"name": "e", "type
 FORMATS = {
     "columns": ColumnFormat("json", "id bigint"),
     "one value": ColumnFormat("avro", '{"type": "array", "items": "int"}'),
+    "symbols": ColumnFormat("avro", json.dumps({"type": "array", "items": ENUM})),
     "text": ColumnFormat("string"),
     "no schema": JsonText(),
     "avro": ColumnFormat("avro", AVRO),
@@ -32,6 +33,9 @@ TEXTS = [
     b"",
     b"[1]",
     b'[1,"x"]',
+    b'["A"]',
+    b'["A","B"]',
+    b"[]",
     b'{"e": "A"}',
     b'{"e": "B"}',
     b"\xff",

@@ -125,6 +125,60 @@ def test_a_row_that_the_schema_does_not_have_is_named(
     assert caught.value.row == len(values) - 1
 
 
+SYMBOLS_IN = [
+    ({"type": "array", "items": E1}, pa.list_(pa.string()), lambda *texts: list(texts)),
+    (
+        {"type": "map", "values": E1},
+        pa.map_(pa.string(), pa.string()),
+        lambda *texts: [("k", t) for t in texts],
+    ),
+    (
+        {"type": "array", "items": record(("e", ["null", E1]))},
+        pa.list_(pa.struct([("e", pa.string())])),
+        lambda *texts: [{"e": one} for one in texts],
+    ),
+]
+
+
+@pytest.mark.parametrize(("schema", "kind", "of"), SYMBOLS_IN, ids=["array", "map", "records"])
+def test_an_item_that_its_schema_does_not_have_is_that_of_its_row(
+    kernel: AvroKernel, schema: Any, kind: pa.DataType, of: Any
+) -> None:
+    rows = pa.array([of("A"), None, of("B"), of("A"), of(), of("Z"), of("B"), of("Y")], kind)
+    for start in (0, 2, 5):
+        with pytest.raises(EncodeError, match="'Z', which is none of the symbols") as caught:
+            encode(kernel, rows.slice(start), schema)
+        assert caught.value.row == 5 - start
+    for start, count in ((0, 5), (2, 3), (6, 1), (4, 1), (1, 1)):
+        good = pa.array(rows.slice(start, count).to_pylist(), kind)
+        assert encode(kernel, rows.slice(start, count), schema) == encode(kernel, good, schema)
+
+
+@pytest.mark.parametrize(("schema", "kind", "of"), SYMBOLS_IN, ids=["array", "map", "records"])
+def test_items_under_a_null_are_not_looked_at(
+    kernel: AvroKernel, schema: Any, kind: pa.DataType, of: Any
+) -> None:
+    whole = pa.array([of("A"), of("Z", "Z"), of("B"), of("Y")], kind)
+    _, offsets, *_ = whole.buffers()
+    inner = whole.values
+    if pa.types.is_map(kind):
+        inner = pa.StructArray.from_arrays(
+            [whole.keys, whole.items], fields=[kind.key_field, kind.item_field]
+        )
+    rows = pa.Array.from_buffers(kind, 4, [pa.py_buffer(b"\x05"), offsets], children=[inner])
+    wanted = encode(kernel, pa.array([of("A"), None, of("B"), None], kind), schema)
+    assert encode(kernel, rows, schema) == wanted
+    assert encode(kernel, rows.slice(1, 2), schema) == wanted[1:3]
+
+
+def test_of_several_rows_that_do_not_fit_the_first_one_is_named_with_its_own_field(
+    kernel: AvroKernel,
+) -> None:
+    rows = pa.array([{"a": "A", "b": "A"}, {"a": "A", "b": "Y"}, {"a": "Z", "b": "A"}])
+    with pytest.raises(EncodeError, match="row 1: `b` is 'Y'"):
+        encode(kernel, rows, record(("a", E1), ("b", "E")))
+
+
 @pytest.mark.parametrize(
     ("kind", "schema", "reason"),
     [
@@ -139,6 +193,7 @@ def test_a_row_that_the_schema_does_not_have_is_named(
         (pa.map_(pa.int32(), pa.int32()), {"type": "map", "values": "int"}, "a key"),
         (pa.binary(), "string", "can't be written as string"),
         (pa.binary(), decimal(5, 2), "can't be written as bytes"),
+        (pa.decimal128(5, 2), decimal(5, 4), "can't be written as bytes"),
         (pa.string(), decimal(5, 2), "can't be written as bytes"),
         (pa.binary(3), decimal(5, 2, 3), "can't be written as D"),
         (pa.uint64(), "long", "can't be written as long"),
