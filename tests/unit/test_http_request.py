@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 import pytest
-from support.http_server import serving
+from support.http_server import Asked, serving
 
 from spark_kafka_native import http_request
 from spark_kafka_native.http_request import ForbiddenAddressError, HttpRequest, RequestError, send
@@ -90,3 +90,14 @@ def test_a_name_without_an_address_is_said_at_once(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     with pytest.raises(RequestError, match="cannot resolve example"):
         send("http://example", GET, None, time.monotonic() + 60, max_body_bytes=9)
+
+
+def test_a_query_is_sent() -> None:
+    def answer(asked: Asked) -> tuple[int, dict[str, str], bytes]:
+        return (302, {"Location": "/b?c=%2F&d"}, b"") if asked.path == "/a?x=1" else (200, {}, b"found")
+
+    with serving(answer) as served:
+        request = HttpRequest(method="GET", headers={})
+        found = send(f"{served.url}/a?x=1", request, None, time.monotonic() + 60, max_body_bytes=9)
+        assert found.body == b"found"
+        assert served.paths == ["/a?x=1", "/b?c=%2F&d"]

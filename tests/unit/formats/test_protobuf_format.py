@@ -278,6 +278,20 @@ def test_of_two_members_of_a_oneof_the_last_one_counts_asked_for_or_not() -> Non
     assert decoded.array.to_pylist() == [None, {"parts": [{"code": None, "label": "l"}]}]
 
 
+def test_a_oneof_may_have_two_members() -> None:
+    text = 'syntax = "proto3"; message M { oneof kind { int32 a = 1; string b = 2; } }'
+    files = compile_proto("a.proto", {"a.proto": text})
+    given = {"descriptor": base64.b64encode(files.SerializeToString()).decode(), "message": "M"}
+    kind = pa.struct([("a", pa.int32()), ("b", pa.string())])
+    payloads = pa.array([b"\x08\x05\x12\x01x", b"\x12\x01x\x08\x05"])
+    decoded = ProtobufFormat().decoder(kind, given).decode(payloads)
+    assert decoded.array.to_pylist() == [{"a": None, "b": "x"}, {"a": 5, "b": None}]
+    alone = ProtobufFormat().decoder(pa.struct([("a", pa.int32())]), given).decode(payloads)
+    assert alone.array.to_pylist() == [{"a": None}, {"a": 5}]
+    with pytest.raises(EncodeError, match="row 0: `b` is set, and so is another member of its oneof"):
+        ProtobufFormat().encoder(kind, given).encode(pa.array([{"a": 5, "b": "x"}], kind))
+
+
 def test_bad_payloads_write_nothing_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
     """But for lengths of 2**64 - 10 or more, of which the page speaks."""
     payloads = [

@@ -83,6 +83,21 @@ def test_versions_of_a_message_are_read_under_the_latest(registry: FakeRegistry)
     }
 
 
+def test_indexes_that_break_off_do_not_go_on_in_the_next_record(registry: FakeRegistry) -> None:
+    resolved = ProtobufFormat().resolve_read({"topic": "orders", "payload": "value", "message": "r.Order"})
+    decoder = ProtobufFormat().decoder(resolved.type, resolved.settings)
+    # Behind the second one's first byte the next one's 2 is the index of the message.
+    heads = [b"\x02\x02\x08\x05", b"\x02", b"\x02\x02\x08\x06", b"\x02"]
+    payloads, headers = pa.array(heads, pa.binary()), pa.array([frame_id(2)] * 4, pa.binary())
+    for given in ((pa.array([frame_id(2) + one for one in heads]),), (payloads, headers)):
+        decoded = decoder.decode(*given)
+        assert [row and row["id"] for row in decoded.array.to_pylist()] == [5, None, 6, None]
+        assert dict(zip(decoded.bad.rows, decoded.bad.reasons, strict=True)) == {
+            1: "message indexes that break off",
+            3: "message indexes that break off",
+        }
+
+
 def test_the_first_message_is_the_default_and_indexes_stand_in_front(registry: FakeRegistry) -> None:
     given = {"topic": "orders", "payload": "value"}
     assert str(ProtobufFormat().resolve_read(given).type) == "struct<text: string>"

@@ -113,6 +113,8 @@ AT = dt.datetime(1969, 12, 31, 23, 59, 59, 999000, dt.UTC)
         # A default of a record need not name the fields that have one themselves.
         (record(("a", "int")), record({"name": "p", "type": PART, "default": {"y": 1}}), None, b"\x02",
          {"p": {"x": 7, "y": 1, "n": 5}}),
+        (record(("a", "int")), record({"name": "p", "type": PART, "default": {"x": 0, "n": None}}), None,
+         b"\x02", {"p": {"x": 0, "y": 8, "n": None}}),
         ({"type": "array", "items": "int"}, None, None, b"\x03\x04\x02\x04\x02\x06\x00", [1, 2, 3]),
         ("null", None, None, b"", None),
         (record(), None, None, b"", {}),
