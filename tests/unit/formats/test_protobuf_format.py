@@ -493,6 +493,35 @@ def test_many_payloads_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> Non
     assert names == [f"n{i}" if i % 10 else None for i in range(2_000)]
 
 
+def test_a_payload_that_is_larger_than_a_part_is_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protobuf_format, "MAX_EXPANDED_BYTES", 1 << 10)
+    large = "n" * 1_000
+    payloads = [made(PART, name=one) for one in (large, "a", large, large, "b", large)]
+    assert len(protobuf_format._parts(pa.array(payloads), width=20)) == 6
+    kind = pa.struct([("name", pa.string())])
+    names = [row["name"] for row in read(kind, PART, *payloads).array.to_pylist()]
+    assert names == [large, "a", large, large, "b", large]
+
+
+def test_a_payload_about_which_the_two_parsers_disagree_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no others."""
+    monkeypatch.setattr(protobuf_format.WireEngine, "is_message", lambda *_: True)
+    kind = pa.struct([("name", pa.string())])
+    decoded = read(kind, PART, made(PART, name="x"), b"\xff", None, made(PART, name="y"))
+    assert decoded.array.to_pylist() == [{"name": "x"}, None, None, {"name": "y"}]
+    assert decoded.bad.rows == (1,)
+
+
+def test_a_group_in_a_oneof_does_not_keep_the_others_from_being_read() -> None:
+    text = """syntax = "proto2";
+    message M { oneof kind { int32 a = 1; group G = 2 { optional int32 x = 1; } string b = 3; } }"""
+    files = compile_proto("a.proto", {"a.proto": text})
+    given = {"descriptor": base64.b64encode(files.SerializeToString()).decode(), "message": "M"}
+    decoder = ProtobufFormat().decoder(pa.struct([("a", pa.int32())]), given)
+    payloads = pa.array([b"\x08\x05", b"\x13\x08\x01\x14", b"\x08\x05\x1a\x01x"])
+    assert decoder.decode(payloads).array.to_pylist() == [{"a": 5}, {"a": None}, {"a": None}]
+
+
 @pytest.mark.parametrize("name", ["../up.proto", "/etc/x.proto", "a\\b.proto", "", "a\0.proto"])
 def test_names_of_imports_stay_in_their_folder(name: str) -> None:
     with pytest.raises(FormatError, match="which is refused"):

@@ -37,6 +37,7 @@ FIRST = 'syntax = "proto3"; package r; message Order { int32 id = 1; }'
 SECOND = """syntax = "proto3"; package r; import "shared/item.proto";
 message Note { string text = 1; } message Order { int32 id = 1; s.Item item = 3;
   message Line { int32 n = 1; } }"""
+MOVED = 'syntax = "proto3"; package r; message Order { int32 id = 1; } message Note { string text = 1; }'
 ITEM = 'syntax = "proto3"; package s; message Item { string sku = 1; }'
 
 
@@ -120,6 +121,11 @@ def test_an_own_message_is_looked_up_in_the_registry(registry: FakeRegistry, tmp
     assert encoder.encode(pa.array([{"text": "x"}], kind)).to_pylist() == [frame_id(2) + b"\0\x0a\x01x"]
     [(subject, text)] = registry.asked
     assert subject == "orders-value"
+    # The indexes are those of the registered file, where the message may stand elsewhere.
+    moved = compile_proto("own.proto", {"own.proto": MOVED})
+    path.write_bytes(moved.SerializeToString())
+    encoder = ProtobufFormat().encoder(kind, given)
+    assert encoder.encode(pa.array([{"text": "x"}], kind)).to_pylist() == [frame_id(2) + b"\0\x0a\x01x"]
     assert FileDescriptorProto.FromString(base64.b64decode(text)).message_type[0].name == "Note"
 
 

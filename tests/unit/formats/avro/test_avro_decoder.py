@@ -307,3 +307,10 @@ def test_nulls_of_records_with_thousands_of_fields_may_not_grow_beyond_measure(k
 def test_bytes_that_are_left_over_are_of_no_field(kernel: AvroKernel) -> None:
     (reason,) = decode(kernel, [b"\x02\x04\x06"], record(("a", "int"), ("b", "int"))).bad.reasons
     assert "`" not in reason
+
+
+def test_what_a_bad_payload_looks_like_is_not_read_out_of_the_next_one(kernel: AvroKernel) -> None:
+    payloads: list[bytes | None] = [b"\0", b"\0\0\0\0\7\2", b"\xc3", b"\1\0\0\0\0\0\0\0\0"]
+    bad = decode(kernel, payloads, record(("a", "string"), ("b", "string"))).bad
+    assert bad.rows == (0, 1, 2, 3)
+    assert ["it begins as one" in reason for reason in bad.reasons] == [False, True, False, False]

@@ -185,6 +185,12 @@ def test_of_several_rows_that_do_not_fit_the_first_one_is_named_with_its_own_fie
         (pa.int64(), "int", "int64; it can't be written as int"),
         (pa.struct([("x", pa.int32())]), record(), "has no field `x`"),
         (pa.struct([]), record(("a", "int")), "`a` without a default"),
+        (pa.struct([]), record({"name": "a", "type": "int", "default": True}), "default of `a` .* is no int"),
+        (
+            pa.struct([]),
+            record({"name": "a", "type": "int", "default": 2**31}),
+            "default of `a` .* is no int",
+        ),
         (pa.timestamp("us"), MICROS, "can't be written as long"),
         (pa.time64("us"), MICROS, "can't be written as long"),
         (pa.timestamp("us", "UTC"), "long", "can't be written as long"),

@@ -52,6 +52,10 @@ def test_names_have_namespaces() -> None:
     schema = record(("a", inner), ("b", "E"), ("c", "x.y.E"), namespace="x.y")
     parsed = parse_schema(json.dumps(schema))
     assert [field.type.name for field in parsed.fields] == ["x.y.E"] * 3
+    # An empty one is none, and not that around it.
+    schema = record(("a", {**inner, "namespace": ""}), ("b", {**inner, "namespace": "z"}), namespace="x.y")
+    parsed = parse_schema(json.dumps(schema))
+    assert [field.type.name for field in parsed.fields] == ["E", "z.E"]
 
 
 def test_a_schema_may_use_names_of_others() -> None:

@@ -134,6 +134,15 @@ def test_an_unknown_schema_is_a_bad_row() -> None:
     assert "id 7 at http://registry" in decoded.bad.reasons[0]
 
 
+def test_a_schema_that_is_registered_later_is_known_then() -> None:
+    known: set[int] = set()
+    decoding = decoder(FakeRegistry(known.__contains__))
+    assert decoding.decode(binary(frame_id(7) + b"a")).bad.rows == (0,)
+    known.add(7)
+    decoded = decoding.decode(binary(frame_id(7) + b"a"))
+    assert (decoded.array.to_pylist(), decoded.bad.rows) == (["7:a"], ())
+
+
 def test_nulls_of_a_column_under_an_unknown_schema_are_good() -> None:
     decoded = decoder(FakeRegistry(lambda _: False)).decode(binary(None, frame_id(7), None))
     assert decoded.bad.rows == (1,)

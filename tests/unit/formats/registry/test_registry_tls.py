@@ -2,9 +2,11 @@
 
 import socket
 import ssl
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import trustme
@@ -94,6 +96,18 @@ def test_a_registry_that_asks_for_a_certificate(authority: trustme.CA) -> None:
         pytest.raises(RegistryError, match="schema with id 1"),
     ):
         asked(url, ssl_ca=pem(authority)).schema(1)
+
+
+def test_a_key_does_not_stay_in_a_file(
+    authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    own = authority.issue_cert("client")
+    key, chain = own.private_key_pem.bytes().decode(), own.cert_chain_pems[0].bytes().decode()
+    asked("https://of.a.key", ssl_key=key, ssl_certificate=chain)
+    with pytest.raises(RegistryError, match="must be PEM"):
+        asked("https://of.a.key", ssl_key=key, ssl_certificate="none")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_encrypted_key(authority: trustme.CA) -> None:

@@ -184,6 +184,7 @@ def test_an_unknown_id_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> Non
         (200, {}, {"schema": LONG, "references": [1]}),
         (200, {}, {"schema": LONG, "references": [{"name": "x", "subject": "y", "version": True}]}),
         (200, {}, {"schema": "[" * 500 + "]" * 500}),
+        (200, {}, {"schema": "[" * 500 + "]" * 500, "schemaType": "JSON"}),
         (200, {}, b'{"schema": "' + b"x" * registry_client.MAX_BODY_BYTES + b'"}'),
         (409, {}, {"error_code": 409, "message": "incompatible"}),
         (204, {}, b""),
@@ -295,6 +296,8 @@ def test_credentials_are_sent_and_never_shown() -> None:
     ("settings", "said"),
     [
         ({"url": "http://me:s3cr3t@h/"}, "user and password in it"),
+        ({"url": "https://s3cr3t@h/"}, "user and password in it"),
+        ({"url": "https://:s3cr3t@h/"}, "user and password in it"),
         ({"url": "ftp://h/"}, "must be https"),
         ({"url": "https:///x"}, "must be https"),
         ({"url": "https://h:99999/"}, "no URL"),
