@@ -125,6 +125,8 @@ def test_a_payload_without_anything_is_null(payload: bytes | None) -> None:
         (b'{"a":1', pa.int64(), 1, "malformed JSON at character 6"),
         (b'{"a":1}{"a":2}', pa.int64(), 1, "malformed JSON at character 7: something follows the object"),
         (b'{"a":1} x', pa.int64(), 1, "something follows the object"),
+        (b'{"a":1}}', pa.int64(), 1, "something follows the object"),
+        (b"{}}", pa.int64(), None, "something follows the object"),
         (b'{"a":1,}', pa.int64(), 1, "expected a member's name"),
         (b'{"a"}', pa.int64(), None, "expected ':'"),
         (b'{"a":}', pa.int64(), None, "expected a value"),
