@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,8 +13,8 @@ from spark_kafka_native.kafka import TopicPartition
 from spark_kafka_native.testing import MockBroker
 
 ALLOW, DENY = 3, 2
-READ = 3
-TOPIC = 2
+READ, WRITE = 3, 4
+TOPIC, CLUSTER = 2, 4
 ANY, LITERAL, PREFIXED = 1, 3, 4
 SHA_256, SHA_512 = 1, 2
 
@@ -63,6 +64,21 @@ def test_an_acl_is_added_and_removed_with_all_that_was_named(
     assert tuple(removed[name] for name in (*names, *where)) == expected
 
 
+def test_acls_are_listed_and_not_removed(broker: MockBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    rule = {"principal": "User:dave", "host": "*", "operation": READ, "permission_type": DENY}
+    resource = {"resource_type": CLUSTER, "resource_name": "kafka-cluster", "pattern_type": LITERAL}
+    broker.on("DescribeAcls", times=2).reply({"resources": [resource | {"acls": [rule]}]})
+    run(broker, "acls", "--cluster", "--operation", "read", "--operation", "write", "--json")
+    assert broker.asked("DeleteAcls") == []
+    sent = [one.fields for one in broker.asked("DescribeAcls")]
+    names = ("resource_type_filter", "resource_name_filter", "operation", "permission_type", "host_filter")
+    assert [tuple(one[name] for name in names) for one in sent] == [
+        (CLUSTER, "kafka-cluster", operation, ANY, None) for operation in (READ, WRITE)
+    ]
+    (shown,) = json.loads(capsys.readouterr().out)
+    assert (shown["permission"], shown["principal"], shown["operation"]) == ("deny", "User:dave", "read")
+
+
 def test_an_acl_without_a_host_is_for_every_one(broker: MockBroker) -> None:
     broker.on("CreateAcls").reply({"results": [{}]})
     run(broker, "acls", "add", "--principal", "User:dave", "--operation", "read", "--topic", "orders")
@@ -80,6 +96,19 @@ def test_a_dry_run_makes_no_topic_and_no_partition(broker: MockBroker) -> None:
     assert broker.leader("orders", 2) > 0
     with pytest.raises(ValueError, match="no partition 3"):
         broker.leader("orders", 3)
+
+
+def test_of_several_topics_those_that_stay_are_named(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker.create_topic("late")
+    assert main(["topics", "delete", "order", "late", "-b", broker.bootstrap_servers]) == 1
+    with broker.cluster.changed:
+        assert list(broker.cluster.topics) == ["orders"]
+    refused, deleted = capsys.readouterr().err.splitlines()
+    assert "deleting topic order: UNKNOWN_TOPIC_OR_PARTITION" in refused
+    assert deleted == "late: deleted"
+    assert main(["topics", "delete", "order", "--if-exists", "-b", broker.bootstrap_servers]) == 0
 
 
 def test_replicas_stay_in_their_order(broker: MockBroker) -> None:

@@ -201,3 +201,51 @@ def test_a_timestamp_that_is_no_whole_number_is_refused(
         )
         assert (code, f"timestamp_ms is a whole number, not {wrong}" in err) == (1, True)
         assert "1 record is in orders." in err
+
+
+def test_json_without_a_format_is_written_as_utf_8(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A text is its characters, and anything else the shortest JSON."""
+    with MockBroker() as broker:
+        broker.create_topic("orders")
+        lines = '{"key": {"a": "ä"}, "value": "ä"}\n{"key": [1, 2], "value": null}\n'
+        servers = ("orders", "--input", "json", "--json", "-b", broker.bootstrap_servers)
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
+        assert main(["produce", *servers]) == 0
+        found = [(record.key, record.value) for record in broker.records("orders")]
+    assert found == [('{"a":"ä"}'.encode(), "ä".encode()), (b"[1,2]", None)]
+    result = json.loads(capsys.readouterr().out)
+    assert result == {"topic": "orders", "confirmed": 2, "failed": 0, "error": None}
+
+
+def test_json_in_a_format_is_written_as_it_stands_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """But null is no value: it deletes the records of its key from a compacted topic."""
+    with MockBroker() as broker:
+        broker.create_topic("orders")
+        lines = b'{"value": null, "key": {"id": 1.50}}\n{"value": {"b": 1.10, "a" : []}, "key": null}\n'
+        formats = ("--input", "json", "--key-format", "json", "--value-format", "json")
+        servers = ("orders", *formats, "-b", broker.bootstrap_servers)
+        assert produced(monkeypatch, capsys, lines, *servers) == (0, "2 records are in orders.\n")
+        found = [(record.key, record.value) for record in broker.records("orders")]
+    assert found == [(b'{"id": 1.50}', None), (None, b'{"b": 1.10, "a" : []}')]
+
+
+def test_a_text_that_is_not_utf_8_is_refused_where_the_format_is_text() -> None:
+    encoded = TypedInput(FORMATS["text"], "value", "t").encode([b"a", None, b"x\xff", b"b"])
+    assert encoded == ([b"a", None], "not UTF-8 at byte 1")
+
+
+@pytest.mark.parametrize("option", ["-D", "-K"])
+def test_nothing_can_not_stand_between_records_or_their_parts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    with MockBroker() as broker:
+        broker.create_topic("orders")
+        with pytest.raises(SystemExit) as ended:
+            produced(monkeypatch, capsys, b"a\n", "orders", option, "", "-b", broker.bootstrap_servers)
+        assert broker.records("orders") == []
+    assert ended.value.code == 2
+    assert "must not be empty" in capsys.readouterr().err

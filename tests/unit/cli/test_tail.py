@@ -7,14 +7,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from support.brokers.scripted_broker import ScriptedCluster
+from support.brokers.scripted_broker import Log, ScriptedCluster, properties
 
 from spark_kafka_native.cli import tail
 from spark_kafka_native.cli.main import main
-from spark_kafka_native.kafka import Record, TopicPartition
+from spark_kafka_native.kafka import Record, Router, TopicPartition
 from spark_kafka_native.kafka.cluster import offsets
+from spark_kafka_native.kafka.config.client_config import ClientConfig
+from spark_kafka_native.kafka.model import IsolationLevel
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.testing import MockBroker
@@ -118,6 +121,44 @@ def test_following_begins_with_the_rest_once_it_has_a_leader(
         for timer in timers:
             timer.cancel()
     assert capfdbinary.readouterr().out == b"0\n1\n2\n"
+
+
+def test_partitions_that_are_added_are_read_once_and_from_their_beginning(
+    cluster: ScriptedCluster,
+) -> None:
+    class Run:
+        def __init__(self) -> None:
+            self.added: list[tuple[TopicPartition, int]] = []
+
+        def add(self, topic_partition: TopicPartition, offset: int) -> None:
+            self.added.append((topic_partition, offset))
+
+    first, added = TopicPartition("t", 0), TopicPartition("t", 1)
+    run: Any = Run()
+    router = Router(ClientConfig.from_properties(properties(cluster.bootstrap_servers)))
+    try:
+        level = IsolationLevel.READ_UNCOMMITTED
+        following = tail.Following(router, run, [first], level, late={}, growing=True)
+        following._add_new()
+        assert run.added == []
+        cluster.logs[added] = Log()
+        cluster.logs[added].append([b"20", b"21"])
+        for _ in range(3):
+            following._add_new()
+        assert run.added == [(added, 0)]
+    finally:
+        router.close()
+
+
+def test_names_and_patterns_of_topics_stand_side_by_side(
+    cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("line", "lines", "other", "_lines"):
+        cluster.create(name)
+    names = ["t", "li*", "^oth", "line"]
+    assert main(["offsets", *names, "--json", "-b", cluster.bootstrap_servers]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["topic"] for row in rows] == ["t", "line", "lines", "other"]
 
 
 @pytest.mark.parametrize("value", [[], ["--value-format", "string"]], ids=["key", "key and value"])

@@ -8,14 +8,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from support.brokers.scripted_broker import ScriptedCluster
+from support.brokers.scripted_broker import Log, ScriptedCluster
 
 from spark_kafka_native.cli.main import main
 from spark_kafka_native.kafka.admin.admin import Admin
 from spark_kafka_native.kafka.admin.groups import GroupListing
 from spark_kafka_native.kafka.cluster import offsets
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import BrokerError, DeadlineExceededError, PartialAnswerError
+from spark_kafka_native.kafka.errors import (
+    BrokerError,
+    DeadlineExceededError,
+    PartialAnswerError,
+    UnsupportedVersionError,
+)
 from spark_kafka_native.kafka.model import OffsetToCommit, TopicPartition
 from spark_kafka_native.kafka.protocol.api.find_coordinator import (
     Coordinator,
@@ -148,6 +153,40 @@ def test_a_transaction_whose_id_expires_while_it_is_looked_for_hangs(
     cluster[1].on(DescribeTransactionsRequest, lambda *_: refused)
     with pytest.raises(BrokerError, match="AUTHORIZATION"):
         admin.hanging_transactions(["a"])
+
+
+def test_a_producer_without_an_open_transaction_does_not_hang(admin: Admin, cluster: ScriptedCluster) -> None:
+    """However long ago it has written: its transactions have ended."""
+    cluster.logs[A1].leader = 1
+    idle = replace(OPEN_SINCE_EVER, producer_id=8, current_txn_start_offset=-1)
+
+    def both(request: DescribeProducersRequest, version: int) -> DescribeProducersResponse:
+        response = producers(request, version)
+        for partition in response.topics[0].partitions:
+            partition.active_producers.insert(0, idle)
+        return response
+
+    cluster[1].on(DescribeProducersRequest, both)
+    described = admin.describe_producers([A0])[A0]
+    assert [(one.producer_id, one.transaction_start_offset) for one in described] == [(8, None), (7, 1)]
+    hanging = admin.hanging_transactions(["a"])
+    assert [(one.topic_partition, one.producer.producer_id) for one in hanging] == [(A0, 7), (A1, 7)]
+
+
+def test_transactions_are_looked_for_in_partitions_that_were_just_added(
+    admin: Admin, cluster: ScriptedCluster
+) -> None:
+    del cluster.logs[A1]
+    assert [one.topic_partition for one in admin.hanging_transactions(["a"])] == [A0]
+    cluster.logs[A1] = Log()
+    assert [one.topic_partition for one in admin.hanging_transactions(["a"])] == [A0, A1]
+
+
+def test_a_leader_that_can_not_be_asked_is_the_error_at_once(admin: Admin, cluster: ScriptedCluster) -> None:
+    """Not a response without the partition, which another attempt might have."""
+    del cluster[1].versions[DescribeProducersRequest.api_key]
+    with pytest.raises(UnsupportedVersionError):
+        admin.describe_producers([A0])
 
 
 def test_a_single_partition_is_waited_for(cluster: ScriptedCluster) -> None:

@@ -14,12 +14,15 @@ from spark_kafka_native.kafka.admin.admin import Admin
 from spark_kafka_native.kafka.admin.configs import ConfigResource
 from spark_kafka_native.kafka.admin.groups import read_classic_group, read_consumer_group
 from spark_kafka_native.kafka.admin.topics import NewTopic
+from spark_kafka_native.kafka.cluster import split_commit
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, OffsetOutOfRangeError
 from spark_kafka_native.kafka.model import OffsetAt, TopicPartition
 from spark_kafka_native.kafka.protocol.api.cluster import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
     ElectLeadersRequest,
     ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
@@ -53,6 +56,8 @@ from spark_kafka_native.kafka.protocol.api.groups import (
     DescribeGroupsResponse,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
 )
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_native.kafka.protocol.api.topics import (
@@ -381,6 +386,90 @@ def test_a_group_that_refuses_to_forget_offsets_is_named_at_once(
     with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
         admin.delete_group_offsets("g", [A0, A1])
     assert len(asked(cluster, OffsetDeleteRequest)) == 1
+
+
+def forgotten(*codes: ErrorCode) -> OffsetDeleteResponse:
+    """What became of the first partitions of a."""
+    partitions = [
+        OffsetDeleteResponsePartition(partition_index=index, error_code=code)
+        for index, code in enumerate(codes)
+    ]
+    topics = [OffsetDeleteResponseTopic(name="a", partitions=partitions)]
+    return OffsetDeleteResponse(error_code=NONE, throttle_time_ms=0, topics=topics)
+
+
+def test_offsets_that_a_group_does_not_forget_are_named_alone(cluster: ScriptedCluster, admin: Admin) -> None:
+    answer_all(cluster, OffsetDeleteRequest, forgotten(NONE, NONE))
+    admin.delete_group_offsets("g", [A1, A0])
+    answer_all(cluster, OffsetDeleteRequest, forgotten(NONE, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC))
+    with pytest.raises(BrokerError, match="for a-1: GROUP_SUBSCRIBED_TO_TOPIC") as raised:
+        admin.delete_group_offsets("g", [A1, A0])
+    assert not hasattr(raised.value, "__notes__")
+
+
+def test_a_refused_part_of_the_offsets_does_not_count_for_the_rest(
+    cluster: ScriptedCluster, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(split_commit, "MAX_COMMIT_BYTES", 1)  # each partition is a part of its own
+
+    def delete(request: OffsetDeleteRequest, _version: int) -> OffsetDeleteResponse:
+        if request.topics[0].partitions[0].partition_index == 0:
+            return replace(forgotten(), error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED, topics=[])
+        return forgotten(NONE, NONE)
+
+    answer_all(cluster, OffsetDeleteRequest, delete)
+    with pytest.raises(BrokerError, match="for a-0: GROUP_AUTHORIZATION_FAILED") as raised:
+        admin.delete_group_offsets("g", [A0, A1])
+    assert not hasattr(raised.value, "__notes__")
+    asked_for = [
+        [part.partition_index for topic in one.topics for part in topic.partitions]
+        for one in asked(cluster, OffsetDeleteRequest)
+    ]
+    assert asked_for == [[0], [1]]
+
+
+def test_directories_that_a_broker_does_not_show_are_an_error(cluster: ScriptedCluster, admin: Admin) -> None:
+    shown = DescribeLogDirsResponse(throttle_time_ms=0, error_code=NONE, results=[])
+    answer_all(cluster, DescribeLogDirsRequest, shown)
+    assert admin.describe_log_dirs() == []
+    refused = replace(shown, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    cluster[2].on(DescribeLogDirsRequest, refused)
+    with pytest.raises(BrokerError, match="directories of broker 2: CLUSTER_AUTHORIZATION_FAILED"):
+        admin.describe_log_dirs()
+
+
+def test_a_reassignment_that_is_refused_is_named_and_not_the_others(
+    cluster: ScriptedCluster, admin: Admin
+) -> None:
+    codes = (NONE, ErrorCode.INVALID_REPLICA_ASSIGNMENT)
+    results = [
+        ReassignablePartitionResponse(partition_index=index, error_code=code, error_message=None)
+        for index, code in enumerate(codes)
+    ]
+    response = AlterPartitionReassignmentsResponse(
+        throttle_time_ms=0,
+        error_code=NONE,
+        error_message=None,
+        responses=[ReassignableTopicResponse(name="a", partitions=results)],
+    )
+    answer_all(cluster, AlterPartitionReassignmentsRequest, response)
+    with pytest.raises(BrokerError, match="reassigning a-1: INVALID_REPLICA_ASSIGNMENT") as raised:
+        admin.reassign({A0: [1], A1: [9]})
+    assert not hasattr(raised.value, "__notes__")
+    whole = replace(response, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, responses=[])
+    answer_all(cluster, AlterPartitionReassignmentsRequest, whole)
+    with pytest.raises(BrokerError, match="reassigning a-0: CLUSTER_AUTHORIZATION_FAILED") as raised:
+        admin.reassign({A0: [1], A1: [9]})
+    assert len(raised.value.__notes__) == 1
+
+
+@pytest.mark.parametrize("value", [5, True, b"5"])
+def test_a_value_of_a_config_that_is_no_text_is_refused(
+    cluster: ScriptedCluster, admin: Admin, value: Any
+) -> None:
+    with pytest.raises(ValueError, match=r"are texts, not 's'"):
+        admin.alter_configs(ConfigResource.topic("a"), {"s": value})
+    assert asked(cluster, IncrementalAlterConfigsRequest) == []
 
 
 def test_a_refusal_of_reassignments_is_not_taken_for_none(cluster: ScriptedCluster, admin: Admin) -> None:

@@ -18,12 +18,13 @@ from spark_kafka_native.kafka.config.client_config import (
     ProducerConfig,
     SecurityConfig,
     SecurityProtocol,
+    TransactionConfig,
     configs_from,
     split_address,
     unknown_properties,
 )
 from spark_kafka_native.kafka.config.properties import Properties, property_field
-from spark_kafka_native.kafka.config.reader_config import OffsetReset
+from spark_kafka_native.kafka.config.reader_config import OffsetReset, ReaderConfig
 from spark_kafka_native.kafka.config.secret import Secret
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import Acks, IsolationLevel, OffsetAt
@@ -81,6 +82,9 @@ def test_defaults_are_javas() -> None:
         ("ssl.endpoint.identification.algorithm", "ldaps", "must be https"),
         ("ssl.truststore.location", "a.JKS", "keytool"),
         ("ssl.keystore.key", "secret", "must be given together"),
+        ("client.dns.lookup", "all", "must be use_all_dns_ips or resolve_canonical"),
+        ("broker.address.family", "v5", "must be one of any, v4, v6"),
+        ("source.address", "localhost", "must be an IP address of this machine"),
         ("bootstrap.servers", "", "must name at least one"),
         ("bootstrap.servers", "a", "'a' is not host:port"),
         ("bootstrap.servers", "a:1,b:x", "'b:x' is not host:port"),
@@ -203,6 +207,15 @@ def test_texts_are_parsed_to_their_values(
         (ConsumerConfig, {"isolation_level": 1}, "must be read_uncommitted or read_committed, not 1"),
         (ConsumerConfig, {"check_crcs": 1}, "check.crcs must be of the type bool"),
         (ConsumerConfig, {"header_keys": "strict"}, "header_keys must be of the type HeaderKeys"),
+        (ReaderConfig, {"auto_offset_reset": "by_duration:P"}, "must be earliest, latest, none or by_dur"),
+        (ReaderConfig, {"auto_offset_reset": "by_duration:PT"}, "must be earliest, latest, none or by_dur"),
+        (ReaderConfig, {"auto_offset_reset": "PT24H"}, "must be earliest, latest, none or by_duration"),
+        (
+            TransactionConfig,
+            {"transactional_id": "t", "transaction_timeout_ms": 0},
+            "transaction.timeout.ms must be between 1",
+        ),
+        (TransactionConfig, {}, "transactional.id must be given"),
         (ProducerConfig, {"acks": 2}, r"acks must be all \(or -1\), 1 or 0, not 2"),
         (ProducerConfig, {"acks": "most"}, "acks must be all"),
         (ProducerConfig, {"compression_type": "brotli"}, "compression.type must be one of none, gzip"),

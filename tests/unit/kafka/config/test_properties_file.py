@@ -17,6 +17,8 @@ from spark_kafka_native.kafka.errors import ConfigError
         ("# x=y\n! z=1\n\n  # w\na=#b", {"a": "#b"}),
         ("a=b=c:d", {"a": "b=c:d"}),
         ("a=b\\\n   c\\\n  d\ne=f", {"a": "bcd", "e": "f"}),
+        ("a=b\\\n # c\nd=e", {"a": "b# c", "d": "e"}),
+        ("a=b\\\n\nc=d", {"a": "b", "c": "d"}),
         ("a=b\\\\\nc=d", {"a": "b\\", "c": "d"}),
         (r"a\=b\ c\:=d\te\n\u00e4\q", {"a=b c:": "d\te\nä" + "q"}),
         ("a=\\uD83D\\uDE00", {"a": "😀"}),

@@ -70,6 +70,12 @@ def test_the_region_is_in_the_brokers_names(host: str, region: str | None) -> No
     assert ClientConfig.from_properties(chosen).security.aws_region == "eu-west-3"
 
 
+def test_a_token_provider_that_is_named_is_that_of_msk_too() -> None:
+    given = {name: value for name, value in IAM.items() if name != "sasl.jaas.config"}
+    config = SecurityConfig.from_properties(given | {"sasl.oauthbearer.token.provider": "mine:token"})
+    assert (config.mechanism, config.token_provider) == ("OAUTHBEARER", "mine:token")
+
+
 def test_a_login_module_of_msk_needs_its_mechanism() -> None:
     given = IAM | {"sasl.mechanism": "SCRAM-SHA-512"}
     with pytest.raises(ConfigError, match=r"has the IAMLoginModule, but sasl.mechanism=SCRAM-SHA-512"):

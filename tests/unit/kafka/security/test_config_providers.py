@@ -11,7 +11,13 @@ import pytest
 from spark_kafka_native.kafka.config.secret import Secret
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.security import config_providers
-from spark_kafka_native.kafka.security.config_providers import MAX_VALUE_BYTES, check_url, read_file, resolve
+from spark_kafka_native.kafka.security.config_providers import (
+    MAX_VALUE_BYTES,
+    check_url,
+    read_file,
+    resolve,
+    resolve_registry,
+)
 
 MARKED = "marked-content"
 
@@ -152,6 +158,17 @@ def test_only_allowed_urls_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     for other in ("https://a/token", ""):
         with pytest.raises(ConfigError, match="is not among PYKAFKA_ALLOWED_URLS"):
             check_url("x", other)
+
+
+def test_only_settings_of_a_registry_are_references(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A schema, or a column's name, may look like one."""
+    monkeypatch.setenv("REGISTRY_PASSWORD", "p")
+    monkeypatch.setenv(config_providers.ALLOWED_URLS, "https://a, https://b")
+    given = {"registry.url": "https://a,https://b", "registry.password": "env:REGISTRY_PASSWORD"}
+    other = {"rowtag": "env:REGISTRY_PASSWORD"}
+    assert resolve_registry(given | other) == given | other | {"registry.password": "p"}
+    with pytest.raises(ConfigError, match=r"registry.url: this URL is not among"):
+        resolve_registry({"registry.url": "https://a,https://c"})
 
 
 def test_files_of_processes_are_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -512,6 +512,34 @@ def test_a_kdc_that_is_silent_takes_the_time_of_one_connection() -> None:
     assert shared.current() == "ticket 3"
 
 
+def test_a_ticket_at_its_end_is_given_to_no_thread_while_another_one_logs_in() -> None:
+    now, asked = [0.0], [0]
+    seen: list[str] = []
+    looking = threading.Event()
+
+    def clock() -> float:
+        if threading.current_thread() is other:
+            looking.set()
+        return now[0]
+
+    def acquire() -> tuple[str, float]:
+        asked[0] += 1
+        if asked[0] == 2:
+            other.start()
+            looking.wait(60)
+            other.join(0.1)  # it has nothing to return before the end of this login
+        return f"ticket {asked[0]}", 101.0
+
+    shared = SharedCredential(acquire, clock=clock)
+    other = threading.Thread(target=lambda: seen.append(shared.current()))
+    shared.current()
+    now[0] = 100.0
+    seen.append(shared.current())
+    other.join(60)
+    assert seen == ["ticket 2", "ticket 2"]
+    assert asked == [2]
+
+
 def test_only_the_credential_that_has_expired_is_replaced() -> None:
     made = iter([("first", 100.0), ("second", 100.0)])
     shared = SharedCredential(lambda: next(made), clock=lambda: 0.0)

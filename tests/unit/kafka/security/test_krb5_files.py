@@ -38,6 +38,7 @@ CONF = """\
   Broker.Other.com = HOST.COM
   .example.com = EXAMPLE.COM
   bare.org = BARE.ORG
+  broker.other.com = LATER.COM
 ; comment
 [appdefaults]
   kdc = nowhere

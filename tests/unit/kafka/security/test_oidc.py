@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trustme
@@ -20,7 +21,7 @@ from spark_kafka_native.kafka.config.secret import Secret
 from spark_kafka_native.kafka.config.security_config import SecurityConfig
 from spark_kafka_native.kafka.errors import AuthenticationError, ConfigError, NetworkError
 from spark_kafka_native.kafka.runtime.deadline import Deadline
-from spark_kafka_native.kafka.security import config_providers, oidc
+from spark_kafka_native.kafka.security import config_providers, oidc, tokens
 from spark_kafka_native.kafka.security.oidc import ClientCredentials, fetch_token
 from spark_kafka_native.kafka.security.tokens import current_token
 
@@ -68,6 +69,18 @@ class Endpoint:
                 if self._listener.fileno() < 0:
                     return
 
+    @property
+    def properties(self) -> dict[str, str]:
+        """Of a client that logs in with its tokens."""
+        return {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.token.endpoint.url": self.url,
+            "sasl.oauthbearer.client.credentials.client.id": "me",
+            "sasl.oauthbearer.client.credentials.client.secret": MARKED,
+            "https.ca.location": str(self.ca),
+        }
+
     def close(self) -> None:
         self._listener.close()
 
@@ -103,17 +116,25 @@ def test_a_token_is_kept_as_long_as_its_endpoint_says(
     endpoint: Endpoint, lifetime_s: int | None, asked: int
 ) -> None:
     endpoint.answer = lambda: answer({"access_token": "abc", "expires_in": lifetime_s})
-    given = {
-        "security.protocol": "SASL_SSL",
-        "sasl.mechanism": "OAUTHBEARER",
-        "sasl.oauthbearer.token.endpoint.url": endpoint.url,
-        "sasl.oauthbearer.client.credentials.client.id": "me",
-        "sasl.oauthbearer.client.credentials.client.secret": MARKED,
-        "https.ca.location": str(endpoint.ca),
-    }
-    config = SecurityConfig.from_properties(given)
+    config = SecurityConfig.from_properties(endpoint.properties)
     found = [current_token(config, Deadline.after_ms(60_000)).reveal() for _ in range(3)]
     assert (found, len(endpoint.asked)) == (["abc"] * 3, asked)
+
+
+def test_the_lifetime_of_a_token_begins_when_it_is_asked_for(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its issuer counts from its answer at the latest: one that comes late ends no later."""
+    now = [1_000.0]
+
+    def late() -> bytes:
+        now[0] += 40
+        return answer({"access_token": "abc", "expires_in": 300})
+
+    endpoint.answer = late
+    monkeypatch.setattr(tokens, "time", SimpleNamespace(time=lambda: now[0]))
+    fetch = tokens._fetcher(SecurityConfig.from_properties(endpoint.properties))
+    assert fetch(Deadline.after_ms(60_000)) == ("abc", 1_300.0)
 
 
 @pytest.mark.parametrize("lifetime", [None, "300", True, -1, 0, 10**400, float("inf")])
@@ -190,6 +211,17 @@ def test_a_closed_port_is_a_network_error() -> None:
     )
     with pytest.raises(NetworkError, match=r"can't be asked \(Connection refused\)"):
         fetch_token(credentials, Deadline.after_ms(2_000))
+
+
+def test_a_name_that_can_not_be_looked_up_is_a_network_error(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def resolved(*_: object) -> list[object]:
+        raise NetworkError("no name server answers")
+
+    monkeypatch.setattr(oidc, "resolved", resolved)
+    with pytest.raises(NetworkError, match=r"the token endpoint can't be asked.*no name server answers"):
+        endpoint.fetch()
 
 
 def test_a_certificate_of_an_untrusted_authority_is_refused(endpoint: Endpoint) -> None:

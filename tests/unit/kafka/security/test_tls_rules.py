@@ -174,6 +174,21 @@ def test_a_client_certificate_is_shown(
     assert dict(pair[0] for pair in listener.clients[0]["subject"])["commonName"] == "client"
 
 
+def test_passwords_of_stores_may_be_references(
+    listen: Any, authority: trustme.CA, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STORE_PASSWORD", PASSWORD)
+    listener = listen(wanting_client(authority))
+    stores = {
+        "ssl_keystore_location": folder / "store.p12",
+        "ssl_keystore_password": "env:STORE_PASSWORD",
+        "ssl_truststore_location": folder / "trust.p12",
+        "ssl_truststore_password": "env:STORE_PASSWORD",
+    }
+    greet(listener, folder, **stores)
+    assert len(listener.clients) == 1
+
+
 @pytest.mark.parametrize("name", ["ssl_keystore_key", "ssl_keystore_key_secret", "ssl_key_pem"])
 def test_inline_pem_and_references(listen: Any, authority: trustme.CA, folder: Path, name: str) -> None:
     listener = listen(wanting_client(authority))

@@ -1,0 +1,81 @@
+"""`Cluster`: its connections end with it, and its offsets are those of its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.brokers.scripted_broker import HangUp, ScriptedCluster
+
+from spark_kafka_native.kafka import Cluster, Router, TopicPartition, cluster_client
+from spark_kafka_native.kafka.config.client_config import ClientConfig
+from spark_kafka_native.kafka.errors import ClientClosedError, KafkaError
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@pytest.fixture
+def brokers() -> Iterator[ScriptedCluster]:
+    with ScriptedCluster(2) as running:
+        running.create("t", partitions=2)
+        yield running
+
+
+def test_a_cluster_that_does_not_answer_leaves_no_connection_behind(
+    brokers: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Router] = []
+
+    class Seen(Router):
+        def __init__(self, *given: Any, **settings: Any) -> None:
+            super().__init__(*given, **settings)
+            made.append(self)
+
+    monkeypatch.setattr(cluster_client, "Router", Seen)
+    for broker in brokers.brokers.values():
+        broker.on(MetadataRequest, HangUp)
+    with pytest.raises(KafkaError) as raised:
+        Cluster.connect(brokers.bootstrap_servers, timeout=0.1, retry_backoff_ms=5)
+    assert not isinstance(raised.value, ClientClosedError)
+    [router] = made
+    with pytest.raises(ClientClosedError):
+        router.metadata(())
+
+
+def test_a_shared_router_outlives_a_cluster(brokers: ScriptedCluster) -> None:
+    router = Router(ClientConfig.from_properties({"bootstrap.servers": brokers.bootstrap_servers}))
+    try:
+        Cluster.connect(router=router).close()
+        with Cluster.connect(router=router) as cluster:
+            assert [broker.node_id for broker in cluster.brokers()] == [1, 2]
+        assert router.metadata(("t",)).topic("t").partitions.keys() == {0, 1}
+    finally:
+        router.close()
+
+
+@pytest.mark.parametrize(("level", "end"), [("read_uncommitted", 3), ("read_committed", 1)])
+def test_the_end_of_a_log_is_that_of_the_isolation_level(
+    brokers: ScriptedCluster, level: str, end: int
+) -> None:
+    """Records of an open transaction are behind the end of a reader of committed ones."""
+    brokers.logs[T0].append([b"0", b"1", b"2"])
+    brokers.logs[T0].last_stable_offset = 1
+    with Cluster.connect(brokers.bootstrap_servers, isolation_level=level) as cluster:
+        assert cluster.offsets("t", 0) == (0, end)
+        assert cluster.end_offsets([T0, T1]) == {T0: end, T1: 0}
+        assert cluster.list_offset("t", 0).offset == end
+        assert cluster.beginning_offsets([T0]) == {T0: 0}
+
+
+def test_brokers_are_asked_for_again_once_they_are_old(brokers: ScriptedCluster) -> None:
+    with Cluster.connect(brokers.bootstrap_servers, metadata_max_age_ms=0) as always:
+        before = len(brokers.mock.asked("Metadata"))
+        controller = always.controller()
+        assert controller in always.brokers()
+        assert len(brokers.mock.asked("Metadata")) == before + 2
+    with Cluster.connect(brokers.bootstrap_servers) as seldom:
+        before = len(brokers.mock.asked("Metadata"))
+        assert seldom.controller() in seldom.brokers()
+        assert len(brokers.mock.asked("Metadata")) == before
