@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from support.brokers.scripted_broker import Log, ScriptedCluster, properties
 
 from spark_kafka_native.cli import tail
 from spark_kafka_native.cli.main import main
+from spark_kafka_native.cli.offsets import parse_offset_spec
 from spark_kafka_native.kafka import Record, Router, TopicPartition
 from spark_kafka_native.kafka.cluster import offsets
 from spark_kafka_native.kafka.config.client_config import ClientConfig
@@ -126,26 +128,40 @@ def test_following_begins_with_the_rest_once_it_has_a_leader(
 def test_partitions_that_are_added_are_read_once_and_from_their_beginning(
     cluster: ScriptedCluster,
 ) -> None:
-    class Run:
-        def __init__(self) -> None:
-            self.added: list[tuple[TopicPartition, int]] = []
-
-        def add(self, topic_partition: TopicPartition, offset: int) -> None:
-            self.added.append((topic_partition, offset))
-
-    first, added = TopicPartition("t", 0), TopicPartition("t", 1)
-    run: Any = Run()
+    first, new = TopicPartition("t", 0), TopicPartition("t", 1)
+    added: list[tuple[TopicPartition, int]] = []
+    run: Any = SimpleNamespace(add=lambda tp, offset: added.append((tp, offset)))
     router = Router(ClientConfig.from_properties(properties(cluster.bootstrap_servers)))
     try:
         level = IsolationLevel.READ_UNCOMMITTED
         following = tail.Following(router, run, [first], level, late={}, growing=True)
         following._add_new()
-        assert run.added == []
-        cluster.logs[added] = Log()
-        cluster.logs[added].append([b"20", b"21"])
+        assert added == []
+        cluster.logs[new] = Log()
+        cluster.logs[new].append([b"20", b"21"])
         for _ in range(3):
             following._add_new()
-        assert run.added == [(added, 0)]
+        assert added == [(new, 0)]
+    finally:
+        router.close()
+
+
+@pytest.mark.parametrize(("level", "start"), [("READ_UNCOMMITTED", 18), ("READ_COMMITTED", 5)])
+def test_partitions_that_are_late_begin_at_the_end_of_the_isolation_level(
+    cluster: ScriptedCluster, level: str, start: int
+) -> None:
+    late = TopicPartition("t", 0)
+    cluster.logs[late].last_stable_offset = 7
+    added: list[tuple[TopicPartition, int]] = []
+    run: Any = SimpleNamespace(add=lambda tp, offset: added.append((tp, offset)))
+    router = Router(ClientConfig.from_properties(properties(cluster.bootstrap_servers)))
+    try:
+        places = {late: parse_offset_spec("-2")}
+        isolation = IsolationLevel[level]
+        following = tail.Following(router, run, [late], isolation, late=places, growing=False)
+        for _ in range(2):
+            following._add_late()
+        assert added == [(late, start)]
     finally:
         router.close()
 

@@ -202,6 +202,10 @@ def test_a_timeout_that_was_typed_is_the_one_that_counts(tmp_path: Path) -> None
     assert options.given_properties(given(bootstrap="h", config=file, timeout=5))[name] == "5000"
     assert options.given_properties(given(bootstrap="h", config=file))[name] == "60000"
     assert options.given_properties(given(bootstrap="h"))[name] == "30000"
+    _, config = options.producer_configs(given(bootstrap="h", config=file, timeout=5))
+    assert (config.delivery_timeout_ms, config.max_block_ms) == (5_000, 5_000)
+    _, config = options.producer_configs(given(bootstrap="h"))
+    assert (config.delivery_timeout_ms, config.max_block_ms) == (120_000, 60_000)
 
 
 def test_what_nobody_listens_to_changes_no_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:

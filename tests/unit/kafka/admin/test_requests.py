@@ -37,6 +37,7 @@ from spark_kafka_native.kafka.protocol.api.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from spark_kafka_native.kafka.protocol.api.find_coordinator import FindCoordinatorRequest
 from spark_kafka_native.kafka.protocol.api.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -405,6 +406,43 @@ def test_offsets_that_a_group_does_not_forget_are_named_alone(cluster: ScriptedC
     with pytest.raises(BrokerError, match="for a-1: GROUP_SUBSCRIBED_TO_TOPIC") as raised:
         admin.delete_group_offsets("g", [A1, A0])
     assert not hasattr(raised.value, "__notes__")
+
+
+def test_a_coordinator_that_has_moved_is_looked_up_again(cluster: ScriptedCluster, admin: Admin) -> None:
+    """The one before would be asked until the time is over."""
+    moved = replace(forgotten(), error_code=ErrorCode.NOT_COORDINATOR, topics=[])
+    answers: list[Any] = [moved, forgotten(NONE)]
+    answer_all(cluster, OffsetDeleteRequest, lambda *_: answers.pop(0))
+    admin.delete_group_offsets("g", [A0])
+    assert len(asked(cluster, FindCoordinatorRequest)) == 2
+    codes = [ErrorCode.NOT_COORDINATOR, NONE]
+
+    def delete(request: DeleteGroupsRequest, _version: int) -> DeleteGroupsResponse:
+        [name] = request.groups_names
+        result = DeletableGroupResult(group_id=name, error_code=codes.pop(0))
+        return DeleteGroupsResponse(throttle_time_ms=0, results=[result])
+
+    answer_all(cluster, DeleteGroupsRequest, delete)
+    admin.delete_groups(["g"])
+    assert len(asked(cluster, FindCoordinatorRequest)) == 3
+
+
+def test_a_broker_that_has_just_started_is_asked_for_its_configs(
+    cluster: ScriptedCluster, admin: Admin
+) -> None:
+    there = {1}
+
+    def metadata(request: MetadataRequest, version: int) -> MetadataResponse:
+        response = cluster.metadata(request, version)
+        return replace(response, brokers=[one for one in response.brokers if one.node_id in there])
+
+    answer_all(cluster, MetadataRequest, metadata)
+    answer_all(cluster, IncrementalAlterConfigsRequest, altered)
+    with pytest.raises(BrokerError, match=r"no such broker just now; there are 1\)$"):
+        admin.alter_configs(ConfigResource.broker(2), {"x": "y"})
+    there.add(2)
+    admin.alter_configs(ConfigResource.broker(2), {"x": "y"})
+    assert len(cluster[2].requests(IncrementalAlterConfigsRequest)) == 1
 
 
 def test_a_refused_part_of_the_offsets_does_not_count_for_the_rest(

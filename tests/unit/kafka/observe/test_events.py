@@ -105,6 +105,16 @@ def test_a_stream_of_a_closed_source_is_at_its_end(source: EventSource[Step]) ->
     assert list(source.subscribe(1)) == []
 
 
+def test_a_stream_that_is_made_while_the_source_closes_is_at_its_end(
+    source: EventSource[Step], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its reader would wait for ever."""
+    first, made = source.subscribe(1), []
+    monkeypatch.setattr(first, "close", lambda: made.append(source.subscribe(1)))
+    source.close()
+    assert [stream.closed for stream in made] == [True]
+
+
 def test_it_waits_no_longer_than_the_timeout(source: EventSource[Step]) -> None:
     assert source.subscribe(1).take(timeout=0.001) is None
 

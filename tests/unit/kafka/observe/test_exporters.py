@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.forked_child import holds_in_forked_child
 
 from spark_kafka_native.kafka.consumer.fetched_records import WorkStatus, WorkUnit
 from spark_kafka_native.kafka.errors import ConfigError
@@ -239,6 +240,19 @@ def test_each_collection_is_one_snapshot(monkeypatch: pytest.MonkeyPatch) -> Non
         1.0, rel=0.2
     )
     assert not [name for name, _ in meter.collect() if name == "kafka.client.request.duration"]  # nothing new
+
+
+def test_opentelemetry_gets_nothing_out_of_a_forked_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that the parent had counted would be counted twice."""
+    monkeypatch.setitem(sys.modules, "opentelemetry.metrics", Api)
+    monkeypatch.setitem(sys.modules, "opentelemetry", Api)
+    client, meter = Client(), Meter()
+    export_to_opentelemetry(client, meter)
+    client.request(1.0)
+    client.connections = 3
+    assert holds_in_forked_child(lambda: meter.collect() == {})
+    told = meter.collect()
+    assert (told[key("kafka.client.requests", api="Fetch")], told[key("kafka.client.connections")]) == (1, 3)
 
 
 def test_without_opentelemetry_the_error_has_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from spark_kafka_native.kafka.config.jaas import OAUTHBEARER_MODULE
+from spark_kafka_native.kafka.config.secret import Secret
 from spark_kafka_native.kafka.config.security_config import SecurityConfig
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.runtime.deadline import Deadline
+from spark_kafka_native.kafka.security.credentials import client_credentials
 from spark_kafka_native.kafka.security.tokens import current_token
 
 
@@ -44,6 +46,20 @@ def test_another_claim_may_be_the_principal() -> None:
     _, claims = token_of('unsecuredLoginStringClaim_user="bob" unsecuredLoginPrincipalClaimName="user"')
     assert claims["user"] == "bob"
     assert claims["exp"] - claims["iat"] == pytest.approx(3600)
+
+
+def test_the_properties_of_client_credentials_come_before_the_options_of_the_login_module() -> None:
+    """Id and secret of the same client: with the secret of another one its login would be refused."""
+    properties = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": "https://token/",
+        "sasl.jaas.config": f'{OAUTHBEARER_MODULE} required clientId="i" clientSecret="s" scope="c";',
+    }
+    assert client_credentials(SecurityConfig.from_properties(properties)) == ("i", Secret("s"), "c")
+    name = "sasl.oauthbearer.client.credentials.client"
+    both = properties | {f"{name}.id": "I", f"{name}.secret": "S", "sasl.oauthbearer.scope": "C"}
+    assert client_credentials(SecurityConfig.from_properties(both)) == ("I", Secret("S"), "C")
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 import trustme
+from cryptography.hazmat.primitives.serialization import NoEncryption, load_pem_private_key, pkcs12
+from cryptography.x509 import load_pem_x509_certificate
 from support.brokers.scripted_broker import properties
 from support.brokers.tls_server import PASSWORD, greet, server, wanting_client
 
@@ -268,6 +270,22 @@ def test_unusable_files_are_named_and_never_shown(folder: Path, given: dict[str,
     shown = str(caught.value)
     assert PASSWORD not in shown
     assert "PRIVATE KEY" not in shown
+
+
+def test_a_store_shows_the_authorities_between_its_certificate_and_the_trusted_one(
+    listen: Any, authority: trustme.CA, folder: Path, tmp_path: Path
+) -> None:
+    """A broker that trusts the root alone can't verify the certificate without them."""
+    between = authority.create_child_ca()
+    client = between.issue_cert("client@example.org", common_name="client")
+    leaf, *others = (load_pem_x509_certificate(blob.bytes()) for blob in client.cert_chain_pems)
+    key: Any = load_pem_private_key(client.private_key_pem.bytes(), None)
+    content = pkcs12.serialize_key_and_certificates(b"client", key, leaf, others, NoEncryption())
+    (tmp_path / "client.p12").write_bytes(content)
+    listener = listen(wanting_client(authority))
+    greet(listener, folder, ssl_keystore_location=tmp_path / "client.p12")
+    assert dict(pair[0] for pair in listener.clients[0]["subject"])["commonName"] == "client"
+    assert others
 
 
 def test_a_wrong_passphrase_does_not_ask_at_the_terminal(folder: Path) -> None:

@@ -52,6 +52,10 @@ class Fetches:
         self.failure: Exception | None = None
         self.source = TokenSource(self.fetch, clock=lambda: self.now, uniform=lambda _low, high: high)
 
+    def advance(self, seconds: float) -> str:
+        self.now += seconds
+        return "late"
+
     def fetch(self, _deadline: Deadline) -> tuple[str, float | None]:
         if self.failure is not None:
             raise self.failure
@@ -92,6 +96,10 @@ def test_the_old_token_serves_while_no_new_one_comes(caplog: pytest.LogCaptureFi
 def test_an_expired_token_is_not_even_sent() -> None:
     with pytest.raises(AuthenticationError, match="the token has expired already"):
         Fetches(0).token()
+    slow = Fetches()
+    slow.source = TokenSource(lambda _: (slow.advance(100), 1_100.0), clock=lambda: slow.now)
+    with pytest.raises(AuthenticationError, match="the token has expired already"):
+        slow.token()
     expired = jwt(sub="a", exp=int(time.time()) - 1)
     with pytest.raises(AuthenticationError, match="the token has expired already") as caught:
         current_token(security(token=expired), soon())
