@@ -121,7 +121,9 @@ class ClusterAdmin(AdminFamily):
                 for one in topic.partitions
             ]
 
-        self._settle(wanted, ask, Task("reassigning", "Alter"), limit)
+        # Only the end of a reassignment is refused so, and so it has been ended.
+        ended = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+        self._settle(wanted, ask, Task("reassigning", "Alter", done_by_lost=ended), limit)
 
     def list_reassignments(self, timeout: Timeout = None) -> dict[TopicPartition, Reassignment]:
         """The partitions with a reassignment in progress. Raises `BrokerError`."""

@@ -94,7 +94,8 @@ class ScramAdmin(AdminFamily):
             results = self._ask_controller(request, limit).results
             return [ItemResult(one.user, one.error_code, one.error_message) for one in results]
 
-        self._settle([user], ask, Task("altering SCRAM user", "Alter"), limit)
+        gone = ErrorCode.RESOURCE_NOT_FOUND if request.deletions else None
+        self._settle([user], ask, Task("altering SCRAM user", "Alter", done_by_lost=gone), limit)
 
 
 def _number(mechanism: str) -> int:

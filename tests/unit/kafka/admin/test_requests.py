@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from support.brokers.scripted_broker import Answer, ScriptedCluster
+from support.brokers.scripted_broker import Answer, HangUp, ScriptedCluster
 
 from spark_kafka_native.kafka.admin.admin import Admin
 from spark_kafka_native.kafka.admin.configs import ConfigResource
@@ -474,6 +474,26 @@ def test_directories_that_a_broker_does_not_show_are_an_error(cluster: ScriptedC
     cluster[2].on(DescribeLogDirsRequest, refused)
     with pytest.raises(BrokerError, match="directories of broker 2: CLUSTER_AUTHORIZATION_FAILED"):
         admin.describe_log_dirs()
+
+
+def test_a_reassignment_that_a_lost_request_has_cancelled_is_cancelled(
+    cluster: ScriptedCluster, admin: Admin
+) -> None:
+    """And one that was not in progress before is an error."""
+    code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+    none = ReassignablePartitionResponse(partition_index=0, error_code=code, error_message=None)
+    response = AlterPartitionReassignmentsResponse(
+        throttle_time_ms=0,
+        error_code=NONE,
+        error_message=None,
+        responses=[ReassignableTopicResponse(name="a", partitions=[none])],
+    )
+    answers: list[Any] = [HangUp, response, response]
+    answer_all(cluster, AlterPartitionReassignmentsRequest, lambda *_: answers.pop(0))
+    admin.reassign({A0: None})
+    assert len(answers) == 1
+    with pytest.raises(BrokerError, match="reassigning a-0: NO_REASSIGNMENT_IN_PROGRESS"):
+        admin.reassign({A0: None})
 
 
 def test_a_reassignment_that_is_refused_is_named_and_not_the_others(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 import pytest
-from support.brokers.scripted_broker import ScriptedCluster
+from support.brokers.scripted_broker import HangUp, ScriptedCluster
 
 from spark_kafka_native.kafka.admin.admin import Admin
 from spark_kafka_native.kafka.error_code import ErrorCode
@@ -53,6 +53,27 @@ def test_credentials_are_set_and_deleted_for_one_mechanism(mechanism: str, numbe
     assert len(one.salt) >= 16
     assert [(gone.name, gone.mechanism) for gone in deleted.deletions] == [("carol", number)]
     assert deleted.upsertions == []
+
+
+def test_credentials_that_a_lost_request_has_deleted_are_deleted() -> None:
+    """And those that were not there before are an error."""
+    gone = AlterUserScramCredentialsResult(
+        user="carol", error_code=ErrorCode.RESOURCE_NOT_FOUND, error_message=None
+    )
+    response = AlterUserScramCredentialsResponse(throttle_time_ms=0, results=[gone])
+    with (
+        ScriptedCluster(1) as cluster,
+        Admin(cluster.bootstrap_servers, retry_backoff_ms=5) as admin,
+    ):
+        cluster[1].on(AlterUserScramCredentialsRequest, response)
+        cluster[1].push(AlterUserScramCredentialsRequest, HangUp)
+        admin.delete_scram_user("carol")
+        assert len(cluster[1].requests(AlterUserScramCredentialsRequest)) == 2
+        with pytest.raises(BrokerError, match="altering SCRAM user carol: RESOURCE_NOT_FOUND"):
+            admin.delete_scram_user("carol")
+        cluster[1].push(AlterUserScramCredentialsRequest, HangUp)
+        with pytest.raises(BrokerError, match="altering SCRAM user carol: RESOURCE_NOT_FOUND"):
+            admin.set_scram_user("carol", "secret", iterations=4_096)
 
 
 def test_an_unknown_user_has_no_credentials_and_a_refusal_is_raised() -> None:
