@@ -58,6 +58,8 @@ def test_rates_and_when_it_has_caught_up():
     assert found.arriving_per_s == pytest.approx(210 / 20)
     assert found.bytes_per_s == pytest.approx(80 * 80)
     assert found.seconds_to_catch_up == pytest.approx(150 / (80 - 10.5))
+    quiet = [progress(0, {"t": {"0": 9}}, {"t": {"0": 9}}), progress(9, {"t": {"0": 99}}, {"t": {"0": 99}})]
+    assert lag_of(quiet).seconds_to_catch_up == 0  # no batch had rows
     slow = lag_of([HISTORY[0], progress(10, {"t": {"0": 1}}, {"t": {"0": 10_000}}, rows=1)])
     assert slow.seconds_to_catch_up is None
     assert "not catching up" in str(slow)

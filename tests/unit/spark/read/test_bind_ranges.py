@@ -142,6 +142,22 @@ def test_a_record_that_is_too_late_for_the_end_is_not_read_although_it_comes_whi
     assert spans(bind_ranges(router, [planned(Earliest(), FirstAtOrAfter(700))], UNCOMMITTED)) == [(20, 50)]
 
 
+def test_a_record_that_is_too_late_is_not_read_although_it_comes_between_the_questions_for_the_end(
+    cluster, router
+):
+    """The end of the log and the time are asked for one after the other."""
+
+    def answer(request, version):
+        response = cluster.list_offsets(request, version)
+        if any(one.timestamp != -2 for topic in request.topics for one in topic.partitions):
+            cluster.times = {TP: [(700, 50)]}
+            cluster.logs[TP].end_offset = 51
+        return response
+
+    cluster[1].on(ListOffsetsRequest, answer)
+    assert spans(bind_ranges(router, [planned(Earliest(), FirstAtOrAfter(700))], UNCOMMITTED)) == [(20, 50)]
+
+
 def test_an_open_transaction_is_no_loss(cluster, router):
     cluster.logs[TP].last_stable_offset = 30
     assert spans(bind_ranges(router, [planned(At(20), At(50))], COMMITTED)) == [(20, 50)]

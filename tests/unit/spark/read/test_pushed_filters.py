@@ -72,6 +72,8 @@ def test_what_is_not_understood_is_left_to_spark():
             EqualTo(("value",), b"x"),
             Not(LessThan(("offset",), 4)),
             Not(EqualTo(("offset",), 4)),
+            Not(EqualTo(("timestamp",), NOON)),
+            Not(In(("timestamp",), (NOON,))),
             EqualTo(("offset",), "4"),
             EqualTo(("partition",), None),
             EqualTo(("headers", "key"), "k"),

@@ -47,6 +47,12 @@ def test_defaults():
     assert pickle.loads(pickle.dumps(options)) == options
 
 
+def test_the_time_for_retries_is_enough_for_the_last_one_and_for_no_further():
+    retries = read(fetchOffset__numRetries="3", fetchOffset__retryIntervalMs="100000").offset_retries
+    assert 300_000 < retries.deadline().remaining_ms < 400_000
+    assert [retries.backoff().delay_ms(attempt, lambda _low, _high: 1) for attempt in (0, 9)] == [100_000] * 2
+
+
 def test_subscriptions():
     assert read(subscribe=" a, b,,a ").subscription == Subscribe(("a", "b"))
     only = {"kafka.bootstrap.servers": "h:1"}

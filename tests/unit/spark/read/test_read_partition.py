@@ -12,7 +12,11 @@ from support.brokers.scripted_broker import ScriptedCluster, properties
 from spark_kafka_native.kafka.cluster.router import router_for
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig
 from spark_kafka_native.kafka.errors import DeadlineExceededError
+from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.spark.error_conditions import KafkaConditionError
+from spark_kafka_native.spark.options.option import Scope
+from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.payload_formats import ReadFormats
 from spark_kafka_native.spark.read.offset_range import (
     At,
     Earliest,
@@ -26,6 +30,8 @@ from spark_kafka_native.spark.read.schema import RowSchema
 from spark_kafka_native.spark.read.worker.read_partition import read_partition
 
 SCHEMA = StructType().add("partition", "integer").add("offset", "long").add("value", "string")
+NUMBERS = StructType().add("partition", "integer").add("offset", "long")
+NUMBERS.add("value", StructType().add("v", "byte"))
 
 
 @pytest.fixture
@@ -42,11 +48,11 @@ def read(cluster):
     quick = properties(cluster.bootstrap_servers, default_api_timeout_ms=1_500)
     client = ClientConfig.from_properties(quick)
 
-    def read(*ranges, fail=True):
+    def read(*ranges, fail=True, schema=None):
         task = ReadTask(
             client=client,
             consumer=ConsumerConfig(poll_timeout_ms=3_000),
-            schema=RowSchema.from_schema(SCHEMA),
+            schema=schema or RowSchema.from_schema(SCHEMA),
             fail_on_data_loss=fail,
             group_id="g",
         )
@@ -95,6 +101,17 @@ def test_each_loss_is_in_the_log_where_it_does_not_fail_the_task(cluster, read, 
         assert sorted(read(*ranges, fail=False)) == rows_of(0, 15, 20) + rows_of(1, 15, 20)
     found = [message for message in caplog.messages if "10 offsets of [15, 30) are lost" in message]
     assert [message.partition(":")[0] for message in found] == ["t-0", "t-1"]
+
+
+def test_a_task_says_how_many_records_were_bad(cluster, read, caplog):
+    cluster.logs[TopicPartition("t", 0)].append([b"300", b"400"])
+    given = {"value.format": "csv", "value.schema": "v tinyint", "mode": "permissive"}
+    schema = RowSchema.from_schema(NUMBERS, ReadFormats.parse(OptionValues.parse(given, Scope.READ)))
+    with caplog.at_level(logging.WARNING, "spark_kafka_native"):
+        rows = read(planned(At(18), At(22)), planned(At(18), At(20), 1), schema=schema)
+    assert [row[2] for row in rows if row[0] == 0] == [{"v": 18}, {"v": 19}, {"v": None}, {"v": None}]
+    (line,) = caplog.messages
+    assert "mode=permissive: 2 records of this task can't be decoded (t-0: 2)" in line
 
 
 def test_a_topic_that_became_another_is_found_out_by_the_fetch(cluster, read):

@@ -244,6 +244,37 @@ def test_a_position_that_is_lost_is_sampled_where_the_log_begins(cluster, logs, 
     assert not caplog.records
 
 
+def test_a_leader_that_refuses_where_it_says_its_log_begins_is_not_asked_forever(cluster, logs):
+    """A sample may be missing; the stream must go on."""
+    fill(cluster, T0, 100)
+    fill(cluster, T1, 300)
+    answered = []
+
+    def answer(request, version):
+        response = cluster.fetcher(1)(request, version)
+        answered.append(response)
+        if len(answered) > 20:
+            return response
+        topics = [
+            replace(
+                topic,
+                partitions=[
+                    replace(one, error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=5, records=None)
+                    if one.partition_index == 0
+                    else one
+                    for one in topic.partitions
+                ],
+            )
+            for topic in response.responses
+        ]
+        return replace(response, responses=topics)
+
+    cluster[1].on(FetchRequest, answer)
+    sizes = logs().sample_sizes({T0: 0, T1: 0}, {T0: 1200, T1: 1200}, at({}, cluster).topic_ids)
+    assert sizes == dict.fromkeys((T0, T1), pytest.approx(300, abs=30))  # as its topic
+    assert len(answered) <= 20
+
+
 def test_sizes_that_can_not_be_sampled_are_a_warning(cluster, logs, caplog):
     fill(cluster, T0, 100)
     fill(cluster, U0, 1000)

@@ -486,6 +486,17 @@ def test_sizes_are_sampled_once_a_minute_where_no_limit_needs_them():
     assert planner.report()["#bytes 7.0"] == {}
 
 
+def test_a_progress_without_a_sample_has_the_ends_alone():
+    logs = Logs({T0: 9}, {T0: 9})
+    planner = planner_of(logs)
+    planner.latest(planner.initial(), limited=False)
+    assert planner.report() == {"t": {"0": 9}}
+    logs.sample_sizes = lambda *_: {}  # what could not be sampled is left out
+    logs.latest[T0] = 12
+    planner.latest(planner.initial(), limited=False)
+    assert planner.report() == {"t": {"0": 12}}
+
+
 def test_a_quiet_stream_notices_what_changes():
     """A partition without new records is not looked at again; all others are."""
     logs = Logs({T0: 0}, {T0: 9, T1: 4})

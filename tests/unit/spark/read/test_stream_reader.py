@@ -4,19 +4,26 @@ import gc
 import pickle
 import subprocess
 import sys
+from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from pyspark.sql.types import StructType
 from support.brokers.planning_cluster import PlanningCluster
+from support.brokers.scripted_broker import properties
 
-from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.kafka.cluster.router import Router
+from spark_kafka_native.kafka.config.client_config import ClientConfig
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import BrokerError, ConfigError
 from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.read.driver.micro_batch import StreamOffset
 from spark_kafka_native.spark.read.read_options import StreamOptions
 from spark_kafka_native.spark.read.schema import full_schema
-from spark_kafka_native.spark.read.stream_reader import KafkaStreamReader
+from spark_kafka_native.spark.read.stream_reader import KafkaStreamReader, check_letter_topic
 
 limits = pytest.importorskip("pyspark.sql.streaming.datasource", reason="PySpark 4.1 limits no batches")
 ReadAllAvailable, ReadMaxRows = limits.ReadAllAvailable, limits.ReadMaxRows
@@ -145,3 +152,34 @@ def test_a_topic_for_dead_letters_that_is_read_is_refused_before_a_batch_is_logg
     for asked in ((offset(1), ReadAllAvailable()), (None, None)):
         with pytest.raises(ConfigError, match=r"dlq\.topic=t is among the topics that are read"):
             reader.latestOffset(*asked)
+
+
+@pytest.fixture
+def letters():
+    """A cluster with a topic for dead letters, and a router to it."""
+    with PlanningCluster() as cluster:
+        cluster.create("letters")
+        quick = properties(cluster.bootstrap_servers, default_api_timeout_ms=500)
+        with closing(Router(ClientConfig.from_properties(quick))) as router:
+            yield cluster, router
+
+
+def test_a_topic_for_dead_letters_has_to_exist(letters):
+    _, router = letters
+    check_letter_topic(router, "letters")
+    with pytest.raises(ConfigError, match=r"dlq\.topic: topic other does not exist"):
+        check_letter_topic(router, "other")
+
+
+def test_a_topic_for_dead_letters_that_may_not_be_described_is_not_called_missing(letters):
+    cluster, router = letters
+
+    def answer(request, version):
+        response = cluster.metadata(request, version)
+        refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return replace(response, topics=[replace(one, error_code=refused) for one in response.topics])
+
+    cluster[1].on(MetadataRequest, answer)
+    with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED") as caught:
+        check_letter_topic(router, "letters")
+    assert caught.value.error_code is ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -33,6 +33,8 @@ from spark_kafka_native.spark.read.subscription import SubscribePattern
         (r"(A(?i)b)c", "ABC", False),
         (r"(?i)((?-i:a)b)", "aB", True),
         (r"(?i)((?-i:a)b)", "AB", False),
+        (r"(?i)a(?m)B", "ab", True),
+        (r"(?i)a(?s:B)c", "ABC", True),
         (r"(?U)\w\h*$", "a", True),
         (r"a\Rb", "a-b", False),
     ],
@@ -52,6 +54,9 @@ def test_a_java_pattern_is_searched_for_in_the_name(pattern, topic, found):
         ("a)", "the parenthesis at 1 closes nothing"),
         ("[z-a]", "the range before 4"),
         (r"\y", r"the escape \\y"),
+        (r"\08", r"the escape \\0"),
+        (r"\x{110000}", "no character has the number 110000"),
+        (r"(?i)\p{Lower}", "the character class Lower where case is ignored"),
         ("(?P<x>a)", "the group at 0"),
     ],
 )

@@ -1,0 +1,77 @@
+"""Schemas out of the newest records: which records of which partitions `infer_schemas` looks at."""
+
+import pytest
+from support.brokers.scripted_broker import ScriptedCluster
+
+from spark_kafka_native.kafka.cluster.router import router_for
+from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest
+from spark_kafka_native.spark.options.option import Scope
+from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.read.driver.payload_sample import infer_schemas
+from spark_kafka_native.spark.read.read_options import check_general
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@pytest.fixture
+def cluster():
+    with ScriptedCluster() as cluster:
+        cluster.create("t", 2)
+        yield cluster
+
+
+@pytest.fixture
+def infer(cluster):
+    routers = []
+
+    def infer(**given):
+        options = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": "t"}
+        options |= {"value.format": "json", "value.schema": "infer"} | given
+        read = check_general(OptionValues.parse(options, Scope.READ))
+        routers.append(router_for(read.client))
+        return infer_schemas(read).value.schema
+
+    yield infer
+    for router in routers:
+        router.close()
+
+
+def test_the_newest_records_of_each_partition_are_sampled(cluster, infer):
+    cluster.logs[T0].append([b'{"old":1}'] * 5)
+    cluster.logs[T0].append([b'{"a":1}'] * 2)
+    cluster.logs[T1].append([b'{"older":1}'])
+    cluster.logs[T1].append([b'{"b":1}'] * 2)
+    assert infer(**{"value.inferRecords": "4"}) == "`a` bigint, `b` bigint"
+
+
+def test_older_records_are_looked_at_until_one_has_a_value(cluster, infer):
+    cluster.logs[T0].append([b'{"a":1}'])
+    cluster.logs[T0].append([None] * 150)
+    assert infer(**{"value.inferRecords": "1"}) == "`a` bigint"
+
+
+@pytest.mark.parametrize("values", [[], [None] * 3])
+def test_without_any_value_there_is_nothing_to_infer_from(cluster, infer, values):
+    if values:
+        cluster.logs[T0].append(values)
+    with pytest.raises(ConfigError, match=r"value\.schema=infer: Subscribe\[t\] has no record with a value"):
+        infer()
+
+
+def test_a_partition_that_loses_its_records_meanwhile_is_left_out(cluster, infer):
+    cluster.logs[T0].append([b'{"a":1}'])
+    for value in (b'{"b":1}', b'{"c":1}'):
+        cluster.logs[T1].append([value])
+    asked = []
+
+    def answer(request, version):
+        asked.append(request)
+        # To be asked for it again and again is an error, and not a test without an end.
+        cluster.logs[T0].log_start_offset = 1 if len(asked) < 10 else 0
+        return cluster.fetcher(1)(request, version)
+
+    cluster[1].on(FetchRequest, answer)
+    one_batch_at_once = {"kafka.max.partition.fetch.bytes": "1"}
+    assert infer(**one_batch_at_once) == "`b` bigint, `c` bigint"
