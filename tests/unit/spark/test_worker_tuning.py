@@ -123,6 +123,15 @@ def test_looking_leaves_no_descriptor_open(pair):
     assert sorted(os.listdir("/proc/self/fd")) == before
 
 
+def test_a_copy_of_what_is_no_connection_any_more_is_closed(tmp_path):
+    """Its number may be given to a file between the look and the copy."""
+    with (tmp_path / "file").open("w") as file:
+        before = sorted(os.listdir("/proc/self/fd"))
+        with pytest.raises(OSError, match=r"not a socket|non-socket"):
+            worker._is_local(worker.LocalConnection(file.fileno(), 0, 0))
+        assert sorted(os.listdir("/proc/self/fd")) == before
+
+
 def test_what_is_no_connection_is_not_even_copied(pair, tmp_path, monkeypatch):
     """To close a copy of a file's descriptor gives up this process's locks on the file."""
     copied, dup = [], os.dup

@@ -10,14 +10,16 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, StructType
 
+from spark_kafka_native.formats import Decoded
 from spark_kafka_native.kafka.errors import ConfigError
-from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.model import BadRecordMode, TopicPartition
 from spark_kafka_native.kafka.records.columns import HEADERS_TYPE, RecordColumns
 from spark_kafka_native.spark.error_conditions import KafkaConditionError
 from spark_kafka_native.spark.read.offset_range import At, OffsetRange
-from spark_kafka_native.spark.read.schema import HEADERS, RowSchema, full_schema
+from spark_kafka_native.spark.read.schema import HEADERS, DecodedPayload, RowSchema, full_schema
 from spark_kafka_native.spark.read.worker import arrow_rows, read_partition
-from spark_kafka_native.spark.read.worker.arrow_rows import MAX_ROWS, RowLayout, _relabel
+from spark_kafka_native.spark.read.worker.arrow_rows import MAX_ROWS, PartitionRuns, RowLayout, _relabel
+from spark_kafka_native.spark.read.worker.decoded_columns import DecodedColumns
 from spark_kafka_native.spark.read.worker.offset_binding import BoundRange
 
 TP = TopicPartition("t", 3)
@@ -267,3 +269,30 @@ def test_an_error_in_joined_pieces_names_the_partition_and_offset(changed, said)
     places = [TopicPartition("a", 0), TopicPartition("b", 1), TopicPartition("c", 2)]
     with pytest.raises((ConfigError, KafkaConditionError), match=said):
         layout.join(list(zip(given, places, strict=True)))
+
+
+class Ids:
+    """Decodes each payload into the id of its schema, which a header may hold."""
+
+    takes_headers = True
+    type = pa.binary()
+
+    def decode(self, payloads, headers=None):
+        return Decoded(array=pa.nulls(len(payloads), pa.binary()) if headers is None else headers)
+
+
+@pytest.mark.parametrize("payload", ["key", "value"])
+def test_a_decoder_that_takes_ids_from_headers_gets_those_of_its_payload(payload):
+    format_ = SimpleNamespace(payload=payload, name="ids", is_flat=False)
+    decoded = DecodedColumns(
+        payloads=(DecodedPayload(format=format_, columns=("id",), kind=pa.binary()),),
+        decoders=(Ids(),),
+        mode=BadRecordMode.FAILFAST,
+        about_errors={},
+    )
+    assert decoded.record_fields == {payload, "offset", "headers"}
+    ids = [("__key_schema_id", b"k"), ("__value_schema_id", b"v")]
+    columns, kept = decoded.build(
+        records(headers=pa.array([None, ids, [("h", b"1")]], HEADERS_TYPE)), PartitionRuns([TP], [3])
+    )
+    assert (columns["id"].to_pylist(), kept) == ([None, payload[:1].encode(), None], None)

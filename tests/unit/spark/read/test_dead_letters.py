@@ -62,6 +62,46 @@ def test_another_attempt_at_the_same_range_writes_only_those_that_are_missing(br
     assert seen(broker) == [b"3", b"5", b"8", b"9"]
 
 
+def test_a_letter_is_of_its_own_record_wherever_that_stands_among_the_good_ones(broker: MockBroker) -> None:
+    client = ClientConfig.from_properties({"bootstrap.servers": broker.bootstrap_servers})
+    letters = DeadLetters(
+        router=router_for(client),
+        client=client,
+        topic="letters",
+        name="pykafka-q-dlq",
+        query_id="q",
+        ranges={SOURCE: OffsetRange(topic="s", partition=0, start=At(0), end=At(100))},
+    )
+    records = RecordColumns(
+        length=4,
+        offset=np.array([10, 11, 15, 16]),
+        timestamp_ms=np.array([100, 200, 300, 400]),
+        key=build_binary([b"k0", b"k1", b"k2", b"k3"]),
+        value=build_binary([b"v0", b"v1", b"v2", b"v3"]),
+        headers=build_headers([[("h", b"%d" % row)] for row in range(4)]),
+    )
+    bad = [
+        UndecodedRecord(row=1, offset=11, stages=("key", "value"), reason="x" * 2_000),
+        UndecodedRecord(row=3, offset=16, stages=("value",), reason="why"),
+    ]
+    letters.send(SOURCE, bad, records)
+    first, second = broker.records("letters", committed=True)
+    assert (first.key, first.value, second.key, second.value) == (b"k1", b"v1", b"k3", b"v3")
+    found = dict(first.headers)
+    assert len(found.pop("__reader.errors.message")) == 1_000
+    assert found == {
+        "h": b"1",
+        "__reader.errors.topic": b"s",
+        "__reader.errors.partition": b"0",
+        "__reader.errors.offset": b"11",
+        "__reader.errors.timestamp": b"200",
+        "__reader.errors.stage": b"key,value",
+        "__reader.errors.query.id": b"q",
+    }
+    assert dict(second.headers)["__reader.errors.timestamp"] == b"400"
+    assert dict(second.headers)["h"] == b"3"
+
+
 def test_letters_of_another_range_or_topic_are_others(broker: MockBroker) -> None:
     send(broker, 50)
     send(broker, 3, topic_id="2")  # the topic was created again
