@@ -29,11 +29,15 @@ from spark_kafka_native.spark.delegation_tokens import (
 )
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.read import stream_reader
 from spark_kafka_native.spark.read.batch_reader import KafkaBatchReader
 from spark_kafka_native.spark.read.offset_range import At, KafkaInputPartition, OffsetRange
 from spark_kafka_native.spark.read.read_options import ReadOptions, StreamOptions
 from spark_kafka_native.spark.read.schema import full_schema
 from spark_kafka_native.spark.read.stream_reader import KafkaStreamReader
+from spark_kafka_native.spark.read.worker import bad_record_handler, dead_letters, read_partition
+from spark_kafka_native.spark.read.worker.dead_letters import DeadLetters
+from spark_kafka_native.spark.read.worker.offset_binding import Binding
 from spark_kafka_native.spark.source import KafkaDataSource
 from spark_kafka_native.spark.write.batch_writer import KafkaBatchWriter
 from spark_kafka_native.spark.write.driver import atomic_write, resumable_write, stream_commit
@@ -163,6 +167,37 @@ def test_a_task_reads_with_the_token_of_its_partition() -> None:
     assert task.client_for(KafkaInputPartition(ranges=(span,), login=login)).security.username == "t7"
     without = task.client_for(KafkaInputPartition(ranges=(span,))).security
     assert (without.username, without.password) == ("", Secret(""))
+
+
+def test_a_task_asks_and_writes_dead_letters_with_the_token_of_its_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = SCRAM | {"subscribe": "t", "value.format": "string", "mode": "dlq", "dlq.topic": "d"}
+    options = StreamOptions.parse(OptionValues.parse(given, Scope.STREAM))
+    task = KafkaStreamReader(options, StructType([StructField("value", StringType())]))._task
+    spans = tuple(OffsetRange(topic="t", partition=number, start=At(0), end=At(1)) for number in (0, 1))
+    partition = KafkaInputPartition(ranges=spans, login=TokenLogin(token_id="t7", hmac=Secret(HMAC)))
+    used: list[ClientConfig] = []
+
+    def router_for(config: ClientConfig) -> Router:
+        used.append(config)
+        return Router(config)
+
+    def bind_ranges(*_: object, **__: object) -> Binding:
+        return Binding()
+
+    made: list[DeadLetters] = []
+    monkeypatch.setattr(dead_letters, "_query_id", lambda: "q")
+    monkeypatch.setattr(read_partition, "settle_worker", lambda: None)
+    monkeypatch.setattr(read_partition, "router_for", router_for)
+    monkeypatch.setattr(read_partition, "bind_ranges", bind_ranges)
+    monkeypatch.setattr(bad_record_handler.BadRecordHandler, "__init__", lambda _, one: made.append(one))
+    monkeypatch.setattr(bad_record_handler.BadRecordHandler, "log", lambda *_: None)
+    assert list(read_partition.read_partition(partition, task)) == []
+    (letters,) = made
+    assert [one.security.username for one in (*used, letters.client)] == ["t7", "t7"]
+    assert letters.ranges == {one.topic_partition: one for one in spans}
+    assert letters.name.startswith("pykafka-q-dlq-")
 
 
 # --- one token ----------------------------------------------------------------------------------------------
@@ -556,15 +591,20 @@ def test_a_micro_batch_that_failed_makes_the_next_one_log_in_anew(cluster: Clust
     assert len(cluster.created) == 2
 
 
-def test_each_micro_batch_of_a_stream_gets_the_token_of_its_time(cluster: Cluster, clocks: Clocks) -> None:
+def test_each_micro_batch_of_a_stream_gets_the_token_of_its_time(
+    cluster: Cluster, clocks: Clocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends: list[tuple[object, list[str]]] = []
+    monkeypatch.setattr(stream_reader, "stop_on_sigterm", lambda stop: ends.append((stop, [*cluster.calls])))
     options = StreamOptions.parse(OptionValues.parse(SCRAM | {"subscribe": "t"}, Scope.STREAM))
     reader = KafkaStreamReader(options, full_schema(False))
     reader.__dict__["_planner"] = type("Planner", (), {"plan": lambda *_: [()]})()
     reader.stop()
-    assert cluster.calls == []
+    assert (cluster.calls, ends) == ([], [])
     (first,) = reader.partitions({}, {})
     clocks.pass_hours(24 * 6.5)
     (second,) = reader.partitions({}, {})
+    assert ends == [(reader.stop, [])]  # before there is a token to expire
     assert first.login is not None
     assert second.login is not None
     assert (first.login.token_id, second.login.token_id) == ("t1", "t2")

@@ -199,6 +199,11 @@ def test_the_columns_of_a_read_may_be_named_by_the_user() -> None:
             {},
             r"Column `value.a\[\]` is decoded",
         ),
+        (
+            StructType().add("value", StructType().add("a", MapType(StringType(), IntegerType(), False))),
+            {},
+            r"Column `value.a\{\}` is decoded",
+        ),
         (StructType().add("id", "integer"), {}, "Kafka source has no column `id`"),
         (json_column().add("_error", "string"), {}, "Kafka source has no column `_error`"),
         (
@@ -307,11 +312,19 @@ def test_only_what_is_asked_for_is_decoded() -> None:
 
 def test_a_bad_record_fails_the_read_with_its_place() -> None:
     made = layout(json_column(), value_format="json")
-    first, second = (records(GOOD, GOOD), TP), (records(GOOD, BAD), TopicPartition("u", 7))
+    first, second = (records(GOOD, GOOD), TP), (records(GOOD, BAD, BAD), TopicPartition("u", 7))
     with pytest.raises(
         MalformedRecordError, match=r"u-7 at offset 101: the value can't be decoded: `id` is not"
     ):
         made.join([first, second])
+
+
+def test_a_column_about_errors_is_no_field_of_the_value() -> None:
+    wanted = StructType().add("id", "long").add("_error", "string").add("_corrupt_record", "binary")
+    made = layout(wanted, value_format="json", value_layout="columns", mode="permissive")
+    sent = b'{"id":1,"_error":{},"_corrupt_record":2}'
+    rows = made.to_record_batch(records(sent), TP).to_pylist()
+    assert rows == [{"id": 1, "_error": None, "_corrupt_record": None}]
 
 
 def test_a_bad_record_is_left_out() -> None:

@@ -160,5 +160,13 @@ def test_another_way_of_decoding_has_markers_of_its_own_and_another_password_has
     )
 
 
+def test_another_type_or_value_of_a_setting_is_another_way_of_decoding() -> None:
+    """A record that one can decode may be bad to the other."""
+    zones = [schema("dlq", **{"dlq.topic": "d", "value.timeZone": zone}) for zone in ("Asia/Tokyo", "UTC")]
+    (payload,) = zones[0].decoded
+    narrow = replace(payload, kind=pa.struct([("id", pa.int32())]))
+    assert len({_digest(one) for one in (*zones, replace(zones[0], decoded=(narrow,)))}) == 3
+
+
 def test_another_topic_for_letters_has_markers_of_its_own() -> None:
     assert _digest(schema("dlq", **{"dlq.topic": "d"})) != _digest(schema("dlq", **{"dlq.topic": "e"}))

@@ -1,11 +1,17 @@
-"""The driver's side of a batch read: what it warns of."""
+"""The driver's side of a batch read: what it warns of, and what it takes from Spark and gives to tasks."""
 
 import logging
+import sys
+from types import ModuleType
 
 import pyspark
 import pytest
+from pyspark.sql.datasource import EqualTo
 from support.brokers.planning_cluster import PlanningCluster
 
+from spark_kafka_native.kafka.config.secret import Secret
+from spark_kafka_native.spark.delegation_tokens import TokenLogin
+from spark_kafka_native.spark.read.batch_reader import FilteringKafkaBatchReader, KafkaBatchReader
 from spark_kafka_native.spark.source import KafkaDataSource
 
 
@@ -52,3 +58,37 @@ def test_fixed_bounds_are_not_warned_of(warned, fixed):
     # One open side is enough.
     assert len(warned("4.1.4", startingOffsets='{"t":{"0":0}}')) == 1
     assert len(warned("4.1.4", endingOffsets='{"t":{"0":50}}')) == 1
+
+
+@pytest.fixture
+def reader():
+    """The reader of a topic with three partitions."""
+    with PlanningCluster() as cluster:
+        for tp in cluster.create("t", 3):
+            cluster.logs[tp].end_offset = 50
+        given = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": "t"}
+
+        def make(**options):
+            source = KafkaDataSource(given | options)
+            return source.reader(source.schema())
+
+        yield make
+
+
+def test_each_task_has_the_token_of_the_job(reader, monkeypatch):
+    login = TokenLogin(token_id="t1", hmac=Secret("x"))
+    monkeypatch.setattr(KafkaBatchReader, "_login", lambda _: login)
+    assert [one.login for one in reader().partitions()] == [login] * 3
+
+
+def test_filters_are_taken_only_in_sparks_program_that_pushes_them(reader, monkeypatch):
+    """Where the conf is off, Spark refuses a reader that takes filters."""
+    assert type(reader(filterPushdown="true")) is KafkaBatchReader
+    program = "pyspark.sql.worker.data_source_pushdown_filters"
+    monkeypatch.setitem(sys.modules, program, ModuleType(program))
+    assert type(reader()) is KafkaBatchReader
+    filtering = reader(filterPushdown="true")
+    assert type(filtering) is FilteringKafkaBatchReader
+    filters = [EqualTo(("partition",), 1)]
+    assert filtering.pushFilters(filters) is filters  # Spark applies each again
+    assert [[one.partition for one in task.ranges] for task in filtering.partitions()] == [[1]]

@@ -22,7 +22,7 @@ from spark_kafka_native.kafka.model import IsolationLevel, TopicPartition
 from spark_kafka_native.spark.error_conditions import KafkaConditionError
 from spark_kafka_native.spark.read.data_loss import DataLossPolicy, LogShrunk, OffsetsLost, PartitionsDeleted
 from spark_kafka_native.spark.read.offset_range import At, Earliest, Latest, OffsetRange
-from spark_kafka_native.spark.read.worker import read_partition
+from spark_kafka_native.spark.read.worker import offset_binding, read_partition
 from spark_kafka_native.spark.read.worker.offset_binding import Binding, BoundRange, rebind_ranges
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -108,6 +108,23 @@ def test_all_ranges_of_a_recreated_topic_move_and_the_others_stay(cluster, route
     assert [one.topic_id for one in found.ranges] == [current, current, cluster.topic_ids["u"]]
     (loss,) = found.losses
     assert (loss.topic_partition, loss.from_offset, loss.lost, loss.cause) == (T1, 30, 20, error)
+
+
+def test_the_leaders_of_all_that_is_left_are_asked_whether_a_topic_was_recreated(
+    cluster, router, monkeypatch
+):
+    former = cluster.topic_ids["t"]
+    left = [bound(tp, 20, 50, topic_id=former.hex) for tp in (T0, T1)]
+    asked = []
+
+    def find(_router, expected, *, refresh, at):
+        asked.append((expected, refresh, at))
+        return {}
+
+    monkeypatch.setattr(offset_binding, "find_recreated", find)
+    error = TopicRecreatedError("t", str(former), str(uuid4()))
+    assert rebind_ranges(router, left, error, LEVEL) == Binding(ranges=tuple(left))
+    assert asked == [({"t": former}, True, {T0, T1})]
 
 
 @pytest.mark.parametrize(

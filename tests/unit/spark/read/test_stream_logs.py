@@ -11,7 +11,7 @@ from support.brokers.scripted_broker import properties
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.kafka.errors import ConfigError, DeadlineExceededError, NetworkError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
@@ -120,6 +120,19 @@ def test_a_partition_that_is_missing_is_asked_for_again(cluster, logs):
     stream = logs(**{"fetchOffset.retryIntervalMs": "200"})
     assert gone not in stream.find_ends(at({gone: 0}, cluster)).latest
     assert len(cluster[1].requests(ListOffsetsRequest)) > 1
+
+
+def test_a_cluster_that_does_not_answer_is_no_end(cluster, logs, monkeypatch):
+    in_vain = DeadlineExceededError("nothing within the time")
+
+    def fail(*_, **__):
+        raise in_vain
+
+    monkeypatch.setattr("spark_kafka_native.spark.read.driver.stream_logs.list_offsets_at", fail)
+    for cause in (None, NetworkError("refused")):
+        in_vain.__cause__ = cause
+        with pytest.raises(DeadlineExceededError, match="nothing within the time"):
+            logs().find_ends(at({T0: 50}, cluster))
 
 
 def test_a_recreated_topic_is_not_waited_for(cluster, logs):

@@ -21,6 +21,7 @@ from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.read.driver.micro_batch import StreamOffset
+from spark_kafka_native.spark.read.offset_range import At, OffsetRange
 from spark_kafka_native.spark.read.read_options import StreamOptions
 from spark_kafka_native.spark.read.schema import full_schema
 from spark_kafka_native.spark.read.stream_reader import KafkaStreamReader, check_letter_topic
@@ -152,6 +153,20 @@ def test_a_topic_for_dead_letters_that_is_read_is_refused_before_a_batch_is_logg
     for asked in ((offset(1), ReadAllAvailable()), (None, None)):
         with pytest.raises(ConfigError, match=r"dlq\.topic=t is among the topics that are read"):
             reader.latestOffset(*asked)
+
+
+def test_a_topic_for_dead_letters_that_a_logged_batch_reads_is_refused(reader_of):
+    """The checkpoint may have been written with other options."""
+    columns = StructType().add("value", "string")
+    reader = reader_of(columns, **{"value.format": "string", "mode": "dlq", "dlq.topic": "t"})
+    reader._planner.plan = lambda *_: [(OffsetRange(topic="t", partition=0, start=At(1), end=At(9)),)]
+    with pytest.raises(ConfigError, match=r"dlq\.topic=t is among the topics that are read"):
+        reader.partitions(offset(1), offset(9))
+
+
+def test_tasks_believe_the_ends_of_a_batch(reader_of):
+    """They were in the log at planning: a leader that lags behind for a moment is waited for."""
+    assert reader_of()._task.ends_are_known
 
 
 @pytest.fixture
