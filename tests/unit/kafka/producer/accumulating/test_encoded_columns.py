@@ -1,0 +1,117 @@
+"""Typed keys and values that a producer encodes, without a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_kafka_native.formats import ColumnFormat
+from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.kafka.producer.accumulating.encoded_columns import ColumnEncoding
+from spark_kafka_native.kafka.producer.errors import RecordError
+from spark_kafka_native.kafka.records.columns import HEADERS_TYPE, RecordColumns
+
+STRUCTS = pa.array([{"id": 1}, None, {"id": 3}])
+JSON = [b'{"id":1}', None, b'{"id":3}']
+HEADERS = pa.array([[("a", b"1")], [], [("b", None)]], HEADERS_TYPE)
+
+
+@pytest.fixture
+def lookups(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Any, ...]]]:
+    """Each time that a schema is looked up: for which payload, topic and type."""
+    made: list[tuple[Any, ...]] = []
+    encoder = ColumnFormat.encoder
+
+    def look_up(given: ColumnFormat, kind: pa.DataType, payload: str, topic: str | None) -> Any:
+        made.append((payload, topic, kind))
+        return encoder(given, kind, payload, topic)
+
+    monkeypatch.setattr(ColumnFormat, "encoder", look_up)
+    return made
+
+
+def test_only_the_named_payloads_are_encoded_and_all_other_columns_stay() -> None:
+    given = pa.table(
+        {
+            "partition": [0, 1, 0],
+            "value": pa.chunked_array([STRUCTS[:1], STRUCTS[1:]]),
+            "key": ["a", None, "c"],
+            "headers": HEADERS,
+        }
+    )
+    encoded = ColumnEncoding().encode(given, "t", {"key": None, "value": "json"})
+    assert isinstance(encoded, pa.Table)
+    assert encoded.column_names == ["partition", "value", "key", "headers"]
+    assert encoded["value"].to_pylist() == JSON
+    for name in ("partition", "key", "headers"):
+        assert encoded[name].to_pylist() == given[name].to_pylist()
+
+
+def test_record_columns_keep_their_timestamps_and_headers() -> None:
+    given = RecordColumns(
+        length=3, timestamp_ms=np.array([5, 6, 7]), key=STRUCTS, value=STRUCTS, headers=HEADERS
+    )
+    encoded = ColumnEncoding().encode(given, "t", {"key": "json", "value": "json"})
+    assert isinstance(encoded, RecordColumns)
+    assert encoded.key is not None
+    assert encoded.value is not None
+    assert (encoded.key.to_pylist(), encoded.value.to_pylist()) == (JSON, JSON)
+    assert encoded.timestamp_ms is not None
+    assert encoded.timestamp_ms.tolist() == [5, 6, 7]
+    assert encoded.headers == HEADERS
+
+
+def test_a_payload_of_nulls_alone_needs_no_schema(lookups: list[tuple[Any, ...]]) -> None:
+    encoding, formats = ColumnEncoding(), {"key": "json", "value": "json"}
+    records = encoding.encode(RecordColumns(length=3, value=STRUCTS), "t", formats)
+    assert isinstance(records, RecordColumns)
+    assert records.key is None
+    assert records.value is not None
+    assert records.value.to_pylist() == JSON
+    batch = encoding.encode(pa.record_batch({"key": pa.nulls(3), "value": STRUCTS}), "t", formats)
+    assert isinstance(batch, pa.RecordBatch)
+    assert (batch["key"].null_count, batch["value"].to_pylist()) == (3, JSON)
+    assert [payload for payload, _, _ in lookups] == ["value"]
+
+
+def test_each_topic_payload_and_type_has_a_schema_of_its_own(lookups: list[tuple[Any, ...]]) -> None:
+    encoding, other = ColumnEncoding(), pa.array([{"name": "x"}])
+    both = pa.record_batch({"key": STRUCTS, "value": STRUCTS})
+    for topic in ("t", "u", "t"):
+        encoding.encode(both, topic, {"key": "json", "value": "json"})
+    changed = encoding.encode(pa.record_batch({"value": other}), "t", {"value": "json"})
+    assert isinstance(changed, pa.RecordBatch)
+    assert changed["value"].to_pylist() == [b'{"name":"x"}']
+    assert lookups == [
+        ("key", "t", STRUCTS.type),
+        ("value", "t", STRUCTS.type),
+        ("key", "u", STRUCTS.type),
+        ("value", "u", STRUCTS.type),
+        ("value", "t", other.type),
+    ]
+
+
+def test_two_columns_of_the_name_are_refused() -> None:
+    twice = pa.record_batch([STRUCTS, STRUCTS], names=["value", "value"])
+    with pytest.raises(RecordError, match="value_format: there are 2 columns 'value'"):
+        ColumnEncoding().encode(twice, "t", {"value": "json"})
+    with pytest.raises(RecordError, match="key_format: there are 0 columns 'key' among value"):
+        ColumnEncoding().encode(pa.record_batch({"value": STRUCTS}), "t", {"key": "json"})
+
+
+def test_a_type_that_the_format_can_not_write_names_the_payload() -> None:
+    with pytest.raises(ConfigError, match="value_format=string"):
+        ColumnEncoding().encode(pa.record_batch({"value": STRUCTS}), "t", {"value": "string"})
+
+
+@pytest.mark.parametrize("payload", ["key", "value"])
+def test_a_row_that_can_not_be_encoded_is_named(payload: str) -> None:
+    rows = pa.array([{"text": "x"}, {"text": "x,y"}])
+    given = ColumnFormat("csv", settings={"quote": ""})
+    with pytest.raises(RecordError, match=f"row 1: the {payload} can't be encoded: a text has") as raised:
+        ColumnEncoding().encode(RecordColumns(length=2, key=rows, value=rows), "t", {payload: given})
+    assert raised.value.row == 1
