@@ -4,17 +4,18 @@ not touch it: callbacks, forked processes, records that were never taken."""
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from support.brokers.produce_cluster import refused
 from support.brokers.scripted_broker import properties
 from support.brokers.transaction_cluster import TransactionCluster
+from support.forked_child import holds_in_forked_child
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig, TransactionConfig
@@ -43,6 +44,9 @@ from spark_kafka_native.kafka.protocol.api.transactions import (
     InitProducerIdRequest,
     InitProducerIdResponse,
     TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
 )
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
@@ -320,15 +324,27 @@ def test_a_record_that_send_many_refuses_keeps_the_transaction_from_being_commit
     assert not cluster.committed[TP]
 
 
-@pytest.mark.parametrize("call", ["commit", "abort", "begin", "initialize", "detach", "send_offsets"])
+@pytest.mark.parametrize(
+    ("call", "arguments"),
+    [
+        ("commit", ()),
+        ("abort", ()),
+        ("begin", ()),
+        ("initialize", ()),
+        ("detach", ()),
+        ("send_offsets", ({TP: 1}, "g")),
+        ("send", ("t", b"1")),
+        ("send_many", ("t", [b"1"])),
+        ("send_columns", (pa.record_batch({"value": [b"1"]}), "t")),
+    ],
+)
 def test_a_callback_is_told_so_instead_of_waiting_for_its_own_thread(
-    cluster: TransactionCluster, call: str
+    cluster: TransactionCluster, call: str, arguments: tuple[Any, ...]
 ) -> None:
     told: list[BaseException] = []
     done = threading.Event()
 
     def on_error(*_: Any) -> None:
-        arguments = ({TP: 1}, "g") if call == "send_offsets" else ()
         try:
             getattr(producer, call)(*arguments)
         except BaseException as error:
@@ -369,20 +385,20 @@ def test_a_forked_child_leaves_the_transaction_alone(cluster: TransactionCluster
             producer.abort,
             producer.begin,
             producer.detach,
+            lambda: producer.send("t", value=b"2"),
+            lambda: producer.flush(1),
         ]
-        child = os.fork()
-        if not child:
-            refusals = 0
+
+        def all_are_refused() -> bool:
             for call in calls:
-                try:
+                with pytest.raises(ProducerClosedError, match="another process"):
                     call()
-                except ProducerClosedError:
-                    refusals += 1
-            os._exit(refusals)
+            return True
+
+        are_refused = holds_in_forked_child(all_are_refused)
         free.set()
         other.join()
-        refused_calls = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert refused_calls == len(calls)
+    assert are_refused
     assert cluster.committed[TP] == [b"1"]
     assert not cluster.offsets
 
@@ -436,3 +452,47 @@ def test_an_unanswered_request_for_offsets_of_version_1_fences_the_producer(
         producer.commit()
     assert not cluster.offsets
     assert cluster.committed[TP] == [b"1"]
+
+
+@pytest.mark.parametrize("call", ["send", "send_many", "send_columns", "send_offsets"])
+def test_what_made_a_transaction_abortable_is_the_cause_of_later_refusals(
+    cluster: TransactionCluster, call: str
+) -> None:
+    outside: dict[str, Any] = {
+        "send": lambda: producer.send("t", value=b"1", partition=99),
+        "send_many": lambda: producer.send_many("t", [b"1"], partition=99),
+        "send_columns": lambda: producer.send_columns(pa.record_batch({"value": [b"1"]}), "t", 99),
+        "send_offsets": lambda: producer.send_offsets({TP: 1}, "g"),
+    }
+    with producing(cluster) as producer:
+        producer.begin()
+        refusal = TxnOffsetCommitResponse(
+            topics=[
+                TxnOffsetCommitResponseTopic(
+                    name="t",
+                    partitions=[
+                        TxnOffsetCommitResponsePartition(partition_index=0, error_code=E.ILLEGAL_GENERATION)
+                    ],
+                )
+            ]
+        )
+        cluster[1].push(TxnOffsetCommitRequest, refusal)
+        with pytest.raises(KafkaError) as first:
+            outside[call]()
+        with pytest.raises(TransactionAbortableError) as later:
+            producer.commit()
+        assert later.value.__cause__ is first.value
+        producer.abort()
+
+
+def test_a_closed_producer_begins_nothing_and_keeps_no_connection(cluster: TransactionCluster) -> None:
+    with producing(cluster) as producer:
+        with producer.transaction():
+            producer.send("t", value=b"1")
+        assert producer._router._brokers.live()
+        producer.close(60)
+        asked = len(cluster[1].asked)
+        with pytest.raises(ProducerClosedError, match=r"close\(\) was called"):
+            producer.begin()
+        assert len(cluster[1].asked) == asked
+        assert not producer._router._brokers.live()
