@@ -31,11 +31,9 @@ class Room:
 class _Waiter:
     """A thread in line for room."""
 
-    __slots__ = ("nap", "records", "size")
+    __slots__ = ("nap",)
 
-    def __init__(self, size: int, records: int) -> None:
-        self.size = size
-        self.records = records
+    def __init__(self) -> None:
         self.nap = threading.Lock()
 
 
@@ -130,7 +128,7 @@ class BufferMemory:
 
     def _wait(self, room: Room, size: int, records: int, wait_ms: float) -> None:
         deadline = Deadline.after_ms(wait_ms)
-        waiter = _Waiter(size, records)
+        waiter = _Waiter()
         waiter.nap.acquire()
         try:
             self._line[waiter] = None
