@@ -126,6 +126,29 @@ def test_a_task_that_awaits_what_has_not_ended_wants_it_sent():
     assert hurried == [1]
 
 
+def test_the_end_of_a_record_whose_task_was_cancelled_is_no_error_of_the_event_loop():
+    own, errors = block(1), []
+
+    async def cancelled():
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _loop, context: errors.append(context))
+
+        async def wait():
+            await Delivery(own, 0)
+
+        task = asyncio.ensure_future(wait())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        own.report(rows(0), 0, written(A, 5))
+        await asyncio.sleep(0)
+        return await Delivery(own, 0)
+
+    assert asyncio.run(cancelled()).offset == 5
+    assert errors == []
+
+
 def test_callbacks_are_called_once_now_or_later_and_their_errors_are_theirs():
     own, called = block(3), []
     Delivery(own, 1).add_done_callback(lambda delivery: called.append(delivery.result(0).offset))

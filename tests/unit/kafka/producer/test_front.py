@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from support.brokers.produce_cluster import NO_ANSWER, ProduceCluster, refused
 from support.brokers.scripted_broker import Silence, properties
-from support.producer.producing import buffered
+from support.producer.producing import buffered, wait_until
 
 from spark_kafka_native.kafka import (
     BrokerError,
@@ -258,6 +258,30 @@ class TestFlush:
         cluster[1].on(MetadataRequest, cluster.metadata)
         producer.flush(60)
         assert cluster.values(TP) == [b"kept"]
+
+    def test_what_is_to_be_replayed_is_sent_by_a_producer_that_is_closed_meanwhile(
+        self, cluster, produce, tmp_path
+    ):
+        keep(tmp_path, cluster, 0, b"kept")
+        asked, go_on = threading.Event(), threading.Event()
+
+        def metadata(request, version):
+            if request.topics:
+                asked.set()
+                go_on.wait(60)
+            return cluster.metadata(request, version)
+
+        cluster[1].on(MetadataRequest, metadata)
+        producer = produce(spill_dir=str(tmp_path))
+        assert asked.wait(60)
+        closing = threading.Thread(target=producer.close, args=(60,))
+        closing.start()
+        wait_until(lambda: producer.closed)
+        go_on.set()
+        closing.join(60)
+        assert not closing.is_alive()
+        assert cluster.values(TP) == [b"kept"]
+        assert not list(tmp_path.glob("*.batches"))
 
     def test_spilled_records_of_a_partition_that_is_not_there(self, cluster, produce, tmp_path, caplog):
         keep(tmp_path, cluster, 5, b"kept")

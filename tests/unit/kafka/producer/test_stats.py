@@ -3,6 +3,7 @@
 from support.interrupts.signal_steps import run_at, steps_of
 
 from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.observe import catalogue as metric
 from spark_kafka_native.kafka.producer.errors import DeliveryError, DeliveryStatus
 from spark_kafka_native.kafka.producer.stats import StatsRecorder
 
@@ -23,6 +24,21 @@ def test_offsets_are_the_first_and_the_last_whatever_the_order():
     other = told.partitions[TopicPartition("t", 1)]
     assert (other.first_offset, other.last_offset) == (None, None)
     assert (told.batch_records.max, told.batch_bytes.max) == (5, 100)
+
+
+def test_what_is_delivered_is_counted_by_topic():
+    stats = StatsRecorder()
+    stats.delivered(TP, 5, 100, 20)
+    stats.delivered(TopicPartition("t", 1), 3, 50, None)
+    stats.delivered(TopicPartition("u", 0), 1, 7, 0)
+    assert [tuple(one) for one in stats.observed()] == [
+        (metric.PRODUCED_RECORDS, 8, ("t",)),
+        (metric.PRODUCED_BYTES, 150, ("t",)),
+        (metric.PRODUCED_BATCHES, 2, ("t",)),
+        (metric.PRODUCED_RECORDS, 1, ("u",)),
+        (metric.PRODUCED_BYTES, 7, ("u",)),
+        (metric.PRODUCED_BATCHES, 1, ("u",)),
+    ]
 
 
 def test_offset_zero_is_an_offset():

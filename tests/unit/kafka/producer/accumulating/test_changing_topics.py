@@ -1,6 +1,8 @@
 """Topics that are denied, deleted, forbidden, without a leader, or get partitions meanwhile."""
 
 import time
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -10,17 +12,23 @@ from support.brokers.produce_cluster import (
 )
 from support.brokers.scripted_broker import Log
 from support.producer.producing import TP, numbers, producing, send, wait_until
+from support.producer.sending_batches import SendingHalf
 
+from spark_kafka_native.kafka.config.client_config import ProducerConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     BrokerError,
+    NetworkError,
 )
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.errors import (
     DeliveryError,
     DeliveryStatus,
+    ProducerClosedError,
 )
 from spark_kafka_native.kafka.producer.sending import partition_queue
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
+from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 
 pytestmark = pytest.mark.timed(0.1)
 
@@ -70,6 +78,40 @@ def test_a_topic_that_is_denied_in_spite_of_the_metadata_fails_too(cluster, monk
     with producing(cluster) as producer:
         cluster.script(TP, *[refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)] * 1_000)
         assert "UNKNOWN_TOPIC" in str(send(producer, 1)[0].exception(60))
+
+
+def test_records_are_written_to_the_topic_by_its_id(cluster):
+    """By its name they could go to another topic that has got the name meanwhile."""
+    with producing(cluster) as producer:
+        send(producer, 1)[0].result(60)
+    (request,) = cluster[1].requests(ProduceRequest)
+    assert [topic.topic_id for topic in request.topic_data] == [cluster.topic_ids["t"]]
+
+
+def test_a_topic_that_is_described_without_partitions_is_asked_about_again(cluster):
+    """A broker that has just heard of its creation may say so."""
+
+    def metadata(request, version):
+        told = cluster.metadata(request, version)
+        return replace(told, topics=[replace(topic, partitions=[]) for topic in told.topics])
+
+    with producing(cluster, client={"retry_backoff_ms": 5}) as producer:
+        cluster[1].push(MetadataRequest, metadata, metadata)
+        assert producer.send("t", value=b"0").result(60).offset == 0
+
+
+def test_a_producer_that_is_closed_while_it_looks_for_a_partition_says_so():
+    """By the handler of a signal, which ends the look."""
+    topics = SendingHalf().topics
+
+    def closed_meanwhile(_names, _deadline):
+        topics.close(ProducerClosedError("close() was called"))
+        raise NetworkError("the connection was closed")
+
+    topics._router.refresh = closed_meanwhile
+    topics._config = ProducerConfig()
+    with pytest.raises(ProducerClosedError, match=r"close\(\) was called"):
+        topics.check_partition(SimpleNamespace(topic="t"), 7)
 
 
 def test_a_missing_topic_is_named(cluster, monkeypatch):

@@ -103,6 +103,14 @@ def test_what_only_some_gave_is_filled():
     assert columns.headers.to_pylist() == [[{"key": "h", "value": None}], [], []]
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_key_and_a_value_among_nulls_are_kept_wherever_they_stand(place):
+    records = [(None, None)] * 3
+    records[place] = (b"k", b"v")
+    columns, _ = single(*records)
+    assert list(zip(columns.key.to_pylist(), columns.value.to_pylist(), strict=True)) == records
+
+
 @pytest.mark.parametrize("how", ["lingered", "filled"])
 def test_the_delivery_timeout_counts_from_the_first_record_that_waited(how):
     """From ``send()``, not from when its batch was closed."""

@@ -197,3 +197,13 @@ def test_what_is_given_up_for_good_is_kept_in_order_and_says_why(failing, tmp_pa
     assert ownerless.ended
     assert not failing.half.completion.incomplete
     assert failing.kept(tmp_path)[:3] == data
+
+
+def test_what_is_not_delivered_in_time_says_what_failed_last():
+    half, ends = SendingHalf(), []
+    one = half.wait_in(batch(1), ends)
+    one.sending.last_error = LOST
+    half.failures.expire(1e9)
+    ((_, outcome),) = ends
+    assert outcome.error.__cause__ is LOST
+    assert "the last failure: the connection was lost" in str(outcome.error)

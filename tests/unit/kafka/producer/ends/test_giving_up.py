@@ -9,7 +9,7 @@ from support.producer.producing import TP, numbers, producing, send, wait_until
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.network.connection import Connection
-from spark_kafka_native.kafka.producer.errors import DeliveryError, DeliveryStatus
+from spark_kafka_native.kafka.producer.errors import DeliveryError, DeliveryStatus, ProducerClosedError
 from spark_kafka_native.kafka.producer.sending.partition_queue import PartitionQueue
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 
@@ -111,6 +111,8 @@ def test_whatever_ends_the_sender_every_record_ends_and_the_truth_is_told(cluste
             assert statuses[0] is DeliveryStatus.POSSIBLY_PERSISTED
         producer.flush(60)
         assert producer.stats().buffered_records == 0
+        with pytest.raises(ProducerClosedError, match="the sender thread failed"):
+            send(producer, 1, start=6)
 
 
 def test_a_request_that_breaks_off_between_writing_and_noting_it_may_be_in_the_log(cluster, monkeypatch):

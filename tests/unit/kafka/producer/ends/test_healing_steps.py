@@ -85,6 +85,19 @@ def test_a_try_keeps_the_numbers_and_has_all_attempts_before_it(world):
     assert (again.attempts, again.last_error) == (0, None)
 
 
+def test_a_try_with_a_lost_answer_is_remembered_though_the_folder_does_not_know_of_it(world):
+    """Without sequence numbers nothing is written to the folder before a try."""
+    world.fail(*world.add(1))
+    world.turn(0)
+    world.turn(1.3)
+    (once,) = world.partition.waiting
+    once.sending.indefinite = True
+    again = once.sent_again_from(once.spilled)
+    assert not again.spilled.possibly_persisted
+    world.partition.loaded(again, again.spilled.read())
+    assert again.undelivered_status is DeliveryStatus.POSSIBLY_PERSISTED
+
+
 def test_what_is_sent_under_other_numbers_is_kept_as_possibly_persisted(world, tmp_path):
     """It is written to the folder before it is sent: from then on it may be in the log."""
     world.fail(*world.add(1))

@@ -1,11 +1,12 @@
 """Records over a limit, their dead letters and the spill folder: nothing of it is lost or doubled."""
 
 import random
+from contextlib import closing
 
 import pytest
 from support.brokers.produce_cluster import LOST_ANSWER, LOST_REQUEST, ProduceCluster, refused
 from support.hooks.fresh_seeds import try_seeds
-from support.producer.producing import TP, producing, wait_until
+from support.producer.producing import TP, buffered, producing, wait_until
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import TopicPartition
@@ -157,6 +158,10 @@ def test_what_is_found_as_the_producer_ends_is_kept(cluster, tmp_path, place):
     with producing(cluster, close_ms=0, **config, **LETTERS) as producer:
         deliveries = [producer.send("t", value=value, partition=0) for value in (b"1", LARGE, b"2")]
     assert all(delivery.exception(0).spilled for delivery in deliveries)
+    assert buffered(producer) == (0, 0)
+    with closing(SpillFolder(str(tmp_path))) as folder:
+        found = [entry.topic_partition for entry in folder.entries]
+    assert sorted(found) == ([DEAD, TP, TP] if place == "once_encoded" else [TP])
     with producing(cluster, **config, **LETTERS) as producer:
         producer.flush(60)
     assert is_empty(tmp_path)

@@ -53,11 +53,13 @@ def test_the_halves_of_a_refused_batch_are_overtaken_by_nothing_where_retries_ar
     assert cluster.values(TP) == values
 
 
-def test_a_record_that_stays_too_large_compressed_is_named_by_its_callers_row(cluster):
+@pytest.mark.parametrize("buffered", [500_000, 16], ids=["in one piece", "in slices of 4 rows"])
+def test_a_record_that_stays_too_large_compressed_is_named_by_its_callers_row(cluster, buffered):
     cluster.create("u")
     cluster.max_message_bytes = 2_000
     values = [b"x"] * 7 + [os.urandom(5_000)] + [b"x"] * 2
-    with producing(cluster, batch_records=100, linger_ms=10, compression_type="gzip") as producer:
+    config = {"batch_records": 100, "linger_ms": 10, "compression_type": "gzip"}
+    with producing(cluster, max_buffered_records=buffered, **config) as producer:
         whole = producer.send_columns(pa.record_batch({"value": values}), "t", 0)
         of_two = producer.send_columns(pa.record_batch({"topic": ["u"] * 5 + ["t"] * 5, "value": values}))
         for delivery in (whole, of_two):

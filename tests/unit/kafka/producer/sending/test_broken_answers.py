@@ -8,7 +8,7 @@ from support.brokers.produce_cluster import (
     refused,
 )
 from support.brokers.scripted_broker import Cut, Dribble, Late, Raw
-from support.producer.producing import TP, numbers, producing, send
+from support.producer.producing import TP, numbers, producing, send, wait_until
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import Acks
@@ -17,6 +17,7 @@ from spark_kafka_native.kafka.producer.errors import (
     DeliveryStatus,
 )
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest, ProduceResponse
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 pytestmark = pytest.mark.timed(0.1)
 
@@ -82,6 +83,19 @@ def test_acks_0_expects_nothing(cluster):
         while len(cluster.values(TP)) < 20 and time.monotonic() < deadline:
             time.sleep(0.01)
     assert cluster.values(TP) == numbers(20)
+
+
+def test_a_new_leader_gets_what_follows_where_no_broker_answers(two_brokers):
+    """A batch with acks=0 is in flight no more once it is written: no answer would end its wait."""
+    log = two_brokers.logs[TP]
+    with producing(two_brokers, acks=Acks.NONE) as producer:
+        send(producer, 1)[0].result(60)
+        wait_until(lambda: two_brokers.values(TP) == numbers(1))
+        log.leader = 3 - log.leader
+        log.leader_epoch += 1
+        producer._router.refresh(("t",), Deadline.after_ms(10_000))
+        assert send(producer, 1, start=1)[0].result(20).status is DeliveryStatus.POSSIBLY_PERSISTED
+        wait_until(lambda: two_brokers.values(TP) == numbers(2))
 
 
 @pytest.mark.parametrize("length", [0, 3, 4, 9, 30])

@@ -12,6 +12,7 @@ from support.producer.sending_batches import SendingHalf, batch
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import NetworkError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.network.connection import Connection
 from spark_kafka_native.kafka.producer.accumulating.batch import Batch, ProducerIdentity
@@ -198,3 +199,39 @@ def test_a_spilled_batch_that_is_unreadable_is_given_up_once_and_holds_up_no_oth
     assert dispatcher.send(0.0) == []
     assert one.requests == [[other], [follows]]
     folder.close()
+
+
+def test_a_topic_that_the_metadata_do_not_have_any_more_is_not_prepared():
+    """Others may have refreshed them since it was opened."""
+    half, one = SendingHalf(), OneBroker()
+    half.queues.producer_id.received(ProducerIdentity(7, 0))
+    used = []
+    one.connections.of = lambda node_id, partition: used.append((node_id, partition)) or one.broker
+    dispatcher = Dispatcher(one.topics, half.queues, one.connections, None, half.spilling, half.timer)
+    dispatcher.prepare("gone", 0.0)
+    assert used == []
+    dispatcher.prepare("t", 0.0)
+    assert used == [(1, 0), (1, 1)]
+
+
+def test_batches_of_which_nothing_was_written_keep_their_places_and_their_broker_is_left_alone():
+    half, one, failed = SendingHalf(), OneBroker(), []
+    half.queues.producer_id.received(ProducerIdentity(7, 0))
+    waiting = [batch(1), batch(2)]
+    for each in waiting:
+        queue = half.queues.add(each)
+    error = NetworkError("the connection is closed")
+
+    def refuse(*_request):
+        raise error
+
+    one.connections.post = refuse
+    lookups = SimpleNamespace(unreachable=lambda *told: failed.append(told))
+    dispatcher = Dispatcher(one.topics, half.queues, one.connections, lookups, half.spilling, half.timer)
+    assert dispatcher.send(0.0) == []
+    assert failed == [(one.broker, error)]
+    assert (list(queue.waiting), list(queue.in_flight)) == (waiting, [])
+    assert [(each.sending.attempts, each.sending.indefinite) for each in waiting] == [(0, False)] * 2
+    one.connections.post = one.post
+    dispatcher.send(0.0)
+    assert one.requests == [waiting[:1]]

@@ -18,6 +18,7 @@ from spark_kafka_native.kafka.errors import DeadlineExceededError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.producer.sending.sender import Linger, Sender
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 TP = TopicPartition("t", 0)
 
@@ -119,6 +120,18 @@ def test_a_flush_waits_for_a_batch_that_is_taken_in_while_it_looks(producer, mon
     assert producer.cluster.values(TP) == [b"a"]
 
 
+@pytest.mark.parametrize("allowed_ms", [(0, 600_000), (600_000, 0)])
+def test_of_two_that_close_the_earlier_deadline_counts_whichever_comes_first(allowed_ms):
+    loop = SimpleNamespace(
+        linger=SimpleNamespace(hurry=lambda: None), failures=SimpleNamespace(fatal=None), empty=False
+    )
+    waiters, wakeup = SimpleNamespace(wait_for=lambda *_given: False), SimpleNamespace(set=lambda: None)
+    sender = Sender(loop, wakeup, None, waiters, None)
+    for one in allowed_ms:
+        sender.stop(Deadline.after_ms(one))
+    assert sender._finished()
+
+
 class AlwaysBusy:
     """A lock that callers hold at each moment at which the sender tries it."""
 
@@ -206,6 +219,12 @@ def test_a_caller_closes_once_what_the_sender_asked_for(producer):
     assert buffer.close_waiting(due, 5.0, "a third") == 5.0
     producer.send("t", value=b"more")
     assert len(own) == 2
+    with held_by_another_thread(buffer.lock):
+        assert buffer.close_waiting(due, 6.0, "a fourth") is None
+    producer.send("t", value=b"more")
+    assert len(own) == 3
+    assert buffer.close_waiting(due, 7.0, "a fifth") == 7.0
+    assert len(own) == 4, "what a caller has closed for another reason was closed too early for this one"
     wait_until(delivery.done)
 
 
