@@ -91,7 +91,11 @@ def test_what_has_a_leader_is_shown_and_the_rest_named(
     [rows] = [json.loads(line) for line in shown.out.splitlines()]
     assert rows == [{"topic": "two", "partition": 0, "first": 0, "end": 1, "offsets": 1}]
     assert b"two-1: LEADER_NOT_AVAILABLE" in shown.err
-    assert main(["offsets", "two", "--at", "latest", "-b", two_partitions.bootstrap_servers]) == 1
+    for place in ("latest", "1"):
+        command = ["offsets", "two", "--at", place, "--json", "-b", two_partitions.bootstrap_servers]
+        assert main(command) == 1
+        rows = json.loads(capfdbinary.readouterr().out)
+        assert rows == [{"topic": "two", "partition": 0, "offset": 1}]
 
 
 def test_no_records_are_deleted_where_a_partition_does_not_answer(
@@ -191,6 +195,18 @@ def test_a_group_reads_keys_in_their_format(
     first, second = (json.loads(line) for line in capfdbinary.readouterr().out.splitlines())
     assert (first["key"], first["value"]) == ({"id": 1}, "v")
     assert (second["_corrupt_record"], second["value"]) == ('{"id":"?"}', "v")
+
+
+def test_records_that_are_left_out_are_counted_over_all_partitions(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with MockBroker() as broker:
+        broker.create_topic("t", partitions=3)
+        for partition in range(3):
+            broker.append("t", ['{"id":1}', *["?"] * (partition + 1)], partition=partition)
+        options = ["--value-format", "json", "--value-schema", "id bigint", "--mode", "dropmalformed"]
+        assert main(["tail", "t", *options, "-b", broker.bootstrap_servers]) == 0
+    assert capsys.readouterr().err == "6 records could not be decoded: left out.\n"
 
 
 @pytest.mark.parametrize("typed", [[], ["--value-format", "string"]], ids=["plain", "typed"])

@@ -344,6 +344,9 @@ def test_records_for_people() -> None:
     assert (shown["timestamp_ms"], shown["key_base64"], shown["value"]) == (None, "/w==", None)
     assert json.loads(record_lines.json_line(RECORD._replace(timestamp_ms=0)))["timestamp_ms"] == 0
     assert b"  null" in record_lines.hex_line(RECORD)
+    for key, shown_key in ((None, b"null"), (b"", b"empty"), (b"foo", b"66 6f 6f")):
+        line, _ = record_lines.hex_line(RECORD._replace(key=key)).splitlines()
+        assert line == b"t-1@2  key " + shown_key
     assert record_lines.hex_line(RECORD._replace(value=bytes(range(32, 50)))).count(b"\n") == 3
 
 

@@ -46,6 +46,7 @@ from spark_kafka_native.kafka.protocol.api.group_offsets import (
 )
 from spark_kafka_native.kafka.protocol.api.groups import (
     ConsumerGroupAssignment,
+    ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     ConsumerGroupMember,
     ConsumerGroupTopicPartitions,
@@ -54,6 +55,7 @@ from spark_kafka_native.kafka.protocol.api.groups import (
     DeleteGroupsResponse,
     DescribedConsumerGroup,
     DescribedGroup,
+    DescribeGroupsRequest,
     DescribeGroupsResponse,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
@@ -521,6 +523,20 @@ def test_a_reassignment_that_is_refused_is_named_and_not_the_others(
     assert len(raised.value.__notes__) == 1
 
 
+def test_a_refused_change_of_configs_is_raised(cluster: ScriptedCluster, admin: Admin) -> None:
+    def refused(request: IncrementalAlterConfigsRequest, version: int) -> IncrementalAlterConfigsResponse:
+        response = altered(request, version)
+        [one] = response.responses
+        code = ErrorCode.POLICY_VIOLATION
+        return replace(response, responses=[replace(one, error_code=code, error_message="not so long")])
+
+    answer_all(cluster, IncrementalAlterConfigsRequest, refused)
+    for resource in (ConfigResource.topic("a"), ConfigResource.broker(2)):
+        with pytest.raises(BrokerError, match=r"POLICY_VIOLATION.*not so long") as raised:
+            admin.alter_configs(resource, {"x": "y"})
+        assert str(resource) in str(raised.value)
+
+
 @pytest.mark.parametrize("value", [5, True, b"5"])
 def test_a_value_of_a_config_that_is_no_text_is_refused(
     cluster: ScriptedCluster, admin: Admin, value: Any
@@ -563,6 +579,39 @@ def test_a_classic_group_that_never_existed_is_not_described() -> None:
     assert raised.value.error_code is ErrorCode.GROUP_ID_NOT_FOUND
     empty = replace(group, group_state="Empty")
     assert read_classic_group(DescribeGroupsResponse(groups=[empty]), "g").state == "Empty"
+
+
+def test_a_group_that_is_not_of_the_new_protocol_is_described_as_a_classic_one(
+    cluster: ScriptedCluster, admin: Admin
+) -> None:
+    def as_consumer_group(code: ErrorCode) -> ConsumerGroupDescribeResponse:
+        group = DescribedConsumerGroup(
+            error_code=code,
+            error_message=None,
+            group_id="g",
+            group_state="",
+            group_epoch=0,
+            assignment_epoch=0,
+            assignor_name="",
+            members=[],
+        )
+        return ConsumerGroupDescribeResponse(throttle_time_ms=0, groups=[group])
+
+    classic = DescribedGroup(
+        error_code=NONE, group_id="g", group_state="Empty", protocol_type="", protocol_data="", members=[]
+    )
+    answer_all(cluster, DescribeGroupsRequest, DescribeGroupsResponse(groups=[classic]))
+    for code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
+        answer_all(cluster, ConsumerGroupDescribeRequest, as_consumer_group(code))
+        assert admin.describe_groups(["g"])["g"].type == "classic"
+    answer_all(cluster, ConsumerGroupDescribeRequest, as_consumer_group(ErrorCode.GROUP_AUTHORIZATION_FAILED))
+    with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
+        admin.describe_groups(["g"])
+    assert len(asked(cluster, DescribeGroupsRequest)) == 2
+    for broker in cluster.brokers.values():
+        del broker.versions[ConsumerGroupDescribeRequest.api_key]
+    with Admin(cluster.bootstrap_servers, retry_backoff_ms=5) as older:
+        assert older.describe_groups(["g"])["g"].type == "classic"
 
 
 def test_a_member_has_an_assignment_and_a_target() -> None:

@@ -55,6 +55,7 @@ def test_percentiles_are_within_the_stated_error(seed: int):
 
 def test_nothing_measured_is_zero():
     assert Histogram().distribution() == NOTHING == Distribution()
+    assert set(NOTHING.to_dict().values()) == {0}
 
 
 def test_tiny_huge_and_negative_values_are_counted():

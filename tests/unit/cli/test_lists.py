@@ -1,0 +1,101 @@
+"""Commands that list: those that are named, and an error for a name that is none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from support.brokers.scripted_broker import ScriptedCluster
+
+from spark_kafka_native.cli.main import main
+from spark_kafka_native.kafka import Admin, TopicPartition
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
+from spark_kafka_native.testing import MockBroker
+
+
+@pytest.fixture
+def broker() -> Iterator[MockBroker]:
+    """Three groups have committed."""
+    with MockBroker() as broker:
+        broker.create_topic("orders")
+        broker.append("orders", ["a", "b", "c"])
+        with Admin(broker.bootstrap_servers) as admin:
+            for name in ("one", "three", "two"):
+                admin.reset_offsets(name, {TopicPartition("orders", 0): 1})
+        yield broker
+
+
+def test_groups_that_are_named_are_listed(broker: MockBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    for names, found in (([], ["one", "three", "two"]), (["two", "one"], ["one", "two"])):
+        assert main(["groups", *names, "--json", "-b", broker.bootstrap_servers]) == 0
+        assert [row["group"] for row in json.loads(capsys.readouterr().out)] == found
+    assert main(["groups", "two", "--lag", "--json", "-b", broker.bootstrap_servers]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row == {"group": "two", "topic": "orders", "partition": 0, "committed": 1, "end": 3, "lag": 2}
+
+
+@pytest.mark.parametrize("how", [[], ["--lag"], ["--members"]], ids=["list", "lag", "members"])
+def test_a_name_that_is_no_group_is_an_error(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str], how: list[str]
+) -> None:
+    """It would look like a group without lag, or without members."""
+    assert main(["groups", "one", "tow", *how, "-b", broker.bootstrap_servers]) == 1
+    shown = capsys.readouterr()
+    assert (shown.out, "group tow: GROUP_ID_NOT_FOUND" in shown.err) == ("", True)
+
+
+def test_groups_that_are_named_are_deleted_and_no_others(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    codes = {"one": 68, "two": 0}  # NON_EMPTY_GROUP
+    for name, code in codes.items():
+        broker.on("DeleteGroups").reply({"results": [{"group_id": name, "error_code": code}]})
+    assert main(["groups", "one", "two", "two", "--delete", "-b", broker.bootstrap_servers]) == 1
+    assert [one.fields["groups_names"] for one in broker.asked("DeleteGroups")] == [["one"], ["two"]]
+    refused, deleted = capsys.readouterr().err.splitlines()
+    assert "deleting group one: NON_EMPTY_GROUP" in refused
+    assert deleted == "two: deleted"
+
+
+def test_users_without_credentials_are_an_error(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alice = {"user": "alice", "credential_infos": [{"mechanism": 2, "iterations": 8192}]}
+    carol = {"user": "carol", "error_code": 91, "credential_infos": []}  # RESOURCE_NOT_FOUND
+    broker.on("DescribeUserScramCredentials").reply({"results": [alice, carol]})
+    assert main(["users", "list", "alice", "carol", "--json", "-b", broker.bootstrap_servers]) == 1
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == [{"user": "alice", "mechanism": "SCRAM-SHA-512", "iterations": 8192}]
+    assert shown.err == "error: user carol has no credentials\n"
+
+
+def test_partitions_without_a_leader_or_a_replica_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    """Internal topics are listed on request: a pattern that begins as their names do, or an option."""
+
+    def metadata(request: MetadataRequest, version: int) -> MetadataResponse:
+        response = cluster.metadata(request, version)
+        for topic in response.topics:
+            for at, partition in enumerate(topic.partitions):
+                partition.replica_nodes[:] = [1, 2, 3]
+                partition.isr_nodes[:] = [1, 2, 3][: 3 - at]
+        topics = [replace(one, is_internal=(one.name or "").startswith("_")) for one in response.topics]
+        return replace(response, topics=topics)
+
+    with ScriptedCluster(1) as cluster:
+        cluster.create("orders", partitions=3)
+        cluster.create("_of_kafka")
+        cluster.logs[TopicPartition("orders", 2)].leader = -1
+        cluster[1].on(MetadataRequest, metadata)
+
+        def listed(*arguments: str) -> dict[str, tuple[int, ...]]:
+            assert main(["topics", "list", *arguments, "--json", "-b", cluster.bootstrap_servers]) == 0
+            columns = ("partitions", "replicas", "under_replicated", "leaderless")
+            rows = json.loads(capsys.readouterr().out)
+            return {row["topic"]: tuple(row[name] for name in columns) for row in rows}
+
+        orders, of_kafka = {"orders": (3, 3, 2, 1)}, {"_of_kafka": (1, 3, 0, 0)}
+        assert listed() == listed("*") == listed("^") == orders
+        assert listed("--internal") == orders | of_kafka
+        assert listed("_*") == listed("^_of") == of_kafka
