@@ -186,6 +186,11 @@ def test_the_columns_of_a_read_may_be_named_by_the_user() -> None:
     ("schema", "options", "text"),
     [
         (StructType().add("value", "binary"), {}, "value.format=json: JSON needs a struct, not binary"),
+        (
+            StructType().add("_error", "string").add("offset", "long"),
+            {"mode": "permissive"},
+            "The schema asks for _error, but for no column that is decoded",
+        ),
         (StructType().add("value", VALUE, nullable=False), {}, "Column `value` is decoded and can be null"),
         (
             StructType().add(

@@ -112,7 +112,9 @@ def test_a_query_of_objects_and_a_table_for_notebooks():
 def test_one_line_for_each_batch(caplog):
     line = "copy, batch 20: 110 records in 1,500 ms (73/s), 150 behind in 2 partitions"
     assert describe_progress(HISTORY[-1]) == line
+    other = HISTORY[-1] | {"sources": [{"endOffset": "5", "latestOffset": "6"}]}
     with caplog.at_level(logging.INFO, "spark_kafka_native"):
+        ProgressLog().onQueryProgress(SimpleNamespace(progress=other))
         ProgressLog().onQueryProgress(SimpleNamespace(progress=HISTORY[-1]))
     assert caplog.messages == [line]
 

@@ -161,6 +161,17 @@ def test_an_ending_time_that_no_record_has_reached_stays_a_time(cluster, router)
     assert end_of(router, each) == {A0: FirstAtOrAfter(41), A1: FirstAtOrAfter(7)}
 
 
+def test_only_committed_records_are_read_from_where_a_group_has_committed_and_elsewhere_too(cluster, router):
+    cluster.committed = {A0: 30}
+    cluster.logs[A0].last_stable_offset = cluster.logs[A1].last_stable_offset = 2
+    options = options_of(
+        startingOffsets="committed", kafka__group__id="g", kafka__isolation__level="read_committed"
+    )
+    view = view_cluster(router, options, PushedFilters())
+    assert resolve_start(view, options) == {A0: At(30), A1: Earliest()}
+    assert view.log_ends == {A0: 100}  # of those alone that the group is ahead in
+
+
 def test_latest_is_the_last_stable_offset_where_only_committed_records_are_read(cluster, router):
     cluster.logs[A0].last_stable_offset = 42
     view = view_cluster(router, options_of(), PushedFilters())

@@ -9,6 +9,7 @@ from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.read.driver import payload_sample
 from spark_kafka_native.spark.read.driver.payload_sample import infer_schemas
 from spark_kafka_native.spark.read.read_options import check_general
 
@@ -50,6 +51,15 @@ def test_older_records_are_looked_at_until_one_has_a_value(cluster, infer):
     cluster.logs[T0].append([b'{"a":1}'])
     cluster.logs[T0].append([None] * 150)
     assert infer(**{"value.inferRecords": "1"}) == "`a` bigint"
+
+
+def test_of_too_many_partitions_the_longest_are_sampled(cluster, infer, monkeypatch):
+    monkeypatch.setattr(payload_sample, "MAX_PARTITIONS", 1)
+    cluster.logs[T0].append([b'{"a":1}'] * 2)
+    cluster.logs[T1].append([b'{"old":1}'] * 3)
+    cluster.logs[T1].append([b'{"b":1}'] * 3)
+    cluster.logs[T1].log_start_offset = 3
+    assert infer() == "`b` bigint"
 
 
 @pytest.mark.parametrize("values", [[], [None] * 3])

@@ -10,8 +10,17 @@ from support.brokers.scripted_broker import properties
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
+from spark_kafka_native.kafka.consumer.fetcher import Fetcher
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import ConfigError, DeadlineExceededError, NetworkError
+from spark_kafka_native.kafka.errors import (
+    ConfigError,
+    CorruptRecordError,
+    DeadlineExceededError,
+    EndOfLogError,
+    LogTruncatedError,
+    NetworkError,
+    OffsetOutOfRangeError,
+)
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
@@ -286,6 +295,32 @@ def test_a_leader_that_refuses_where_it_says_its_log_begins_is_not_asked_forever
     sizes = logs().sample_sizes({T0: 0, T1: 0}, {T0: 1200, T1: 1200}, at({}, cluster).topic_ids)
     assert sizes == dict.fromkeys((T0, T1), pytest.approx(300, abs=30))  # as its topic
     assert len(answered) <= 20
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        CorruptRecordError("damaged", 7, T0),
+        EndOfLogError(T0, 7, 9, 3),
+        LogTruncatedError(T0, 7, 3),
+        OffsetOutOfRangeError(T0, 7),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_of_one_partition_leaves_the_sizes_of_the_others(cluster, logs, monkeypatch, caplog, error):
+    """The batch is planned all the same: its task finds the error where the record is."""
+    fill(cluster, U0, 1000)
+    fetch = Fetcher.fetch
+
+    def fail(self, ranges, *given):
+        if T0 in ranges:
+            raise error
+        yield from fetch(self, ranges, *given)
+
+    monkeypatch.setattr(Fetcher, "fetch", fail)
+    sizes = logs().sample_sizes({T0: 7, U0: 0}, {T0: 50, U0: 1200}, at({}, cluster).topic_ids)
+    assert sizes == {U0: pytest.approx(1000, abs=30)}
+    assert not caplog.records
 
 
 def test_sizes_that_can_not_be_sampled_are_a_warning(cluster, logs, caplog):
