@@ -102,7 +102,7 @@ class OptionValues:
         for given in (*self._texts, *(f"kafka.{name}" for name in self.kafka)):
             for name in wanted:
                 alike = difflib.SequenceMatcher(None, _letters(given), _letters(name)).ratio() >= _NEAR
-                if alike or _letters(given) in map(_letters, _SYNONYMS.get(name, ())):
+                if given != name and (alike or _letters(given) in map(_letters, _SYNONYMS.get(name, ()))):
                     return f" ('{given}' was given: did you mean '{name}'?)"
         return ""
 

@@ -201,7 +201,7 @@ def _parse_general(values: OptionValues, starting: OffsetRangeLimit, ending: Off
         formats=ReadFormats.parse(values),
         filter_pushdown=values.value("filterPushdown"),
         group_id=values.kafka.get("group.id") or f"{values.value('groupIdPrefix')}-{uuid.uuid4()}",
-        has_group_id="group.id" in values.kafka,
+        has_group_id=bool(values.kafka.get("group.id")),
         offset_retries=OffsetRetries(
             count=values.value("fetchOffset.numRetries"),
             interval_ms=values.value("fetchOffset.retryIntervalMs"),

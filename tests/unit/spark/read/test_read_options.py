@@ -16,7 +16,7 @@ from spark_kafka_native.spark.read.offset_range import (
     LatestMinus,
     Specific,
 )
-from spark_kafka_native.spark.read.read_options import ReadOptions, ReadTask, check_general
+from spark_kafka_native.spark.read.read_options import ReadOptions, ReadTask, StreamOptions, check_general
 from spark_kafka_native.spark.read.schema import full_schema
 from spark_kafka_native.spark.read.subscription import Assign, Subscribe, SubscribePattern
 
@@ -173,6 +173,17 @@ def test_what_was_probably_meant_by_missing_topics_is_said(near, meant):
 def test_what_was_probably_meant_by_a_missing_group_is_said():
     said = refuse({"startingOffsets": "committed", "group.id": "g"})
     assert said.endswith("('group.id' was given: did you mean 'kafka.group.id'?)")
+
+
+def test_an_empty_group_is_none_to_start_from_or_to_commit_to():
+    for given, text in (
+        ({"startingOffsets": "committed"}, "needs kafka.group.id: the group whose offsets to use"),
+        ({"commitOffsets": "true"}, "needs kafka.group.id: the group that the offsets are committed to"),
+    ):
+        values = OptionValues.parse(BASE | given | {"kafka.group.id": ""}, Scope.STREAM)
+        with pytest.raises(ConfigError) as caught:
+            StreamOptions.parse(values)
+        assert str(caught.value).endswith(text)
 
 
 def test_refusals_of_what_is_missing():
