@@ -11,6 +11,8 @@ from support.brokers.scripted_broker import properties
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.producer.live_producers import LiveProducers
+from spark_kafka_native.kafka.producer.stats import ProducerStats
 
 TP = TopicPartition("t", 0)
 SCRIPT = """
@@ -101,6 +103,33 @@ def test_what_is_lost_at_the_end_is_said(cluster):
     assert "3 records that were sent and not flushed are lost" in ended.stderr
     assert "INVALID_RECORD" in ended.stderr
     assert cluster.values(TP) == []
+
+
+def test_records_that_are_left_where_the_end_is_interrupted_are_lost_and_other_producers_are_closed(caplog):
+    class Interrupted:
+        def close(self):
+            raise KeyboardInterrupt
+
+        def stats(self):
+            return ProducerStats(failed_records=7, buffered_records=3)
+
+    class Other(Interrupted):
+        closed = False
+
+        def close(self):
+            self.closed = True
+
+        def stats(self):
+            return ProducerStats(failed_records=7, buffered_records=0 if self.closed else 5)
+
+    live, producers = LiveProducers(), [Other(), Interrupted(), Other()]
+    for one in producers:
+        live.add(one)
+    live.close_all()
+    assert (producers[0].closed, producers[2].closed) == (True, True)
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("3 records that were sent and not flushed are lost")
+    assert "KeyboardInterrupt()" in said
 
 
 def test_what_was_said_to_have_failed_before_the_end_is_not_said_again(cluster):

@@ -277,9 +277,13 @@ class TestFlush:
         closing = threading.Thread(target=producer.close, args=(60,))
         closing.start()
         wait_until(lambda: producer.closed)
+        topics, open_for_records = producer._topics, []
+        grown = topics._grown
+        topics._grown = lambda buffer: open_for_records.append(not buffer.closed) or grown(buffer)
         go_on.set()
         closing.join(60)
         assert not closing.is_alive()
+        assert open_for_records == [False]
         assert cluster.values(TP) == [b"kept"]
         assert not list(tmp_path.glob("*.batches"))
 

@@ -21,6 +21,7 @@ from spark_kafka_native.kafka.errors import (
     NetworkError,
 )
 from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.producer.accumulating import topics as topics_module
 from spark_kafka_native.kafka.producer.errors import (
     DeliveryError,
     DeliveryStatus,
@@ -112,6 +113,39 @@ def test_a_producer_that_is_closed_while_it_looks_for_a_partition_says_so():
     topics._config = ProducerConfig()
     with pytest.raises(ProducerClosedError, match=r"close\(\) was called"):
         topics.check_partition(SimpleNamespace(topic="t"), 7)
+
+
+@pytest.mark.parametrize(
+    "described",
+    [
+        None,
+        SimpleNamespace(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, partitions={}),
+        SimpleNamespace(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, partitions={0: None}),
+        SimpleNamespace(error_code=ErrorCode.NONE, partitions={}),
+    ],
+)
+def test_a_topic_keeps_its_partitions_while_the_metadata_do_not_have_them(described):
+    topics = SendingHalf().topics
+    topics._router.snapshot = SimpleNamespace(topics={} if described is None else {"t": described})
+    topics.describe(SimpleNamespace(topic="t"))  # it has nothing that could be changed
+
+
+def test_limits_are_read_again_after_a_look_that_has_failed(monkeypatch):
+    topics, looks = SendingHalf().topics, []
+    topics.buffers["t"] = SimpleNamespace(topic="t", limit_age_s=1e9)
+    monkeypatch.setattr(
+        topics_module, "threading", SimpleNamespace(Thread=lambda target, **_: SimpleNamespace(start=target))
+    )
+
+    def read(names, _age_s):
+        looks.append(names)
+        raise ZeroDivisionError
+
+    topics.read_limits = read
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            topics.refreshed(["t"])
+    assert looks == [["t"], ["t"]]
 
 
 def test_a_missing_topic_is_named(cluster, monkeypatch):
