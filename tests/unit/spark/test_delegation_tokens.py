@@ -596,6 +596,8 @@ def test_each_micro_batch_of_a_stream_gets_the_token_of_its_time(
 ) -> None:
     ends: list[tuple[object, list[str]]] = []
     monkeypatch.setattr(stream_reader, "stop_on_sigterm", lambda stop: ends.append((stop, [*cluster.calls])))
+    ignored: list[list[str]] = []
+    monkeypatch.setattr(stream_reader, "ignore_sigterm", lambda: ignored.append([*cluster.alive]))
     options = StreamOptions.parse(OptionValues.parse(SCRAM | {"subscribe": "t"}, Scope.STREAM))
     reader = KafkaStreamReader(options, full_schema(False))
     reader.__dict__["_planner"] = type("Planner", (), {"plan": lambda *_: [()]})()
@@ -608,8 +610,10 @@ def test_each_micro_batch_of_a_stream_gets_the_token_of_its_time(
     assert first.login is not None
     assert second.login is not None
     assert (first.login.token_id, second.login.token_id) == ("t1", "t2")
+    assert ignored == []
     reader.stop()
     assert cluster.alive == {}
+    assert ignored == [["t1", "t2"]]  # before the tokens expire, which a signal would cut short
 
 
 def test_a_held_token_tells_its_hmac_to_no_text() -> None:

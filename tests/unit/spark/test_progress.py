@@ -52,6 +52,17 @@ def test_lag_in_records_and_in_time():
     assert found.records == 150
 
 
+def test_a_position_at_which_a_batch_found_the_end_is_as_old_as_that_batch():
+    found = lag_of([*HISTORY, progress(30, {"t": {"0": 200, "1": 10}}, {"t": {"0": 300, "1": 10}}, rows=50)])
+    assert found.partitions[0].seconds == pytest.approx(20)
+
+
+def test_the_newest_sample_of_sizes_counts():
+    newest = progress(30, {"t": {"0": 160}}, {"t": {"0": 300}, "#bytes 20.0": {}}, rows=10)
+    found = lag_of([*HISTORY, newest])
+    assert found.bytes_per_s == pytest.approx(found.records_per_s * 20)
+
+
 def test_rates_and_when_it_has_caught_up():
     found = lag_of(HISTORY)
     assert found.records_per_s == pytest.approx(160 / 2.0)

@@ -36,6 +36,12 @@ def test_defaults_are_those_of_the_table():
     assert stream.value("failOnDataLoss") is True
 
 
+def test_bounds_are_allowed_and_units_have_any_case():
+    given = {"minPartitions": str(2**31 - 1), "maxTriggerDelay": " 2 H ", "transactionTimeout": "1S"}
+    values = OptionValues.parse(given, Scope.STREAM)
+    assert [values.value(name) for name in given] == [2**31 - 1, 7_200_000, 1_000]
+
+
 def test_an_unknown_name_is_told_with_the_nearest_one():
     values = OptionValues.parse(
         {"startingOffset": "earliest", "group.id": "g", "x": "1", "path": "p"}, Scope.READ

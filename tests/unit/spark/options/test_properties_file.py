@@ -25,7 +25,7 @@ def test_names_get_their_prefix(tmp_path: Path) -> None:
     path = tmp_path / "client.properties"
     path.write_text(
         "bootstrap.servers=a:1\nkafka.client.id=x\nsubscribe=t\nstartingOffsets=earliest\n"
-        "value.deserializer=org.apache.kafka.common.serialization.StringDeserializer\nsasl.password=${env:P}\n"
+        "value.deserializer=org.apache.kafka.common.serialization.StringDeserializer\nKey.Serializer=x\nsasl.password=${env:P}\n"
     )
     assert options_from_properties(path) == {
         "kafka.bootstrap.servers": "a:1",

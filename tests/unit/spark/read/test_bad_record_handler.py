@@ -65,6 +65,15 @@ def test_letters_of_joined_partitions_have_their_own_place() -> None:
     assert box.letters == [(T, 100, BAD), (T, 100, BAD), (U, 6, BAD)]
 
 
+def test_columns_beside_the_decoded_ones_are_fetched_too() -> None:
+    value = StructType().add("id", "long")
+    formats = ReadFormats.parse(OptionValues.parse({"value.format": "json"}, Scope.STREAM))
+    wanted = StructType().add("key", "binary").add("value", value).add("timestamp", "timestamp")
+    assert RowLayout.of(RowSchema.from_schema(wanted, formats)).record_fields == {
+        "key", "value", "timestamp_ms", "offset",
+    }  # fmt: skip
+
+
 def test_a_record_with_a_bad_key_and_a_bad_value_has_one_letter() -> None:
     found: list[UndecodedRecord] = []
 
@@ -94,7 +103,8 @@ def test_rows_are_not_handed_on_before_their_letters_are_stored() -> None:
 def test_one_line_for_a_task_says_how_many_were_bad(mode: str, caplog: pytest.LogCaptureFixture) -> None:
     bad = BadRecordHandler()
     layout = RowLayout.of(schema(mode), bad)
-    layout.to_record_batch(columns(*[BAD] * 1_200), T)
+    for _ in range(2):
+        layout.to_record_batch(columns(*[BAD] * 600), T)
     layout.to_record_batch(columns(GOOD, BAD), U)
     with caplog.at_level(logging.WARNING, "spark_kafka_native"):
         bad.log(mode)

@@ -110,6 +110,12 @@ def test_min_partitions_as_in_sparks_suite(min_partitions, given_ranges, expecte
     assert triples(pieces) == (given_ranges if expected is None else expected)
 
 
+def test_a_range_has_no_more_pieces_than_offsets():
+    assert triples(split_ranges([fixed("t", 4, 7)], min_partitions=10)) == [
+        ("t", 4, 5), ("t", 5, 6), ("t", 6, 7),
+    ]  # fmt: skip
+
+
 def test_max_records_splits_evenly_on_default_offsets_too():
     pieces = split_ranges([late("t", 0, 10)], max_records=4)
     assert triples(pieces) == [("t", None, 3), ("t", 3, 6), ("t", 6, None)]

@@ -235,6 +235,14 @@ def test_client_properties_are_read_and_the_unknown_told():
     assert not any("max.poll.records" in warning for warning in options.warnings)
 
 
+@pytest.mark.parametrize(("poll", "api", "expected"), [("9000", "60000", 9_000), ("120000", "7000", 7_000)])
+def test_nothing_that_a_task_waits_for_takes_longer_than_its_timeout(poll, api, expected):
+    options = read(kafkaConsumer__pollTimeoutMs=poll, kafka__default__api__timeout__ms=api)
+    task = ReadTask.of(options, full_schema(False))
+    assert (task.client.default_api_timeout_ms, task.consumer.poll_timeout_ms) == (expected, int(poll))
+    assert options.client.default_api_timeout_ms == int(api)  # the driver's
+
+
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_loss_fails_a_task_as_the_option_says(fails):
     options = read(failOnDataLoss=str(fails).lower())

@@ -27,6 +27,7 @@ from spark_kafka_native.spark.read.worker.offset_binding import Binding, BoundRa
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 LEVEL = IsolationLevel.READ_UNCOMMITTED
+WHY = KafkaError("a leader said so")
 
 
 @pytest.fixture
@@ -131,7 +132,15 @@ def test_the_leaders_of_all_that_is_left_are_asked_whether_a_topic_was_recreated
     ("loss", "condition", "lost", "warning"),
     [
         (
-            OffsetsLost(topic_partition=T0, from_offset=3, until_offset=9, lost=4, note="Why.", then="Then."),
+            OffsetsLost(
+                topic_partition=T0,
+                from_offset=3,
+                until_offset=9,
+                lost=4,
+                note="Why.",
+                then="Then.",
+                cause=WHY,
+            ),
             r"COULD_NOT_READ_OFFSET_RANGE.* offset \[3, 9\) for topic partition t-0 .* g\. Why\. SQLSTATE",
             4,
             "t-0: 4 offsets of [3, 9) are lost; .* failOnDataLoss is false. Why. Then.",
@@ -149,7 +158,7 @@ def test_the_leaders_of_all_that_is_left_are_asked_whether_a_topic_was_recreated
             "Nothing is read from t-0 because .*start offset 9 .* end offset 3 ",
         ),
         (
-            PartitionsDeleted(topic_partitions=frozenset({T1, U0})),
+            PartitionsDeleted(topic_partitions=frozenset({T1, U0}), cause=WHY),
             r"PARTITIONS_DELETED.*Partitions \[t-1, u-0\] have been deleted\.",
             0,
             "Partitions [t-1, u-0] have been deleted; .* failOnDataLoss is false",

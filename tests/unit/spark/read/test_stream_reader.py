@@ -102,6 +102,23 @@ def test_a_commit_to_a_group_goes_by_the_topics_that_there_are_now(reader_of):
     assert reader._offset_committer.topic_ids == [now, former]
 
 
+def test_a_group_that_does_not_answer_holds_up_a_batch_for_seconds_only(reader_of, monkeypatch):
+    reader = reader_of(**{"kafka.group.id": "g", "commitOffsets": "true"})
+    del reader.__dict__["_offset_committer"]
+    told = []
+
+    def commit(_router, group_id, positions, deadline):
+        told.append((group_id, dict(positions), deadline.remaining_ms <= 3_000))
+
+    monkeypatch.setattr("spark_kafka_native.kafka.group.committed_offsets.commit_offsets", commit)
+    reader.commit(offset(9))
+    assert told == [("g", {T0: 9}, True)]
+    plain = reader_of(**{"kafka.group.id": "g"})
+    del plain.__dict__["_offset_committer"]
+    plain.commit(offset(9))
+    assert len(told) == 1
+
+
 def test_without_admission_control_what_was_planned_last_is_the_start(reader_of):
     reader = reader_of()
     assert reader.latestOffset() == offset(9)
