@@ -1,5 +1,6 @@
 """Schemas out of the newest records: which records of which partitions `infer_schemas` looks at."""
 
+import pyarrow as pa
 import pytest
 from support.brokers.scripted_broker import ScriptedCluster
 
@@ -7,6 +8,8 @@ from spark_kafka_native.kafka.cluster.router import router_for
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest
+from spark_kafka_native.kafka.records.columns import RecordColumns
+from spark_kafka_native.kafka.records.encode import encode_record_batch
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.read.driver import payload_sample
@@ -27,12 +30,12 @@ def cluster():
 def infer(cluster):
     routers = []
 
-    def infer(**given):
+    def infer(*, payload="value", **given):
         options = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": "t"}
         options |= {"value.format": "json", "value.schema": "infer"} | given
         read = check_general(OptionValues.parse(options, Scope.READ))
         routers.append(router_for(read.client))
-        return infer_schemas(read).value.schema
+        return getattr(infer_schemas(read), payload).schema
 
     yield infer
     for router in routers:
@@ -45,6 +48,19 @@ def test_the_newest_records_of_each_partition_are_sampled(cluster, infer):
     cluster.logs[T1].append([b'{"older":1}'])
     cluster.logs[T1].append([b'{"b":1}'] * 2)
     assert infer(**{"value.inferRecords": "4"}) == "`a` bigint, `b` bigint"
+
+
+def test_keys_are_sampled_for_keys_and_a_schema_that_is_given_stays(cluster, infer):
+    batch = RecordColumns(
+        length=2,
+        key=pa.array([None, b'{"k":1}'], pa.binary()),
+        value=pa.array([b'{"v":1}', None], pa.binary()),
+    )
+    cluster.logs[T0].log.append(bytes(encode_record_batch(batch, now_ms=1_000)))
+    both = {"key.format": "json", "key.schema": "infer"}
+    assert (infer(payload="key", **both), infer(**both)) == ("`k` bigint", "`v` bigint")
+    given = both | {"value.schema": "w string"}
+    assert (infer(payload="key", **given), infer(**given)) == ("`k` bigint", "w string")
 
 
 def test_older_records_are_looked_at_until_one_has_a_value(cluster, infer):
