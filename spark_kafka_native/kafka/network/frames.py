@@ -56,8 +56,17 @@ class FrameBuffers:
 
     def trim(self) -> None:
         """Free all but one small buffer: a process may have many idle connections."""
-        kept = [free for free in self._free if len(free) <= KEPT_BYTES][:1]
-        self._free = kept
+        free, kept = self._free, None
+        # One by one: memory that was only looked at could be taken by another thread meanwhile.
+        while free:
+            try:
+                whole = free.pop()
+            except IndexError:  # another thread was faster
+                break
+            if len(whole) <= KEPT_BYTES:
+                kept = whole
+        if kept is not None:
+            free.append(kept)
 
 
 def _unwritten(length: int) -> memoryview:

@@ -7,6 +7,7 @@ virtual machine, more than decompressing them.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Any
 
@@ -72,7 +73,8 @@ class BufferPool:
         """Drop the least recently used buffers; a buffer in use stays alive."""
         kept = self._kept
         while kept and (len(kept) >= self._max_buffers or self.kept_bytes + size > self._max_bytes):
-            del kept[0]
+            with contextlib.suppress(IndexError):  # another thread looks at all of them
+                del kept[0]
 
 
 def _allocate(size: int) -> U8:

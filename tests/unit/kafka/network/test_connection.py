@@ -404,6 +404,27 @@ def test_buffers_of_a_connection_without_work_are_few_and_small() -> None:
     assert buffers.pooled_sizes == [KEPT_BYTES]
 
 
+def test_memory_that_another_thread_takes_meanwhile_is_not_kept_for_a_third(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Connections are shared: one consumer closes while a response for another one arrives."""
+    buffers = FrameBuffers()
+    taken: list[memoryview] = []
+
+    class Limit(int):
+        def __ge__(self, size: int) -> bool:
+            if not taken:
+                taken.append(buffers.take(1 << 20))
+            return int(self) >= size
+
+    buffers.give_back(buffers.take(1 << 20))
+    monkeypatch.setattr("spark_kafka_native.kafka.network.frames.KEPT_BYTES", Limit(KEPT_BYTES))
+    buffers.trim()
+    (first,), second = taken, buffers.take(1 << 20)
+    first[0], second[0] = 1, 2
+    assert first[0] == 1
+
+
 def test_a_child_process_never_writes_to_an_inherited_connection(broker: ScriptedBroker) -> None:
     connection = connect(broker)
 
@@ -424,6 +445,23 @@ def test_connecting_and_disconnecting_are_logged_at_debug(
     connected, disconnected = caplog.messages
     assert connected == f"connected to {broker.address}"
     assert disconnected.startswith(f"{broker.address}: disconnected, 0 requests in flight: ")
+
+
+def test_a_handshake_that_ends_in_an_error_leaves_no_socket_open(
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Connection] = []
+
+    def interrupted(connection: Connection, _: Deadline) -> None:
+        opened.append(connection)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Connection, "_shake_hands", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        connect(broker)
+    (connection,) = opened
+    assert connection.closed
+    assert connection.fileno() == -1
 
 
 def test_a_version_may_be_capped(broker: ScriptedBroker) -> None:

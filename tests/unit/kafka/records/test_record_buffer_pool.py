@@ -84,6 +84,21 @@ def test_threads_never_share_memory():
     assert not wrong
 
 
+def test_room_is_made_while_another_thread_looks_at_all_buffers():
+    """Such a thread has taken them out of the pool meanwhile."""
+
+    class BusyPool(BufferPool):
+        @property
+        def kept_bytes(self) -> int:
+            kept = super().kept_bytes
+            self._kept.clear()
+            return kept
+
+    pool = BusyPool(max_bytes=SMALLEST)
+    held = [pool.take(SMALLEST), pool.take(SMALLEST)]
+    assert address(held[0]) != address(held[1])
+
+
 def test_a_profiler_that_looks_at_the_locals_during_import_makes_no_buffer_look_free():
     # In a process of its own: only the first import counts the references.
     code = """
