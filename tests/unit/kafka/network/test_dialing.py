@@ -12,7 +12,9 @@ import pytest
 from support.brokers.silent_listener import silent_listener
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig
+from spark_kafka_native.kafka.config.security_config import SecurityConfig, SecurityProtocol
 from spark_kafka_native.kafka.errors import ConfigError, NetworkError, UnreachableError
+from spark_kafka_native.kafka.network import transport
 from spark_kafka_native.kafka.network.transport import Dialing, Transport
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
@@ -142,17 +144,42 @@ def test_no_time_is_still_an_answer(refusing: socket.socket) -> None:
         dial([info(refusing)], deadline_ms=0)
 
 
-def socket_of(transport: Transport) -> socket.socket:
+def socket_of(connected: Transport) -> socket.socket:
     """Its descriptor as a socket; the transport is closed."""
-    found = socket.socket(fileno=os.dup(transport.fileno()))
-    transport.close()
+    found = socket.socket(fileno=os.dup(connected.fileno()))
+    connected.close()
     return found
 
 
 def connect(listener: socket.socket, **changed: Any) -> socket.socket:
     given = config(**changed)
-    transport = Transport.connect(*listener.getsockname(), given, Deadline.after_ms(SOON))
-    return socket_of(transport)
+    return socket_of(Transport.connect(*listener.getsockname(), given, Deadline.after_ms(SOON)))
+
+
+def test_each_address_has_the_time_of_one_tls_handshake(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the first one that takes connections, and says nothing, would leave no time to the others."""
+    limits_ms: list[float] = []
+
+    def encrypt(sock: socket.socket, host: str, address: str, context: Any, limit: Deadline) -> socket.socket:
+        limits_ms.append(limit.remaining_ms)
+        if len(limits_ms) == 1:
+            sock.close()
+            raise NetworkError("no TLS handshake in time")
+        return sock
+
+    monkeypatch.setattr(transport, "_encrypt", encrypt)
+    given = config(
+        security=SecurityConfig(protocol=SecurityProtocol.SSL),
+        connection_setup_timeout_ms=5_000,
+        resolver=lambda *_: [info(listener)] * 2,
+    )
+    connected = Transport.connect("kafka.example", 9092, given, Deadline.after_ms(SOON))
+    with socket_of(connected) as sock:
+        assert sock.getpeername() == listener.getsockname()
+    assert len(limits_ms) == 2
+    assert max(limits_ms) <= 5_000
 
 
 def test_settings_of_the_socket(listener: socket.socket) -> None:

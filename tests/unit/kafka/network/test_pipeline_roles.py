@@ -21,11 +21,13 @@ from spark_kafka_native.kafka.errors import (
 )
 from spark_kafka_native.kafka.network import pipeline
 from spark_kafka_native.kafka.network.connection import Connection
+from spark_kafka_native.kafka.network.frames import POOLED_FROM
 from spark_kafka_native.kafka.network.handshake import Negotiated, SessionLifetime
+from spark_kafka_native.kafka.network.pending_response import PendingResponse, wait_for_any
 from spark_kafka_native.kafka.network.transport import READ, WRITE
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_native.kafka.runtime import waiting
-from spark_kafka_native.kafka.runtime.deadline import Deadline
+from spark_kafka_native.kafka.runtime.deadline import Deadline, Wakeup
 from spark_kafka_native.kafka.runtime.waiting import LocklessCondition
 
 REQUEST = MetadataRequest(topics=[])
@@ -435,6 +437,53 @@ class TestHangUps:
             first.result(0)
         with pytest.raises(NetworkError, match=r"b1:9092: .*an earlier response on it was bad"):
             second.result(0)
+
+    def test_all_requests_in_flight_get_the_cause_of_a_lost_connection(
+        self, connection: Connection, stream: Stream
+    ) -> None:
+        """The outcome of each may differ by the kind of the error: of a timeout, or of another end."""
+        stream.waits = [stream.answer(0)]
+        connection.send(REQUEST)
+        pendings = [connection.submit(REQUEST) for _ in range(3)]
+        connection.give_up(pendings[1], 7)
+        errors = []
+        for pending in pendings:
+            with pytest.raises(RequestTimedOutError, match="no answer in 7 ms") as caught:
+                pending.result(0)
+            errors.append(caught.value)
+        assert len(set(map(id, errors))) == 3, "each has a traceback of its own"
+
+
+class TestWaitingForAny:
+    @pytest.mark.parametrize("count", [1, 2])
+    def test_a_wakeup_ends_the_wait_of_one_request_as_of_many(
+        self, connection: Connection, stream: Stream, count: int
+    ) -> None:
+        wakeup = Wakeup()
+        wakeup.set()
+        pendings = [connection.submit(REQUEST) for _ in range(count)]
+        assert wait_for_any(pendings, later(), wakeup) == []
+        assert not stream.waited
+        stream.answer(0)()
+        assert wait_for_any(pendings, later(), wakeup) == pendings[:1]
+        wakeup.close()
+
+    def test_without_a_wakeup_one_request_is_waited_for(self, connection: Connection, stream: Stream) -> None:
+        pending = connection.submit(REQUEST)
+        assert wait_for_any([pending], later()) == []
+        stream.waits = [stream.answer(0)]
+        assert wait_for_any([pending], later()) == [pending]
+
+
+class TestMemory:
+    def test_the_memory_of_a_response_is_given_back_once(self, connection: Connection) -> None:
+        """Twice, and two later responses would overwrite each other."""
+        pending: PendingResponse[Any] = PendingResponse(connection, 0, "Fetch", 12)
+        pending.complete(None, connection.buffers.take(POOLED_FROM))
+        pending.release()
+        pending.release()
+        pending.abandon()
+        assert len(connection.buffers.pooled_sizes) == 1
 
 
 class TestAlive:

@@ -10,6 +10,7 @@ import trustme
 from spark_kafka_native.kafka.errors import HandshakeClosedError
 from spark_kafka_native.kafka.network.transport import (
     READ,
+    TLS_CHUNK,
     WRITE,
     Transport,
     _handshake_failure,
@@ -28,6 +29,33 @@ def test_a_shut_stream_still_encrypts_another_threads_writes():
     assert transport.fileno() >= 0
     transport.close()
     assert transport.fileno() == -1
+    theirs.close()
+
+
+def test_small_pieces_are_encrypted_together_and_a_large_one_by_itself(monkeypatch):
+    ours, theirs = socket.socketpair()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    encrypted = context.wrap_socket(ours, server_hostname="broker", do_handshake_on_connect=False)
+    offered, sent = [], []
+
+    def send(piece):
+        assert len(piece), "nothing would ever be sent"
+        offered.append(len(piece))
+        if len(offered) == 1:
+            raise ssl.SSLWantWriteError
+        sent.append(bytes(piece[:200_000]))
+        return len(sent[-1])
+
+    monkeypatch.setattr(encrypted, "send", send)
+    transport = Transport(encrypted, "broker:1")
+    pieces = [b"a" * 4, b"b" * 100, b"c" * (TLS_CHUNK + 1), b"d" * 4, b"e" * TLS_CHUNK, b"f"]
+    unwritten = [memoryview(piece) for piece in pieces]
+    assert not transport.write(unwritten)
+    assert transport.write(unwritten)
+    assert not unwritten
+    assert b"".join(sent) == b"".join(pieces)
+    assert offered[:3] == [104, 104, TLS_CHUNK + 1], "a retry offers the same bytes"
+    transport.close()
     theirs.close()
 
 

@@ -19,6 +19,7 @@ from spark_kafka_native.kafka.protocol.api.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from spark_kafka_native.kafka.protocol.api.group_membership import LeaveGroupRequest, MemberIdentity
 from spark_kafka_native.kafka.protocol.api.group_offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -268,6 +269,39 @@ class TestOneShapeForAllVersions:
         assert group.group_id == "g"
         assert group.topics[0].partitions[0].committed_offset == 42
 
+    def test_offset_fetch_that_is_refused(self) -> None:
+        """Without the group's error, it would look like a group that has committed nothing."""
+        session = Framing("me")
+        session.send(OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)]), 7)
+        old = OffsetFetchResponse(topics=[], error_code=ErrorCode.NOT_COORDINATOR)
+
+        _, response = session.receive(frame(0, old, 7, b"\0"))
+
+        assert isinstance(response, OffsetFetchResponse)
+        assert [group.error_code for group in response.groups] == [ErrorCode.NOT_COORDINATOR]
+
+    def test_offset_fetch_of_one_partition_that_is_refused(self) -> None:
+        session = Framing("me")
+        session.send(OffsetFetchRequest(group_id="g", topics=None), 7)
+        partition = OffsetFetchResponsePartition(
+            partition_index=1,
+            committed_offset=42,
+            committed_leader_epoch=5,
+            metadata="m",
+            error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        )
+        old = OffsetFetchResponse(topics=[OffsetFetchResponseTopic(name="t", partitions=[partition])])
+
+        _, response = session.receive(frame(0, old, 7, b"\0"))
+
+        assert isinstance(response, OffsetFetchResponse)
+        (group,) = response.groups
+        assert group.group_id == "g"
+        assert [topic.name for topic in group.topics] == ["t"]
+        found = group.topics[0].partitions[0]
+        assert (found.committed_leader_epoch, found.metadata) == (5, "m")
+        assert found.error_code is ErrorCode.UNSTABLE_OFFSET_COMMIT
+
     def test_offset_fetch_of_everything(self) -> None:
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)])
 
@@ -281,6 +315,25 @@ class TestOneShapeForAllVersions:
             UnsupportedVersionError, match="OffsetFetch v7 asks for one group at a time, not 2"
         ):
             OffsetFetchRequest(groups=groups).downgraded(7)
+
+    def test_leave_group(self) -> None:
+        request = LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id="m")])
+
+        assert request.downgraded(2) == LeaveGroupRequest(group_id="g", member_id="m")
+        assert request.downgraded(3) is request
+
+    @pytest.mark.parametrize(
+        "members",
+        [
+            [MemberIdentity(member_id="m"), MemberIdentity(member_id="n")],
+            [MemberIdentity(member_id="m", group_instance_id="i")],
+        ],
+    )
+    def test_leave_group_of_many_or_static_members_needs_a_version(
+        self, members: list[MemberIdentity]
+    ) -> None:
+        with pytest.raises(UnsupportedVersionError, match="LeaveGroup v2 lets one member leave"):
+            LeaveGroupRequest(group_id="g", members=members).downgraded(2)
 
     def test_delete_topics(self) -> None:
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=5)

@@ -53,6 +53,15 @@ class Tagged(Struct):
     many: list[Int32] = field(tag=5, default_factory=list)
 
 
+class Named(Struct):
+    name: String
+    blob: Bytes
+
+
+class ManyNamed(Struct):
+    many: list[Named]
+
+
 class Gone(Struct):
     always: Int8
     old: Int8 = field(until=2, default=0)
@@ -213,6 +222,21 @@ class TestValues:
         with pytest.raises(ValueError, match="MetadataRequest v9: topics: name: a string must not be null"):
             codec(MetadataRequest, 9).write(MetadataRequest(topics=[MetadataRequestTopic(name=None)]))
 
+    @pytest.mark.parametrize("flexible", [False, True])
+    @pytest.mark.parametrize(
+        ("value", "word"),
+        [
+            (ManyNamed(many=None), "an array"),  # type: ignore[arg-type]
+            (Named(name=None, blob=b""), "a string"),  # type: ignore[arg-type]
+            (Named(name="", blob=None), "bytes"),  # type: ignore[arg-type]
+        ],
+    )
+    def test_null_of_any_type_where_null_is_not_allowed(
+        self, value: Struct, word: str, flexible: bool
+    ) -> None:
+        with pytest.raises(ValueError, match=f"{word} must not be null"):
+            write(value, flexible=flexible)
+
     def test_a_string_too_long(self) -> None:
         with pytest.raises(ValueError, match="a string of 32768 bytes is longer than 32767"):
             codec(ApiVersionsRequest, 3).write(ApiVersionsRequest(client_software_name="x" * 32768))
@@ -304,6 +328,19 @@ class TestBadBytes:
     def test_null_where_null_is_not_allowed(self) -> None:
         with pytest.raises(ProtocolError, match="an array before byte 6 is null but must not be"):
             codec(ApiVersionsResponse, 0).read(memoryview(b"\0\0\xff\xff\xff\xff"))
+
+    def test_a_null_string_or_null_bytes_where_null_is_not_allowed(self) -> None:
+        for flexible, null in ((True, b"\0"), (False, b"\xff\xff")):
+            with pytest.raises(ProtocolError, match=r"a string before byte . is null but must not be"):
+                read(Named, null + bytes(9), flexible=flexible)
+        for flexible, null in ((True, b"\1\0"), (False, b"\0\0\xff\xff\xff\xff")):
+            with pytest.raises(ProtocolError, match=r"type bytes before byte . is null but must not be"):
+                read(Named, null + bytes(9), flexible=flexible)
+
+    @pytest.mark.parametrize("flexible", [False, True])
+    def test_an_array_of_the_smallest_elements_is_no_array_that_is_too_long(self, flexible: bool) -> None:
+        many = ManyNamed(many=[Named(name="", blob=b"")] * 20)
+        assert read(ManyNamed, write(many, flexible=flexible), flexible=flexible) == many
 
     def test_a_string_that_is_not_utf8(self) -> None:
         with pytest.raises(ProtocolError, match="ApiVersionsRequest v3, 5 bytes: a string is not UTF-8"):

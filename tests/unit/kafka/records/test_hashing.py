@@ -113,6 +113,14 @@ def test_group_rows_is_a_stable_sort(count):
     assert np.array_equal(np.diff(bounds), np.bincount(partition, minlength=count))
 
 
+@pytest.mark.parametrize("count", [256, 257, 65_536, 65_537])
+def test_group_rows_knows_the_last_partition_from_the_first(count):
+    partition = np.array([count - 1, 0, 1, count - 1, 0], np.int32)
+    order, bounds = group_rows(partition, count)
+    assert order.tolist() == [1, 4, 2, 0, 3]
+    assert bounds[[1, 2, count - 1, count]].tolist() == [2, 3, 3, 5]
+
+
 @pytest.mark.parametrize("bad", [-1, 4])
 def test_group_rows_names_the_row_out_of_range(bad):
     with pytest.raises(ValueError, match=rf"row 2: partition {bad} is not in \[0, 4\)"):

@@ -38,6 +38,12 @@ def test_records_with_lengths_that_begin_with_the_same_byte():
     assert values(decode_record_set(data, fetch_offset=0)) == wanted
 
 
+def test_records_with_lengths_that_differ_in_their_third_byte():
+    wanted = [b"x"] * 400 + [b"y" * 9_000] * 40 + [b"z" * (9_000 + 8_192)] * 2 + [b"y" * 9_000] * 2
+    data = batch([record(number, value) for number, value in enumerate(wanted)])
+    assert values(decode_record_set(data, fetch_offset=0)) == wanted
+
+
 def test_every_column():
     headers = [(b"a", b"1"), (b"a", None), (b"\xc3\xbc", b"")]
     data = batch(
@@ -482,6 +488,9 @@ def test_header_rules_hold_among_however_many_batches(rule, before, behind):
         (varint(20) + b"\0" + b"\xff" * 10 + b"\0" * 9, "its timestamp delta has more than 10 bytes"),
         (varint(20) + b"\0" + b"\xff" * 9 + b"\x7f" + b"\0" * 9, "its timestamp delta does not fit 64 bits"),
         (varint(20) + b"\0\0" + b"\xff" * 4 + b"\x7f" + b"\0" * 13, "its offset delta does not fit 32 bits"),
+        # All but this length is right.
+        (varint(6) + b"\0\0\2" + varint(-2) + b"\1\0", "its key length is -2"),
+        (varint(6) + b"\0\0\2\1" + varint(-2) + b"\0", "its value length is -2"),
         # All but these bits is right.
         (
             varint(15) + b"\0" + b"\x80" * 9 + b"\2" + b"\2\1\1\0",
@@ -501,6 +510,12 @@ def test_malformed_records(bad, reason):
     refuse(data, reason, 10)
     body = bytes(compress(Codec.SNAPPY, GOOD + bad))
     refuse(batch(body=body, count=2, attributes=2), reason)
+
+
+def test_the_first_record_of_any_batch_must_not_lie_before_it():
+    bad = batch([record(-1), record(1)], base_offset=10)
+    refuse(bad, "its offset delta is -1, expected 0 to 1", 10)
+    refuse(batch([GOOD, record(1)]) + bad, "its offset delta is -1, expected 0 to 1", 10)
 
 
 @pytest.mark.parametrize(
