@@ -72,6 +72,20 @@ def test_an_address_that_refuses_hands_over_at_once(refusing: socket.socket, lis
     assert found == "127.0.0.1"
 
 
+def test_an_address_that_refuses_hands_over_at_once_while_another_is_silent(
+    silent: socket.socket, refusing: socket.socket, listener: socket.socket
+) -> None:
+    given = config(connection_attempt_delay_ms=10_000_000)
+    with Dialing([info(silent), info(refusing), info(listener)], given, Deadline.after_ms(10_000)) as dialing:
+        assert dialing._start(dialing._left.popleft()) is None
+        dialing._next_at = Deadline.after_ms(0)
+        found = dialing.next()
+        assert found is not None
+        assert found[1] == "127.0.0.1"
+        assert len(dialing._trying) == 1, "the silent one is not waited for"
+        found[0].close()
+
+
 def test_a_socket_that_is_connected_to_itself_is_refused(listener: socket.socket) -> None:
     """As its broker is down: the socket would hold the port, and the broker could not start."""
     with socket.socket() as own:

@@ -26,6 +26,7 @@ from spark_kafka_native.kafka.network.handshake import Negotiated, SessionLifeti
 from spark_kafka_native.kafka.network.pending_response import PendingResponse, wait_for_any
 from spark_kafka_native.kafka.network.transport import READ, WRITE
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
+from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 from spark_kafka_native.kafka.runtime import waiting
 from spark_kafka_native.kafka.runtime.deadline import Deadline, Wakeup
 from spark_kafka_native.kafka.runtime.waiting import LocklessCondition
@@ -178,6 +179,19 @@ class TestRetiring:
         connection.retire(later())
         assert len(stream.written) == 1
         assert pending.result(0).cluster_id == "c"
+
+    def test_a_request_without_a_response_is_written_first(
+        self, connection: Connection, stream: Stream
+    ) -> None:
+        connection.negotiated = Negotiated(api_versions={ProduceRequest.api_key: (3, 9)})
+        stream.full = True
+        pending = connection.post(ProduceRequest(acks=0, timeout_ms=1_000, topic_data=[]))
+        assert not pending.done
+        stream.full = False
+        connection.retire(later())
+        assert len(stream.written) == 1
+        assert pending.result(0) is None
+        assert connection.closed
 
     def test_unanswered_requests_are_named_and_still_waited_for(
         self, connection: Connection, stream: Stream
@@ -391,6 +405,23 @@ class TestManyThreads:
         sleeper.join(60)
         assert not sleeper.is_alive()
         assert second.done
+
+
+def test_a_session_lasts_from_the_begin_of_its_handshake(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker counts from its own answer, which is earlier than the end of the handshake here."""
+    asked_at: list[float] = []
+
+    def answer(*_: object) -> Negotiated:
+        asked_at.append(time.monotonic())
+        eventually(lambda: time.monotonic() > asked_at[0])
+        return Negotiated(api_versions={}, session_lifetime_ms=10_000)
+
+    monkeypatch.setattr("spark_kafka_native.kafka.network.connection.shake_hands", answer)
+    connection._shake_hands(later())
+    assert 0 < connection.session_lifetime.renew_at < connection.session_lifetime.expires_at
+    assert connection.session_lifetime.expires_at <= asked_at[0] + 10
 
 
 class TestHangUps:

@@ -59,6 +59,30 @@ def test_small_pieces_are_encrypted_together_and_a_large_one_by_itself(monkeypat
     theirs.close()
 
 
+def test_tls_says_if_its_reading_waits_to_write_and_its_writing_to_read(monkeypatch):
+    """As in a renegotiation; a wait for the other direction would not end."""
+    ours, theirs = socket.socketpair()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    encrypted = context.wrap_socket(ours, server_hostname="broker", do_handshake_on_connect=False)
+    outcomes = []
+
+    def proceed(_):
+        raise outcomes.pop()
+
+    monkeypatch.setattr(encrypted, "send", proceed)
+    monkeypatch.setattr(encrypted, "recv_into", proceed)
+    transport = Transport(encrypted, "broker:1")
+    for error, waits_for in ((ssl.SSLWantReadError, READ), (ssl.SSLWantWriteError, WRITE)) * 2:
+        outcomes.append(error)
+        assert not transport.write([memoryview(b"a")])
+        assert transport.write_waits_for == waits_for
+        outcomes.append(error)
+        assert transport.read_into(memoryview(bytearray(1))) == 0
+        assert transport.read_waits_for == waits_for
+    transport.close()
+    theirs.close()
+
+
 def test_a_closed_stream_is_not_waited_for():
     reading, writing = socket.socketpair()
     assert wait_for_streams([(reading.fileno(), READ), (-1, READ)], Deadline.after_ms(60_000))

@@ -366,6 +366,15 @@ class TestPolledRequests:
         )
         assert self.answer(session, metadata_response()) == metadata_response()
 
+    def test_a_response_in_memory_that_was_used_again_is_another_response(self) -> None:
+        session = Framing("me")
+        memory = bytearray()
+        for controller_id in (1, 2):
+            correlation_id, _ = session.send(METADATA, 4)
+            response = MetadataResponse(brokers=[], topics=[], controller_id=controller_id)
+            memory[:] = frame(correlation_id, response, 4)
+            assert session.receive(memoryview(memory).toreadonly())[1] == response
+
     def test_bytes_of_another_version_are_read_anew(self) -> None:
         session = Framing("me")
         first = self.answer(session, metadata_response())

@@ -491,6 +491,11 @@ def test_header_rules_hold_among_however_many_batches(rule, before, behind):
         # All but this length is right.
         (varint(6) + b"\0\0\2" + varint(-2) + b"\1\0", "its key length is -2"),
         (varint(6) + b"\0\0\2\1" + varint(-2) + b"\0", "its value length is -2"),
+        # All but the size of one number is right.
+        (varint(10) + b"\0\0\x82\x80\x80\x80\x80\1\1\0", "its offset delta has more than 5 bytes"),
+        (varint(10) + b"\0\0\2\x81\x80\x80\x80\x80\1\0", "its key length has more than 5 bytes"),
+        (varint(10) + b"\0\0\2\1\x81\x80\x80\x80\x80\0", "its value length has more than 5 bytes"),
+        (varint(10) + b"\0\0\2\1\1\x80\x80\x80\x80\x80", "its headers count has more than 5 bytes"),
         # All but these bits is right.
         (
             varint(15) + b"\0" + b"\x80" * 9 + b"\2" + b"\2\1\1\0",
@@ -534,6 +539,45 @@ def test_malformed_headers_name_the_record(headers, reason):
     # Malformed headers are no error if headers are not requested.
     decoded = decode_record_set(data, fetch_offset=0, columns=frozenset({"value"}))
     assert decoded.columns.length == 3
+
+
+@pytest.mark.parametrize("others", [0, 20])
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [
+        (varint(-1) + span(b"x"), "its header key length is -1"),
+        (varint(-2) + span(b"x"), "its header key length is -2"),
+        (span(b"a") + varint(-2), "its header value length is -2"),
+        (varint(100) + b"a", "its header key length is 100, 1 bytes are left"),
+        (span(b"a") + varint(100) + b"xy", "its header value length is 100, 2 bytes are left"),
+        (span(b"a") + span(b"b") + b"xy", "2 bytes are left over behind its 1 headers"),
+        # All but the size of one number is right.
+        (b"\x82\x80\x80\x80\x80a" + varint(-1), "its header key length has more than 5 bytes"),
+        (span(b"a") + b"\x81\x80\x80\x80\x80", "its header value length has more than 5 bytes"),
+    ],
+)
+def test_malformed_headers_are_found_among_however_many(header, reason, others):
+    good = [record(number, headers=[(b"k", b"v"), (b"k", None)]) for number in range(others)]
+    bad = record(others, headers_count=1, tail=header)
+    more = [record(others + 1 + number, headers=[(b"k", b"v")]) for number in range(others)]
+    refuse(batch([*good, bad, *more]), reason, others)
+
+
+def test_malformed_headers_are_explained_from_their_own_batch():
+    def packed(base_offset: int, one: bytes) -> bytes:
+        body = bytes(compress(Codec.ZSTD, one))
+        return batch(body=body, count=1, attributes=4, base_offset=base_offset)
+
+    good = record(0, b"x" * 50, headers=[(b"k", b"v")])
+    bad = record(0, b"x" * 10, headers_count=1, tail=span(b"a") + varint(-2))
+    refuse(packed(0, good) + packed(1, bad) + packed(2, good), "its header value length is -2", 1)
+
+
+def test_the_time_of_the_log_is_taken_as_it_is():
+    """The deltas of the records count nothing then, not even if their sums leave 64 bits."""
+    largest = 2**63 - 1
+    data = batch([record(0, timestamp_delta=5), record(1)], attributes=8, max_timestamp=largest)
+    assert decode_record_set(data, fetch_offset=0).columns.timestamp_ms.tolist() == [largest] * 2
 
 
 HEADERS_NOT_UTF8 = batch(

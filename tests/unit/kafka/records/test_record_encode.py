@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from support.record_batches import EACH_KERNEL, batch, record, using_kernel
 
+from spark_kafka_native.kafka.records import numpy_kernel
 from spark_kafka_native.kafka.records.columns import HEADERS_TYPE, RecordColumns
 from spark_kafka_native.kafka.records.compression import Codec
 from spark_kafka_native.kafka.records.crc32c import crc32c
@@ -203,6 +204,18 @@ def test_refused(columns, options, match):
         columns.timestamp_ms[:] = [2**63 - 1, -2]
     with pytest.raises(ValueError, match=match):
         encode_record_batch(columns, **{"now_ms": 0, **options})
+
+
+def test_a_batch_of_numpy_is_no_longer_than_its_length_can_say(kernel, monkeypatch):
+    if kernel is not numpy_kernel:
+        pytest.skip("the compiled kernel has the limit in C")
+    columns = of_values(b"x" * 300, b"y")
+    size = len(encode_record_batch(columns, now_ms=0))
+    monkeypatch.setattr(numpy_kernel, "MAX_ENCODED_BYTES", size + 1)
+    assert len(encode_record_batch(columns, now_ms=0)) == size
+    monkeypatch.setattr(numpy_kernel, "MAX_ENCODED_BYTES", size)
+    with pytest.raises(ValueError, match="cannot encode 2 records as one batch"):
+        encode_record_batch(columns, now_ms=0)
 
 
 def test_extreme_timestamps_that_fit():
