@@ -213,6 +213,25 @@ def test_what_is_connected_after_a_close_is_closed_too() -> None:
     assert [one.closed for one in opening.made] == [True, True]
 
 
+def test_what_is_connected_while_the_others_are_closed_is_kept_for_the_next_close() -> None:
+    """Otherwise no call would close it."""
+    opening = Opening()
+    brokers = Brokers(ClientConfig(bootstrap_servers=("one:1",)), opening)
+    one, two = (Broker(node_id=i, host=host, port=1) for i, host in enumerate(("one", "two")))
+    until = Deadline.after_ms(SOON)
+    brokers.connection(one, until)
+
+    def close() -> None:
+        opening.made[0].closed = True
+        brokers.connection(two, until)
+
+    opening.made[0].close = close  # type: ignore[method-assign]
+    brokers.close()
+    assert brokers.live() == [opening.made[1]]
+    brokers.close()
+    assert [one.closed for one in opening.made] == [True, True]
+
+
 def test_only_a_connection_that_nobody_waits_for_is_ready() -> None:
     opening = Opening()
     brokers = Brokers(ClientConfig(bootstrap_servers=("one:1",)), opening)

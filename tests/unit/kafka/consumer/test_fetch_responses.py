@@ -119,6 +119,13 @@ def test_the_epoch_of_the_last_batch_goes_to_brokers_that_compare_it(version: in
     assert [part.last_fetched_epoch for part in topic.partitions] == [epoch]
 
 
+@pytest.mark.parametrize(("max_wait_ms", "asked_ms"), [(400, 400), (5_000, 500)])
+def test_a_broker_answers_well_before_the_poll_timeout(max_wait_ms: int, asked_ms: int) -> None:
+    """A wait for new records must not count as a broker that does not answer."""
+    config = ConsumerConfig(fetch_max_wait_ms=max_wait_ms, poll_timeout_ms=1_000)
+    assert build_fetch([state()], config, "", 1_000, 12).max_wait_ms == asked_ms
+
+
 def test_half_a_batch_asks_for_twice_as_much_until_there_is_no_more() -> None:
     one = state()
     half = batch(10, 5)[:50]

@@ -73,8 +73,10 @@ def look(monkeypatch: pytest.MonkeyPatch) -> Any:
         def retry(self, attempt: Any, **_named: Any) -> Any:
             return attempt()
 
-    def run(log: Log, key: bytes = b"mine", until: int | None = None) -> bytes | None:
-        bounds = {WHERE: LogBounds(log.begin, log.end)}
+    def run(
+        log: Log, key: bytes = b"mine", until: int | None = None, known_end: int | None = None
+    ) -> bytes | None:
+        bounds = {WHERE: LogBounds(log.begin, log.end if known_end is None else known_end)}
         monkeypatch.setattr(module, "list_bounds", lambda *_arguments, **_named: bounds)
         monkeypatch.setattr(
             module, "ask_leader", lambda _router, _where, position, *_rest: log.answer(position)
@@ -148,3 +150,14 @@ def test_what_comes_from_an_offset_on_does_not_count(look: Any, seed: int) -> No
     assert look(log, until=until) == b"1"
     with pytest.raises(UndecidedError):
         look(log, until=log.end)
+
+
+def test_all_before_the_wanted_end_is_read_though_the_leader_has_named_an_earlier_one(look: Any) -> None:
+    """An older value would be taken for the last one."""
+    log = Log(random.Random(0))
+    log.write(-1, (b"mine", b"old"))
+    known_end = log.end
+    for _ in range(30):
+        log.write(-1, (b"other", b"x"))
+    log.write(-1, (b"mine", b"new"))
+    assert look(log, until=log.end, known_end=known_end) == b"new"

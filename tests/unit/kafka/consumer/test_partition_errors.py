@@ -282,6 +282,19 @@ def test_an_offset_of_a_former_topic_is_an_error_before_the_first_record(
     assert take(reader, 15) == list(range(5, 20))
 
 
+def test_a_seek_in_a_recreated_topic_is_one_in_the_topic_that_is_there(
+    cluster: ScriptedCluster, start: Start
+) -> None:
+    """Also where the id was given with the first offset."""
+    [tp] = fill(cluster)
+    reader = start()
+    reader.add(tp, 5, uuid.uuid4())
+    with pytest.raises(TopicRecreatedError, match="orders was deleted and created again"):
+        reader.poll(5, soon())
+    reader.seek(tp, 3)
+    assert take(reader, 17) == list(range(3, 20))
+
+
 @pytest.mark.parametrize("limit", [1, 5])
 def test_an_error_comes_behind_all_rows_of_its_partition(
     cluster: ScriptedCluster, start: Start, monkeypatch: pytest.MonkeyPatch, limit: int

@@ -211,6 +211,21 @@ def test_giving_back_drops_nothing_that_waits_behind(shared: PrefetchBuffer) -> 
     assert [one.from_offset for one in wanted(shared).waiting] == [0, 1]
 
 
+def test_what_is_paused_takes_no_room_where_others_are_given_back(shared: PrefetchBuffer) -> None:
+    """Fetching would end: a full buffer waits for a read, and reads find nothing."""
+    other = TopicPartition("orders", 1)
+    shared.add(other, 0, None)
+    shared.put(shared.partition(other), 0, replace(records(0, 100), topic_partition=other))
+    shared.pause(other)
+    shared.put(wanted(shared), 0, records(0, 60))
+    taken = shared.take()
+    assert taken is not None
+    shared.give_back(taken)
+    assert (shared.nbytes, shared.full) == (taken.nbytes, False)
+    assert shared.take() is not None
+    assert (shared.nbytes, shared.full) == (0, False)
+
+
 @pytest.mark.parametrize(("read_committed", "end"), [(False, 100), (True, 60)])
 def test_the_end_is_that_of_what_may_be_read(read_committed: bool, end: int) -> None:
     shared = PrefetchBuffer(1_000)

@@ -262,6 +262,25 @@ def test_what_is_being_taken_while_it_is_lost_is_lost_too() -> None:
     assert membership.begin() == Change(lost=frozenset({A0}))
 
 
+def test_what_was_given_up_while_it_was_lost_takes_nothing_of_the_next_assignment() -> None:
+    membership = stable()
+    asked(membership, 3.0)
+    membership.answered(heartbeat(ErrorCode.REBALANCE_IN_PROGRESS), 3.0)
+    change = membership.begin()
+    assert change == Change(revoked=frozenset({A0, A1}))
+    asked(membership, 6.0)
+    membership.answered(heartbeat(ErrorCode.UNKNOWN_MEMBER_ID), 6.0)
+    membership.applied(change)
+    asked(membership, 6.0)
+    membership.answered(joined(2), 6.0)
+    asked(membership, 6.0)
+    membership.answered(synced(A0), 6.0)
+    change = membership.begin()
+    assert change == Change(assigned=frozenset({A0}))
+    membership.applied(change)
+    assert (membership.losing, membership.begin(), membership.owned) == (False, None, frozenset({A0}))
+
+
 def test_what_is_not_heard_of_for_a_session_is_lost() -> None:
     membership = stable()
     asked(membership, 3.0)
@@ -413,6 +432,31 @@ def test_a_static_leader_that_is_back_leaves_the_assignment_as_it_is() -> None:
     sync = asked(membership)
     assert isinstance(sync, SyncGroupRequest)
     assert sync.assignments == []
+
+
+def test_a_static_leader_that_is_back_compares_with_no_partitions_of_an_earlier_generation() -> None:
+    """Another leader may have assigned those that are new: one rebalance would follow the other."""
+    membership = member(group_instance_id="one")
+    asked(membership)
+    told = write_versioned(ConsumerProtocolSubscription(topics=["a"]))
+    members = [JoinGroupResponseMember(member_id="me", metadata=told)]
+    membership.answered(joined(3, leader="me", members=members), 0.0)
+    membership.found({"a": 1}, {}, 0.0)
+    asked(membership)
+    membership.answered(synced(A0), 0.0)
+    membership.applied(membership.begin() or Change())
+    asked(membership, 3.0)
+    membership.answered(heartbeat(ErrorCode.REBALANCE_IN_PROGRESS), 3.0)
+    membership.applied(membership.begin() or Change())
+    asked(membership, 3.0)
+    membership.answered(joined(5, leader="me", members=members, skip_assignment=True), 3.0)
+    asked(membership, 3.0)
+    membership.answered(synced(A0, A1), 3.0)
+    membership.applied(membership.begin() or Change())
+    membership.found({"a": 2}, {}, 3.0)
+    assert membership.state is MemberState.STABLE
+    membership.found({"a": 3}, {}, 3.0)
+    assert membership.state is MemberState.PREPARING
 
 
 def test_who_has_lost_everything_says_nothing_of_an_earlier_generation() -> None:

@@ -165,6 +165,18 @@ def test_a_seek_counts_while_the_start_is_being_looked_up(group: ScriptedGroup) 
         assert consumer.position(A0) == 2
 
 
+def test_a_seek_of_an_earlier_assignment_does_not_count(group: ScriptedGroup) -> None:
+    """Others may have had the partition since: it begins where the policy says, and skips nothing."""
+    cluster = group.cluster
+    with GroupConsumer(cluster.bootstrap_servers, "a", "g", enable_auto_commit=False, **QUICK) as consumer:
+        assert sorted(values(consumer, 4), key=str) == [b"0", b"1", b"2", b"3"]
+        consumer.seek(A0, 2)
+        starts = parts_of(consumer).starts
+        starts.remove(A0)
+        starts.add([A0])
+        assert values(consumer, 2) == [b"0", b"1"]
+
+
 def test_where_the_group_stands_already_is_not_committed_again(group: ScriptedGroup) -> None:
     group.committed |= {A0: 2, A1: 2}
     with GroupConsumer(
