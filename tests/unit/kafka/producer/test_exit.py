@@ -138,6 +138,30 @@ def test_what_was_said_to_have_failed_before_the_end_is_not_said_again(cluster):
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
+def test_what_is_still_under_way_as_closing_is_interrupted_is_said(caplog):
+    class Interrupted:
+        closed = 0
+
+        def close(self):
+            self.closed += 1
+            raise KeyboardInterrupt
+
+        def stats(self):
+            return ProducerStats(buffered_records=0 if self is idle else 7)
+
+        def disown(self):
+            raise AssertionError("no process was forked")
+
+    idle, busy, live = Interrupted(), Interrupted(), LiveProducers()
+    live.add(idle)
+    live.add(busy)
+    live.close_all()
+    assert (idle.closed, busy.closed) == (1, 1)
+    (said,) = caplog.messages
+    assert said.startswith("7 records that were sent and not flushed are lost")
+    assert "KeyboardInterrupt" in said
+
+
 def test_what_is_kept_in_the_spill_folder_is_not_lost(cluster, tmp_path):
     cluster.script(TP, *[refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)] * 5)
     ended = run(cluster, 'producer.send("t", value="hello")', spill_dir=str(tmp_path))

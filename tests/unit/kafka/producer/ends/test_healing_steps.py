@@ -127,6 +127,19 @@ def test_what_is_refused_again_is_tried_at_growing_intervals(world):
     assert len(world.ends) == 2  # each was reported once
 
 
+def test_a_try_has_failed_though_new_records_are_given_up_behind_it_before_that_is_seen(world):
+    world.fail(*world.add(1, 2))
+    world.turn(0)
+    assert world.turn(1.3) == [(1,)]
+    world.fail(world.partition.waiting[0])
+    world.half.failures.fail(world.add(3), OVERTAKING, None)
+    world.turn(1.3)  # sees it
+    assert world.turn(1.3) == []
+    assert world.left == [(1,), (2,), (3,)]
+    assert world.partition.spilling
+    assert world.turn(1.3 + 2 * 1.21) == [(1,)]
+
+
 def test_nothing_is_tried_before_the_answer_to_what_is_in_flight(world):
     first, second = world.add(1, 2)
     first.sending.identity = ProducerIdentity(7, 0)

@@ -120,6 +120,23 @@ def test_a_damaged_batch_is_set_aside_and_the_others_come_back(tmp_path, caplog)
     assert "one batch is lost" in caplog.text
 
 
+def test_damage_does_not_change_which_of_the_batches_behind_it_were_delivered(tmp_path):
+    folder = SpillFolder(str(tmp_path))
+    kept = folder.keep([entry(i) for i in range(4)])
+    folder.delivered(kept[2])
+    folder.close()
+    (file,) = tmp_path.glob("*.batches")
+    data = bytearray(file.read_bytes())
+    data[data.index(bytes([1]) * 50)] ^= 0xFF
+    file.write_bytes(data)
+    for left in (["why 0", "why 3"], ["why 0"]):
+        again = SpillFolder(str(tmp_path))
+        assert [one.reason for one in again.entries] == left
+        again.delivered(again.entries[-1])
+        again.close()
+    assert not file.exists()
+
+
 def test_a_second_damaged_file_of_the_same_number_is_kept_beside_the_first(tmp_path):
     for reason in (1, 2):
         folder = SpillFolder(str(tmp_path))

@@ -251,3 +251,32 @@ def test_what_has_lingered_is_closed_unless_a_batch_before_it_is_to_be_sent(wait
     config = ProducerConfig(linger_ms=5)
     Linger(config, topics, half.queues, memory, None, half.timer).close_due(11.0, closing=False)
     assert found == [closed]
+
+
+@pytest.mark.parametrize("busy", ["a", "b"])
+def test_a_hurry_lasts_until_each_topic_has_seen_it_whichever_was_busy(busy):
+    half, left_alone, found = SendingHalf(), {busy}, []
+    rows = SimpleNamespace(topic_partition=TP, opened_at=10.0)
+
+    def topic_buffer(topic):
+        def close_waiting(due, now, _reason):
+            if topic in left_alone:
+                return None
+            found.append((topic, due(rows)))
+            return now
+
+        return SimpleNamespace(topic=topic, waiting_since=10.0, close_waiting=close_waiting)
+
+    buffers = [topic_buffer("a"), topic_buffer("b")]
+    topics, memory = SimpleNamespace(all=lambda: buffers), SimpleNamespace(waiting=False)
+    waiters = SimpleNamespace(notify_all=lambda: None)
+    linger = Linger(ProducerConfig(linger_ms=60_000), topics, half.queues, memory, waiters, half.timer)
+    linger.hurry()
+    linger.close_due(11.0, closing=False)
+    assert found == [({"a": "b", "b": "a"}[busy], True)]
+    left_alone.clear()
+    linger.close_due(11.1, closing=False)
+    assert (busy, True) in found
+    found.clear()
+    linger.close_due(11.2, closing=False)
+    assert found == [], "it has had its effect"
