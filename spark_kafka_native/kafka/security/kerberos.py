@@ -213,7 +213,8 @@ class SharedCredential:
         try:
             credential, lifetime_s = self._acquire()
         except KafkaError as error:
-            if self._credential is None or now >= self._expires_at:
+            # By the time of now: the ticket may have expired during the attempt.
+            if self._credential is None or self._clock() >= self._expires_at:
                 raise
             _LOG.warning("%s; the present ticket is used until it expires", error)
             self._refresh_at = min(self._clock() + _PAUSE_S, self._expires_at)

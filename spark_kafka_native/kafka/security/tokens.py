@@ -71,13 +71,14 @@ class TokenSource:
         """A token that remains valid for a while. Raises the error of fetching a new one, unless the present
         one is still valid.
         """
-        known, now = self._token, self._clock()
-        if known is not None and known.refresh_at is not None and now < known.refresh_at:
+        known = self._token
+        if known is not None and known.refresh_at is not None and self._clock() < known.refresh_at:
             return known.value
         try:
             return self._shared(deadline).value
         except KafkaError as error:
-            if known is None or known.expires_at is None or now >= known.expires_at:
+            # By the time of now: the token may have expired during the attempt.
+            if known is None or known.expires_at is None or self._clock() >= known.expires_at:
                 raise
             _LOG.warning("OAUTHBEARER: no new token (%s); the present one is used until it expires", error)
             return known.value

@@ -233,6 +233,21 @@ def test_json_in_a_format_is_written_as_it_stands_there(
     assert found == [(b'{"id": 1.50}', None), (None, b'{"b": 1.10, "a" : []}')]
 
 
+def test_of_two_wrong_lines_at_once_the_first_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its error may be found later: values are encoded many at once."""
+    with MockBroker() as broker:
+        broker.create_topic("orders")
+        lines = b'k={"id":1}\nk={"id":"x"}\nwithout\nk={"id":4}\n'
+        formats = ("-K", "=", "--value-format", "json", "--value-schema", "id bigint")
+        code, err = produced(monkeypatch, capsys, lines, "orders", *formats, "-b", broker.bootstrap_servers)
+        assert [record.value for record in broker.records("orders")] == [b'{"id":1}']
+    assert code == 1
+    assert "error: line 2: the value does not fit: " in err
+    assert "separator" not in err
+
+
 def test_a_text_that_is_not_utf_8_is_refused_where_the_format_is_text() -> None:
     encoded = TypedInput(FORMATS["text"], "value", "t").encode([b"a", None, b"x\xff", b"b"])
     assert encoded == ([b"a", None], "not UTF-8 at byte 1")

@@ -19,9 +19,11 @@ from spark_kafka_native.cli.offsets import parse_offset_spec
 from spark_kafka_native.kafka import Record, Router, TopicPartition
 from spark_kafka_native.kafka.cluster import offsets
 from spark_kafka_native.kafka.config.client_config import ClientConfig
+from spark_kafka_native.kafka.errors import KafkaError, NetworkError
 from spark_kafka_native.kafka.model import IsolationLevel
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.testing import MockBroker
 
 UNNEEDED = (
@@ -168,6 +170,28 @@ def test_partitions_that_are_late_begin_at_the_end_of_the_isolation_level(
         assert added == [(late, start)]
     finally:
         router.close()
+
+
+def test_late_partitions_hold_up_the_others_for_a_second_at_most(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = TopicPartition("t", 0)
+    left_ms: list[float] = []
+
+    def ask(*_: Any, deadline: Deadline, **__: Any) -> tuple[dict[Any, Any], dict[Any, KafkaError]]:
+        left_ms.append(deadline.remaining_ms)
+        return {}, {late: NetworkError("no answer")}
+
+    monkeypatch.setattr(offsets, "list_offsets_of_each", ask)
+    router = Router(ClientConfig.from_properties(properties(cluster.bootstrap_servers)))
+    try:
+        places, isolation = {late: parse_offset_spec("-2")}, IsolationLevel.READ_UNCOMMITTED
+        run: Any = SimpleNamespace()
+        following = tail.Following(router, run, [late], isolation, late=places, growing=False)
+        following._add_late()
+    finally:
+        router.close()
+    assert 0 < left_ms[0] <= 1_000
 
 
 def test_names_and_patterns_of_topics_stand_side_by_side(

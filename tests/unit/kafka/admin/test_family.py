@@ -148,7 +148,11 @@ def test_lag_is_never_below_0() -> None:
 
 @pytest.mark.parametrize(
     ("state", "partition", "known"),
-    [("Ongoing", 0, True), ("PrepareAbort", 0, True), ("Ongoing", 1, False), ("CompleteAbort", 0, False)],
+    [
+        *((state, 0, True) for state in ("Ongoing", "PrepareCommit", "PrepareAbort")),
+        ("Ongoing", 1, False),
+        *((state, 0, False) for state in ("CompleteAbort", "CompleteCommit")),
+    ],
 )
 def test_a_transaction_hangs_unless_its_coordinator_has_it_open_there(
     state: str, partition: int, known: bool

@@ -221,6 +221,19 @@ class TestForgetting:
             connection.submit(REQUEST)
         assert len(stream.written) == 1
 
+    def test_the_wait_for_an_answer_of_the_parents_ends(self, connection: Connection, stream: Stream) -> None:
+        """The parent reads it: a wait here must read nothing, and end at its deadline."""
+        pending = connection.submit(REQUEST)
+        connection.forget()
+        stream.hung_up = True
+        soon = Deadline.after_ms(1)
+        thread = threading.Thread(target=connection.wait_for, args=(pending, soon), daemon=True)
+        thread.start()
+        thread.join(10)
+        ended = not thread.is_alive()
+        pending.done = True  # ends a wait that goes on
+        assert ended
+
 
 class TestWriting:
     def test_a_handler_that_interrupts_the_writer_and_closes_may_wait_for_the_next_writer(

@@ -16,7 +16,7 @@ from support.brokers.scripted_broker import ScriptedBroker, Silence
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import NetworkError
 from spark_kafka_native.kafka.network.connection import Connection
-from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_native.kafka.runtime.deadline import Deadline, Wakeup
 
 HOUR_MS = 3_600_000.0
@@ -82,6 +82,20 @@ def test_a_cancelled_wait_leaves_the_connection_to_others(wakeup: Wakeup) -> Non
         thread.join(60)
         assert [str(error).endswith("nobody waits for the answer any more") for error in failures] == [True]
         assert not connection.closed
+        connection.close()
+
+
+def test_the_late_answer_of_a_cancelled_wait_keeps_no_memory(wakeup: Wakeup) -> None:
+    with ScriptedBroker() as broker:
+        broker.on(MetadataRequest, Silence)
+        connection = Connection.open(broker.address)
+        pending = connection.submit(MetadataRequest(topics=None))
+        wakeup.set()
+        with pytest.raises(NetworkError, match="nobody waits"):
+            pending.result(deadline=Deadline.after_ms(HOUR_MS).with_wakeup(wakeup))
+        frame = connection.buffers.take(1 << 20)
+        pending.complete(MetadataResponse(brokers=[], topics=[]), frame)  # as the reader does
+        assert connection.buffers.pooled_sizes == [1 << 20]
         connection.close()
 
 

@@ -484,6 +484,22 @@ def test_a_renewal_that_fails_is_no_matter_until_the_ticket_ends(caplog: pytest.
         shared.current()
 
 
+def test_a_ticket_that_ends_during_a_renewal_that_fails_is_not_used() -> None:
+    now = [0.0]
+
+    def acquire() -> tuple[str, float]:
+        if now[0]:
+            now[0] += 10
+            raise NetworkError("GSSAPI: no KDC")
+        return "ticket", 100.0
+
+    shared = SharedCredential(acquire, clock=lambda: now[0])
+    shared.current()
+    now[0] = 95.0
+    with pytest.raises(NetworkError, match="no KDC"):
+        shared.current()
+
+
 def test_a_kdc_that_is_silent_takes_the_time_of_one_connection() -> None:
     """While the present ticket is valid."""
     now, asked, release = [0.0], [], threading.Event()

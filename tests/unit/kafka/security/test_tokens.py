@@ -93,6 +93,21 @@ def test_the_old_token_serves_while_no_new_one_comes(caplog: pytest.LogCaptureFi
         fetches.token()
 
 
+def test_the_old_token_is_not_used_if_it_expires_while_no_new_one_comes() -> None:
+    """A broker refuses it, and that would be final, unlike an endpoint that does not answer."""
+    fetches = Fetches()
+    fetches.token()
+    fetches.now += 95
+
+    def fetch(_: Deadline) -> tuple[str, float | None]:
+        fetches.advance(10)
+        raise NetworkError("the endpoint is silent")
+
+    fetches.source._fetch = fetch
+    with pytest.raises(NetworkError, match="the endpoint is silent"):
+        fetches.token()
+
+
 def test_an_expired_token_is_not_even_sent() -> None:
     with pytest.raises(AuthenticationError, match="the token has expired already"):
         Fetches(0).token()
