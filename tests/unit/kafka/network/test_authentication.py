@@ -317,6 +317,19 @@ def test_a_session_is_renewed_before_its_end(broker: ScriptedBroker) -> None:
     assert connect(broker).session_lifetime.renew_at == float("inf")
 
 
+def test_a_session_may_have_begun_with_its_handshake(broker: ScriptedBroker) -> None:
+    """Its end must not be taken to be later than it is: the broker closes the connection then."""
+    asked: list[float] = []
+
+    def answer(*_: Any) -> Any:
+        asked.append(time.monotonic())
+        return accepted(lifetime_ms=100_000)
+
+    broker.on(SaslAuthenticateRequest, answer)
+    connection = connect(broker)
+    assert connection.session_lifetime.expires_at <= asked[-1] + 100
+
+
 def test_renewing_waits_for_requests_in_flight(broker: ScriptedBroker, cluster: ScriptedCluster) -> None:
     broker.on(SaslAuthenticateRequest, accepted(lifetime_ms=60_000))
     router = Router(config(broker.address))

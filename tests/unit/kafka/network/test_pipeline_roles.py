@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -19,7 +20,7 @@ from spark_kafka_native.kafka.errors import (
     ProtocolError,
     RequestTimedOutError,
 )
-from spark_kafka_native.kafka.network import pipeline
+from spark_kafka_native.kafka.network import pending_response, pipeline
 from spark_kafka_native.kafka.network.connection import Connection
 from spark_kafka_native.kafka.network.frames import POOLED_FROM
 from spark_kafka_native.kafka.network.handshake import Negotiated, SessionLifetime
@@ -233,6 +234,18 @@ class TestForgetting:
         ended = not thread.is_alive()
         pending.done = True  # ends a wait that goes on
         assert ended
+
+
+def test_the_wait_for_several_does_not_sleep_while_a_dead_connection_fails_its_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another thread is about to do that, and no socket is left to wake this one."""
+    connection: Any = SimpleNamespace(closed=True)
+    pendings: list[PendingResponse[Any]] = [PendingResponse(connection, at, "x", 9) for at in range(2)]
+    polls = iter([lambda: None, lambda: pendings[1].fail(NetworkError("gone"))])
+    connection.poll = lambda: next(polls)()
+    monkeypatch.setattr(pending_response, "wait_for_streams", lambda *_: pytest.fail("it sleeps"))
+    assert wait_for_any(pendings, later()) == [pendings[1]]
 
 
 class TestWriting:

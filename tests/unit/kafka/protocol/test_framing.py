@@ -26,6 +26,7 @@ from spark_kafka_native.kafka.protocol.api.group_offsets import (
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
     OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
     OffsetFetchResponseTopic,
 )
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
@@ -258,7 +259,11 @@ class TestOneShapeForAllVersions:
         topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[1])]
         session.send(OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)]), 7)
         partition = OffsetFetchResponsePartition(
-            partition_index=1, committed_offset=42, metadata=None, error_code=ErrorCode.NONE
+            partition_index=1,
+            committed_offset=42,
+            committed_leader_epoch=5,
+            metadata="m",
+            error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT,
         )
         old = OffsetFetchResponse(topics=[OffsetFetchResponseTopic(name="t", partitions=[partition])])
 
@@ -267,7 +272,26 @@ class TestOneShapeForAllVersions:
         assert isinstance(response, OffsetFetchResponse)
         (group,) = response.groups
         assert group.group_id == "g"
-        assert group.topics[0].partitions[0].committed_offset == 42
+        assert group.error_code is ErrorCode.NONE
+        assert group.topics[0].partitions == [
+            OffsetFetchResponsePartitions(
+                partition_index=1,
+                committed_offset=42,
+                committed_leader_epoch=5,
+                metadata="m",
+                error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT,
+            )
+        ]
+
+    def test_an_offset_fetch_that_is_refused(self) -> None:
+        """Without its error the group would seem to have committed nothing."""
+        session, refused = Framing("me"), ErrorCode.GROUP_AUTHORIZATION_FAILED
+        session.send(OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)]), 7)
+
+        _, response = session.receive(frame(0, OffsetFetchResponse(error_code=refused), 7, b"\0"))
+
+        assert isinstance(response, OffsetFetchResponse)
+        assert [(group.group_id, group.error_code) for group in response.groups] == [("g", refused)]
 
     def test_offset_fetch_that_is_refused(self) -> None:
         """Without the group's error, it would look like a group that has committed nothing."""
