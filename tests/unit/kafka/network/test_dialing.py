@@ -84,14 +84,6 @@ def test_an_address_that_refuses_hands_over_at_once_while_another_is_silent(
         assert found[1] == "127.0.0.1"
         assert len(dialing._trying) == 1, "the silent one is not waited for"
         found[0].close()
-    addresses, limit = [info(listener)], Deadline.after_ms(2_000)
-    with Dialing(addresses, config(connection_attempt_delay_ms=10_000_000), limit) as dialing:
-        for sock in (silent, refusing):
-            assert dialing._start(info(sock)) is None
-        found = dialing.next()
-        assert found is not None
-        found[0].close()
-    assert str(dialing.error("x:1")) == "cannot connect to x:1 (127.0.0.2: connection refused)"
 
 
 def test_a_socket_that_is_connected_to_itself_is_refused(listener: socket.socket) -> None:

@@ -216,6 +216,8 @@ def test_a_batch_of_numpy_is_no_longer_than_its_length_can_say(kernel, monkeypat
     monkeypatch.setattr(numpy_kernel, "MAX_ENCODED_BYTES", size)
     with pytest.raises(ValueError, match="cannot encode 2 records as one batch"):
         encode_record_batch(columns, now_ms=0)
+
+
 @pytest.mark.parametrize(("rows", "stamps"), [(None, [10, 30, 50]), (np.array([2, 0]), [50, 10])])
 def test_timestamps_need_not_lie_side_by_side(rows, stamps):
     columns = of_values(b"a", b"b", b"c", timestamp_ms=np.arange(10, 70, 10)[::2])

@@ -146,6 +146,8 @@ def test_limits_are_read_again_after_a_look_that_has_failed(monkeypatch):
         with pytest.raises(ZeroDivisionError):
             topics.refreshed(["t"])
     assert looks == [["t"], ["t"]]
+
+
 def test_a_topic_that_two_callers_open_at_the_same_time_has_one_buffer(cluster):
     """In another one the records of the first would wait for ever."""
     with producing(cluster, linger_ms=60_000, batch_records=100) as producer:
