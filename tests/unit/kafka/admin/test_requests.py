@@ -172,18 +172,22 @@ def test_a_check_of_topics_and_partitions_changes_nothing(
         assert request.validate_only is validate_only
 
 
-def test_a_reassignment_is_cancelled_or_has_its_replicas(cluster: ScriptedCluster, admin: Admin) -> None:
-    done = [
-        ReassignablePartitionResponse(partition_index=index, error_code=NONE, error_message=None)
-        for index in (0, 1)
+def reassigned(*codes: ErrorCode) -> AlterPartitionReassignmentsResponse:
+    """The response about partitions 0, 1, ... of topic a."""
+    results = [
+        ReassignablePartitionResponse(partition_index=index, error_code=code, error_message=None)
+        for index, code in enumerate(codes)
     ]
-    response = AlterPartitionReassignmentsResponse(
+    return AlterPartitionReassignmentsResponse(
         throttle_time_ms=0,
         error_code=NONE,
         error_message=None,
-        responses=[ReassignableTopicResponse(name="a", partitions=done)],
+        responses=[ReassignableTopicResponse(name="a", partitions=results)],
     )
-    answer_all(cluster, AlterPartitionReassignmentsRequest, response)
+
+
+def test_a_reassignment_is_cancelled_or_has_its_replicas(cluster: ScriptedCluster, admin: Admin) -> None:
+    answer_all(cluster, AlterPartitionReassignmentsRequest, reassigned(NONE, NONE))
     admin.reassign({A0: None, A1: [2, 1]})
     [request] = asked(cluster, AlterPartitionReassignmentsRequest)
     [topic] = request.topics
@@ -482,14 +486,7 @@ def test_a_reassignment_that_a_lost_request_has_cancelled_is_cancelled(
     cluster: ScriptedCluster, admin: Admin
 ) -> None:
     """And one that was not in progress before is an error."""
-    code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
-    none = ReassignablePartitionResponse(partition_index=0, error_code=code, error_message=None)
-    response = AlterPartitionReassignmentsResponse(
-        throttle_time_ms=0,
-        error_code=NONE,
-        error_message=None,
-        responses=[ReassignableTopicResponse(name="a", partitions=[none])],
-    )
+    response = reassigned(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
     answers: list[Any] = [HangUp, response, response]
     answer_all(cluster, AlterPartitionReassignmentsRequest, lambda *_: answers.pop(0))
     admin.reassign({A0: None})
@@ -501,17 +498,7 @@ def test_a_reassignment_that_a_lost_request_has_cancelled_is_cancelled(
 def test_a_reassignment_that_is_refused_is_named_and_not_the_others(
     cluster: ScriptedCluster, admin: Admin
 ) -> None:
-    codes = (NONE, ErrorCode.INVALID_REPLICA_ASSIGNMENT)
-    results = [
-        ReassignablePartitionResponse(partition_index=index, error_code=code, error_message=None)
-        for index, code in enumerate(codes)
-    ]
-    response = AlterPartitionReassignmentsResponse(
-        throttle_time_ms=0,
-        error_code=NONE,
-        error_message=None,
-        responses=[ReassignableTopicResponse(name="a", partitions=results)],
-    )
+    response = reassigned(NONE, ErrorCode.INVALID_REPLICA_ASSIGNMENT)
     answer_all(cluster, AlterPartitionReassignmentsRequest, response)
     with pytest.raises(BrokerError, match="reassigning a-1: INVALID_REPLICA_ASSIGNMENT") as raised:
         admin.reassign({A0: [1], A1: [9]})

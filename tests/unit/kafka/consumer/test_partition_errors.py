@@ -27,6 +27,7 @@ from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.config.reader_config import OffsetReset, ReaderConfig
 from spark_kafka_native.kafka.consumer import partition_reader, prefetch_thread
+from spark_kafka_native.kafka.consumer.partition_reader import PartitionReader
 from spark_kafka_native.kafka.consumer.prefetch_buffer import PrefetchBuffer
 from spark_kafka_native.kafka.consumer.prefetch_thread import PrefetchThread
 from spark_kafka_native.kafka.error_code import ErrorCode
@@ -268,31 +269,32 @@ def test_a_recreated_topic_is_an_error_until_it_is_sought_and_then_read_as_what_
     assert take(reader, 2) == [18, 19]
 
 
-def test_an_offset_of_a_former_topic_is_an_error_before_the_first_record(
-    cluster: ScriptedCluster, start: Start
-) -> None:
+@pytest.fixture
+def former(cluster: ScriptedCluster, start: Start) -> PartitionReader:
+    """A reader that was given the offset 5 of a former topic, and has said so."""
     [tp] = fill(cluster)
     reader = start()
     reader.add(tp, 5, uuid.uuid4())
     with pytest.raises(TopicRecreatedError, match="orders was deleted and created again"):
         reader.poll(5, soon())
+    return reader
+
+
+def test_an_offset_of_a_former_topic_is_an_error_before_the_first_record(
+    cluster: ScriptedCluster, former: PartitionReader
+) -> None:
+    reader, [tp] = former, former.partitions
     assert (reader.recreated, reader.position(tp)) == ({tp}, 5)
     reader.remove(tp)
     reader.add(tp, 5, cluster.topic_ids["orders"])
     assert take(reader, 15) == list(range(5, 20))
 
 
-def test_a_seek_in_a_recreated_topic_is_one_in_the_topic_that_is_there(
-    cluster: ScriptedCluster, start: Start
-) -> None:
+def test_a_seek_in_a_recreated_topic_is_one_in_the_topic_that_is_there(former: PartitionReader) -> None:
     """Also where the id was given with the first offset."""
-    [tp] = fill(cluster)
-    reader = start()
-    reader.add(tp, 5, uuid.uuid4())
-    with pytest.raises(TopicRecreatedError, match="orders was deleted and created again"):
-        reader.poll(5, soon())
-    reader.seek(tp, 3)
-    assert take(reader, 17) == list(range(3, 20))
+    [tp] = former.partitions
+    former.seek(tp, 3)
+    assert take(former, 17) == list(range(3, 20))
 
 
 @pytest.mark.parametrize("limit", [1, 5])

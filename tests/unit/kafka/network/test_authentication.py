@@ -326,8 +326,8 @@ def test_a_session_may_have_begun_with_its_handshake(broker: ScriptedBroker) -> 
         return accepted(lifetime_ms=100_000)
 
     broker.on(SaslAuthenticateRequest, answer)
-    connection = connect(broker)
-    assert connection.session_lifetime.expires_at <= asked[-1] + 100
+    lifetime = connect(broker).session_lifetime
+    assert 0 < lifetime.renew_at < lifetime.expires_at <= asked[-1] + 100
 
 
 def test_renewing_waits_for_requests_in_flight(broker: ScriptedBroker, cluster: ScriptedCluster) -> None:

@@ -433,23 +433,6 @@ class TestManyThreads:
         assert second.done
 
 
-def test_a_session_lasts_from_the_begin_of_its_handshake(
-    connection: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The broker counts from its own answer, which is earlier than the end of the handshake here."""
-    asked_at: list[float] = []
-
-    def answer(*_: object) -> Negotiated:
-        asked_at.append(time.monotonic())
-        eventually(lambda: time.monotonic() > asked_at[0])
-        return Negotiated(api_versions={}, session_lifetime_ms=10_000)
-
-    monkeypatch.setattr("spark_kafka_native.kafka.network.connection.shake_hands", answer)
-    connection._shake_hands(later())
-    assert 0 < connection.session_lifetime.renew_at < connection.session_lifetime.expires_at
-    assert connection.session_lifetime.expires_at <= asked_at[0] + 10
-
-
 class TestHangUps:
     def test_at_the_first_request_the_port_may_want_sasl(
         self, connection: Connection, stream: Stream

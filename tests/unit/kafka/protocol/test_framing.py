@@ -231,6 +231,18 @@ class TestNegotiate:
         assert read_version_ranges(response) == {3: (1, 13)}
 
 
+def old_offsets() -> OffsetFetchResponse:
+    """About one group, as before version 8."""
+    partition = OffsetFetchResponsePartition(
+        partition_index=1,
+        committed_offset=42,
+        committed_leader_epoch=5,
+        metadata="m",
+        error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT,
+    )
+    return OffsetFetchResponse(topics=[OffsetFetchResponseTopic(name="t", partitions=[partition])])
+
+
 class TestOneShapeForAllVersions:
     """A caller builds and reads the latest shape; the session translates for older versions."""
 
@@ -258,16 +270,8 @@ class TestOneShapeForAllVersions:
         session = Framing("me")
         topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[1])]
         session.send(OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)]), 7)
-        partition = OffsetFetchResponsePartition(
-            partition_index=1,
-            committed_offset=42,
-            committed_leader_epoch=5,
-            metadata="m",
-            error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT,
-        )
-        old = OffsetFetchResponse(topics=[OffsetFetchResponseTopic(name="t", partitions=[partition])])
 
-        _, response = session.receive(frame(0, old, 7, b"\0"))
+        _, response = session.receive(frame(0, old_offsets(), 7, b"\0"))
 
         assert isinstance(response, OffsetFetchResponse)
         (group,) = response.groups
@@ -283,9 +287,10 @@ class TestOneShapeForAllVersions:
             )
         ]
 
-    def test_an_offset_fetch_that_is_refused(self) -> None:
+    @pytest.mark.parametrize("refused", [ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.NOT_COORDINATOR])
+    def test_an_offset_fetch_that_is_refused(self, refused: ErrorCode) -> None:
         """Without its error the group would seem to have committed nothing."""
-        session, refused = Framing("me"), ErrorCode.GROUP_AUTHORIZATION_FAILED
+        session = Framing("me")
         session.send(OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)]), 7)
 
         _, response = session.receive(frame(0, OffsetFetchResponse(error_code=refused), 7, b"\0"))
@@ -293,30 +298,11 @@ class TestOneShapeForAllVersions:
         assert isinstance(response, OffsetFetchResponse)
         assert [(group.group_id, group.error_code) for group in response.groups] == [("g", refused)]
 
-    def test_offset_fetch_that_is_refused(self) -> None:
-        """Without the group's error, it would look like a group that has committed nothing."""
-        session = Framing("me")
-        session.send(OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)]), 7)
-        old = OffsetFetchResponse(topics=[], error_code=ErrorCode.NOT_COORDINATOR)
-
-        _, response = session.receive(frame(0, old, 7, b"\0"))
-
-        assert isinstance(response, OffsetFetchResponse)
-        assert [group.error_code for group in response.groups] == [ErrorCode.NOT_COORDINATOR]
-
     def test_offset_fetch_of_one_partition_that_is_refused(self) -> None:
         session = Framing("me")
         session.send(OffsetFetchRequest(group_id="g", topics=None), 7)
-        partition = OffsetFetchResponsePartition(
-            partition_index=1,
-            committed_offset=42,
-            committed_leader_epoch=5,
-            metadata="m",
-            error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT,
-        )
-        old = OffsetFetchResponse(topics=[OffsetFetchResponseTopic(name="t", partitions=[partition])])
 
-        _, response = session.receive(frame(0, old, 7, b"\0"))
+        _, response = session.receive(frame(0, old_offsets(), 7, b"\0"))
 
         assert isinstance(response, OffsetFetchResponse)
         (group,) = response.groups

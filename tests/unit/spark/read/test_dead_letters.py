@@ -28,11 +28,11 @@ def broker() -> Iterator[MockBroker]:
         yield running
 
 
-def send(broker: MockBroker, *offsets: int, until: int = 100, topic_id: str = "1") -> None:
-    """One attempt, to which the records at ``offsets`` are bad."""
+def letters_of(broker: MockBroker, *, until: int = 100, topic_id: str = "1") -> DeadLetters:
+    """Those of a task that reads up to ``until``."""
     client = ClientConfig.from_properties({"bootstrap.servers": broker.bootstrap_servers})
     planned = OffsetRange(topic="s", partition=0, start=At(0), end=At(until), topic_id=topic_id)
-    letters = DeadLetters(
+    return DeadLetters(
         router=router_for(client),
         client=client,
         topic="letters",
@@ -40,6 +40,10 @@ def send(broker: MockBroker, *offsets: int, until: int = 100, topic_id: str = "1
         query_id="q",
         ranges={SOURCE: planned},
     )
+
+
+def send(broker: MockBroker, *offsets: int, until: int = 100, topic_id: str = "1") -> None:
+    """One attempt, to which the records at ``offsets`` are bad."""
     bad = [
         UndecodedRecord(row=row, offset=offset, stages=("value",), reason="why")
         for row, offset in enumerate(offsets)
@@ -49,7 +53,7 @@ def send(broker: MockBroker, *offsets: int, until: int = 100, topic_id: str = "1
     records = RecordColumns(
         length=len(offsets), offset=places, timestamp_ms=places, key=values, value=values, headers=headers
     )
-    letters.send(SOURCE, bad, records)
+    letters_of(broker, until=until, topic_id=topic_id).send(SOURCE, bad, records)
 
 
 def seen(broker: MockBroker) -> list[bytes | None]:
@@ -63,15 +67,6 @@ def test_another_attempt_at_the_same_range_writes_only_those_that_are_missing(br
 
 
 def test_a_letter_is_of_its_own_record_wherever_that_stands_among_the_good_ones(broker: MockBroker) -> None:
-    client = ClientConfig.from_properties({"bootstrap.servers": broker.bootstrap_servers})
-    letters = DeadLetters(
-        router=router_for(client),
-        client=client,
-        topic="letters",
-        name="pykafka-q-dlq",
-        query_id="q",
-        ranges={SOURCE: OffsetRange(topic="s", partition=0, start=At(0), end=At(100))},
-    )
     records = RecordColumns(
         length=4,
         offset=np.array([10, 11, 15, 16]),
@@ -84,7 +79,7 @@ def test_a_letter_is_of_its_own_record_wherever_that_stands_among_the_good_ones(
         UndecodedRecord(row=1, offset=11, stages=("key", "value"), reason="x" * 2_000),
         UndecodedRecord(row=3, offset=16, stages=("value",), reason="why"),
     ]
-    letters.send(SOURCE, bad, records)
+    letters_of(broker).send(SOURCE, bad, records)
     first, second = broker.records("letters", committed=True)
     assert (first.key, first.value, second.key, second.value) == (b"k1", b"v1", b"k3", b"v3")
     found = dict(first.headers)
