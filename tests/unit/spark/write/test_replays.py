@@ -84,6 +84,17 @@ def test_rows_of_which_nothing_is_committed_are_written(
     assert markers.added == [marker_of(BATCH)]
 
 
+def test_a_column_that_is_not_written_is_not_in_the_marker(
+    cluster: TransactionCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replay is compared by the columns that are written: with others in the marker it would be refused."""
+    rows = pa.record_batch({**{name: ROWS.column(name) for name in ROWS.schema.names}, "note": ["x", "y"]})
+    markers = Remembered(None, None)
+    write(cluster, monkeypatch, markers, rows)
+    assert markers.added == [marker_of(BATCH)]
+    assert write(cluster, monkeypatch, Remembered(*markers.added), rows).skipped == 2
+
+
 @pytest.mark.parametrize("most", [100, 2])
 def test_each_topic_keeps_the_marker_up_to_a_number_of_them(
     cluster: TransactionCluster, monkeypatch: pytest.MonkeyPatch, most: int

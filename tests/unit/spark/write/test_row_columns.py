@@ -140,3 +140,22 @@ def test_headers_that_a_format_adds_are_written_with_and_without_a_column_of_the
     (part,) = columns_by_topic(columns.select(pa.record_batch({"value": [b"v"]} | own)), "t")
     assert part.columns.headers.to_pylist() == added.to_pylist()
     assert given == [own.get("headers")]
+
+
+def test_headers_that_the_formats_of_key_and_value_add_are_written_together():
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+    def encoded(payload):
+        def encode(batch, headers):
+            pairs = [*headers.to_pylist()[0], {"key": f"id of the {payload}", "value": b"7"}]
+            return batch.column(payload), pa.array([pairs], kind)
+
+        return SimpleNamespace(format=SimpleNamespace(payload=payload), encode=encode)
+
+    columns = RowColumns(
+        names=("key", "value", "headers"), topic="t", encoded=(encoded("key"), encoded("value"))
+    )
+    own = pa.array([[{"key": "own", "value": b"1"}]], kind)
+    rows = columns.select(pa.record_batch({"key": [b"k"], "value": [b"v"], "headers": own}))
+    names = [pair["key"] for pair in rows.column("headers")[0].as_py()]
+    assert names == ["own", "id of the key", "id of the value"]
