@@ -247,3 +247,11 @@ def test_nothing_that_a_task_waits_for_takes_longer_than_its_timeout(poll, api, 
 def test_a_loss_fails_a_task_as_the_option_says(fails):
     options = read(failOnDataLoss=str(fails).lower())
     assert ReadTask.of(options, full_schema(False)).fail_on_data_loss is fails
+
+
+@pytest.mark.parametrize(("poll_ms", "api_ms"), [("9000", "20000"), ("20000", "9000")])
+def test_what_a_task_asks_for_takes_no_longer_than_either_timeout(poll_ms, api_ms):
+    given = {"kafkaConsumer__pollTimeoutMs": poll_ms, "kafka__default__api__timeout__ms": api_ms}
+    task = ReadTask.of(read(**given, kafka__request__timeout__ms="1000"), full_schema(False))
+    assert task.client.default_api_timeout_ms == 9_000
+    assert task.consumer.poll_timeout_ms == int(poll_ms)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_native.kafka.errors import UnsupportedVersionError
+from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.write.commit_markers import CommitMarker
@@ -40,9 +41,10 @@ def begin(
     fenced: list[str] = []
     done = {f"{JOB}/{task}" for task in committed}
 
-    def last(name: str, *_: Any) -> CommitMarker | None:
+    def last(name: str, where: TopicPartition | None, _deadline: Any) -> CommitMarker | None:
         if name == JOB:
             assert fenced == [JOB]  # else an intent might be committed after this look
+            assert where == TopicPartition("t", 0)  # a pending first intent is waited for at its place only
             return before
         assert name in fenced
         return MARKER if name in done else None
