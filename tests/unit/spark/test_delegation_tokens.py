@@ -31,6 +31,7 @@ from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.read import stream_reader
 from spark_kafka_native.spark.read.batch_reader import KafkaBatchReader
+from spark_kafka_native.spark.read.driver import batch_plan, cluster_view
 from spark_kafka_native.spark.read.offset_range import At, KafkaInputPartition, OffsetRange
 from spark_kafka_native.spark.read.read_options import ReadOptions, StreamOptions
 from spark_kafka_native.spark.read.schema import full_schema
@@ -380,6 +381,23 @@ def test_a_revoked_token_is_forgotten_also_if_its_owner_has_others(cluster: Clus
     cluster.alive["other"] = replace(cluster.alive["other"], token_id="other")
     keeper.forget_revoked()
     assert keeper.login().token.token_id == "t2"
+
+
+@pytest.mark.usefixtures("session")
+def test_a_batch_read_shares_no_token_that_was_revoked(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing makes it plan again if its tasks are refused."""
+    monkeypatch.setattr(cluster_view, "view_cluster", lambda *_: None)
+    monkeypatch.setattr(batch_plan, "plan_batch", lambda *_: [])
+    options = ReadOptions.for_batch(OptionValues.parse(SCRAM | {"subscribe": "t"}, Scope.READ))
+    found = []
+    for _ in range(2):
+        (partition,) = KafkaBatchReader(options, full_schema(False)).partitions()
+        assert partition.login is not None
+        found.append(partition.login.token_id)
+        cluster.alive.clear()
+    assert found == ["t1", "t2"]
 
 
 def test_another_token_takes_no_more_time_than_a_micro_batch_has(

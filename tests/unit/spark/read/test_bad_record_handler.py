@@ -72,6 +72,11 @@ def test_columns_beside_the_decoded_ones_are_fetched_too() -> None:
     assert RowLayout.of(RowSchema.from_schema(wanted, formats)).record_fields == {
         "key", "value", "timestamp_ms", "offset",
     }  # fmt: skip
+def test_each_bad_record_has_its_letter_however_many_there_are() -> None:
+    box = Box()
+    layout = RowLayout.of(schema("dlq", **{"dlq.topic": "d"}), BadRecordHandler(box))
+    layout.to_record_batch(columns(*[BAD] * 50), T)
+    assert [offset for _, offset, _ in box.letters] == list(range(100, 150))
 
 
 def test_a_record_with_a_bad_key_and_a_bad_value_has_one_letter() -> None:

@@ -254,3 +254,19 @@ def test_a_topic_that_appears_a_moment_later_is_found(cluster, router):
     cluster[1].on(MetadataRequest, appears)
     retried = {"fetchOffset__numRetries": "3", "fetchOffset__retryIntervalMs": "50"}
     assert list(find_partitions(router, options_of(subscribe="late", **retried)))
+
+
+def test_a_time_is_looked_up_among_the_records_that_a_read_may_see(cluster, router, monkeypatch):
+    """An end among records of open transactions could not be reached."""
+    asked, offset_at = set(), cluster.offset_at
+
+    def noted(tp, timestamp, isolation_level):
+        asked.add((timestamp, isolation_level))
+        return offset_at(tp, timestamp, isolation_level)
+
+    monkeypatch.setattr(cluster, "offset_at", noted)
+    cluster.times = {A0: [(40, 50)], A1: [(40, 0)]}
+    times = {"startingTimestamp": "30", "endingTimestamp": "35"}
+    filters = PushedFilters(from_timestamp_ms=33)
+    view_cluster(router, options_of(kafka__isolation__level="read_committed", **times), filters)
+    assert {pair for pair in asked if pair[0] > 0} == {(30, 1), (33, 1), (35, 1)}

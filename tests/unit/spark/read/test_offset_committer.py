@@ -1,12 +1,19 @@
 import logging
 
 from spark_kafka_native.kafka.errors import KafkaError
+from spark_kafka_native.kafka.group import committed_offsets
 from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.spark.options.option import Scope
+from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.read.driver.micro_batch import StreamOffset
+from spark_kafka_native.spark.read.read_options import StreamOptions
+from spark_kafka_native.spark.read.schema import full_schema
 from spark_kafka_native.spark.read.stream_reader import (
     INTERVAL_S,
     PAUSE_S,
     REPEAT_S,
+    TIMEOUT_MS,
+    KafkaStreamReader,
     OffsetCommitter,
 )
 
@@ -88,3 +95,22 @@ def test_the_offsets_of_a_quiet_stream_do_not_expire():
     group.completed(5, is_idle=True)
     group.completed(5, is_idle=True)
     assert group.told == [5, 5]
+
+
+def test_a_coordinator_that_is_silent_holds_a_stream_up_for_seconds_only(monkeypatch):
+    given = {
+        "kafka.bootstrap.servers": "h:1",
+        "subscribe": "t",
+        "kafka.group.id": "g",
+        "commitOffsets": "true",
+    }
+    options = StreamOptions.parse(OptionValues.parse(given, Scope.STREAM))
+    asked = []
+
+    def commit_offsets(_router, group_id, positions, deadline=None):
+        asked.append((group_id, positions, deadline is not None and deadline.remaining_ms <= TIMEOUT_MS))
+
+    monkeypatch.setattr(committed_offsets, "commit_offsets", commit_offsets)
+    reader = KafkaStreamReader(options, full_schema(include_headers=False))
+    reader.commit(StreamOffset(positions={T0: 6}, start={T0: 5}).to_json())
+    assert asked == [("g", {T0: 6}, True)]

@@ -39,6 +39,7 @@ def begin(
 ) -> tuple[list[str], ResumableWrite]:
     """The transactional ids that are fenced, and the run. ``open_``: None where no broker lists them."""
     fenced: list[str] = []
+    checked: list[bool] = []
     done = {f"{JOB}/{task}" for task in committed}
 
     def last(name: str, where: TopicPartition | None, _deadline: Any) -> CommitMarker | None:
@@ -55,7 +56,7 @@ def begin(
             raise UnsupportedVersionError("ListTransactions: the broker is too old")
         return [SimpleNamespace(transactional_id=name) for name in open_]
 
-    markers = SimpleNamespace(check=lambda: None, last=last, needs_place=needs_place)
+    markers = SimpleNamespace(check=lambda: checked.append(True), last=last, needs_place=needs_place)
     patch.setattr(resumable_write, "find_version", lambda *_: 2)
     patch.setattr(many_transactions, "find_coordinators", lambda *_: None)
     patch.setattr(resumable_write, "find_markers", lambda *_: markers)
@@ -66,6 +67,7 @@ def begin(
     router: Any = SimpleNamespace(deadline=lambda _ms: None)
     run = resumable_write.begin_resumable(router, options, options.exactly_once, "nightly")
     assert run.transactional_id == JOB
+    assert checked  # else a topic that loses markers is refused by the tasks only
     return sorted(fenced), run
 
 

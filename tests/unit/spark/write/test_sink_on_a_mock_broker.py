@@ -52,13 +52,14 @@ from spark_kafka_native.spark.write.marker_store import (
     decided_offsets,
 )
 from spark_kafka_native.spark.write.stream_writer import KafkaStreamWriter
+from spark_kafka_native.spark.write.worker import transactional_task
 from spark_kafka_native.spark.write.worker.transactional_task import (
     BatchTask,
     write_atomic,
     write_once,
     write_resumable,
 )
-from spark_kafka_native.spark.write.worker.write_rows import WriteFailedError
+from spark_kafka_native.spark.write.worker.write_rows import WriteFailedError, write_rows
 from spark_kafka_native.spark.write.write_options import ExactlyOnce, WriteOptions
 from spark_kafka_native.spark.write.write_task import (
     AtomicWrite,
@@ -506,6 +507,66 @@ def test_a_task_of_a_stream_creates_the_topics_that_no_row_names(
     assert created == {"t": 1, "new": 3} | ({} if is_once else {"letters": 3})
 
 
+def test_each_transaction_lasts_as_long_as_its_option_says(broker: MockBroker) -> None:
+    Sink(broker).write(0)
+    named = Sink(broker, writeId="nightly")
+    run, messages = named.named([values_of(1, 0)])
+    commit_resumable(run, messages, named.options)
+    whole = Sink(broker)
+    job = begin_atomic(whole.router, whole.options, whole.once)
+    commit_atomic(job, [write_atomic(job, rows([b"x"]), COLUMNS, whole.options, 0)], whole.options)
+    timeouts = {
+        one.fields["transactional_id"].partition("batch-")[0]: one.fields["transaction_timeout_ms"]
+        for one in broker.asked("InitProducerId")
+    }
+    write = "pykafka-write/nightly"
+    names = ["pykafka-q-0", "pykafka-q-1", "pykafka-q-driver", write, f"{write}/0", "pykafka-"]
+    assert timeouts == dict.fromkeys(names, 20_000)
+
+
+@pytest.mark.parametrize("how", ["in a stream", "whole"])
+def test_a_transaction_is_written_with_the_options_of_the_producer(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    class MadeError(Exception):
+        pass
+
+    def made(*given: object, **_: object) -> None:
+        raise MadeError(*given)
+
+    job = begin_atomic(sink.router, sink.options, sink.once)
+    monkeypatch.setattr(transactional_task, "TransactionalProducer", made)
+    whole = partial(write_atomic, job, rows([b"x"]), COLUMNS, sink.options, 0)
+    write = whole if how == "whole" else partial(sink.run_task, 0, 0)
+    with pytest.raises(MadeError) as raised:
+        write()
+    client, _, producer = raised.value.args
+    assert (client, producer) == (sink.options.client, sink.options.producer)
+
+
+def test_without_transactions_rows_are_written_with_the_options_of_the_producer(broker: MockBroker) -> None:
+    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "t", "kafka.acks": "1"}
+    options = WriteOptions.parse(OptionValues.parse(given, Scope.WRITE))
+    assert write_rows(rows([b"x"]), COLUMNS, options).records == 1
+    assert [one.fields["acks"] for one in broker.asked("Produce")] == [1]
+
+
+@pytest.mark.parametrize("kind", ["batch", "stream"])
+def test_formats_and_times_are_those_of_the_options(broker: MockBroker, kind: str) -> None:
+    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "t"}
+    values = OptionValues.parse(given | {"value.format": "json", "timestampColumn": "at"}, Scope.WRITE)
+    schema = StructType().add("value", StructType().add("id", "long")).add("at", "timestamp")
+    writer: Any = (
+        KafkaBatchWriter(values, schema, overwrite=False)
+        if kind == "batch"
+        else KafkaStreamWriter(values, schema)
+    )
+    at = pa.array([1_700_000_000_000_000], pa.timestamp("us", tz="UTC"))
+    writer.write(iter([pa.record_batch({"value": [{"id": 7}], "at": at})]))
+    (record,) = broker.records("t")
+    assert (record.value, record.timestamp_ms) == (b'{"id":7}', 1_700_000_000_000)
+
+
 # A write with a name.
 
 
@@ -593,6 +654,7 @@ def test_all_transactions_of_a_write_share_the_time_of_its_commit(
     commit_resumable(run, messages, nightly.options)
     assert len(deadlines) == 2
     assert isinstance(deadlines[0], Deadline)
+    assert deadlines[0].remaining_ms <= 20_000  # then the coordinators have aborted all
     assert deadlines[0] is deadlines[1]
 
 
